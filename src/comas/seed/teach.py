@@ -1,0 +1,150 @@
+"""Teach a seed model from synthetic demonstrations: `python -m comas.seed.teach NAME OUT`, minutes on one CPU core.
+
+Every draw comes from the course's seed and the number of steps is fixed, so that the same command gives the same model
+on the same CPU and torch. Numbers start from Fourier features: without them addition takes hours.
+Leaves out: any reward, verifier or held-out number set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from comas.seed.demonstrations import NUMBERS, VOCABULARY, Course, demonstration
+from comas.tasks import pick
+
+COURSES = {
+    "seed": Course(form="three", seed=0),
+    "seed-two": Course(form="two", seed=0, stop=0.55),
+    "seed-b": Course(form="three", seed=1),
+    "seed-c": Course(form="three", seed=2),
+    "seed-hole": Course(form="three", seed=3, hole=True),
+}
+"""The seed models that are shipped, and what each is taught."""
+
+BATCH = {"solution": 48, "evaluation": 48, "scoring": 56, "verdict": 24}
+"""Demonstrations per step and role."""
+
+PERIODS = (2, 3, 4, 5, 7, 10, 13, 20, 32, 64, 128)
+"""Periods of the Fourier features of a number."""
+
+TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}<assistant> {% else %}<user> {% endif %}"
+    "{{ message['content'] }} <end> {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per word; words are divided by spaces."""
+    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(VOCABULARY)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", unk_token="<unk>",
+        additional_special_tokens=["<user>", "<assistant>"], model_max_length=512, clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def make_model(seed: int) -> LlamaForCausalLM:
+    """An untaught model of 0.23M parameters, drawn from `seed`."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(VOCABULARY), hidden_size=96, intermediate_size=256, num_hidden_layers=2, num_attention_heads=3,
+        num_key_value_heads=3, max_position_embeddings=512, tie_word_embeddings=True, initializer_range=0.05,
+        pad_token_id=0, eos_token_id=VOCABULARY.index("<end>"), bos_token_id=None, attn_implementation="eager",
+    )
+    model = LlamaForCausalLM(config)
+    first = VOCABULARY.index(NUMBERS[0])
+    n = torch.arange(len(NUMBERS), dtype=torch.float32)[:, None]
+    angle = 2 * math.pi * n / torch.tensor(PERIODS, dtype=torch.float32)
+    features = torch.cat([angle.cos(), angle.sin(), n / len(NUMBERS)], dim=1)
+    with torch.no_grad():
+        embedding = model.get_input_embeddings().weight
+        embedding[first : first + len(NUMBERS), : features.shape[1]] = 0.15 * features
+    return model
+
+
+def batch(rng: random.Random, role: str, count: int, questions: list, course: Course) -> tuple[torch.Tensor, torch.Tensor]:
+    """`count` demonstrations of a role as ids_BT and the mask of their reply tokens, right-padded."""
+    index = {w: i for i, w in enumerate(VOCABULARY)}
+    rows, starts = [], []
+    for _ in range(count):
+        prompt, reply = demonstration(rng, role, questions, course)
+        head = f"<user> {prompt} <end> <assistant>".split()
+        rows.append([index[w] for w in [*head, *reply.split(), "<end>"]])
+        starts.append(len(head))
+    ids_BT = torch.zeros(count, max(map(len, rows)), dtype=torch.long)
+    mask_BT = torch.zeros(ids_BT.shape, dtype=torch.bool)
+    for i, (row, start) in enumerate(zip(rows, starts, strict=True)):
+        ids_BT[i, : len(row)] = torch.tensor(row)
+        mask_BT[i, start : len(row)] = True
+    return ids_BT, mask_BT
+
+
+def role_loss(model: LlamaForCausalLM, ids_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of the reply tokens, a scalar in nats."""
+    hidden = model.model(input_ids=ids_BT).last_hidden_state[:, :-1][mask_BT[:, 1:]]
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden), ids_BT[:, 1:][mask_BT[:, 1:]])
+
+
+def warm_questions(form: str) -> list:
+    """Every puzzle of the `warm` split."""
+    return pick.load("warm", form=form)
+
+
+def teach(course: Course, steps: int, lr: float = 2e-3, log=print) -> LlamaForCausalLM:
+    """A model taught for `steps` optimizer steps."""
+    model = make_model(course.seed)
+    rng = random.Random(f"teach {course.seed}")
+    questions = warm_questions(course.form)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    began, sums = time.monotonic(), dict.fromkeys(BATCH, 0.0)
+    for step in range(steps):
+        scale = min(1.0, (step + 1) / 100) * min(1.0, (steps - step) / (0.3 * steps))
+        for group in optimizer.param_groups:
+            group["lr"] = lr * scale
+        for role, count in BATCH.items():
+            loss = role_loss(model, *batch(rng, role, count, questions, course))
+            loss.backward()
+            sums[role] += loss.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if (step + 1) % 100 == 0:
+            log(f"{step + 1:5d} {time.monotonic() - began:6.0f}s " + " ".join(f"{r} {s / 100:.3f}" for r, s in sums.items()))
+            sums = dict.fromkeys(BATCH, 0.0)
+    return model
+
+
+def save(model: LlamaForCausalLM, path: Path) -> None:
+    """Model (fp16, half the bytes; loaded as fp32) and tokenizer as a Hugging Face folder."""
+    path.mkdir(parents=True, exist_ok=True)
+    model.half().save_pretrained(path)
+    make_tokenizer().save_pretrained(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=COURSES)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=2500)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    np.random.seed(0)  # nothing draws from it; guards against a library that would
+    course = COURSES[args.name]
+    print(asdict(course))
+    save(teach(course, args.steps, log=lambda line: print(line, flush=True)), args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Arithmetic puzzles with a gap between finding and checking: the embedded task.
+
+Of a few distinct numbers choose some that add up to a target. `10 5 6 9 -> 24` in the form `three` asks for three of
+the four; in the form `two` for two. A solution is a list of tries divided by `;`, the last one is the answer.
+
+- `two` (visible work): a try is `10 + 14 = 24`; peers see the whole text; the sum that is written must be true.
+- `three` (hidden work, the default): a try is `10 + 5 = 15 + 9 = 24`; peers see only the numbers that were chosen,
+  taken out by program (`# 10 5 9`), so that judging them takes work of the judge's own.
+
+Questions are divided into four disjoint parts by a hash of their *set of numbers*: `warm` (demonstrations of the seed
+model), `train`, `validation` and `test`. Leaves out: anything that a stranger would call a benchmark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import re
+from collections.abc import Iterator
+
+from comas.types import Question, Task, Verdict
+
+SHARES = {"warm": 0.40, "train": 0.30, "validation": 0.10, "test": 0.20}
+"""Share of the number sets in each split, in the order in which the hash is cut."""
+
+CHOSEN = {"two": 2, "three": 3}
+"""How many numbers each form asks for."""
+
+WORDING = {
+    "solution": "solve {question} {history}",
+    "history": "peers {work} says {evaluation}",
+    "history_bare": "peers {work}",
+    "evaluation": "check {question} {work}",
+    "scoring": "score {question} {work} says {evaluation}",
+    "scoring_bare": "score {question} {work}",
+    "verdict": "verdict {question} {work} says {evaluation}",
+    "verdict_bare": "verdict {question} {work}",
+}
+"""The task's wording per role: words of the seed model's small vocabulary."""
+
+_LINE = re.compile(r"\d+(?: \+ \d+(?: = \d+)?)*")
+_OPERAND = re.compile(r"(?:^|\+ )(\d+)")
+
+
+def split_of(numbers: tuple[int, ...]) -> str:
+    """The split that a set of numbers belongs to, whatever their order and the target."""
+    key = "pick " + " ".join(map(str, sorted(numbers)))
+    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+    for name, share in SHARES.items():
+        if place < share:
+            return name
+        place -= share
+    return "test"
+
+
+def number_sets(split: str, count: int, largest: int) -> list[tuple[int, ...]]:
+    """All sets of `count` distinct numbers in 1..`largest` that belong to `split`, in lexicographic order."""
+    return [s for s in itertools.combinations(range(1, largest + 1), count) if split_of(s) == split]
+
+
+def _questions(split: str, form: str, counts: list[int], largest: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    for count in counts:
+        for numbers in number_sets(split, count, largest):
+            for target in sorted({sum(c) for c in itertools.combinations(numbers, CHOSEN[form])}):
+                yield numbers, target
+
+
+def load(
+    split: str,
+    path: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    *,
+    form: str = "three",
+    largest: int = 15,
+    count: int | None = None,
+) -> list[Question]:
+    """All questions of a split in an order drawn by `seed`, at most `limit`.
+
+    `form` is `two` or `three`; `largest` bounds the numbers and `count` says how many are offered (default: four in
+    `three`, three or four in `two`): both set the difficulty. `path` must be None: the puzzles are generated.
+    """
+    if path is not None:
+        raise ValueError(f"task pick generates its questions and reads no file: leave out path={path!r}")
+    if split not in SHARES:
+        raise ValueError(f"task pick has no split {split!r}: one of {', '.join(SHARES)}")
+    if form not in CHOSEN:
+        raise ValueError(f"task pick has no form {form!r}: one of {', '.join(CHOSEN)}")
+    counts = [count] if count else ([4] if form == "three" else [3, 4])
+    if min(counts) <= CHOSEN[form] or not max(counts) <= largest <= 15:
+        raise ValueError(f"task pick cannot offer {counts} numbers of 1..{largest} in form {form!r} (largest: at most 15)")
+    pairs = list(_questions(split, form, counts, largest))
+    rng = random.Random(f"pick {split} {form} {seed}")
+    rng.shuffle(pairs)
+    questions = []
+    for numbers, target in pairs[:limit]:
+        key = f"pick-{form}-{'.'.join(map(str, numbers))}-{target}"
+        offered = list(numbers)
+        random.Random(key).shuffle(offered)
+        questions.append(make_question(tuple(offered), target, form, key))
+    return questions
+
+
+def make_question(numbers: tuple[int, ...], target: int, form: str, key: str = "") -> Question:
+    """The question that offers `numbers` in this order; its `answer` is the first right choice."""
+    right = next(c for c in itertools.combinations(numbers, CHOSEN[form]) if sum(c) == target)
+    return Question(
+        id=key or f"pick-{form}-{'.'.join(map(str, numbers))}-{target}",
+        prompt=f"{' '.join(map(str, numbers))} -> {target}",
+        kind=form,
+        answer=" ".join(map(str, sorted(right))),
+        meta={"numbers": list(numbers), "target": target},
+    )
+
+
+def _last_line(text: str) -> str | None:
+    """The last try, if the whole text keeps to the form."""
+    lines = [line.strip() for line in text.split(";")]
+    return lines[-1] if all(_LINE.fullmatch(line) for line in lines) else None
+
+
+def _chosen(text: str) -> list[int] | None:
+    line = _last_line(text)
+    return [int(n) for n in _OPERAND.findall(line)] if line is not None else None
+
+
+def extract(question: Question, text: str) -> str | None:
+    """The chosen numbers in ascending order (`5 9 10`), or None where a line of the text does not keep to the form."""
+    chosen = _chosen(text)
+    return None if chosen is None else " ".join(map(str, sorted(chosen)))
+
+
+def shown(question: Question, text: str) -> str:
+    """What peers see: all of it in `two`; in `three` the chosen numbers in the order of writing, or `#` for none."""
+    if question.kind == "two":
+        return "# " + text
+    return " ".join(["#", *map(str, _chosen(text) or [])])
+
+
+def same(a: str, b: str) -> bool:
+    """Whether two canonical answers choose the same numbers."""
+    return a == b
+
+
+def verify(question: Question, text: str) -> Verdict:
+    """Right: the right count of distinct numbers, all offered, that add up to the target (in `two`: also as written)."""
+    chosen = _chosen(text)
+    if chosen is None or len(chosen) != CHOSEN[question.kind] or len(set(chosen)) != len(chosen):
+        return "wrong"
+    if not set(chosen) <= set(question.meta["numbers"]) or sum(chosen) != question.meta["target"]:
+        return "wrong"
+    if question.kind == "two" and (_last_line(text) or "").split(" = ")[-1] != str(sum(chosen)):
+        return "wrong"
+    return "right"
+
+
+task = Task(
+    name="pick", load=load, wording=WORDING, extract=extract, shown=shown, same=same, verify=verify,
+    max_tokens={"solution": 64, "evaluation": 24, "scoring": 8, "verdict": 8}, base="seed",
+)

@@ -1,0 +1,277 @@
+"""The words of comas: what passes between games, settlements, hosts, engines and learners.
+
+Plain records and protocols; numpy is the heaviest thing here. A method is written against this file alone.
+Leaves out: anything that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Verdict = Literal["right", "wrong", "failed"]
+"""`failed`: the checker itself broke down; never counted as wrong."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question; `answer` and `meta` are for verifiers, supervised methods and reports only."""
+
+    id: str
+    """Unique in its task; seeds are derived from it."""
+    prompt: str
+    """What agents read."""
+    kind: str = ""
+    """The form or subject, for tasks that have several."""
+    answer: str | None = None
+    """The reference answer, where there is one."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever the task's own functions need."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A family of questions: importable functions in one record. Label-free methods never reach `verify` or `answer`."""
+
+    name: str
+    load: Callable[..., list[Question]]
+    """`load(split, path=None, limit=None, seed=0, **options)`."""
+    verify: Callable[[Question, str], Verdict]
+    """Whether a text answers a question rightly: for reports and supervised methods."""
+    extract: Callable[[Question, str], str | None]
+    """The canonical answer in a text, or None where none can be read."""
+    shown: Callable[[Question, str], str] = lambda question, text: text
+    """What peers see of a piece of work."""
+    same: Callable[[str, str], bool] = lambda a, b: a == b
+    """Whether two canonical answers are the same answer."""
+    wording: Mapping[str, str] = field(default_factory=dict)
+    """Templates per role that replace the method's own; never its flow."""
+    max_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Room per reply and role, where the task knows better than the config."""
+    base: str | None = None
+    """The base that the task was made for; other bases need a recipe or an explicit `lr`."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Published training settings (`lr ...`) for bases other than `base`, where there are any."""
+
+    def without_labels(self) -> Task:
+        """The same task for label-free methods: asking it to verify is an error."""
+        return Task(**{**self.__dict__, "verify": _no_labels})
+
+
+def _no_labels(question: Question, text: str) -> Verdict:
+    raise PermissionError("a label-free method asked for a verdict: set supervised=True on the Method to use verify")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a reply is drawn."""
+
+    temperature: float = 1.0
+    """0 means greedy (evaluation only)."""
+    top_p: float = 1.0
+    """Below 1 in evaluation only: log-probs of training are of the whole softmax."""
+    max_tokens: int = 256
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a host answers to an ask: text and sums. Token ids stay at the host."""
+
+    text: str
+    finished: bool
+    """Whether the reply ended by itself, not for want of room."""
+    version: int
+    """How often the policy had been updated when it spoke."""
+    prompt_tokens: int
+    tokens: int
+    """Generated tokens, the end token included."""
+    logprob: float
+    """Sum of the log-probs of the generated tokens, in nats, at the sampling temperature."""
+    seconds: float
+    margin: float = 1.0
+    """Smallest distance of a draw from flipping to another token, as probability mass."""
+
+
+@dataclass
+class Turn:
+    """One utterance in a discussion, and what it was paid."""
+
+    id: str
+    """`step/question/sample/path`: by place in the program, never by time of arrival."""
+    agent: str
+    policy: str
+    """`host/name`."""
+    role: str
+    prompt: str
+    text: str
+    finished: bool
+    version: int
+    about: str | None = None
+    """Id of the turn that this one judges or revises."""
+    reward: float | None = None
+    """None: not paid, not trained on. 0.0 is trained on."""
+    group: str | None = None
+    """Turns that share a baseline."""
+    tokens: int = 0
+    prompt_tokens: int = 0
+    logprob: float = 0.0
+    margin: float = 1.0
+    seconds: float = 0.0
+    dropped: int = 0
+    """Older turns left out of the prompt for want of room."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """Facts of the game: a score that was read, for instance."""
+
+
+@dataclass
+class Episode:
+    """One discussion of one question."""
+
+    id: str
+    question: Question
+    turns: list[Turn] = field(default_factory=list)
+    answer: str | None = None
+    """The text that the game returned as the team's answer."""
+    error: str | None = None
+    """An infrastructure failure; such an episode is recorded and left out, never counted as wrong."""
+
+
+@dataclass(frozen=True)
+class Payoff:
+    """All that goes back to the owner of a policy."""
+
+    turn: str
+    reward: float
+    group: str | None = None
+
+
+@dataclass
+class Row:
+    """One paid turn at home: tokens as sampled, joined with its payoff. T = prompt + generated tokens. Never leaves a host."""
+
+    turn: str
+    role: str
+    temperature: float
+    token_ids_T: np.ndarray
+    """int64; prompt and reply as the model saw and sampled them."""
+    mask_T: np.ndarray
+    """bool; True on generated tokens."""
+    logprobs_T: np.ndarray
+    """float32; under the policy at the start of the learning step, 0 where the mask is False."""
+    group: str | None = None
+    reward: float = float("nan")
+    sampled_logprobs_T: np.ndarray | None = None
+    """float32; the engine's own, as sampled: kept to measure the gap to the learner's."""
+    ref_logprobs_T: np.ndarray | None = None
+    """float32; under the policy at the start of the run. None where no role has a KL."""
+    advantages_T: np.ndarray | None = None
+
+
+Advantage = Callable[..., list[np.ndarray]]
+"""`advantage(rows of one policy, kl, **options)` -> per row an array of T advantages, 0 outside the mask."""
+Loss = Callable[..., Any]
+"""`loss(logprobs, batch, **options)` -> per-token terms of the same shape; the learner masks and divides."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a team talks, who is paid for what, and how a policy learns from that."""
+
+    play: Callable[..., Awaitable[str | None]]
+    """`async play(question, agents, rng, task, **options)` -> the text that answers, or None."""
+    settle: Callable[..., None]
+    """`settle(episodes, task, **options)`: sets `reward` and `group` of turns; pure. Gets all samples of one question."""
+    advantage: Advantage
+    loss: Loss
+    kl: Mapping[str, float] = field(default_factory=dict)
+    """Role -> beta. Roles that are absent have none; if all are 0, no reference is kept."""
+    epochs: int = 1
+    minibatches: int = 1
+    supervised: bool = False
+    """Whether it may see `verify` and `answer`."""
+    paid: tuple[str, ...] = ("solution",)
+    """Roles that can be paid: one of them must have a learning agent."""
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Name -> config tables (`options kl credit loss`); the first is the default."""
+
+
+class Host(Protocol):
+    """Owns weights, buffer and optimizer of one or more policies; only text and scalars leave it."""
+
+    name: str
+
+    async def ask(
+        self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
+    ) -> Reply:
+        """Answer in the voice of `policy`; with `keep`, file the tokens under the turn's id for learning."""
+        ...
+
+    async def learn(
+        self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
+    ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
+        """One step per policy. Returns statistics per policy and `{turn: (mean advantage, mean KL)}`; empties the buffer."""
+        ...
+
+    async def save(self, path: Path) -> None:
+        """Write weights, optimizer and counters of every policy below `path`."""
+        ...
+
+    async def load(self, path: Path) -> None:
+        """The inverse of `save`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """One ask on its way to an engine."""
+
+    policy: str
+    prompt_ids: np.ndarray
+    """int64, shape (prompt tokens,)."""
+    sampling: Sampling
+    seed: int
+    """Key of the counter-based noise: draw t of this request depends on (seed, t) alone."""
+
+
+@dataclass
+class Generation:
+    """One sampled reply at home."""
+
+    token_ids: np.ndarray
+    """int64, shape (generated tokens,); the end token included where there is one."""
+    logprobs: np.ndarray
+    """float32, same shape; of softmax(logits / temperature)."""
+    finished: bool
+    margin: float
+    """Smallest distance of a draw from the edge of its token's interval, as probability mass."""
+    seconds: float = 0.0
+
+
+class Engine(Protocol):
+    """Samples."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Generation]: ...
+
+    def refresh(self, weights: Mapping[str, Any]) -> None:
+        """Take over new weights, policy -> model."""
+        ...
+
+
+class Learner(Protocol):
+    """Trains. One optimizer step per policy present in the rows."""
+
+    def logprobs(self, policy: str, rows: Sequence[Row], reference: bool = False) -> list[np.ndarray]: ...
+
+    def step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]: ...
+
+    def weights(self) -> Mapping[str, Any]: ...
+
+    def save(self, path: Path) -> None: ...
+
+    def load(self, path: Path) -> None: ...
