@@ -17,6 +17,14 @@ Verdict = Literal["right", "wrong", "failed"]
 """`failed`: the checker itself broke down; never counted as wrong."""
 
 
+class UserMistake(ValueError):
+    """Something that the user can mend; the message names the thing, the value and the remedy. One line, exit code 2."""
+
+
+class HostFailure(RuntimeError):
+    """A machine let a game down (not the game itself): the episode is tried again, then recorded and left out."""
+
+
 @dataclass(frozen=True)
 class Question:
     """One question; `answer` and `meta` are for verifiers, supervised methods and reports only."""
@@ -122,7 +130,7 @@ class Turn:
     margin: float = 1.0
     seconds: float = 0.0
     dropped: int = 0
-    """Older turns left out of the prompt for want of room."""
+    """Pieces of history left out of the prompt, oldest first, for want of room."""
     info: dict[str, Any] = field(default_factory=dict)
     """Facts of the game: a score that was read, for instance."""
 
@@ -195,8 +203,11 @@ class Method:
     """Whether it may see `verify` and `answer`."""
     paid: tuple[str, ...] = ("solution",)
     """Roles that can be paid: one of them must have a learning agent."""
+    samples: int = 1
+    """Discussions per question and step."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Name -> config tables (`options kl credit loss`); the first is the default."""
+    """Name -> the config keys that it sets (tables `options credit loss kl`, and keys such as `samples`); a config
+    without `preset` gets the first."""
 
 
 class Host(Protocol):
@@ -208,6 +219,10 @@ class Host(Protocol):
         self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
     ) -> Reply:
         """Answer in the voice of `policy`; with `keep`, file the tokens under the turn's id for learning."""
+        ...
+
+    def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
+        """Whether prompt and reply have room in the policy's context."""
         ...
 
     async def learn(

@@ -1,0 +1,124 @@
+"""An agent: a name, a policy at a host, the roles it may take; bound to an episode it can be asked.
+
+Leaves out: what to ask (games) and who learns from it (hosts).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from comas.types import Episode, Host, HostFailure, Sampling, Turn
+
+Write = Callable[[Sequence[str]], str]
+"""A prompt as a function of the history that there is room for."""
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed from (run seed, step, question, sample, path ...): by place in the program, never by process state."""
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """One agent of a team, as data. One policy in two members is self-play."""
+
+    name: str
+    host: Host
+    policy: str
+    """The policy's name at its host."""
+    roles: tuple[str, ...] | None = None
+    """Roles it may be drawn for; None is all."""
+    sampling: Sampling = Sampling()
+    frozen: bool = False
+    """Never trained: its payoffs are recorded and dropped."""
+
+    @property
+    def address(self) -> str:
+        """`host/policy`."""
+        return f"{self.host.name}/{self.policy}"
+
+
+@dataclass
+class Table:
+    """What the agents of one episode share: the record, the seed, and the counters that name its turns."""
+
+    episode: Episode
+    seed: int
+    """The run's seed."""
+    keep: bool
+    """Whether hosts file the tokens for learning."""
+    max_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Room per reply and role, where the task sets it."""
+    heard: Callable[[Turn], None] | None = None
+    """Told of each turn when it is complete."""
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A member at a table."""
+
+    member: Member
+    table: Table
+
+    @property
+    def name(self) -> str:
+        return self.member.name
+
+    def takes(self, role: str) -> bool:
+        """Whether it may be drawn for `role`."""
+        return self.member.roles is None or role in self.member.roles
+
+    def ask(
+        self, role: str, prompt: str | Write, *, history: Sequence[str] = (), about: Turn | None = None
+    ) -> Coroutine[Any, Any, Turn]:
+        """Ask for one reply; the turn joins the episode when it is complete.
+
+        `prompt` is a text, or a function of the pieces of `history` for which there is room (oldest dropped first).
+        `about` is the turn that this one judges or revises. The turn is named here, when `ask` is called, by its place
+        below `about`: a game that asks several agents at once names its turns in program order, whoever answers first.
+        """
+        stem = f"{about.id}." if about else f"{self.table.episode.id}/"
+        self.table.counts[stem + role] += 1
+        return self._answer(f"{stem}{role}{self.table.counts[stem + role] - 1}", role, prompt, list(history), about)
+
+    async def _answer(self, turn_id: str, role: str, prompt: str | Write, history: list[str], about: Turn | None) -> Turn:
+        table, member = self.table, self.member
+        sampling = member.sampling
+        if role in table.max_tokens:
+            sampling = replace(sampling, max_tokens=table.max_tokens[role])
+        messages, dropped = self._fit(prompt, history, sampling, turn_id)
+        began = time.monotonic()
+        seed = derive_seed(table.seed, turn_id)
+        reply = await member.host.ask(turn_id, member.policy, messages, sampling, seed, table.keep and not member.frozen, role)
+        turn = Turn(
+            id=turn_id, agent=member.name, policy=member.address, role=role, prompt=messages[-1]["content"], text=reply.text,
+            finished=reply.finished, version=reply.version, about=about.id if about else None, tokens=reply.tokens,
+            prompt_tokens=reply.prompt_tokens, logprob=reply.logprob, margin=reply.margin,
+            seconds=time.monotonic() - began, dropped=dropped,
+        )
+        table.episode.turns.append(turn)
+        if table.heard:
+            table.heard(turn)
+        return turn
+
+    def _fit(
+        self, prompt: str | Write, history: list[str], sampling: Sampling, turn_id: str
+    ) -> tuple[list[dict[str, str]], int]:
+        for dropped in range(len(history) + 1):
+            text = prompt if isinstance(prompt, str) else prompt(history[dropped:])
+            messages = [{"role": "user", "content": text}]
+            if self.member.host.fits(self.member.policy, messages, sampling):
+                return messages, dropped
+            if isinstance(prompt, str):
+                break
+        raise HostFailure(
+            f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the context of "
+            f"{self.member.address}: shorten the question or lower max_tokens"
+        )

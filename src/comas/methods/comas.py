@@ -1,0 +1,129 @@
+"""CoMAS (arXiv 2510.08529): agents solve, criticise and score each other; the game itself is the reward.
+
+One round: a solution, `evaluations` criticisms of it, and one score per criticism (3 right, 2 minor flaws, 1 fatally
+wrong). A solution is paid the mean of its readable scores, an evaluation 1 minus its own, a score 0 if it can be read
+and -1 if not. Against the paper's code: nobody judges its own work (`avoid_self`), work without a readable answer is
+paid 0 and not judged (`format_check`), rewards are normalised per role, and a KL holds the judges. Preset `paper` undoes
+all of it. Leaves out: several solvers at once (the published code's synchronous rounds).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Sequence
+
+from comas.agent import Agent
+from comas.credit import reinforce_pp
+from comas.losses import clipped
+from comas.types import Episode, Method, Question, Task, Turn
+from comas.wording import defuse, words
+
+WORDING = {
+    "solution": "{question}\n\n{history}\nGive your own solution, and end with the answer.",
+    "history": "A colleague wrote:\n{work}\nIt was criticised:\n{evaluation}\n",
+    "history_bare": "A colleague wrote:\n{work}\n",
+    "evaluation": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nCheck it step by step and name every error.",
+    "scoring": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nCriticism of it:\n{evaluation}\n\nHow good is the solution? "
+    "3: right, the criticism does not hold; 2: right with minor flaws; 1: fatally wrong. End with <score>N</score>.",
+    "scoring_bare": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nHow good is it? "
+    "3: right; 2: right with minor flaws; 1: fatally wrong. End with <score>N</score>.",
+}
+Judged = tuple[Turn | None, Turn]
+"""An evaluation, where there is one, and its scoring."""
+
+_SCORE = re.compile(r"<\s*score\s*>\s*([123])\s*<\s*/\s*score\s*>\s*\Z")
+_TAG = re.compile(r"<\s*/?\s*score\b")
+
+
+def read_score(turn: Turn) -> int | None:
+    """1, 2 or 3 if the reply is finished and its one score element ends it; None otherwise."""
+    found = _SCORE.search(turn.text)
+    return int(found[1]) if found and turn.finished and len(_TAG.findall(turn.text)) == 2 else None
+
+
+async def play(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, rounds: int = 1, evaluations: int = 1,
+    kappa: int = 2, references: int = 1, avoid_self: bool = True, format_check: bool = True, evaluate: bool = True,
+) -> str | None:
+    """`rounds` solutions in turn, each seeing the last `kappa` rounds and up to `references` criticisms of each."""
+    past: list[tuple[Turn, list[Judged]]] = []
+    for _ in range(rounds):
+        history = [_quote(task, question, s, e) for s, js in past[len(past) - kappa :] for e, _ in js[:references] or [(None, None)]]
+        prompt = lambda h: words(WORDING, task, "solution", question=question.prompt, history="\n".join(h))  # noqa: E731
+        solution = await _draw(agents, rng, "solution").ask("solution", prompt, history=history)
+        solution.info["readable"] = readable = solution.finished and task.extract(question, solution.text) is not None
+        drawn = []
+        for _ in range(evaluations if readable or not format_check else 0):
+            critic = _draw(agents, rng, "evaluation", solution.agent if avoid_self else "") if evaluate else None
+            barred = [solution.agent, critic.name if critic else ""] if avoid_self else []
+            drawn.append((critic, _draw(agents, rng, "scoring", *barred)))
+        async with asyncio.TaskGroup() as group:
+            judged = [group.create_task(_judge(question, solution, critic, scorer, task)) for critic, scorer in drawn]
+        past.append((solution, [j.result() for j in judged]))
+    # the best-scored solution, the latest among equals; unscored ones come last
+    means = [_mean([scoring.info["score"] for _, scoring in js]) or 0.0 for _, js in past]
+    return past[max(range(rounds), key=lambda i: (means[i], i))][0].text
+
+
+async def _judge(question: Question, solution: Turn, critic: Agent | None, scorer: Agent, task: Task) -> Judged:
+    """One evaluation of the solution (if there is a critic) and its score."""
+    facts = {"question": question.prompt, "work": defuse(task.shown(question, solution.text))}
+    evaluation = None
+    if critic:
+        evaluation = await critic.ask("evaluation", words(WORDING, task, "evaluation", **facts), about=solution)
+        facts["evaluation"] = defuse(evaluation.text)
+    prompt = words(WORDING, task, "scoring" if evaluation else "scoring_bare", **facts)
+    scoring = await scorer.ask("scoring", prompt, about=evaluation or solution)
+    scoring.info["score"] = read_score(scoring)
+    return evaluation, scoring
+
+
+def _quote(task: Task, question: Question, solution: Turn, evaluation: Turn | None) -> str:
+    facts = {"work": defuse(task.shown(question, solution.text))}
+    if evaluation is None:
+        return words(WORDING, task, "history_bare", **facts)
+    return words(WORDING, task, "history", evaluation=defuse(evaluation.text), **facts)
+
+
+def _draw(agents: Sequence[Agent], rng: random.Random, role: str, *barred: str) -> Agent:
+    """An agent for the role, uniformly; of `barred` only if the team is too small for another."""
+    able = [a for a in agents if a.takes(role)]
+    return rng.choice([a for a in able if a.name not in barred] or [a for a in able if a.name not in barred[:1]] or able)
+
+
+def _mean(scores: list[int | None]) -> float | None:
+    readable = [s for s in scores if s is not None]
+    return sum(readable) / len(readable) if readable else None
+
+
+def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
+    """Zero-sum between a solution and its criticism; an unreadable score pays its scorer -1 and settles nothing else."""
+    for episode in episodes:
+        turns = {t.id: t for t in episode.turns}
+        scores: dict[str, list[int | None]] = {t.id: [] for t in episode.turns if t.role == "solution"}
+        for scoring in (t for t in episode.turns if t.role == "scoring"):
+            score = scoring.info["score"]
+            scoring.reward = -1.0 if score is None else 0.0
+            judged = turns[scoring.about or ""]
+            if judged.role == "evaluation":
+                judged.reward = None if score is None else 1.0 - (score - 1) / 2
+                judged = turns[judged.about or ""]
+            scores[judged.id].append(score)
+        for key, given in scores.items():
+            mean = _mean(given)
+            if mean is not None:
+                turns[key].reward = (mean - 1) / 2
+            elif format_check and not turns[key].info["readable"]:
+                turns[key].reward = 0.0
+
+
+method = Method(
+    play, settle, reinforce_pp, clipped, kl={"solution": 0.02, "evaluation": 0.5, "scoring": 0.5},
+    paid=("solution", "evaluation", "scoring"),
+    presets={
+        "stable": {},
+        "paper": {"options": {"avoid_self": False, "format_check": False}, "credit": {"normalise": "all"}, "kl": {}},
+    },
+)

@@ -1,0 +1,40 @@
+"""RLVR: the true verifier pays, the supervised bound that label-free methods are measured against.
+
+Each question is answered `votes` times by one agent; a right answer is paid 1, a wrong one 0, and one whose verifier broke down
+nothing. GRPO (arXiv 2402.03300) compares them with one another. Leaves out: format rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from comas.agent import Agent
+from comas.credit import grpo
+from comas.losses import clipped
+from comas.types import Episode, Method, Question, Task
+from comas.wording import words
+
+WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
+
+
+async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: int = 8) -> str | None:
+    """`votes` independent solutions by one agent, drawn uniformly; the answer is the first of them."""
+    agent = rng.choice([a for a in agents if a.takes("solution")])
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(agent.ask("solution", prompt)) for _ in range(votes)]
+    return asked[0].result().text
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """1 for a right answer, 0 for a wrong or unfinished one; a verifier that failed leaves the turn unpaid."""
+    for episode in episodes:
+        for turn in episode.turns:
+            verdict = task.verify(episode.question, turn.text) if turn.finished else "wrong"
+            turn.reward = {"right": 1.0, "wrong": 0.0, "failed": None}[verdict]
+            turn.group = f"{episode.id}/{turn.policy}"
+
+
+method = Method(play, settle, grpo, clipped, kl={"solution": 0.02}, supervised=True, presets={"stable": {}})

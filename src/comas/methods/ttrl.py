@@ -1,0 +1,56 @@
+"""TTRL (arXiv 2504.16084): the majority answer of a question's samples is its label.
+
+The team answers a question `votes` times, its agents in turn and nobody seeing another's work; a readable answer that
+agrees with the majority of all of them is paid 1, any other 0. No judges. Leaves out: weighting of votes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from comas.agent import Agent
+from comas.credit import grpo
+from comas.losses import clipped
+from comas.types import Episode, Method, Question, Task, Turn
+from comas.wording import words
+
+WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
+
+
+async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: int = 16) -> str | None:
+    """`votes` independent solutions by agents drawn in turn from a shuffled team; the answer is a majority solution."""
+    able = [a for a in agents if a.takes("solution")]
+    rng.shuffle(able)
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)]
+    turns = [t.result() for t in asked]
+    for turn in turns:
+        turn.info["answer"] = task.extract(question, turn.text) if turn.finished else None
+    best = majority([t.info["answer"] for t in turns], task)
+    return next((t.text for t in turns if best is not None and agrees(t, best, task)), None)
+
+
+def majority(answers: Sequence[str | None], task: Task) -> str | None:
+    """The readable answer with most votes, the earliest among equals; None where nothing can be read."""
+    readable = [a for a in answers if a is not None]
+    return max(readable, key=lambda a: sum(task.same(a, b) for b in readable), default=None)
+
+
+def agrees(turn: Turn, answer: str, task: Task) -> bool:
+    """Whether a turn's readable answer is the same as `answer`."""
+    return turn.info["answer"] is not None and task.same(turn.info["answer"], answer)
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """1 for the majority's answer, 0 for any other; a question whose every reply is unreadable pays all 0."""
+    for episode in episodes:
+        best = majority([t.info["answer"] for t in episode.turns], task)
+        for turn in episode.turns:
+            turn.reward = float(best is not None and agrees(turn, best, task))
+            turn.group = f"{episode.id}/{turn.policy}"
+
+
+method = Method(play, settle, grpo, clipped, kl={"solution": 0.02}, presets={"stable": {}})

@@ -1,0 +1,107 @@
+"""Run games side by side, and sum up who is paid what.
+
+An infrastructure failure ends one episode, not the run; a bug in a game is raised. Leaves out: batching (hosts), pay
+(settlements), learning (hosts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from comas.agent import Agent, Member, Table, derive_seed
+from comas.types import Episode, HostFailure, Method, Payoff, Question, Task, Turn
+
+TRIES = 2
+"""How often an episode is played before an infrastructure failure is recorded."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything but the questions: who plays what, by which rules, from which seed."""
+
+    method: Method
+    task: Task
+    members: Sequence[Member]
+    seed: int
+    """The run's seed."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    keep: bool = False
+    heard: Callable[[Turn], None] | None = None
+    max_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Room per role that the user sets; the task's own otherwise."""
+
+
+async def play_all(scene: Scene, questions: Sequence[Question], step: int | str, samples: int = 1) -> list[Episode]:
+    """Play `samples` games of each question, all at once; episodes in the order of the questions, then samples.
+
+    `step` names the occasion: it goes into turn ids and seeds.
+    """
+    episodes = [Episode(f"{step}/{q.id}/{s}", q) for q in questions for s in range(samples)]
+    async with asyncio.TaskGroup() as group:
+        for episode in episodes:
+            group.create_task(play_one(scene, episode))
+    return episodes
+
+
+async def play_one(scene: Scene, episode: Episode) -> None:
+    """Play one game into `episode`; sets its turns, answer and, where machines failed twice, error."""
+    task = scene.task if scene.method.supervised else scene.task.without_labels()
+    question = episode.question if scene.method.supervised else _unlabelled(episode.question)
+    for _ in range(TRIES):
+        episode.turns, episode.error = [], None
+        table = Table(episode, scene.seed, scene.keep, {**task.max_tokens, **scene.max_tokens}, scene.heard)
+        agents = [Agent(m, table) for m in scene.members]
+        rng = random.Random(derive_seed(scene.seed, episode.id))
+        try:
+            episode.answer = await scene.method.play(question, agents, rng, task, **scene.options)
+        except HostFailure as failure:
+            episode.error = str(failure)
+            continue
+        episode.turns.sort(key=_place)  # the order of completion may depend on batching
+        return
+
+
+def _place(turn: Turn) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", turn.id)]
+
+
+def _unlabelled(question: Question) -> Question:
+    """What a label-free game may see of a question."""
+    return Question(question.id, question.prompt, question.kind, None, question.meta)
+
+
+def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> None:
+    """Let the method pay the turns of finished episodes, question by question."""
+    task = scene.task if scene.method.supervised else scene.task.without_labels()
+    groups: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        if episode.error is None:
+            groups.setdefault(episode.question.id, []).append(episode)
+    for group in groups.values():
+        hidden = group if scene.method.supervised else [_hide(e) for e in group]
+        scene.method.settle(hidden, task, **options)
+
+
+def _hide(episode: Episode) -> Episode:
+    """The same turns under a question without its label."""
+    return Episode(episode.id, _unlabelled(episode.question), episode.turns, episode.answer, episode.error)
+
+
+def payoffs(episodes: Sequence[Episode], members: Sequence[Member]) -> dict[str, dict[str, list[Payoff]]]:
+    """Host name -> policy -> payoffs of paid turns; those of frozen members are left out."""
+    frozen = {m.name for m in members if m.frozen}
+    paid: dict[str, dict[str, list[Payoff]]] = {}
+    for episode in episodes:
+        if episode.error is not None:
+            continue
+        for turn in episode.turns:
+            if turn.reward is None or turn.agent in frozen:
+                continue
+            host, policy = turn.policy.split("/", 1)
+            paid.setdefault(host, {}).setdefault(policy, []).append(Payoff(turn.id, turn.reward, turn.group))
+    return paid
