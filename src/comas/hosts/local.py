@@ -1,0 +1,204 @@
+"""A host in this process: an engine that samples, a learner that trains, a buffer that never leaves.
+
+Speaks to games in text only; token ids stay here, filed under the turn's id until they are joined with their payoffs.
+Leaves out: other machines (remote hosts), other people's models (API hosts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from comas.engines.batcher import Batcher
+from comas.engines.chat import Chat
+from comas.types import Engine, Generation, Learner, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
+
+
+class LocalHost:
+    """Owns `policies`; `context` is the number of tokens that prompt and reply share."""
+
+    def __init__(
+        self, name: str, policies: Sequence[str], chat: Chat, engine: Engine, learner: Learner | None, context: int
+    ) -> None:
+        self.name, self.chat, self.engine, self.learner, self.context = name, chat, engine, learner, context
+        self.versions = dict.fromkeys(policies, 0)
+        self.seconds = {"sampling": 0.0, "learning": 0.0}
+        self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"host-{name}")
+        self._batched = Batcher(self._generate, self._worker)
+
+    def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
+        """Whether prompt and reply have room in the context."""
+        return len(self.chat.encode(messages)) + sampling.max_tokens <= self.context
+
+    async def ask(
+        self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
+    ) -> Reply:
+        """Sample one reply; with `keep` its tokens are filed under `turn`."""
+        if keep and (sampling.top_p < 1 or sampling.temperature == 0):
+            raise UserMistake(
+                f"training samples from the whole softmax: top_p is {sampling.top_p}, temperature {sampling.temperature}; "
+                "set top_p = 1 and temperature > 0"
+            )
+        request = Request(policy, self.chat.encode(messages), sampling, seed)
+        done = await self._batched(request)
+        if keep:
+            self._file(turn, role, request, done)
+        text = self.chat.decode(done.token_ids, done.finished)
+        return Reply(
+            text, done.finished, self.versions[policy], len(request.prompt_ids), len(done.token_ids),
+            float(done.logprobs.sum(dtype=np.float64)), done.seconds, done.margin,
+        )
+
+    def _generate(self, requests: Sequence[Request]) -> list[Generation]:
+        began = time.perf_counter()
+        try:
+            return self.engine.generate(requests)
+        finally:
+            self.seconds["sampling"] += time.perf_counter() - began
+
+    def _file(self, turn: str, role: str, request: Request, done: Generation) -> None:
+        ids_T = np.concatenate([request.prompt_ids, done.token_ids])
+        mask_T = np.arange(len(ids_T)) >= len(request.prompt_ids)
+        sampled_T = np.concatenate([np.zeros(len(request.prompt_ids), np.float32), done.logprobs])
+        if turn in self._buffer[request.policy]:
+            raise KeyError(f"turn {turn} was filed twice at host {self.name}")
+        self._buffer[request.policy][turn] = Row(
+            turn, role, request.sampling.temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32), sampled_logprobs_T=sampled_T
+        )
+
+    async def learn(
+        self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
+    ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
+        """Join payoffs with rows, take one step per policy, sample from the new weights; empties the buffer."""
+        if self.learner is None:
+            raise UserMistake(f"host {self.name} was loaded without a learner: load it for training")
+        rows = {p: self._join(p, paid) for p, paid in payoffs.items()}
+        for buffer in self._buffer.values():
+            buffer.clear()
+        stats = await asyncio.get_running_loop().run_in_executor(self._worker, self._step, rows, method)
+        turns = {
+            row.turn: (float(row.advantages_T[row.mask_T].mean()), _mean_kl(row))
+            for part in rows.values() for row in part if row.advantages_T is not None
+        }
+        return stats, turns
+
+    def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
+        rows = []
+        for payoff in paid:
+            row = self._buffer.get(policy, {}).get(payoff.turn)
+            if row is None:
+                raise KeyError(f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was never said here")
+            row.reward, row.group = payoff.reward, payoff.group
+            rows.append(row)
+        if len({r.turn for r in rows}) != len(paid):
+            raise KeyError(f"host {self.name}, policy {policy}: a turn was paid twice")
+        return rows
+
+    def _step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]:
+        assert self.learner is not None
+        began = time.perf_counter()
+        stats = self.learner.step(rows, method)
+        self.engine.refresh(self.learner.weights())
+        for policy in stats:
+            self.versions[policy] += 1
+        self.seconds["learning"] += time.perf_counter() - began
+        return stats
+
+    async def save(self, path: Path) -> None:
+        """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the versions."""
+        if self.learner is None:
+            raise UserMistake(f"host {self.name} was loaded without a learner: nothing to save")
+        await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.save, path)
+        for policy in self.versions:
+            self.chat.tokenizer.save_pretrained(path / policy)
+        (path / f"{self.name}.json").write_text(json.dumps({"versions": self.versions}))
+
+    async def load(self, path: Path) -> None:
+        """The inverse of `save`."""
+        if self.learner is None:
+            raise UserMistake(f"host {self.name} was loaded without a learner")
+        await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.load, path)
+        self.versions = json.loads((path / f"{self.name}.json").read_text())["versions"]
+        self.engine.refresh(self.learner.weights())
+
+    def close(self) -> None:
+        """End the worker thread."""
+        self._worker.shutdown(wait=True)
+
+
+def _mean_kl(row: Row) -> float:
+    """Mean of log(pi / pi_ref) over the row's tokens; 0 where no reference was asked for."""
+    if row.ref_logprobs_T is None:
+        return 0.0
+    return float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
+
+
+def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "float32", trust_remote_code: bool = False) -> Any:
+    """Policy -> model, their common tokenizer, and the end-of-turn ids, from Hugging Face names or folders.
+
+    Policies of one host must share a tokenizer; agents with another belong to a host of their own.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    models, tokenizers = {}, {}
+    for policy, base in bases.items():
+        source = resolve_base(base)
+        try:
+            tokenizers[policy] = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+            model = AutoModelForCausalLM.from_pretrained(
+                source, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True
+            )
+        except (OSError, ValueError) as error:
+            raise UserMistake(f"base {base!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+        models[policy] = model.to(device).eval()
+    first = next(iter(tokenizers.values()))
+    for policy, tokenizer in tokenizers.items():
+        if tokenizer.get_vocab() != first.get_vocab() or tokenizer.chat_template != first.chat_template:
+            raise UserMistake(
+                f"base {bases[policy]!r} of policy {policy} has another tokenizer than {next(iter(bases.values()))!r}: "
+                "give it a host of its own (hosts.<name>.base)"
+            )
+    ends = {first.eos_token_id} - {None}
+    for model in models.values():
+        configured = model.generation_config.eos_token_id
+        ends |= set(configured if isinstance(configured, list) else [configured] if configured is not None else [])
+    if not ends:
+        raise UserMistake(f"base {next(iter(bases.values()))!r} names no end token: set eos_token_id in its generation_config.json")
+    return models, first, sorted(ends)
+
+
+def resolve_base(base: str) -> str:
+    """A shipped seed model's folder, an existing folder, or the hub name as it is."""
+    shipped = Path(__file__).parent.parent / "seed" / "models" / base
+    return str(shipped) if base.startswith("seed") and shipped.is_dir() else base
+
+
+def context_of(model: Any, limit: int | None) -> int:
+    """Tokens of room: the model's positions, or `limit` where it is smaller."""
+    room = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2048
+    return min(room, limit) if limit else room
+
+
+def make_local_host(
+    name: str, bases: Mapping[str, str], *, method: Method | None = None, recipe: Any = None, device: str = "cpu",
+    dtype: str = "float32", context: int | None = None, max_rows: int = 512, trust_remote_code: bool = False,
+) -> LocalHost:
+    """A host with torch inside: policies with these bases; with `method` and `recipe` also a learner."""
+    from comas.engines.torch import TorchEngine
+    from comas.learners.full import FullLearner
+
+    models, tokenizer, ends = load_models(bases, device, dtype, trust_remote_code)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
+    room = context_of(next(iter(models.values())), context)
+    learner = FullLearner(models, recipe, method, pad) if method is not None else None
+    engine = TorchEngine(models, ends, pad, room, max_rows)
+    return LocalHost(name, list(bases), Chat(tokenizer, ends), engine, learner, room)
