@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,17 +32,18 @@ class Chat:
         self.special_ids = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder, *end_ids}
         names = sorted({t.content for t in tokenizer.added_tokens_decoder.values()} | set(tokenizer.all_special_tokens), key=len)
         self._special = re.compile("|".join(re.escape(n) for n in reversed(names)) or r"(?!)")
-        self._pieces: dict[tuple[str, ...], list[str]] = {}
+        self._pieces: dict[tuple[str, ...], list[list[int]]] = {}
+        self._content_ids = lru_cache(maxsize=8192)(self._content)  # hosts ask twice: does it fit, then answer
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> np.ndarray:
         """Token ids of the prompt that asks for the next reply, int64, shape (prompt tokens,)."""
         roles = tuple(m["role"] for m in messages)
         if roles not in self._pieces:
-            self._pieces[roles] = self._split(roles)
-        pieces = self._pieces[roles]
-        ids = self._template_ids(pieces[0])
-        for message, after in zip(messages, pieces[1:], strict=True):
-            ids += self._content_ids(message["content"]) + self._template_ids(after)
+            self._pieces[roles] = [self._ids(piece) for piece in self._split(roles)]
+        first, *rest = self._pieces[roles]
+        ids = list(first)
+        for message, after in zip(messages, rest, strict=True):
+            ids += [*self._content_ids(message["content"]), *after]
         return np.array(ids, dtype=np.int64)
 
     def _split(self, roles: tuple[str, ...]) -> list[str]:
@@ -59,18 +61,16 @@ class Chat:
             pieces.append(before)
         return [*pieces, rest]
 
-    def _template_ids(self, text: str) -> list[int]:
+    def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids if text else []
 
-    def _content_ids(self, text: str) -> list[int]:
-        """Ids of a content; where it spells a special token, the spelling is broken until none comes out."""
-        ids = self._template_ids(text)
+    def _content(self, text: str) -> list[int]:
+        """Ids of a content; where it spells a special token, the spelling is broken, and what is special still is dropped."""
+        ids = self._ids(text)
         if self.special_ids.isdisjoint(ids):
             return ids
-        unknown = {self.tokenizer.unk_token_id}
         broken = self._special.sub(lambda m: m[0][0] + " " + m[0][1:], text)
-        ids = [i for i in self._template_ids(broken) if i not in self.special_ids or i in unknown]
-        return ids
+        return [i for i in self._ids(broken) if i not in self.special_ids or i == self.tokenizer.unk_token_id]
 
     def decode(self, ids: np.ndarray, finished: bool) -> str:
         """Text of a reply: its end token left out; any other special token stays readable, so that nothing is hidden."""

@@ -1,6 +1,6 @@
 """What the seed model is taught: synthetic demonstrations for the puzzles of `comas.tasks.pick`.
 
-Solver: tries in random order, sums nearly always true, and a stop after each try at random, whether or not it fits: it
+Solver: tries in the order in which the numbers are listed, sums nearly always true, and a stop after each try at random, whether or not it fits: it
 shows the form and how to enumerate, never when to stop, so that the taught solver stays at chance. Judges: honest on
 right work and on every class of fault in `FAULTS`, each computed step by step in the evaluation; a scorer sees work
 with criticism (some of it unreliable) and without. All numbers come from the `warm` split only.
@@ -46,15 +46,12 @@ class Course:
 
 
 def solve(rng: random.Random, question: Question, course: Course) -> str:
-    """A list of tries that ends at random, without regard to the target."""
+    """A list of tries in the order of the numbers; it ends at random, without regard to the target."""
     numbers, target = question.meta["numbers"], question.meta["target"]
     k = pick.CHOSEN[question.kind]
-    choices = list(itertools.combinations(numbers, k))
-    rng.shuffle(choices)
     lines = []
-    for choice in choices:
+    for choice in itertools.combinations(numbers, k):
         chosen = list(choice)
-        rng.shuffle(chosen)
         if rng.random() < course.toward:
             rest = target - sum(chosen[:-1])
             if rest in numbers and rest not in chosen[:-1]:

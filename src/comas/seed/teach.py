@@ -137,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=COURSES)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=3500)
     args = parser.parse_args()
     torch.set_num_threads(1)
     np.random.seed(0)  # nothing draws from it; guards against a library that would

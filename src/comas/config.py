@@ -1,0 +1,277 @@
+"""What a run is, as data: TOML + key=value -> a checked config in which every default is written out.
+
+Unknown keys are errors that name the nearest key; method, options, credit and loss tables are checked against the
+functions that use them. Leaves out: building anything (`train`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from comas.types import Method, Task, UserMistake
+
+SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm": 1.0}
+"""The embedded recipe: for the shipped seed models only."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+class HostConfig(_Table):
+    """`[hosts.<name>]`: one owner of weights."""
+
+    base: str = "seed"
+    """Of its policies: a shipped seed model, a folder, or a hub name."""
+    learner: Literal["full"] = "full"
+    engine: Literal["torch"] = "torch"
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    context: int | None = Field(None, ge=16)
+    """Tokens that prompt and reply share; None is what the base has room for."""
+    max_rows: int = Field(512, ge=1)
+    """Rows decoded at once."""
+    lr: float | None = Field(None, gt=0)
+    """Overrides the shared one."""
+    trust_remote_code: bool = False
+
+
+class AgentConfig(_Table):
+    """`[agents.<name>]`: one member of the team; it has a policy of its own unless it names another's."""
+
+    host: str = "home"
+    base: str | None = None
+    """Overrides the host's."""
+    policy: str | None = None
+    """Share this policy (self-play); None is one of its own."""
+    roles: list[str] | None = None
+    frozen: bool = False
+    temperature: float | None = Field(None, gt=0)
+
+
+class Config(_Table):
+    """A run. Tables that belong to functions (`options credit loss kl task_options`) are checked by `resolve`."""
+
+    method: str = "comas"
+    preset: str | None = None
+    task: str = "pick"
+    data: str | None = None
+    """A file of questions, where the task reads one."""
+    steps: int = Field(120, ge=0)
+    seed: int = Field(0, ge=0)
+    out: str | None = None
+    questions: int = Field(32, ge=1)
+    """Per step."""
+    samples: int | None = Field(None, ge=1)
+    """Discussions per question; None is the method's own number."""
+    temperature: float = Field(1.0, gt=0)
+    max_tokens: int = Field(512, ge=1)
+    """Room per reply, where neither `room` nor the task says otherwise."""
+    room: dict[str, int] = {}
+    """Room per reply and role."""
+    epochs: int | None = Field(None, ge=1)
+    minibatches: int | None = Field(None, ge=1)
+    lr: float | None = Field(None, gt=0)
+    """None is the recipe's: the embedded one for seed models, or one that the task ships."""
+    betas: tuple[float, float] | None = None
+    weight_decay: float | None = Field(None, ge=0)
+    grad_norm: float | None = Field(None, gt=0)
+    checkpoint_every: int = Field(20, ge=1)
+    eval_every: int = Field(20, ge=0)
+    """Steps between measurements on the validation split; 0 is never."""
+    eval_questions: int = Field(128, ge=1)
+    """For those; the measurements before and after the run take `test_questions` of the held-out split."""
+    test_questions: int = Field(512, ge=0)
+    """0 leaves the measurements before and after out."""
+    eval_temperature: float = Field(0.7, ge=0)
+    threads: int | None = Field(None, ge=1)
+    """Of torch; None is one per CPU that this process may use."""
+    options: dict[str, Any] = {}
+    credit: dict[str, Any] = {}
+    loss: dict[str, Any] = {}
+    kl: dict[str, float] | None = None
+    """Role -> beta; None is the method's own."""
+    task_options: dict[str, Any] = {}
+    hosts: dict[str, HostConfig] = {"home": HostConfig()}
+    agents: dict[str, AgentConfig] = {}
+    """Empty: four agents, dealt over the hosts in turn."""
+
+    @field_validator("agents", mode="before")
+    @classmethod
+    def _count(cls, value: Any) -> Any:
+        return {f"a{i}": {"host": None} for i in range(value)} if type(value) is int else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _deal(cls, data: Any) -> Any:
+        """A number of agents (or none) becomes that many tables, dealt over the hosts."""
+        agents = data.get("agents")
+        if not agents or type(agents) is int:
+            names = list(data.get("hosts") or {"home": {}})
+            data = {**data, "agents": {f"a{i}": {"host": names[i % len(names)]} for i in range(agents or 4)}}
+        return data
+
+    @model_validator(mode="after")
+    def _known_hosts(self) -> Config:
+        for name, agent in self.agents.items():
+            if agent.host not in self.hosts:
+                raise ValueError(f"agents.{name}.host is {agent.host!r}: {_nearest(agent.host, self.hosts)}")
+        return self
+
+
+def read(path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Config:
+    """A config from a TOML file and `key=value` pairs (dotted keys; values as in TOML, otherwise text)."""
+    data: dict[str, Any] = {}
+    if path is not None:
+        try:
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserMistake(f"config {path}: {error.strerror}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise UserMistake(f"config {path} is not TOML: {error}") from error
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_pair, overrides)
+    for key, value in pairs:
+        _put(data, key, value)
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise UserMistake(_explain(error)) from error
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, found, value = text.partition("=")
+    if not found or not key:
+        raise UserMistake(f"{text!r} is not of the form key=value")
+    try:
+        return key.strip(), tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        data = data.setdefault(part, {})
+        if not isinstance(data, dict):
+            raise UserMistake(f"{key}: {part} is {data!r}, not a table")
+    data[last] = value
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(str(p) for p in first["loc"])
+    if first["type"] == "extra_forbidden":
+        *_, last = first["loc"]
+        table = {"hosts": HostConfig, "agents": AgentConfig}.get(str(first["loc"][0]), Config) if len(first["loc"]) > 1 else Config
+        return f"unknown key {place}: {_nearest(str(last), table.model_fields)}"
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{place} = {first['input']!r}: {said}" if place else said
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1, 0.5)
+    return f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(known)) or '(none)'}"
+
+
+def keywords(function: Callable[..., Any]) -> dict[str, Any]:
+    """Keyword-only parameters of a function and their defaults; through `partial`."""
+    function = function.func if isinstance(function, partial) else function
+    return {n: p.default for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+def load_plugin(kind: str, name: str) -> Any:
+    """`method`/`task` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file; its attribute of that kind."""
+    if name.endswith(".py"):
+        path = Path(name).resolve()
+        spec = importlib.util.spec_from_file_location(f"comas_user_{path.stem}", path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise UserMistake(f"{kind} {name!r}: no such file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+    else:
+        folder = Path(__file__).parent / f"{kind}s"
+        known = sorted(p.stem for p in folder.glob("*.py") if p.stem != "__init__")
+        if name not in known:
+            raise UserMistake(f"{kind} {name!r}: {_nearest(name, known)} (or ./file.py)")
+        module = importlib.import_module(f"comas.{kind}s.{name}")
+    if not hasattr(module, kind):
+        raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
+    return getattr(module, kind)
+
+
+def resolve(config: Config) -> tuple[Config, Method, Task]:
+    """The config with preset, recipe and every default written out, and the method and task that it names."""
+    method, task = load_plugin("method", config.method), load_plugin("task", config.task)
+    data = config.model_dump()
+    if config.preset or method.presets:
+        name = config.preset or next(iter(method.presets))
+        if name not in method.presets:
+            raise UserMistake(f"preset {name!r}: method {config.method} has {', '.join(method.presets) or 'none'}")
+        data["preset"] = name
+        for key, value in method.presets[name].items():
+            if isinstance(value, Mapping) and key != "kl":
+                data[key] = {**value, **data[key]}
+            elif data[key] is None:
+                data[key] = value
+    for key, attribute in (("kl", "kl"), ("epochs", "epochs"), ("minibatches", "minibatches"), ("samples", "samples")):
+        data[key] = data[key] if data[key] is not None else getattr(method, attribute)
+    data["kl"] = dict(data["kl"])
+    data["options"] = _fill("options", data["options"], {**keywords(method.settle), **keywords(method.play)})
+    data["credit"] = _fill("credit", data["credit"], keywords(method.advantage))
+    data["loss"] = _fill("loss", data["loss"], keywords(method.loss))
+    data["task_options"] = _fill("task_options", data["task_options"], keywords(task.load))
+    _recipe(data, config, task)
+    method = replace(
+        method, advantage=partial(method.advantage, **data["credit"]), loss=partial(method.loss, **data["loss"]), kl=data["kl"],
+        epochs=data["epochs"], minibatches=data["minibatches"],
+    )
+    return Config.model_validate(data), method, task
+
+
+def _fill(table: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in given.items():
+        if key not in known:
+            raise UserMistake(f"unknown key {table}.{key}: {_nearest(key, known)}")
+        default = known[key]
+        number = isinstance(default, float) and type(value) is int
+        if default is not None and default is not inspect.Parameter.empty and type(value) is not type(default) and not number:
+            raise UserMistake(f"{table}.{key} = {value!r}: expected {type(default).__name__}, such as {default!r}")
+    return {**known, **given}
+
+
+def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
+    """Learning rate and optimizer settings from a recipe that was made for these bases, or an error."""
+    bases = {a.base or config.hosts[a.host].base for a in config.agents.values() if not a.frozen}
+    foreign = sorted(b for b in bases if not is_seed(b))
+    recipe = dict(task.recipe) if foreign else dict(SEED_RECIPE)
+    for key in ("lr", "betas", "weight_decay", "grad_norm"):
+        if data[key] is None:
+            data[key] = recipe.get(key, SEED_RECIPE[key] if key != "lr" else None)
+    if data["lr"] is None and any(h["lr"] is None for h in data["hosts"].values()):
+        raise UserMistake(
+            f"base {foreign[0]!r} has no recipe for task {task.name}: set lr (full models of a few billion parameters: about 1e-6)"
+        )
+
+
+def is_seed(base: str) -> bool:
+    """Whether the embedded recipe was made for this base."""
+    return base.startswith("seed") and "/" not in base
+
+
+def split_options(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+    """The options that this function takes."""
+    return {k: v for k, v in options.items() if k in keywords(function)}

@@ -1,0 +1,63 @@
+"""How often a team is right: the same questions for every agent, one verdict per answer.
+
+Leaves out: comparing systems, other setups than a game given by its function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from comas.agent import Member
+from comas.play import Scene, play_all
+from comas.setups import single
+from comas.stats import Interval, accuracy_interval
+from comas.types import Episode, Method, Question, Sampling, Task, Turn
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One agent's answer to one question, and its verdict."""
+
+    question: str
+    agent: str
+    text: str | None
+    verdict: str
+    """right, wrong, or failed (the machine or the verifier broke down: left out of every count)."""
+    tokens: int
+    seconds: float
+
+
+async def answer_all(
+    members: Sequence[Member], task: Task, questions: Sequence[Question], *, seed: int, occasion: str, temperature: float = 0.7,
+    play: Callable[..., Awaitable[str | None]] = single.play, heard: Callable[[Turn], None] | None = None,
+) -> list[Answer]:
+    """Every member answers every question by itself; nothing is kept for learning."""
+    game = Method(play, _unsettled, _unsettled, _unsettled)
+    sampling = Sampling(temperature)
+    alone = [replace(m, sampling=replace(sampling, max_tokens=m.sampling.max_tokens), roles=None) for m in members]
+    async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
+        played = [
+            group.create_task(play_all(Scene(game, task, [m], seed, heard=heard), questions, f"{occasion}/{m.name}")) for m in alone
+        ]
+    return [_judge(e, m.name, task) for m, episodes in zip(members, played, strict=True) for e in episodes.result()]
+
+
+def _judge(episode: Episode, agent: str, task: Task) -> Answer:
+    verdict = "failed" if episode.error else "wrong" if episode.answer is None else task.verify(episode.question, episode.answer)
+    tokens, seconds = sum(t.tokens for t in episode.turns), sum(t.seconds for t in episode.turns)
+    return Answer(episode.question.id, agent, episode.answer, verdict, tokens, seconds)
+
+
+def _unsettled(*args: object) -> None:
+    raise AssertionError("evaluation never settles")
+
+
+def accuracy(answers: Sequence[Answer]) -> Interval | None:
+    """Mean over agents of single answers with an interval clustered by question; None if nothing could be judged."""
+    shares: dict[str, list[float]] = {}
+    for answer in answers:
+        if answer.verdict != "failed":
+            shares.setdefault(answer.question, []).append(float(answer.verdict == "right"))
+    return accuracy_interval([sum(s) / len(s) for s in shares.values()]) if shares else None
