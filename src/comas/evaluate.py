@@ -6,13 +6,14 @@ Leaves out: comparing systems, other setups than a game given by its function.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from comas.agent import Member
 from comas.play import Scene, play_all
 from comas.setups import single
-from comas.stats import Interval, accuracy_interval
+from comas.stats import Interval, accuracy_interval, mean_interval
 from comas.types import Episode, Method, Question, Sampling, Task, Turn
 
 
@@ -56,8 +57,20 @@ def _unsettled(*args: object) -> None:
 
 def accuracy(answers: Sequence[Answer]) -> Interval | None:
     """Mean over agents of single answers with an interval clustered by question; None if nothing could be judged."""
-    shares: dict[str, list[float]] = {}
+    shares = _shares([asdict(a) for a in answers])
+    return accuracy_interval(list(shares.values())) if shares else None
+
+
+def paired_gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Interval | None:
+    """Mean over questions of the change in the agents' share of right answers, from recorded answers of the same questions."""
+    shares = [_shares(before), _shares(after)]
+    common = sorted(shares[0].keys() & shares[1].keys())
+    return mean_interval([shares[1][q] - shares[0][q] for q in common]) if common else None
+
+
+def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
     for answer in answers:
-        if answer.verdict != "failed":
-            shares.setdefault(answer.question, []).append(float(answer.verdict == "right"))
-    return accuracy_interval([sum(s) / len(s) for s in shares.values()]) if shares else None
+        if answer["verdict"] != "failed":
+            found.setdefault(answer["question"], []).append(float(answer["verdict"] == "right"))
+    return {q: sum(v) / len(v) for q, v in found.items()}

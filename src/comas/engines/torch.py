@@ -6,6 +6,7 @@ is a function of the program. Leaves out: rows that enter a running batch, paged
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ from comas.types import Generation, Request
 
 SHRINK = 0.75
 """A batch is packed when the living rows fall below this share of it."""
+
+
+def use_threads(count: int | None) -> None:
+    """Threads of torch in this process; None is one per CPU that it may use (torch itself counts the machine's)."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(count or allowed)
 
 
 @dataclass

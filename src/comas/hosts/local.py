@@ -149,6 +149,8 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     models, tokenizers = {}, {}
     for policy, base in bases.items():
         source = resolve_base(base)
@@ -189,7 +191,7 @@ def context_of(model: Any, limit: int | None) -> int:
 
 
 def make_local_host(
-    name: str, bases: Mapping[str, str], *, method: Method | None = None, recipe: Any = None, device: str = "cpu",
+    name: str, bases: Mapping[str, str], *, method: Method | None = None, recipe: Any = None, device: str = "auto",
     dtype: str = "float32", context: int | None = None, max_rows: int = 512, trust_remote_code: bool = False,
 ) -> LocalHost:
     """A host with torch inside: policies with these bases; with `method` and `recipe` also a learner."""

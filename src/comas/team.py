@@ -1,0 +1,131 @@
+"""Config -> hosts and members; a trained team for scripts and notebooks.
+
+Leaves out: training (`train`), other kinds of hosts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from comas.agent import Member
+from comas.config import Config, read, resolve, split_options
+from comas.hosts.local import LocalHost, make_local_host
+from comas.play import Scene, play_all
+from comas.store import Run
+from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
+
+T = TypeVar("T")
+
+
+@dataclass
+class Team:
+    """Agents ready to be asked; made by `build_team` or `comas.load`."""
+
+    config: Config
+    method: Method
+    task: Task
+    hosts: Mapping[str, LocalHost]
+    members: Sequence[Member]
+    _played: int = field(default=0, repr=False)
+
+    def scene(self, **changes: Any) -> Scene:
+        """The scene of the team's own game; `changes` are fields of `Scene`."""
+        options = split_options(self.config.options, self.method.play)
+        facts = {"seed": self.config.seed, "options": options, "max_tokens": self.config.room, **changes}
+        return Scene(self.method, self.task, self.members, **facts)
+
+    def discuss(self, question: str | Question, seed: int | None = None) -> Episode:
+        """Let the team discuss one question; the same seed gives the same discussion."""
+        if isinstance(question, str):
+            question = Question(id="asked", prompt=question)
+        self._played += 1
+        occasion = f"discuss-{self._played if seed is None else seed}"
+        return run_sync(play_all(self.scene(), [question], occasion))[0]
+
+    def close(self) -> None:
+        """Give threads and memory back."""
+        for host in self.hosts.values():
+            host.close()
+
+
+def build_team(config: Config, method: Method, task: Task, *, learn: bool = True, weights: Path | None = None) -> Team:
+    """The team that a resolved config describes; with `weights`, policies come from that checkpoint instead of bases."""
+    from comas.engines.torch import use_threads
+
+    use_threads(config.threads)
+    hosts: dict[str, Host] = {}
+    for name, host in config.hosts.items():
+        bases = {}
+        for agent, a in config.agents.items():
+            if a.host == name:
+                policy = a.policy or agent
+                base = str(weights / policy) if weights else a.base or host.base
+                if bases.setdefault(policy, base) != base:
+                    raise UserMistake(f"agents.{agent}.base is {base!r}, but policy {policy} has base {bases[policy]!r} already")
+        if bases:
+            hosts[name] = make_local_host(
+                name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
+                device=host.device, dtype=host.dtype, context=host.context, max_rows=host.max_rows,
+                trust_remote_code=host.trust_remote_code,
+            )
+    members = [
+        Member(
+            name, hosts[a.host], a.policy or name, tuple(a.roles) if a.roles is not None else None,
+            Sampling(a.temperature or config.temperature, 1.0, config.max_tokens), a.frozen,
+        )
+        for name, a in config.agents.items()
+    ]
+    if learn and not any(not m.frozen and (m.roles is None or set(m.roles) & set(method.paid)) for m in members):
+        raise UserMistake(f"no agent can learn: method {config.method} pays {', '.join(method.paid)}, and no learning agent takes those")
+    return Team(config, method, task, hosts, members)  # type: ignore[arg-type]
+
+
+def _recipe(config: Config, host: str) -> Any:
+    from comas.learners.full import Recipe
+
+    assert config.betas is not None and config.weight_decay is not None and config.grad_norm is not None
+    return Recipe(config.hosts[host].lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm)
+
+
+def load(path: str | Path, step: int | None = None, **overrides: Any) -> Team:
+    """The team of a run as it was at its last checkpoint (or after `step` steps), without optimizer."""
+    run = Run.open(path)
+    step = run.marker()["step"] if step is None else step
+    weights = run.path / "checkpoints" / f"step-{step}"
+    if not weights.is_dir():
+        raise UserMistake(f"{path} has no checkpoint of step {step}: one of {sorted(run.steps_kept())}")
+    config, method, task = resolve(Config.model_validate({**run.config(), **overrides}))
+    return build_team(config, method, task, learn=False, weights=weights)
+
+
+def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
+    """An untrained team from a config: `team_of(method="ttrl")`."""
+    return build_team(*resolve(read(config, {k.replace("__", "."): v for k, v in overrides.items()})), learn=False)
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end from ordinary code, also where an event loop already runs (notebooks)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            result.append(asyncio.run(work))
+        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
+            failure.append(error)
+
+    thread = threading.Thread(target=body, name="comas")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return result[0]
