@@ -104,7 +104,7 @@ class Session:
 
     def draw(self, step: int) -> list[Question]:
         """The questions of a step: a new order for each pass over them, a function of (seed, step) alone."""
-        n, count = len(self.questions), self.config.questions
+        n, count = len(self.questions), self.config.questions or 1
         drawn = []
         for place in range(step * count, (step + 1) * count):
             turn, i = divmod(place, n)
@@ -120,12 +120,11 @@ class Session:
         if start == 0:
             await self._measure("before", 0, test)
             await self._commit(0)
-        await self.loop(start)
-        await self._measure("after", self.config.steps, test)
+        await self._measure("after", await self.loop(start), test)
         return result_of(self.run, time.monotonic() - self.began)
 
-    async def loop(self, start: int) -> None:
-        """Play, settle, learn, write."""
+    async def loop(self, start: int) -> int:
+        """Play, settle, learn, write; returns the number of steps that the policies have behind them."""
         config, team = self.config, self.team
         scene = team.scene(keep=True, heard=self.watch.turn)
         for step in range(start, config.steps):
@@ -145,8 +144,12 @@ class Session:
                 metrics["validation"] = await self._validate(step + 1)
             self.run.write_step(step, metrics, episodes)
             self.watch.step({"step": step, **metrics}, episodes)
-            if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps:
+            spent_all = config.tokens is not None and self.tokens >= config.tokens
+            if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps or spent_all:
                 await self._commit(step + 1)
+            if spent_all:
+                return step + 1
+        return max(start, config.steps)
 
     async def _validate(self, step: int) -> dict[str, float] | None:
         found = accuracy(await self._answers(self.validation, f"validation{step}"))

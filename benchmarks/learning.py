@@ -1,0 +1,182 @@
+"""Every published learning number, rerun by one command: `python benchmarks/learning.py OUT [--jobs 2] [--only default,ttrl]`.
+
+Each cell is a training run in a process of its own, on fresh seeds, at the same budget of generated tokens, measured on
+the same held-out questions. Runs that are finished are kept, so that an interrupted report goes on where it stopped.
+Prints a table; `--json` ends with one object; `figures.py` draws the pictures from the same folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from comas.stats import Interval, mean_interval
+from comas.store import Run
+from comas.tasks.pick import task
+from comas.types import Question
+
+BUDGET = 700_000
+"""Generated tokens per run, measurements not counted."""
+SEEDS = (101, 102, 103, 104, 105)
+"""Fresh: no choice was made on them."""
+BASES = ("seed", "seed-b", "seed-c", "seed-hole")
+"""Four different warm starts; the last was taught that only the sum counts."""
+
+_TEAM = [f"agents.a{i}={{host='home', base='{base}'}}" for i, base in enumerate(BASES)]
+SETUPS: dict[str, list[list[str]]] = {
+    "default": [[]],
+    "paper": [["preset=paper"]],
+    "paper, lr 1e-4": [["preset=paper", "lr=1e-4"]],
+    "ttrl": [["method=ttrl"]],
+    "rlvr": [["method=rlvr"]],
+    "no evaluation": [["options.evaluate=false"]],
+    "judged by peers": [_TEAM],
+    "judged by themselves": [[_TEAM[i], "questions=16"] for i in range(len(BASES))],
+    "two": [["task_options.form=two", "hosts.home.base=seed-two", "tokens=360000"]],
+}
+"""Name -> the key=value lists of its runs: one, or one per agent where agents train apart and share the budget."""
+
+
+def commands(out: Path, only: list[str], seeds: list[int]) -> list[tuple[Path, list[str]]]:
+    """Folder and command of every run."""
+    found = []
+    for name in only:
+        parts = SETUPS[name]
+        for seed in seeds:
+            for i, extra in enumerate(parts):
+                folder = out / name.replace(" ", "_").replace(",", "") / (f"{seed}" if len(parts) == 1 else f"{seed}-{i}")
+                fixed = [f"seed={seed}", "steps=100000", f"tokens={BUDGET // len(parts)}", "threads=1", f"out={folder}"]
+                found.append((folder, [sys.executable, "-m", "comas", "train", "--json", *fixed, *extra]))
+    return found
+
+
+def run(job: tuple[Path, list[str]]) -> None:
+    """One run, unless it is there already."""
+    folder, command = job
+    if (folder / "eval" / "after.json").exists():
+        return
+    if (folder / "commit.json").exists():
+        command = [sys.executable, "-m", "comas", "resume", str(folder), "--json"]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.log").open("w") as log:
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    print(f"{'done' if done.returncode == 0 else 'FAILED'} {folder}", file=sys.stderr, flush=True)
+
+
+def shares(folder: Path, name: str) -> dict[str, dict[str, float]]:
+    """Agent -> question -> 1.0 if right, of a measurement."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for answer in (Run.open(folder).read_eval(name) or {"answers": []})["answers"]:
+        if answer["verdict"] != "failed":
+            found[answer["agent"]][answer["question"]] = float(answer["verdict"] == "right")
+    return found
+
+
+def seed_row(folders: list[Path]) -> dict[str, Interval | float]:
+    """Before, after and paired gain of one seed, clustered by question, over all agents of its runs."""
+    means = {}
+    for name in ("before", "after"):
+        per_question = defaultdict(list)
+        for folder in folders:
+            for answers in shares(folder, name).values():
+                for question, right in answers.items():
+                    per_question[question].append(right)
+        means[name] = {q: sum(v) / len(v) for q, v in per_question.items()}
+    common = sorted(means["before"].keys() & means["after"].keys())
+    row: dict[str, Interval | float] = {n: mean_interval([m[q] for q in common]) for n, m in means.items()}
+    row["gain"] = mean_interval([means["after"][q] - means["before"][q] for q in common])
+    metrics = [list(Run.open(f).metrics()) for f in folders]
+    row["tokens"] = sum(m[-1]["tokens"] for m in metrics)
+    row["seconds"] = sum(s["seconds"] for m in metrics for s in m)
+    row["best"] = max((s["validation"]["mean"] for m in metrics for s in m if s.get("validation")), default=float("nan"))
+    return row
+
+
+def judges(folder: Path, every: int = 20) -> list[dict[str, float]]:
+    """Over training, against ground truth: precision and recall of paying a solution, and how often evaluators accept right
+    and wrong work; per window of `every` steps. None of it was seen by the agents."""
+    run_, windows = Run.open(folder), []
+    last = max(int(p.stem) for p in (folder / "episodes").glob("*.jsonl")) + 1
+    for start in range(0, last, every):
+        facts = defaultdict(list)
+        for step in range(start, min(start + every, last)):
+            for episode in run_.episodes(step):
+                _note(episode, facts)
+        windows.append({"step": start, **{k: sum(v) / len(v) for k, v in facts.items()}})
+    return windows
+
+
+def _note(episode: dict, facts: dict[str, list[float]]) -> None:
+    question = Question(**episode["question"])
+    right = {t["id"]: task.verify(question, t["text"]) == "right" for t in episode["turns"] if t["role"] == "solution"}
+    for turn in episode["turns"]:
+        if turn["role"] == "solution" and turn["reward"] is not None:
+            facts["accuracy"].append(right[turn["id"]])
+            if turn["reward"] >= 0.5:
+                facts["precision"].append(right[turn["id"]])
+            if right[turn["id"]]:
+                facts["recall"].append(turn["reward"] >= 0.5)
+        if turn["role"] == "evaluation":
+            accepted = turn["text"].endswith("right")
+            facts["accepts right" if right[turn["about"]] else "accepts wrong"].append(accepted)
+
+
+def summary(out: Path, only: list[str], seeds: list[int]) -> dict[str, list[dict]]:
+    """Setup -> a row per seed whose runs are all finished."""
+    rows: dict[str, list[dict]] = {}
+    for name in only:
+        for seed in seeds:
+            folders = [f for f, _ in commands(out, [name], [seed])]
+            if all((f / "eval" / "after.json").exists() for f in folders):
+                row = {k: v._asdict() if isinstance(v, Interval) else v for k, v in seed_row(folders).items()}
+                rows.setdefault(name, []).append({"seed": seed, **row})
+    return rows
+
+
+def table(rows: dict[str, list[dict]]) -> Table:
+    """Per setup and seed, then over seeds."""
+    found = Table("setup", "seed", "before", "after", "gain, 95 %", "best validation", "tokens", "seconds")
+    show = lambda v: f"{v['mean']:.3f} [{v['low']:.3f}, {v['high']:.3f}]"  # noqa: E731
+    for name, runs in rows.items():
+        for r in runs:
+            found.add_row(
+                name, str(r["seed"]), show(r["before"]), show(r["after"]), show(r["gain"]), f"{r['best']:.3f}",
+                f"{r['tokens'] / 1e6:.2f}M", f"{r['seconds']:.0f}",
+            )
+        if len(runs) > 1:
+            over = [mean_interval([r[k]["mean"] for r in runs])._asdict() for k in ("before", "after", "gain")]
+            found.add_row(name, "all", *map(show, over), "", "", "", end_section=True, style="bold")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", type=lambda s: s.split(","), default=list(SETUPS))
+    parser.add_argument("--seeds", type=lambda s: [int(x) for x in s.split(",")], default=list(SEEDS))
+    parser.add_argument("--report", action="store_true", help="no new runs")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if not args.report:
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(run, commands(args.out, args.only, args.seeds)))
+    rows = summary(args.out, args.only, args.seeds)
+    Console(stderr=args.json, width=160).print(table(rows))
+    if args.json:
+        device = f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs"
+        print(json.dumps({"rows": [{"setup": n, **r} for n, rs in rows.items() for r in rs], "device": device}))
+
+
+if __name__ == "__main__":
+    main()
