@@ -20,9 +20,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from comas.config import read
 from comas.stats import Interval, mean_interval
 from comas.store import Run
 from comas.tasks.pick import task
+from comas.team import run_sync
+from comas.train import Watch, resume_async, train_async
 from comas.types import Question
 
 BUDGET = 700_000
@@ -56,7 +59,7 @@ def commands(out: Path, only: list[str], seeds: list[int]) -> list[tuple[Path, l
             for i, extra in enumerate(parts):
                 folder = out / name.replace(" ", "_").replace(",", "") / (f"{seed}" if len(parts) == 1 else f"{seed}-{i}")
                 fixed = [f"seed={seed}", "steps=100000", f"tokens={BUDGET // len(parts)}", "threads=1", f"out={folder}"]
-                found.append((folder, [sys.executable, "-m", "comas", "train", "--json", *fixed, *extra]))
+                found.append((folder, [sys.executable, __file__, "--one", *fixed, *extra]))
     return found
 
 
@@ -66,7 +69,7 @@ def run(job: tuple[Path, list[str]]) -> None:
     if (folder / "eval" / "after.json").exists():
         return
     if (folder / "commit.json").exists():
-        command = [sys.executable, "-m", "comas", "resume", str(folder), "--json"]
+        command = [sys.executable, __file__, "--one", str(folder)]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{folder.name}.log").open("w") as log:
         done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
@@ -159,7 +162,17 @@ def table(rows: dict[str, list[dict]]) -> Table:
     return found
 
 
+def one(arguments: list[str]) -> None:
+    """A single run in this process: key=value pairs, or the folder of an interrupted run."""
+    if len(arguments) == 1:
+        run_sync(resume_async(arguments[0], Watch()))
+    else:
+        run_sync(train_async(read(None, arguments), Watch()))
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--one"]:
+        return one(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
