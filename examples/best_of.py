@@ -1,0 +1,44 @@
+"""A method of one's own: best of n, chosen by peers.  comas train method=./examples/best_of.py options.drafts=6
+
+One agent drafts `drafts` solutions, a peer checks each, and the first that passes is the answer. A draft is paid 1 if
+its check ends with the word `right`, 0 if with `wrong`, and nothing otherwise; checks are not paid.
+"""
+
+import asyncio
+
+from comas.credit import grpo
+from comas.losses import clipped
+from comas.types import Method
+from comas.wording import defuse, words
+
+WORDING = {
+    "solution": "{question}\n\nSolve it and end with the answer.",
+    "evaluation": "{question}\n\nProposed:\n{work}\n\nCheck it. End with one word: right or wrong.",
+}
+
+
+async def play(question, agents, rng, task, *, drafts: int = 4):
+    author = rng.choice(agents)
+    peers = [rng.choice([a for a in agents if a is not author] or agents) for _ in range(drafts)]
+    async with asyncio.TaskGroup() as group:  # side by side: the host decodes all of them as one batch
+        drafted = [group.create_task(draft(question, task, author, peer)) for peer in peers]
+    solutions = [d.result() for d in drafted]
+    return next((s for s in solutions if s.info["said"] == "right"), solutions[0]).text
+
+
+async def draft(question, task, author, peer):
+    solution = await author.ask("solution", words(WORDING, task, "solution", question=question.prompt, history=""))
+    work = defuse(task.shown(question, solution.text))
+    check = await peer.ask("evaluation", words(WORDING, task, "evaluation", question=question.prompt, work=work), about=solution)
+    solution.info["said"] = check.text.split()[-1] if check.text else None
+    return solution
+
+
+def settle(episodes, task):
+    for episode in episodes:
+        for turn in (t for t in episode.turns if t.role == "solution"):
+            turn.reward = {"right": 1.0, "wrong": 0.0}.get(turn.info["said"])
+            turn.group = episode.id  # drafts of one question are compared with each other
+
+
+method = Method(play, settle, grpo, clipped, kl={"solution": 0.02})
