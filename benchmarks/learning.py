@@ -28,7 +28,7 @@ from comas.team import run_sync
 from comas.train import Watch, resume_async, train_async
 from comas.types import Question
 
-BUDGET = 700_000
+BUDGET = 1_000_000
 """Generated tokens per run, measurements not counted."""
 SEEDS = (101, 102, 103, 104, 105)
 """Fresh: no choice was made on them."""

@@ -70,7 +70,7 @@ class Config(_Table):
     task: str = "pick"
     data: str | None = None
     """A file of questions, where the task reads one."""
-    steps: int = Field(280, ge=0)
+    steps: int = Field(380, ge=0)
     tokens: int | None = Field(None, ge=1)
     """Stop after the step in which this many tokens have been generated, if that comes before `steps`."""
     seed: int = Field(0, ge=0)

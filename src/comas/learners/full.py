@@ -23,6 +23,10 @@ from comas.losses import Batch
 from comas.types import Method, Row, UserMistake
 
 
+SPREAD, FULL = 1.25, 512
+"""A pass takes rows up to so many times its shortest, unless it has fewer tokens than FULL: too small to be worth its calls."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a policy is trained."""
@@ -87,30 +91,31 @@ class FullLearner:
         referred = [r for r in rows if betas[r.role]]
         for row, ref in zip(referred, self.logprobs(policy, referred, reference=True) if referred else [], strict=True):
             row.ref_logprobs_T = ref
-        graph = self._forward(self.models[policy], rows) if once and len(self._passes(rows)) == 1 else None
-        old = self.logprobs(policy, rows) if graph is None else list(graph.detach().cpu().numpy())
-        for row, logprobs in zip(rows, old, strict=True):
-            row.logprobs_T = logprobs[: len(row.token_ids_T)]
+        graphs = self._graphs(policy, rows) if once else None
+        if graphs is None:
+            for row, logprobs in zip(rows, self.logprobs(policy, rows), strict=True):
+                row.logprobs_T = logprobs
         for row, advantages in zip(rows, method.advantage(rows, method.kl), strict=True):
             row.advantages_T = advantages
         stats, weight = self._gap(rows)
         norms, losses = [], []
         for _ in range(method.epochs):
             for part in _minibatches(rows, method.minibatches):
-                loss, norm = self._update(policy, part, method, weight, graph)
+                loss, norm = self._update(policy, part, method, weight, graphs)
                 norms.append(norm)
                 losses.append(loss)
         return {**stats, "loss": float(np.mean(losses)), "grad_norm": float(np.mean(norms)), "rows": len(rows), "lr": recipe.lr}
 
     def _update(
-        self, policy: str, rows: Sequence[Row], method: Method, weight: Mapping[str, np.ndarray], graph: torch.Tensor | None
+        self, policy: str, rows: Sequence[Row], method: Method, weight: Mapping[str, np.ndarray],
+        graphs: list[torch.Tensor] | None,
     ) -> tuple[float, float]:
         """One optimizer step on `rows`; the sum of all terms over their token count. Returns loss and gradient norm."""
         model, optimizer = self.models[policy], self.optimizers[policy]
         tokens, total = sum(int(r.mask_T.sum()) for r in rows), 0.0
-        for part in [range(len(rows))] if graph is not None else self._passes(rows):
+        for n, part in enumerate(self._passes(rows)):
             chosen = [rows[i] for i in part]
-            logprobs_BT = graph if graph is not None else self._forward(model, chosen)
+            logprobs_BT = graphs[n] if graphs is not None else self._forward(model, chosen)
             fill = lambda arrays, like=logprobs_BT: _pad(arrays, like)  # noqa: E731
             mask_BT = fill([r.mask_T for r in chosen]).bool()
             batch = Batch(fill([r.advantages_T for r in chosen]), fill([r.logprobs_T for r in chosen]), mask_BT)
@@ -137,15 +142,29 @@ class FullLearner:
             return stats, {}
         return stats, {r.turn: np.exp(d).clip(max=self.recipe.gap_clip) for r, d in known}
 
+    def _graphs(self, policy: str, rows: Sequence[Row]) -> list[torch.Tensor] | None:
+        """The forward passes of a step that takes only one, kept for its backward; None where they would need too much room."""
+        passes = self._passes(rows)
+        if sum(len(part) * len(rows[part[-1]].token_ids_T) for part in passes) > self.recipe.tokens_per_pass:
+            return None
+        graphs = [self._forward(self.models[policy], [rows[i] for i in part]) for part in passes]
+        for part, graph in zip(passes, graphs, strict=True):
+            for i, logprobs in zip(part, graph.detach().cpu().numpy(), strict=True):
+                rows[i].logprobs_T = logprobs[: len(rows[i].token_ids_T)]
+        return graphs
+
     def _passes(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Row indices of forward passes that stay below `tokens_per_pass`, similar lengths together."""
+        """Row indices of forward passes below `tokens_per_pass`; similar lengths together, so that little is padding."""
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].token_ids_T))
         passes: list[list[int]] = []
         for i in order:
-            if passes and (len(passes[-1]) + 1) * len(rows[i].token_ids_T) <= self.recipe.tokens_per_pass:
-                passes[-1].append(i)
-            else:
-                passes.append([i])
+            length = len(rows[i].token_ids_T)
+            if passes and (len(passes[-1]) + 1) * length <= self.recipe.tokens_per_pass:
+                shortest = len(rows[passes[-1][0]].token_ids_T)
+                if length <= SPREAD * shortest or len(passes[-1]) * shortest < FULL:
+                    passes[-1].append(i)
+                    continue
+            passes.append([i])
         return passes
 
     def _forward(self, model: Any, rows: Sequence[Row]) -> torch.Tensor:
@@ -157,9 +176,8 @@ class FullLearner:
             ids_BT[i, : len(row.token_ids_T)] = torch.from_numpy(row.token_ids_T)
             mask_BT[i, : len(row.token_ids_T)] = torch.from_numpy(row.mask_T)
         ids_BT, mask_BT = ids_BT.to(model.device), mask_BT.to(model.device)
-        attend_BT = torch.zeros(len(rows), width, dtype=torch.long, device=model.device)
-        for i, row in enumerate(rows):
-            attend_BT[i, : len(row.token_ids_T)] = 1
+        lengths_B = torch.tensor([len(r.token_ids_T) for r in rows], device=model.device)
+        attend_BT = (torch.arange(width, device=model.device) < lengths_B[:, None]).long()
         logits = model(input_ids=ids_BT, attention_mask=attend_BT, use_cache=False).logits[:, :-1]
         places = mask_BT[:, 1:]
         temperature_B = torch.tensor([r.temperature for r in rows], device=model.device)[:, None].expand(places.shape)[places]
