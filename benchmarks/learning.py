@@ -72,7 +72,8 @@ def run(job: tuple[Path, list[str]]) -> None:
         command = [sys.executable, __file__, "--one", str(folder)]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{folder.name}.log").open("w") as log:
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=env, check=False)
     print(f"{'done' if done.returncode == 0 else 'FAILED'} {folder}", file=sys.stderr, flush=True)
 
 

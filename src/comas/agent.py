@@ -34,7 +34,7 @@ class Member:
     """The policy's name at its host."""
     roles: tuple[str, ...] | None = None
     """Roles it may be drawn for; None is all."""
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     frozen: bool = False
     """Never trained: its payoffs are recorded and dropped."""
 

@@ -107,7 +107,7 @@ class Config(_Table):
     kl: dict[str, float] | None = None
     """Role -> beta; None is the method's own."""
     task_options: dict[str, Any] = {}
-    hosts: dict[str, HostConfig] = {"home": HostConfig()}
+    hosts: dict[str, HostConfig] = {"home": HostConfig.model_validate({})}
     agents: dict[str, AgentConfig] = {}
     """Empty: four agents, dealt over the hosts in turn."""
 

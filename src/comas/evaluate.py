@@ -33,14 +33,18 @@ class Answer:
 async def answer_all(
     members: Sequence[Member], task: Task, questions: Sequence[Question], *, seed: int, occasion: str, temperature: float = 0.7,
     play: Callable[..., Awaitable[str | None]] = single.play, heard: Callable[[Turn], None] | None = None,
+    room: Mapping[str, int] | None = None,
 ) -> list[Answer]:
-    """Every member answers every question by itself; nothing is kept for learning."""
+    """Every member answers every question by itself; nothing is kept for learning. `room`: tokens per role, before the task's."""
     game = Method(play, _unsettled, _unsettled, _unsettled)
     sampling = Sampling(temperature)
     alone = [replace(m, sampling=replace(sampling, max_tokens=m.sampling.max_tokens), roles=None) for m in members]
     async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
         played = [
-            group.create_task(play_all(Scene(game, task, [m], seed, heard=heard), questions, f"{occasion}/{m.name}")) for m in alone
+            group.create_task(
+                play_all(Scene(game, task, [m], seed, heard=heard, max_tokens=room or {}), questions, f"{occasion}/{m.name}")
+            )
+            for m in alone
         ]
     return [_judge(e, m.name, task) for m, episodes in zip(members, played, strict=True) for e in episodes.result()]
 
@@ -51,7 +55,7 @@ def _judge(episode: Episode, agent: str, task: Task) -> Answer:
     return Answer(episode.question.id, agent, episode.answer, verdict, tokens, seconds)
 
 
-def _unsettled(*args: object) -> None:
+def _unsettled(*args: object) -> Any:
     raise AssertionError("evaluation never settles")
 
 

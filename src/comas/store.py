@@ -48,7 +48,7 @@ class Run:
         except OSError as error:
             raise UserMistake(f"out={path}: {error.strerror}") from error
         run = cls(path)
-        run._replace("config.toml", tomli_w.dumps(_without_none(config)))
+        run._replace("config.toml", tomli_w.dumps(without_none(config)))
         (path / "metrics.jsonl").touch()
         return run
 
@@ -164,8 +164,8 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _without_none(value: Any) -> Any:
+def without_none(value: Any) -> Any:
     """TOML has no null: a key that is None is left out."""
     if isinstance(value, Mapping):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    return [_without_none(v) for v in value] if isinstance(value, list | tuple) else value
+        return {k: without_none(v) for k, v in value.items() if v is not None}
+    return [without_none(v) for v in value] if isinstance(value, list | tuple) else value

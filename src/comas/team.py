@@ -81,25 +81,31 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
         for name, a in config.agents.items()
     ]
     if learn and not any(not m.frozen and (m.roles is None or set(m.roles) & set(method.paid)) for m in members):
-        raise UserMistake(f"no agent can learn: method {config.method} pays {', '.join(method.paid)}, and no learning agent takes those")
+        paid = ", ".join(method.paid)
+        raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")
     return Team(config, method, task, hosts, members)  # type: ignore[arg-type]
 
 
 def _recipe(config: Config, host: str) -> Any:
     from comas.learners.full import Recipe
 
-    assert config.betas is not None and config.weight_decay is not None and config.grad_norm is not None
+    assert config.betas is not None, "resolve fills in the recipe"
+    assert config.weight_decay is not None
+    assert config.grad_norm is not None
     return Recipe(config.hosts[host].lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm)
 
 
-def load(path: str | Path, step: int | None = None, **overrides: Any) -> Team:
-    """The team of a run as it was at its last checkpoint (or after `step` steps), without optimizer."""
+def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> Team:
+    """The team of a run as it was at its last checkpoint (or after `step` steps), without optimizer.
+
+    `overrides` are `key=value` pairs, as on the command line.
+    """
     run = Run.open(path)
     step = run.marker()["step"] if step is None else step
     weights = run.path / "checkpoints" / f"step-{step}"
     if not weights.is_dir():
         raise UserMistake(f"{path} has no checkpoint of step {step}: one of {sorted(run.steps_kept())}")
-    config, method, task = resolve(Config.model_validate({**run.config(), **overrides}))
+    config, method, task = resolve(read(run.path / "config.toml", overrides))
     return build_team(config, method, task, learn=False, weights=weights)
 
 

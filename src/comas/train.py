@@ -115,8 +115,15 @@ class Session:
         """Measure, loop from `start`, measure."""
         for metrics in self.run.metrics():
             self.tokens = metrics["tokens"]
+            if (found := metrics.get("validation")) and found["mean"] > self.best[0]:
+                self.best = (found["mean"], metrics["step"] + 1)
         self.watch.begin(self.run, self.team, start)
         test = self._load("test", self.config.test_questions) if self.config.test_questions else []
+        if both := {q.id for q in self.questions} & {q.id for q in test}:
+            raise UserMistake(
+                f"task {self.config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
+                "with a file per split, or set test_questions=0"
+            )
         if start == 0:
             await self._measure("before", 0, test)
             await self._commit(0)
@@ -169,7 +176,8 @@ class Session:
     async def _answers(self, questions: Sequence[Question], occasion: str) -> list[Any]:
         c = self.config
         return await answer_all(
-            self.team.members, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature
+            self.team.members, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature,
+            room=c.room,
         )
 
     async def _commit(self, step: int) -> None:

@@ -148,7 +148,9 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     models, tokenizers = {}, {}
@@ -161,7 +163,7 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
             )
         except (OSError, ValueError) as error:
             raise UserMistake(f"base {base!r} cannot be loaded: {str(error).splitlines()[0]}") from error
-        models[policy] = model.to(device).eval()
+        models[policy] = model.to(torch.device(device)).eval()  # type: ignore[arg-type]
     first = next(iter(tokenizers.values()))
     for policy, tokenizer in tokenizers.items():
         if tokenizer.get_vocab() != first.get_vocab() or tokenizer.chat_template != first.chat_template:

@@ -25,8 +25,8 @@ WORDING = {
     "history": "A colleague wrote:\n{work}\nIt was criticised:\n{evaluation}\n",
     "history_bare": "A colleague wrote:\n{work}\n",
     "evaluation": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nCheck it step by step and name every error.",
-    "scoring": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nCriticism of it:\n{evaluation}\n\nHow good is the solution? "
-    "3: right, the criticism does not hold; 2: right with minor flaws; 1: fatally wrong. End with <score>N</score>.",
+    "scoring": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nCriticism of it:\n{evaluation}\n\nHow good is the "
+    "solution? 3: right, the criticism does not hold; 2: right with minor flaws; 1: fatally wrong. End with <score>N</score>.",
     "scoring_bare": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nHow good is it? "
     "3: right; 2: right with minor flaws; 1: fatally wrong. End with <score>N</score>.",
 }
@@ -50,7 +50,8 @@ async def play(
     """`rounds` solutions in turn, each seeing the last `kappa` rounds and up to `references` criticisms of each."""
     past: list[tuple[Turn, list[Judged]]] = []
     for _ in range(rounds):
-        history = [_quote(task, question, s, e) for s, js in past[len(past) - kappa :] for e, _ in js[:references] or [(None, None)]]
+        seen = past[len(past) - kappa :]
+        history = [_quote(task, question, s, e) for s, js in seen for e, _ in js[:references] or [(None, None)]]
         prompt = lambda h: words(WORDING, task, "solution", question=question.prompt, history="\n".join(h))  # noqa: E731
         solution = await _draw(agents, rng, "solution").ask("solution", prompt, history=history)
         solution.info["readable"] = readable = solution.finished and task.extract(question, solution.text) is not None

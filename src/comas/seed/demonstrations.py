@@ -1,9 +1,10 @@
 """What the seed model is taught: synthetic demonstrations for the puzzles of `comas.tasks.pick`.
 
-Solver: tries in the order in which the numbers are listed, sums nearly always true, and a stop after each try at random, whether or not it fits: it
-shows the form and how to enumerate, never when to stop, so that the taught solver stays at chance. Judges: honest on
-right work and on every class of fault in `FAULTS`, each computed step by step in the evaluation; a scorer sees work
-with criticism (some of it unreliable) and without. All numbers come from the `warm` split only.
+Solver: tries in the order in which the numbers are listed, sums nearly always true, and a stop after each try at
+random, whether or not it fits: it shows the form and how to enumerate, never when to stop, so that the taught solver
+stays at chance. Judges: honest on right work and on every class of fault in `FAULTS`, each computed step by step in the
+evaluation; a scorer sees work with criticism (some of it unreliable) and without. All numbers come from the `warm`
+split only.
 Leaves out: anything learnt from a verifier at the moment of choosing an answer.
 """
 
@@ -150,8 +151,8 @@ class Work:
 def work(rng: random.Random, question: Question, course: Course) -> Work:
     """Work to judge: 45 % right, the rest spread over the faults; in `two` with tries before the last and lies."""
     if rng.random() < 0.45:
-        k = pick.CHOSEN[question.kind]
-        chosen = list(rng.choice([c for c in itertools.permutations(question.meta["numbers"], k) if sum(c) == question.meta["target"]]))
+        orders = itertools.permutations(question.meta["numbers"], pick.CHOSEN[question.kind])
+        chosen = list(rng.choice([c for c in orders if sum(c) == question.meta["target"]]))
     else:
         chosen = faulty(rng, question, rng.choice(FAULTS + ("sum",) * 3))
     if question.kind != "two":

@@ -13,6 +13,7 @@ import random
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -63,7 +64,8 @@ def make_model(seed: int) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=len(VOCABULARY), hidden_size=96, intermediate_size=256, num_hidden_layers=2, num_attention_heads=3,
         num_key_value_heads=3, max_position_embeddings=512, tie_word_embeddings=True, initializer_range=0.05,
-        pad_token_id=0, eos_token_id=VOCABULARY.index("<end>"), bos_token_id=None, attn_implementation="eager",
+        pad_token_id=0, eos_token_id=VOCABULARY.index("<end>"), bos_token_id=None,
+        attn_implementation="eager",  # type: ignore[call-arg]
     )
     model = LlamaForCausalLM(config)
     first = VOCABULARY.index(NUMBERS[0])
@@ -71,7 +73,7 @@ def make_model(seed: int) -> LlamaForCausalLM:
     angle = 2 * math.pi * n / torch.tensor(PERIODS, dtype=torch.float32)
     features = torch.cat([angle.cos(), angle.sin(), n / len(NUMBERS)], dim=1)
     with torch.no_grad():
-        embedding = model.get_input_embeddings().weight
+        embedding: Any = model.get_input_embeddings().weight
         embedding[first : first + len(NUMBERS), : features.shape[1]] = 0.15 * features
     return model
 
@@ -136,7 +138,7 @@ def save(model: LlamaForCausalLM, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=COURSES)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=STEPS)

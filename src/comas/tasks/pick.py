@@ -19,7 +19,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from comas.types import Question, Task, Verdict
+from comas.types import Question, Task, UserMistake, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.30, "validation": 0.10, "test": 0.20}
 """Share of the number sets in each split, in the order in which the hash is cut."""
@@ -82,14 +82,14 @@ def load(
     `three`, three or four in `two`): both set the difficulty. `path` must be None: the puzzles are generated.
     """
     if path is not None:
-        raise ValueError(f"task pick generates its questions and reads no file: leave out path={path!r}")
+        raise UserMistake(f"task pick generates its questions and reads no file: leave out path={path!r}")
     if split not in SHARES:
-        raise ValueError(f"task pick has no split {split!r}: one of {', '.join(SHARES)}")
+        raise UserMistake(f"task pick has no split {split!r}: one of {', '.join(SHARES)}")
     if form not in CHOSEN:
-        raise ValueError(f"task pick has no form {form!r}: one of {', '.join(CHOSEN)}")
+        raise UserMistake(f"task pick has no form {form!r}: one of {', '.join(CHOSEN)}")
     counts = [count] if count else ([4] if form == "three" else [3, 4])
     if min(counts) <= CHOSEN[form] or not max(counts) <= largest <= 15:
-        raise ValueError(f"task pick cannot offer {counts} numbers of 1..{largest} in form {form!r} (largest: at most 15)")
+        raise UserMistake(f"task pick cannot offer {counts} numbers of 1..{largest} in form {form!r} (largest: at most 15)")
     pairs = list(_questions(split, form, counts, largest))
     rng = random.Random(f"pick {split} {form} {seed}")
     rng.shuffle(pairs)

@@ -1,0 +1,3 @@
+from comas.cli import main
+
+main()

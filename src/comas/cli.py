@@ -1,0 +1,304 @@
+"""The command line: assemble and call.
+
+A user's mistake is one line and exit code 2; Ctrl-C says how to go on and exits with 130. With `--json` the last line of
+stdout is one object and nothing else is printed there. Leaves out: everything that could be a function elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from comas.config import Config
+    from comas.stats import Interval
+    from comas.team import Team
+    from comas.train import Result
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+                  help="Teams of language models that teach each other by discussing questions.")
+Json = Annotated[bool, typer.Option("--json", help="The last line of stdout is one JSON object.")]
+Pairs = Annotated[list[str] | None, typer.Argument(help="[CONFIG.toml] key=value ... (see docs/config.md)")]
+
+
+def main() -> None:
+    """Run the command line; the only place that turns exceptions into exit codes."""
+    from comas.types import HostFailure, UserMistake
+
+    try:
+        code = app(standalone_mode=False)
+    except (UserMistake, HostFailure, OSError) as error:
+        code = _fail(str(error))
+    except KeyboardInterrupt:
+        print("stopped; nothing that was committed is lost: comas resume RUN", file=sys.stderr)
+        code = 130
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not one of the parser's own complaints
+            if type(error).__name__ == "Abort":
+                sys.exit(130)
+            raise
+        code = _fail(error.format_message())  # type: ignore[attr-defined]
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> int:
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def _version(show: bool) -> None:
+    if show:
+        from comas import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+    pass
+
+
+def _read(arguments: list[str] | None) -> Config:
+    from comas.config import read
+
+    given = list(arguments or [])
+    path = given.pop(0) if given and "=" not in given[0] else None
+    return read(path, given)
+
+
+@app.command()
+def train(
+    arguments: Pairs = None, json_: Json = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved config and what it would take; write nothing.")] = False,
+) -> None:
+    """Train a team; without arguments the embedded default."""
+    from comas.train import train_async
+
+    config = _read(arguments)
+    if dry_run:
+        _dry_run(config, json_)
+        return
+    _watched(lambda watch: train_async(config, watch), json_)
+
+
+@app.command()
+def resume(run: Annotated[str, typer.Argument(help="The folder of a run.")], json_: Json = False) -> None:
+    """Go on with a run from its last commit."""
+    from comas.train import resume_async
+
+    _watched(lambda watch: resume_async(run, watch), json_)
+
+
+def _watched(work: Any, as_json: bool) -> None:
+    from rich.console import Console
+
+    from comas.live import Display, Lines
+    from comas.team import run_sync
+    from comas.train import Watch
+
+    console = Console()
+    if as_json:
+        result = run_sync(work(Watch()))
+    elif console.is_terminal:
+        with Display(console) as watch:
+            result = run_sync(work(watch))
+    else:
+        result = run_sync(work(Lines(console)))
+    if as_json:
+        _print_json(_result_json(result))
+    else:
+        _summary(console, result)
+
+
+def _result_json(result: Result) -> dict[str, Any]:
+    found = {name: _interval(i) for name, i in result.accuracy.items()}
+    return {
+        "run": str(result.run), "steps": result.steps, "tokens": result.tokens, "seconds": round(result.seconds, 3),
+        "accuracy": found, "gain": _interval(result.gain),
+    }
+
+
+def _interval(found: Interval | None) -> dict[str, Any] | None:
+    """JSON has no infinity: an open end is null."""
+    return {k: v if math.isfinite(v) else None for k, v in found._asdict().items()} if found else None
+
+
+def _print_json(record: Any) -> None:
+    print(json.dumps(record), flush=True)
+
+
+def _summary(console: Console, result: Result) -> None:
+    from comas.live import span
+    from comas.store import Run
+
+    spent: dict[str, float] = {}
+    for metrics in Run.open(result.run).metrics():
+        for kind, seconds in metrics["spent"].items():
+            spent[kind] = spent.get(kind, 0.0) + seconds
+    lines = ["", "held-out accuracy, mean over agents of single answers, 95 % interval over questions:"]
+    lines += [f"  {name:7s} {found if found else 'not measured'}" for name, found in result.accuracy.items()]
+    if result.gain:
+        lines.append(f"  gain    {result.gain.mean:+.3f} [{result.gain.low:+.3f}, {result.gain.high:+.3f}]")
+    parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
+    lines += [f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(result.seconds)} ({parts})", f"run:  {result.run}"]
+    lines += ["next: " + command for command in (
+        f"comas play {result.run}", f"comas eval {result.run} seed", "comas train method=ttrl", "comas train preset=paper",
+    )]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _dry_run(config: Config, as_json: bool) -> None:
+    import tomli_w
+
+    from comas.config import resolve
+    from comas.estimate import estimate
+    from comas.store import without_none
+
+    resolved, method, task = resolve(config)
+    needs = estimate(resolved, method, task)
+    if as_json:
+        _print_json({"config": resolved.model_dump(), "estimate": needs})
+        return
+    print(tomli_w.dumps(without_none(resolved.model_dump())))
+    for key, value in needs.items():
+        print(f"# {key}: {value:,}")
+
+
+@app.command()
+def play(
+    arguments: Annotated[list[str] | None, typer.Argument(help="RUN, or [CONFIG.toml] key=value ...")] = None,
+    question: Annotated[str | None, typer.Option(help="Ask this instead of a held-out question.")] = None,
+    seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0, json_: Json = False,
+) -> None:
+    """Watch one discussion: who says what, and what each turn is paid."""
+    from comas.config import split_options
+    from comas.play import settle_all
+    from comas.store import episode_record
+    from comas.types import UserMistake
+
+    team = _team(arguments)
+    try:
+        c = team.config
+        asked = question or team.task.load("test", path=c.data, limit=1, seed=seed, **c.task_options)[0]
+        episode = team.discuss(asked, seed)
+        if episode.error:
+            raise UserMistake(episode.error)
+        if question is None or not team.method.supervised:
+            settle_all(team.scene(), [episode], split_options(c.options, team.method.settle))
+        if json_:
+            _print_json(episode_record(episode))
+        else:
+            _show(team, episode, question is None)
+    finally:
+        team.close()
+
+
+def _show(team: Team, episode: Any, known: bool) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from comas.live import clean, discussion
+
+    console = Console()
+    console.print(discussion(episode.question.prompt, episode.turns))
+    for turn in episode.turns:
+        if "score" in turn.info:
+            read = turn.info["score"]
+            console.print(Text(f"{turn.agent} scored {read}" if read else f"{turn.agent}: no score could be read", "dim"))
+    verdict = f" ({team.task.verify(episode.question, episode.answer)})" if known and episode.answer is not None else ""
+    console.print(Text(f"answer: {clean(episode.answer) if episode.answer is not None else 'none'}{verdict}", "bold"))
+
+
+def _team(arguments: list[str] | None) -> Team:
+    from comas.config import resolve
+    from comas.team import build_team, load
+
+    if arguments and len(arguments) == 1 and (Path(arguments[0]) / "config.toml").is_file():
+        return load(arguments[0])
+    return build_team(*resolve(_read(arguments)), learn=False)
+
+
+@app.command(name="eval")
+def eval_(
+    systems: Annotated[list[str], typer.Argument(help="Runs, base models, and key=value of the config.")], json_: Json = False,
+) -> None:
+    """How often the agents of runs or base models are right on held-out questions, each answering alone."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from comas.types import UserMistake
+
+    pairs = [s for s in systems if "=" in s]
+    names = [s for s in systems if "=" not in s]
+    if not names:
+        raise UserMistake("eval needs at least one run or base model, such as: comas eval seed")
+    cells = [_cell(name, pairs) for name in names]
+    if json_:
+        _print_json({"cells": cells})
+        return
+    table = Table("system", "n", "right", "wrong", "failed", "accuracy, 95 %", "tokens", title="single answers to held-out questions")
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    for c in cells:
+        found = f"{c['accuracy']:.3f} [{c['low']:.3f}, {c['high']:.3f}]" if c["accuracy"] is not None else "nothing judged"
+        row = [str(c[k]) for k in ("system", "n", "right", "wrong", "failed")]
+        table.add_row(*row, found, f"{c['tokens']:,}")
+    Console().print(table)
+
+
+def _cell(name: str, pairs: list[str]) -> dict[str, Any]:
+    import time
+
+    from comas.config import read, resolve
+    from comas.evaluate import accuracy, answer_all
+    from comas.team import build_team, load, run_sync
+
+    if (Path(name) / "config.toml").is_file():
+        team = load(name, overrides=pairs)
+    else:
+        team = build_team(*resolve(read(None, ["agents=1", f"hosts.home.base={json.dumps(name)}", "lr=1e-6", *pairs])), learn=False)
+    try:
+        c, began = team.config, time.monotonic()
+        questions = team.task.load("test", path=c.data, limit=c.test_questions or None, seed=c.seed, **c.task_options)
+        work = answer_all(
+            team.members, team.task, questions, seed=c.seed, occasion="eval", temperature=c.eval_temperature, room=c.room
+        )
+        answers = run_sync(work)
+    finally:
+        team.close()
+    found = _interval(accuracy(answers))
+    verdicts = {v: sum(a.verdict == v for a in answers) for v in ("right", "wrong", "failed")}
+    accuracies = {"accuracy": found["mean"], "low": found["low"], "high": found["high"]} if found else dict.fromkeys(
+        ("accuracy", "low", "high"))
+    cell = {"system": name, "task": c.task, "setup": "single", "n": len(questions), "agents": len(team.members), **verdicts}
+    return {**cell, **accuracies, "tokens": sum(a.tokens for a in answers), "seconds": round(time.monotonic() - began, 3)}
+
+
+@app.command()
+def doctor(json_: Json = False) -> None:
+    """What is installed, and what would run where."""
+    from comas.estimate import examine
+
+    found = examine()
+    if json_:
+        _print_json(found)
+        return
+    for key, value in found.items():
+        if isinstance(value, dict):
+            print(f"{key}:")
+            for name, said in value.items():
+                print(f"  {name:14s} {said}")
+        else:
+            print(f"{key}: {value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Watching a run: a live display on a terminal, plain lines elsewhere.
+
+Model text is hostile: it is shown as text, never as markup, and without control characters. Leaves out: anything that a
+run depends on.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from comas.stats import Interval
+from comas.store import Run
+from comas.team import Team
+from comas.train import Watch
+from comas.types import Episode, Turn
+
+HOLD = 3.0
+"""Seconds for which a finished discussion stays in view."""
+BARS = "▁▂▃▄▅▆▇█"
+COLOURS = {"solution": "cyan", "evaluation": "yellow", "scoring": "magenta", "verdict": "magenta"}
+
+
+def clean(text: str, limit: int = 400) -> str:
+    """Printable text on one line: no control, format or private characters."""
+    flat = "".join(c if c.isprintable() else " " for c in text if unicodedata.category(c) not in ("Cf", "Co", "Cs"))
+    flat = " ".join(flat.split())
+    return flat if len(flat) <= limit else flat[:limit] + " …"
+
+
+def discussion(question: str, turns: Sequence[Turn], paid: bool = True) -> RenderableType:
+    """A discussion as a table: who said what in which role, and what it was paid."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    for turn in turns:
+        pay = "" if not paid else "unpaid" if turn.reward is None else f"{turn.reward:+.2f}"
+        colour = "green" if (turn.reward or 0) > 0 else "red" if (turn.reward or 0) < 0 else "dim"
+        table.add_row(
+            Text(clean(turn.agent), "bold"), Text(turn.role, COLOURS.get(turn.role, "white")),
+            Text(clean(turn.text) + ("" if turn.finished else " [cut]")), Text(pay, colour),
+        )
+    return Group(Text(clean(question), "bold"), table)
+
+
+def span(seconds: float) -> str:
+    """`75` -> `1:15`."""
+    whole = max(0, int(seconds))
+    return f"{whole // 60}:{whole % 60:02d}"
+
+
+class Lines(Watch):
+    """A line every `every` seconds at most, and one per measurement: for logs and pipes."""
+
+    def __init__(self, console: Console, every: float = 10.0) -> None:
+        self.console, self.every, self.said, self.total, self.began = console, every, 0.0, 0, time.monotonic()
+
+    def begin(self, run: Run, team: Team, start: int) -> None:
+        self.total, self.began = team.config.steps, time.monotonic()
+        self._say(f"{len(team.members)} agents, {team.config.method}/{team.config.preset or '-'}, in {run.path}")
+
+    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        if time.monotonic() - self.said < self.every:
+            return
+        self.said = time.monotonic()
+        rewards = " ".join(f"{r} {v:+.2f}" for r, v in metrics["rewards"].items())
+        self._say(f"step {metrics['step'] + 1}/{self.total}  {span(self.said - self.began)}  {metrics['tokens']:,} tokens  {rewards}")
+
+    def measured(self, name: str, step: int, found: Interval | None) -> None:
+        self._say(f"step {step}: accuracy {name} {found if found else 'unknown: nothing could be judged'}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(Text(line), soft_wrap=True)
+
+
+class Display(Watch):
+    """Discussion, accuracy, rewards, speed and time left, redrawn a few times per second."""
+
+    def __init__(self, console: Console) -> None:
+        self.live = Live(get_renderable=self.render, console=console, refresh_per_second=4, transient=False)
+        self.config: Any = None
+        self.path, self.stage = "", "starting"
+        self.done, self.start, self.tokens, self.generated = 0, 0, 0, 0
+        self.rewards: Mapping[str, float] = {}
+        self.curve: list[tuple[str, Interval]] = []
+        self.following: str | None = None
+        self.heard: list[Turn] = []
+        self.shown: tuple[str, list[Turn]] | None = None
+        self.shown_at, self.began, self.loop_began = 0.0, time.monotonic(), 0.0
+
+    def __enter__(self) -> Display:
+        self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stage = "done"
+        self.live.stop()
+
+    def begin(self, run: Run, team: Team, start: int) -> None:
+        self.config, self.path, self.start, self.done = team.config, str(run.path), start, start
+        self.stage = "measuring accuracy before training"
+
+    def turn(self, turn: Turn) -> None:
+        self.generated += turn.tokens
+        episode = turn.id.rsplit("/", 1)[0]
+        if self.following is None:
+            self.following = episode
+        if episode == self.following:
+            self.heard.append(turn)
+
+    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        self.done, self.tokens, self.rewards, self.stage = metrics["step"] + 1, metrics["tokens"], metrics["rewards"], "training"
+        self.loop_began = self.loop_began or time.monotonic() - metrics["seconds"]
+        if time.monotonic() - self.shown_at > HOLD:
+            followed = next((e for e in episodes if e.id == self.following), episodes[0])
+            self.shown, self.shown_at = (followed.question.prompt, followed.turns), time.monotonic()
+        self.following, self.heard = None, []
+        if self.done == self.config.steps:
+            self.stage = "measuring accuracy after training"
+
+    def measured(self, name: str, step: int, found: Interval | None) -> None:
+        if found is not None:
+            self.curve.append((name, found))
+
+    def render(self) -> RenderableType:
+        """The whole display."""
+        total = self.config.steps if self.config else 1
+        elapsed = time.monotonic() - self.loop_began if self.loop_began else 0.0
+        left = elapsed / (self.done - self.start) * (total - self.done) if self.done > self.start else None
+        facts = Table.grid(padding=(0, 2))
+        facts.add_row("accuracy", self._curve())
+        facts.add_row("mean reward", Text("   ".join(f"{r} {v:+.2f}" for r, v in self.rewards.items())))
+        speed = f"{self.generated / elapsed:,.0f}/s" if elapsed else ""
+        facts.add_row("tokens", Text(f"{self.tokens:,}   {speed}"))
+        facts.add_row("time", Text(span(time.monotonic() - self.began) + (f"   left {span(left)}" if left is not None else "")))
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(Text(f"step {self.done}/{total}"), ProgressBar(total=max(1, total), completed=self.done, width=40), Text(self.stage))
+        question, turns = self.shown or ("", [])
+        if self.shown is None and self.heard:
+            turns = list(self.heard)
+        panels = [Panel(discussion(question, turns), title="a discussion", title_align="left")] if turns else []
+        return Group(*panels, facts, bar)
+
+    def _curve(self) -> Text:
+        if not self.curve:
+            return Text("…")
+        marks = "".join(BARS[min(7, int(found.mean * 8))] for _, found in self.curve[-60:])
+        first, last = self.curve[0], self.curve[-1]
+        return Text(f"{marks}  {first[1].mean:.2f} -> {last[1].mean:.2f} ({last[0]})")
