@@ -7,6 +7,7 @@ An infrastructure failure ends one episode, not the run; a bug in a game is rais
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -102,6 +103,8 @@ def payoffs(episodes: Sequence[Episode], members: Sequence[Member]) -> dict[str,
         for turn in episode.turns:
             if turn.reward is None or turn.agent in frozen:
                 continue
+            if not math.isfinite(turn.reward):
+                raise ValueError(f"turn {turn.id} ({turn.role}) is paid {turn.reward}: settle has to pay a finite number or None")
             host, policy = turn.policy.split("/", 1)
             paid.setdefault(host, {}).setdefault(policy, []).append(Payoff(turn.id, turn.reward, turn.group))
     return paid

@@ -15,7 +15,7 @@ from comas.types import Task
 
 _OPEN, _CLOSE = "<＜‹〈⟨⟪《«˂ᐸ❮❰⧼", ">＞›〉⟩⟫》»˃ᐳ❯❱⧽"
 _ELEMENT = re.compile(  # an opening or closing tag, with attributes or template bars: <score>, </ score >, <|im_end|>
-    rf"[{_OPEN}]+(\s*[/|!?]*\s*[A-Za-z_][\w.:|-]*(?:\s[^{_OPEN}{_CLOSE}\n]*=[^{_OPEN}{_CLOSE}\n]*)?\s*[|/]*\s*)[{_CLOSE}]+"
+    rf"[{_OPEN}]+(\s*[/|!?]*\s*[A-Za-z_][\w.:|()-]*(?:\s[^{_OPEN}{_CLOSE}\n]*=[^{_OPEN}{_CLOSE}\n]*)?\s*[|/]*\s*)[{_CLOSE}]+"
 )
 _STUMP = re.compile(rf"[{_OPEN}](?=\s*[/|]*\s*(?:score|user|assistant|system|end|im_|\|))", re.IGNORECASE)
 _BRACKET = re.compile(r"\[\s*(/?\s*(?:INST|SYS|SYSTEM|USER|ASSISTANT))\s*\]", re.IGNORECASE)

@@ -1,0 +1,24 @@
+"""Models for tests: small, random, made from a config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from comas.seed.teach import make_model, save
+from comas.testing import tiny_model
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with a byte-level tokenizer."""
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def untaught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model in the shape of the seed models."""
+    folder = tmp_path_factory.mktemp("models") / "untaught"
+    save(make_model(5), folder)
+    return folder

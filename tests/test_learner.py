@@ -1,0 +1,183 @@
+"""Learning: one step against a reference written out by hand, separation of policies, and what a host keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from comas.credit import grpo, reinforce_pp
+from comas.hosts.local import make_local_host
+from comas.learners.full import FullLearner, Recipe
+from comas.losses import clipped, plain
+from comas.types import Method, Payoff, Row, Sampling, UserMistake
+from tests.test_engines import llama
+
+METHOD = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"solution": 0.1})  # type: ignore[arg-type, return-value]
+
+
+def rows(count: int = 12, seed: int = 0, temperature: float = 1.0) -> list[Row]:
+    rng, made = np.random.default_rng(seed), []
+    for i in range(count):
+        prompt, reply = int(rng.integers(2, 9)), int(rng.integers(1, 9))
+        ids = rng.integers(4, 50, prompt + reply)
+        mask = np.arange(prompt + reply) >= prompt
+        role = "solution" if i % 3 else "evaluation"
+        made.append(Row(f"t{i}", role, temperature, ids, mask, np.zeros(len(ids), np.float32), f"g{i % 2}", float(rng.random())))
+    return made
+
+
+def reference_step(model: torch.nn.Module, start: torch.nn.Module, part: list[Row], method: Method) -> None:
+    """The same gradient, row by row, in plain torch, subtracted from the weights."""
+    def logprobs(m: torch.nn.Module, r: Row) -> torch.Tensor:
+        ids = torch.from_numpy(r.token_ids_T)
+        out = (m(ids[None]).logits[0, :-1] / r.temperature).log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+        return torch.cat([torch.zeros(1), out]) * torch.from_numpy(r.mask_T)
+
+    part = copy.deepcopy(part)
+    new = [logprobs(model, r) for r in part]
+    for r, lp in zip(part, new, strict=True):
+        r.logprobs_T, r.ref_logprobs_T = lp.detach().numpy(), logprobs(start, r).detach().numpy()
+    advantages = method.advantage(part, method.kl)
+    tokens = sum(r.mask_T.sum() for r in part)
+    loss = sum((-torch.from_numpy(a) * (lp - lp.detach()).exp())[torch.from_numpy(r.mask_T)].sum()
+               for a, lp, r in zip(advantages, new, part, strict=True)) / tokens
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+
+
+@pytest.mark.parametrize("tokens_per_pass", [8192, 40])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_step_is_the_step_written_out_by_hand(tokens_per_pass: int, temperature: float) -> None:
+    model, start, mine = llama(1), llama(2), llama(1)
+    learner = FullLearner({"p": model}, Recipe(1.0, grad_norm=1e9, tokens_per_pass=tokens_per_pass), METHOD, 0)
+    learner.reference = {"p": start}
+    learner.optimizers = {"p": torch.optim.SGD(model.parameters(), lr=1.0)}  # AdamW would hide the scale of the gradient
+    part = rows(temperature=temperature)
+    reference_step(mine, start, part, METHOD)
+    learner.step({"p": part}, METHOD)
+    flat = [torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, mine, llama(1))]
+    assert (flat[1] - flat[2]).norm() > 0.1
+    assert (flat[0] - flat[1]).norm() < 1e-4 * (flat[1] - flat[2]).norm()
+
+
+def test_policies_learn_apart_whatever_the_threads() -> None:
+    parts = {f"p{i}": rows(seed=i) for i in range(3)}
+    together = FullLearner({p: llama(i) for i, p in enumerate(parts)}, Recipe(1e-3), METHOD, 0)
+    together.step(copy.deepcopy(parts), METHOD)
+    for i, p in enumerate(parts):
+        alone = FullLearner({p: llama(i)}, Recipe(1e-3), METHOD, 0)
+        alone.step({p: parts[p]}, METHOD)
+        for a, b in zip(together.models[p].parameters(), alone.models[p].parameters(), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_a_gradient_that_is_not_finite_stops_one_policy_and_touches_no_other() -> None:
+    good, bad = llama(0), llama(1)
+    learner = FullLearner({"good": good, "bad": bad}, Recipe(1e-3), METHOD, 0)
+    with torch.no_grad():
+        bad.model.norm.weight[0] = float("nan")
+    before = [p.clone() for p in bad.parameters()]
+    with pytest.raises(FloatingPointError, match="bad"):
+        learner.step({"good": rows(), "bad": rows()}, METHOD)
+    assert all(torch.isfinite(p).all() for p in good.parameters())
+    assert all(torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(before, bad.parameters(), strict=True))
+
+
+def test_several_epochs_and_minibatches_take_that_many_optimizer_steps() -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    learner.step({"p": rows()}, replace(METHOD, epochs=2, minibatches=3))
+    assert {int(s["step"]) for s in learner.optimizers["p"].state.values()} == {6}
+
+
+def test_saved_and_loaded_it_takes_the_same_next_step(tmp_path: Path) -> None:
+    one = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    one.step({"p": rows()}, METHOD)
+    one.save(tmp_path)
+    two = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    two.load(tmp_path)
+    for learner in (one, two):
+        learner.step({"p": rows(seed=4)}, METHOD)
+    assert all(torch.equal(a, b) for a, b in zip(one.models["p"].parameters(), two.models["p"].parameters(), strict=True))
+
+
+def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    part = rows()
+    for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
+        row.logprobs_T, row.sampled_logprobs_T = logprobs, logprobs.copy()
+    assert learner._gap(part) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
+    part[0].sampled_logprobs_T[part[0].mask_T] -= 5.0  # type: ignore[index]
+    stats, weights = learner._gap(part)
+    assert stats["gap_max"] == pytest.approx(5.0)
+    assert weights["t0"].max() == 2.0
+    assert weights["t1"].max() == 1.0
+
+
+async def say(host, turn: str, policy: str = "a", keep: bool = True, **sampling: float):  # type: ignore[no-untyped-def]
+    messages = [{"role": "user", "content": "solve 1 2 4 5 -> 7"}]
+    return await host.ask(turn, policy, messages, Sampling(max_tokens=12, **sampling), 9, keep, "solution")
+
+
+def host_of(base: Path, **changes: object):  # type: ignore[no-untyped-def]
+    method = Method(lambda: None, lambda: None, grpo, plain)  # type: ignore[arg-type, return-value]
+    return make_local_host("home", {"a": str(base), "b": str(base)}, method=method, recipe=Recipe(1e-2), **changes), method  # type: ignore[arg-type]
+
+
+def test_a_host_files_joins_learns_and_forgets(untaught: Path) -> None:
+    host, method = host_of(untaught)
+
+    async def main() -> None:
+        first = await say(host, "t1")
+        await say(host, "t2", "b")
+        await say(host, "t3", keep=False)
+        assert first.version == 0
+        with pytest.raises(KeyError, match="t3"):
+            await host.learn({"a": [Payoff("t3", 1.0)]}, method)
+        with pytest.raises(KeyError, match="never said here"):
+            await host.learn({"b": [Payoff("t1", 1.0)]}, method)
+        with pytest.raises(KeyError, match="paid twice"):
+            await host.learn({"a": [Payoff("t1", 1.0), Payoff("t1", 0.0)]}, method)
+        stats, turns = await host.learn({"a": [Payoff("t1", 1.0, "g")], "b": []}, method)
+        assert set(stats) == {"a"}
+        assert set(turns) == {"t1"}
+        assert (await say(host, "t4")).version == 1
+        assert (await say(host, "t4", "b")).version == 0
+        with pytest.raises(KeyError):
+            await host.learn({"b": [Payoff("t2", 1.0)]}, method)
+
+    asyncio.run(main())
+    host.close()
+
+
+def test_training_refuses_truncated_sampling(untaught: Path) -> None:
+    host, _ = host_of(untaught)
+    for bad in ({"top_p": 0.9}, {"temperature": 0.0}):
+        with pytest.raises(UserMistake, match="whole softmax"):
+            asyncio.run(say(host, "t", **bad))
+    host.close()
+
+
+def test_a_refresh_reaches_the_engine(untaught: Path) -> None:
+    host, _ = host_of(untaught)
+    before = asyncio.run(say(host, "t1"))
+    with torch.no_grad():
+        for p in host.learner.models["a"].parameters():
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)) * 0.2)
+    assert asyncio.run(say(host, "t2")).logprob == before.logprob
+    host.engine.refresh(host.learner.weights())
+    after = asyncio.run(say(host, "t3"))
+    assert after.logprob != before.logprob
+    row = host._buffer["a"]["t3"]
+    np.testing.assert_allclose(host.learner.logprobs("a", [row])[0], row.sampled_logprobs_T, atol=1e-4)
+    host.close()
+
+
+def test_policies_of_one_host_share_a_tokenizer(untaught: Path, tiny: Path) -> None:
+    with pytest.raises(UserMistake, match="host of its own"):
+        make_local_host("home", {"a": str(untaught), "b": str(tiny)})
