@@ -19,12 +19,12 @@ from comas.stats import mean_interval
 from comas.store import Run
 
 COLOURS = {
-    "default": "#0b6e4f", "rlvr": "#4a6fa5", "paper": "#c1121f", "paper, lr 1e-4": "#e07a5f", "ttrl": "#b08900",
+    "default": "#0b6e4f", "rlvr": "#4a6fa5", "paper": "#c1121f", "ttrl": "#b08900",
     "no evaluation": "#6d597a", "judged by peers": "#0b6e4f", "judged by themselves": "#c1121f",
 }
 LABELS = {
     "default": "comas", "rlvr": "true verifier (supervised)", "paper": "comas as published", "ttrl": "majority vote (TTRL)",
-    "no evaluation": "comas without evaluation", "paper, lr 1e-4": "as published, lr 1e-4",
+    "no evaluation": "comas without evaluation",
 }
 
 

@@ -36,15 +36,15 @@ BASES = ("seed", "seed-b", "seed-c", "seed-hole")
 """Four different warm starts; the last was taught that only the sum counts."""
 
 _TEAM = [f"agents.a{i}={{host='home', base='{base}'}}" for i, base in enumerate(BASES)]
+# the two teams share half a budget: enough to tell them apart
 SETUPS: dict[str, list[list[str]]] = {
     "default": [[]],
     "paper": [["preset=paper"]],
-    "paper, lr 1e-4": [["preset=paper", "lr=1e-4"]],
     "ttrl": [["method=ttrl"]],
     "rlvr": [["method=rlvr"]],
     "no evaluation": [["options.evaluate=false"]],
-    "judged by peers": [_TEAM],
-    "judged by themselves": [[_TEAM[i], "questions=16"] for i in range(len(BASES))],
+    "judged by peers": [[*_TEAM, "tokens=500000"]],
+    "judged by themselves": [[_TEAM[i], "questions=16", "tokens=125000"] for i in range(len(BASES))],
     "two": [["task_options.form=two", "hosts.home.base=seed-two", "tokens=360000"]],
 }
 """Name -> the key=value lists of its runs: one, or one per agent where agents train apart and share the budget."""
