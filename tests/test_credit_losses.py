@@ -72,7 +72,7 @@ def test_a_role_with_too_few_rows_gets_nothing_from_its_rewards() -> None:
 
 
 def test_unknown_form_is_an_error() -> None:
-    with pytest.raises(ValueError, match="credit.normalise"):
+    with pytest.raises(ValueError, match=r"credit\.normalise"):
         reinforce_pp([row(1.0)], {}, normalise="some")
 
 

@@ -32,7 +32,8 @@ def llama(seed: int = 0, **changes: object) -> LlamaForCausalLM:
 
 
 SHAPES = [
-    {}, {"num_key_value_heads": 2}, {"tie_word_embeddings": False}, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    {}, {"num_key_value_heads": 2}, {"tie_word_embeddings": False},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     {"num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 1},
 ]
 
@@ -62,7 +63,7 @@ def test_what_is_not_a_plain_small_llama_is_not_stacked() -> None:
 def requests(count: int, policies: int = 3, tokens: int = 20, **sampling: float) -> list[Request]:
     rng = np.random.default_rng(0)
     return [
-        Request(f"p{i % policies}", rng.integers(4, 50, rng.integers(2, 12)), Sampling(max_tokens=tokens - i % 5, **sampling), 77 + i)
+        Request(f"p{i % policies}", rng.integers(4, 50, 2 + i % 9), Sampling(max_tokens=tokens - i % 5, **sampling), 77 + i)
         for i in range(count)
     ]
 
@@ -168,10 +169,12 @@ TEMPLATES = {
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
     "gemma": "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
     "{{ m.content | trim }}<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
-    "llama3": "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>"
-    "{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+    "llama3": "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+    "{{ m.content | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
 }
-MARKS = ["<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<bos>"]
+MARKS = ["<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+         "<bos>"]
 
 
 def tokenizer(tiny: Path, template: str) -> PreTrainedTokenizerFast:

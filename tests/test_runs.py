@@ -86,7 +86,8 @@ def test_batch_size_changes_no_text(whole: Run, untaught: Path, tmp_path: Path) 
     small = run_of(tmp_path / "small", untaught, hosts__home__max_rows=5, steps=1)
     first = [(t["id"], t["text"]) for e in whole.episodes(0) for t in e["turns"]]
     ties = sum(t["margin"] < 1e-4 for e in whole.episodes(0) for t in e["turns"])
-    assert sum(a != b for a, b in zip(first, [(t["id"], t["text"]) for e in small.episodes(0) for t in e["turns"]], strict=True)) <= ties
+    second = [(t["id"], t["text"]) for e in small.episodes(0) for t in e["turns"]]
+    assert sum(a != b for a, b in zip(first, second, strict=True)) <= ties
 
 
 def test_a_token_budget_ends_a_run_and_its_checkpoint_is_there(untaught: Path, tmp_path: Path) -> None:
@@ -153,7 +154,8 @@ def test_a_decentralised_team_trains_each_at_its_own_host(untaught: Path, tiny: 
 
 
 def test_frozen_judges_do_not_learn_and_a_team_without_learners_is_refused(untaught: Path, tmp_path: Path) -> None:
-    run = run_of(tmp_path / "r", untaught, steps=1, options__format_check=True, agents={"a": {"roles": ["solution"]}, "j": {"frozen": True}})
+    agents = {"a": {"roles": ["solution"]}, "j": {"frozen": True}}
+    run = run_of(tmp_path / "r", untaught, steps=1, options__format_check=True, agents=agents)
     assert set(next(run.metrics())["policies"]) == {"home/a"}
     with pytest.raises(UserMistake, match="no agent can learn"):
         comas.train(hosts__home__base=str(untaught), lr=1e-3, agents={"a": {"frozen": True}}, out=str(tmp_path / "s"))

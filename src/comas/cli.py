@@ -77,7 +77,7 @@ def _read(arguments: list[str] | None) -> Config:
 @app.command()
 def train(
     arguments: Pairs = None, json_: Json = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved config and what it would take; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved config and an estimate; write nothing.")] = False,
 ) -> None:
     """Train a team; without arguments the embedded default."""
     from comas.train import train_async
@@ -148,7 +148,8 @@ def _summary(console: Console, result: Result) -> None:
     if result.gain:
         lines.append(f"  gain    {result.gain.mean:+.3f} [{result.gain.low:+.3f}, {result.gain.high:+.3f}]")
     parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
-    lines += [f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(result.seconds)} ({parts})", f"run:  {result.run}"]
+    lines.append(f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(result.seconds)} ({parts})")
+    lines.append(f"run:  {result.run}")
     lines += ["next: " + command for command in (
         f"comas play {result.run}", f"comas eval {result.run} seed", "comas train method=ttrl", "comas train preset=paper",
     )]
@@ -244,7 +245,7 @@ def eval_(
     if json_:
         _print_json({"cells": cells})
         return
-    table = Table("system", "n", "right", "wrong", "failed", "accuracy, 95 %", "tokens", title="single answers to held-out questions")
+    table = Table("system", "n", "right", "wrong", "failed", "accuracy, 95 %", "tokens", title="single held-out answers")
     for column in table.columns[1:]:
         column.no_wrap = True
     for c in cells:
@@ -274,10 +275,9 @@ def _cell(name: str, pairs: list[str]) -> dict[str, Any]:
         answers = run_sync(work)
     finally:
         team.close()
-    found = _interval(accuracy(answers))
+    found = _interval(accuracy(answers)) or {"mean": None, "low": None, "high": None}
     verdicts = {v: sum(a.verdict == v for a in answers) for v in ("right", "wrong", "failed")}
-    accuracies = {"accuracy": found["mean"], "low": found["low"], "high": found["high"]} if found else dict.fromkeys(
-        ("accuracy", "low", "high"))
+    accuracies = {"accuracy": found["mean"], "low": found["low"], "high": found["high"]}
     cell = {"system": name, "task": c.task, "setup": "single", "n": len(questions), "agents": len(team.members), **verdicts}
     return {**cell, **accuracies, "tokens": sum(a.tokens for a in answers), "seconds": round(time.monotonic() - began, 3)}
 

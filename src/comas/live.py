@@ -75,7 +75,8 @@ class Lines(Watch):
             return
         self.said = time.monotonic()
         rewards = " ".join(f"{r} {v:+.2f}" for r, v in metrics["rewards"].items())
-        self._say(f"step {metrics['step'] + 1}/{self.total}  {span(self.said - self.began)}  {metrics['tokens']:,} tokens  {rewards}")
+        done = f"step {metrics['step'] + 1}/{self.total}  {span(self.said - self.began)}"
+        self._say(f"{done}  {metrics['tokens']:,} tokens  {rewards}")
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         self._say(f"step {step}: accuracy {name} {found if found else 'unknown: nothing could be judged'}")
@@ -88,7 +89,6 @@ class Display(Watch):
     """Discussion, accuracy, rewards, speed and time left, redrawn a few times per second."""
 
     def __init__(self, console: Console) -> None:
-        self.live = Live(get_renderable=self.render, console=console, refresh_per_second=4, transient=False)
         self.config: Any = None
         self.path, self.stage = "", "starting"
         self.done, self.start, self.tokens, self.generated = 0, 0, 0, 0
@@ -98,6 +98,7 @@ class Display(Watch):
         self.heard: list[Turn] = []
         self.shown: tuple[str, list[Turn]] | None = None
         self.shown_at, self.began, self.loop_began = 0.0, time.monotonic(), 0.0
+        self.live = Live(get_renderable=self.render, console=console, refresh_per_second=4)  # renders at once: comes last
 
     def __enter__(self) -> Display:
         self.live.start()
@@ -145,7 +146,8 @@ class Display(Watch):
         facts.add_row("tokens", Text(f"{self.tokens:,}   {speed}"))
         facts.add_row("time", Text(span(time.monotonic() - self.began) + (f"   left {span(left)}" if left is not None else "")))
         bar = Table.grid(padding=(0, 1))
-        bar.add_row(Text(f"step {self.done}/{total}"), ProgressBar(total=max(1, total), completed=self.done, width=40), Text(self.stage))
+        progress = ProgressBar(total=max(1, total), completed=self.done, width=40)
+        bar.add_row(Text(f"step {self.done}/{total}"), progress, Text(self.stage))
         question, turns = self.shown or ("", [])
         if self.shown is None and self.heard:
             turns = list(self.heard)

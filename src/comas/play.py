@@ -81,6 +81,8 @@ def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, 
     task = scene.task if scene.method.supervised else scene.task.without_labels()
     groups: dict[str, list[Episode]] = {}
     for episode in episodes:
+        for turn in episode.turns:  # a recorded run may be settled again
+            turn.reward = turn.group = None
         if episode.error is None:
             groups.setdefault(episode.question.id, []).append(episode)
     for group in groups.values():

@@ -80,6 +80,9 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
         )
         for name, a in config.agents.items()
     ]
+    for role in method.paid:
+        if not any(m.roles is None or role in m.roles for m in members):
+            raise UserMistake(f"no agent takes role {role!r}, which method {config.method} needs: see agents.<name>.roles")
     if learn and not any(not m.frozen and (m.roles is None or set(m.roles) & set(method.paid)) for m in members):
         paid = ", ".join(method.paid)
         raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")

@@ -66,8 +66,8 @@ async def train_async(config: Config, watch: Watch) -> Result:
     resolved, method, task = resolve(config)
     team = build_team(resolved, method, task)
     try:
-        run = Run.create(resolved.model_dump(), resolved.out)
-        return await Session(run, team, watch).go(0)
+        session = Session(team, watch)  # loads the questions: mistakes in them leave no folder behind
+        return await session.go(Run.create(resolved.model_dump(), resolved.out), 0)
     finally:
         team.close()
 
@@ -81,7 +81,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None)
     try:
         for host in team.hosts.values():
             await host.load(run.path / "checkpoints" / f"step-{start}")
-        return await Session(run, team, watch).go(start)
+        return await Session(team, watch).go(run, start)
     finally:
         team.close()
 
@@ -89,10 +89,18 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None)
 class Session:
     """One process's work on one run."""
 
-    def __init__(self, run: Run, team: Team, watch: Watch) -> None:
-        self.run, self.team, self.watch, self.config = run, team, watch, team.config
+    run: Run
+
+    def __init__(self, team: Team, watch: Watch) -> None:
+        self.team, self.watch, self.config = team, watch, team.config
         self.questions = self._load("train")
         self.validation = self._load("validation", self.config.eval_questions) if self.config.eval_every else []
+        self.test = self._load("test", self.config.test_questions) if self.config.test_questions else []
+        if both := {q.id for q in self.questions} & {q.id for q in self.test}:
+            raise UserMistake(
+                f"task {self.config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
+                "with a file per split, or set test_questions=0"
+            )
         self.tokens, self.best, self.began = 0, (-1.0, None), time.monotonic()
 
     def _load(self, split: str, limit: int | None = None) -> list[Question]:
@@ -111,23 +119,18 @@ class Session:
             drawn.append(_order(n, derive_seed(self.config.seed, "order", turn))[i])
         return [self.questions[i] for i in dict.fromkeys(drawn)]  # a step that spans two passes asks nothing twice
 
-    async def go(self, start: int) -> Result:
-        """Measure, loop from `start`, measure."""
+    async def go(self, run: Run, start: int) -> Result:
+        """Measure, loop from `start`, measure; all of it recorded in `run`."""
+        self.run = run
         for metrics in self.run.metrics():
             self.tokens = metrics["tokens"]
             if (found := metrics.get("validation")) and found["mean"] > self.best[0]:
                 self.best = (found["mean"], metrics["step"] + 1)
         self.watch.begin(self.run, self.team, start)
-        test = self._load("test", self.config.test_questions) if self.config.test_questions else []
-        if both := {q.id for q in self.questions} & {q.id for q in test}:
-            raise UserMistake(
-                f"task {self.config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
-                "with a file per split, or set test_questions=0"
-            )
         if start == 0:
-            await self._measure("before", 0, test)
+            await self._measure("before", 0, self.test)
             await self._commit(0)
-        await self._measure("after", await self.loop(start), test)
+        await self._measure("after", await self.loop(start), self.test)
         return result_of(self.run, time.monotonic() - self.began)
 
     async def loop(self, start: int) -> int:

@@ -22,7 +22,6 @@ from safetensors.torch import load_file, save_file
 from comas.losses import Batch
 from comas.types import Method, Row, UserMistake
 
-
 SPREAD, FULL = 1.25, 512
 """A pass takes rows up to so many times its shortest, unless it has fewer tokens than FULL: too small to be worth its calls."""
 

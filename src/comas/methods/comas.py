@@ -1,10 +1,9 @@
 """CoMAS (arXiv 2510.08529): agents solve, criticise and score each other; the game itself is the reward.
 
-One round: a solution, `evaluations` criticisms of it, and one score per criticism (3 right, 2 minor flaws, 1 fatally
-wrong). A solution is paid the mean of its readable scores, an evaluation 1 minus its own, a score 0 if it can be read
-and -1 if not. Against the paper's code: nobody judges its own work (`avoid_self`), work without a readable answer is
-paid 0 and not judged (`format_check`), rewards are normalised per role, and a KL holds the judges. Preset `paper` undoes
-all of it. Leaves out: several solvers at once (the published code's synchronous rounds).
+One round: a solution, `evaluations` criticisms of it, one score per criticism (3 right, 2 minor flaws, 1 fatally wrong).
+A solution is paid the mean of its readable scores, an evaluation 1 minus its own, a score 0, or -1 if it cannot be read.
+Unlike the paper (preset `paper`): nobody judges its own work, work without a readable answer is paid 0 and not judged,
+rewards are normalised per role, a KL holds the judges. Leaves out: the published code's synchronous rounds.
 """
 
 from __future__ import annotations
@@ -20,19 +19,16 @@ from comas.losses import clipped
 from comas.types import Episode, Method, Question, Task, Turn
 from comas.wording import defuse, words
 
+SCALE = "How good is the solution? 3: right; 2: right, with minor flaws; 1: fatally wrong. End with <score>N</score>."
 WORDING = {
     "solution": "{question}\n\n{history}\nGive your own solution, and end with the answer.",
     "history": "A colleague wrote:\n{work}\nIt was criticised:\n{evaluation}\n",
     "history_bare": "A colleague wrote:\n{work}\n",
     "evaluation": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nCheck it step by step and name every error.",
-    "scoring": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nCriticism of it:\n{evaluation}\n\nHow good is the "
-    "solution? 3: right, the criticism does not hold; 2: right with minor flaws; 1: fatally wrong. End with <score>N</score>.",
-    "scoring_bare": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nHow good is it? "
-    "3: right; 2: right with minor flaws; 1: fatally wrong. End with <score>N</score>.",
+    "scoring": "Question:\n{question}\n\nA proposed solution:\n{work}\n\nCriticism of it:\n{evaluation}\n\n" + SCALE,
+    "scoring_bare": "Question:\n{question}\n\nA proposed solution:\n{work}\n\n" + SCALE,
 }
-Judged = tuple[Turn | None, Turn]
-"""An evaluation, where there is one, and its scoring."""
-
+Judged = tuple[Turn | None, Turn]  # evaluation, scoring
 _SCORE = re.compile(r"<\s*score\s*>\s*([123])\s*<\s*/\s*score\s*>\s*\Z")
 _TAG = re.compile(r"<\s*/?\s*score\b")
 
@@ -69,29 +65,25 @@ async def play(
 
 
 async def _judge(question: Question, solution: Turn, critic: Agent | None, scorer: Agent, task: Task) -> Judged:
-    """One evaluation of the solution (if there is a critic) and its score."""
     facts = {"question": question.prompt, "work": defuse(task.shown(question, solution.text))}
-    evaluation = None
+    evaluation, role = None, "scoring_bare"
     if critic:
-        evaluation = await critic.ask("evaluation", words(WORDING, task, "evaluation", **facts), about=solution)
+        evaluation, role = await critic.ask("evaluation", words(WORDING, task, "evaluation", **facts), about=solution), "scoring"
         facts["evaluation"] = defuse(evaluation.text)
-    prompt = words(WORDING, task, "scoring" if evaluation else "scoring_bare", **facts)
-    scoring = await scorer.ask("scoring", prompt, about=evaluation or solution)
+    scoring = await scorer.ask("scoring", words(WORDING, task, role, **facts), about=evaluation or solution)
     scoring.info["score"] = read_score(scoring)
     return evaluation, scoring
 
 
 def _quote(task: Task, question: Question, solution: Turn, evaluation: Turn | None) -> str:
-    facts = {"work": defuse(task.shown(question, solution.text))}
-    if evaluation is None:
-        return words(WORDING, task, "history_bare", **facts)
-    return words(WORDING, task, "history", evaluation=defuse(evaluation.text), **facts)
+    said = {"evaluation": defuse(evaluation.text)} if evaluation else {}
+    return words(WORDING, task, "history" if said else "history_bare", work=defuse(task.shown(question, solution.text)), **said)
 
 
 def _draw(agents: Sequence[Agent], rng: random.Random, role: str, *barred: str) -> Agent:
     """An agent for the role, uniformly; of `barred` only if the team is too small for another."""
     able = [a for a in agents if a.takes(role)]
-    return rng.choice([a for a in able if a.name not in barred] or [a for a in able if a.name not in barred[:1]] or able)
+    return rng.choice(next(fit for n in (2, 1, 0) if (fit := [a for a in able if a.name not in barred[:n]])))
 
 
 def _mean(scores: list[int | None]) -> float | None:
@@ -104,7 +96,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = {t.id: t for t in episode.turns}
         scores: dict[str, list[int | None]] = {t.id: [] for t in episode.turns if t.role == "solution"}
-        for scoring in (t for t in episode.turns if t.role == "scoring"):
+        for scoring in [t for t in episode.turns if t.role == "scoring"]:
             score = scoring.info["score"]
             scoring.reward = -1.0 if score is None else 0.0
             judged = turns[scoring.about or ""]
@@ -113,18 +105,15 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
                 judged = turns[judged.about or ""]
             scores[judged.id].append(score)
         for key, given in scores.items():
-            mean = _mean(given)
-            if mean is not None:
+            if (mean := _mean(given)) is not None:
                 turns[key].reward = (mean - 1) / 2
             elif format_check and not turns[key].info["readable"]:
                 turns[key].reward = 0.0
 
 
+KL = {"solution": 0.02, "evaluation": 0.5, "scoring": 0.5}
+FREE = {"avoid_self": False, "format_check": False}
 method = Method(
-    play, settle, reinforce_pp, clipped, kl={"solution": 0.02, "evaluation": 0.5, "scoring": 0.5},
-    paid=("solution", "evaluation", "scoring"),
-    presets={
-        "stable": {},
-        "paper": {"options": {"avoid_self": False, "format_check": False}, "credit": {"normalise": "all"}, "kl": {}},
-    },
+    play, settle, reinforce_pp, clipped, KL, paid=tuple(KL),
+    presets={"stable": {}, "paper": {"options": FREE, "credit": {"normalise": "all"}, "kl": {}}},
 )
