@@ -17,9 +17,11 @@ from comas.types import UserMistake
 
 MISTAKES = [
     (["stepz=3"], "unknown key stepz: did you mean steps?"), (["options.round=2"], "did you mean rounds?"),
-    (["options.rounds=many"], "options.rounds = 'many': expected int"), (["hosts.home.bas=x"], "unknown key hosts.home.bas: did you mean base?"),
+    (["options.rounds=many"], "options.rounds = 'many': expected int"),
+    (["hosts.home.bas=x"], "unknown key hosts.home.bas: did you mean base?"),
     (["agents.a0.rolls=[]"], "did you mean roles?"), (["method=comos"], "method 'comos': did you mean comas?"),
-    (["method=./none.py"], "no such file"), (["task=pik"], "did you mean pick?"), (["preset=wild"], "method comas has stable, paper"),
+    (["method=./none.py"], "no such file"), (["task=pik"], "did you mean pick?"),
+    (["preset=wild"], "method comas has stable, paper"),
     (["steps=-1"], "steps = -1"), (["steps"], "config steps: No such file"), (["credit.normalize=all"], "did you mean normalise?"),
     (["task_options.form=four"], "no form 'four'"), (["agents.a.host=hom"], "agents.a.host is 'hom': did you mean home?"),
     (["hosts.home.base=./my-model"], "set lr"), (["hosts.home.base=seed-x", "steps=1"], "base 'seed-x' cannot be loaded"),
@@ -138,7 +140,8 @@ def test_hostile_text_is_shown_as_text() -> None:
     display.config = read(None)
     turn = Turn("0/q/0/solution0", "a0", "home/a0", "solution", "p", evil, True, 0, reward=1.0)
     display.turn(turn)
-    display.step({"step": 0, "tokens": 5, "rewards": {"solution": 1.0}, "seconds": 0.1}, [Episode("0/q/0", Question("q", evil), [turn])])
+    metrics = {"step": 0, "tokens": 5, "rewards": {"solution": 1.0}, "seconds": 0.1}
+    display.step(metrics, [Episode("0/q/0", Question("q", evil), [turn])])
     out = StringIO()
     Console(file=out, width=100).print(display.render())
     assert "[bold red]x[/]" in out.getvalue()
