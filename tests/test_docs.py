@@ -16,7 +16,7 @@ import comas
 from comas.config import read, resolve
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -83,7 +83,8 @@ COMMANDS = re.findall(r"^comas train (.*)$", "\n".join(b for p in PAGES for b in
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_on_the_pages_resolve(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    resolve(read(None, line.split()))  # unknown keys, files, methods and tasks are errors
+    words = line.partition("#")[0].split()
+    resolve(read(None, [w for w in words if not w.startswith("--")]))  # unknown keys, files, methods and tasks are errors
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,18 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert re.search(r"-> (right|wrong)\n$", said)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def test_the_method_in_the_readme_keeps_the_contract() -> None:
+    from comas.tasks import pick
+    from comas.testing import check_method
+
+    space: dict[str, Any] = {"__name__": "page"}
+    exec(blocks(ROOT / "README.md", "python")[1], space)
+    questions = [pick.make_question((1, 2, 4, 5), t, "three") for t in (7, 8)]
+    script = lambda policy, role, prompt, seed: "1 + 2 = 3 + 4 = 7" if role == "solution" else ("right", "wrong", "")[seed % 3]  # noqa: E731
+    check_method(space["method"], pick.task, questions, script)
