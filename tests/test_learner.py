@@ -119,6 +119,15 @@ def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
     assert weights["t1"].max() == 1.0
 
 
+def test_an_engine_with_stale_weights_stops_the_run() -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    part = rows()
+    for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
+        row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(0.6)
+    with pytest.raises(RuntimeError, match="not refreshed"):
+        learner.step({"p": part}, METHOD)
+
+
 async def say(host, turn: str, policy: str = "a", keep: bool = True, **sampling: float):  # type: ignore[no-untyped-def]
     messages = [{"role": "user", "content": "solve 1 2 4 5 -> 7"}]
     return await host.ask(turn, policy, messages, Sampling(max_tokens=12, **sampling), 9, keep, "solution")

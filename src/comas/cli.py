@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,13 +37,10 @@ def main() -> None:
         code = app(standalone_mode=False)
     except (UserMistake, HostFailure, OSError) as error:
         code = _fail(str(error))
-    except KeyboardInterrupt:
-        print("stopped; nothing that was committed is lost: comas resume RUN", file=sys.stderr)
-        code = 130
     except Exception as error:
+        if type(error).__name__ == "Abort":  # the parser's word for Ctrl-C
+            sys.exit(130)
         if not hasattr(error, "format_message"):  # not one of the parser's own complaints
-            if type(error).__name__ == "Abort":
-                sys.exit(130)
             raise
         code = _fail(error.format_message())  # type: ignore[attr-defined]
     sys.exit(code if isinstance(code, int) else 0)
@@ -105,13 +103,13 @@ def _watched(work: Any, as_json: bool) -> None:
     from comas.train import Watch
 
     console = Console()
-    if as_json:
-        result = run_sync(work(Watch()))
-    elif console.is_terminal:
-        with Display(console) as watch:
+    watch = Watch() if as_json else Display(console) if console.is_terminal else Lines(console)
+    try:
+        with watch if isinstance(watch, Display) else nullcontext():
             result = run_sync(work(watch))
-    else:
-        result = run_sync(work(Lines(console)))
+    except KeyboardInterrupt:
+        print(f"stopped; go on with: comas resume {watch.path}" if watch.path else "stopped before the run began", file=sys.stderr)
+        raise typer.Exit(130) from None
     if as_json:
         _print_json(_result_json(result))
     else:
@@ -150,9 +148,9 @@ def _summary(console: Console, result: Result) -> None:
     parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
     lines.append(f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(result.seconds)} ({parts})")
     lines.append(f"run:  {result.run}")
-    lines += ["next: " + command for command in (
-        f"comas play {result.run}", f"comas eval {result.run} seed", "comas train method=ttrl", "comas train preset=paper",
-    )]
+    lines += [f"next: comas play {result.run}", f"next: comas eval {result.run}"]
+    if Run.open(result.run).config()["task"] == "pick":
+        lines += ["next: comas train method=ttrl", "next: comas train preset=paper"]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -90,7 +90,7 @@ class Display(Watch):
 
     def __init__(self, console: Console) -> None:
         self.config: Any = None
-        self.path, self.stage = "", "starting"
+        self.stage = "starting"
         self.done, self.start, self.tokens, self.generated = 0, 0, 0, 0
         self.rewards: Mapping[str, float] = {}
         self.curve: list[tuple[str, Interval]] = []
@@ -109,7 +109,7 @@ class Display(Watch):
         self.live.stop()
 
     def begin(self, run: Run, team: Team, start: int) -> None:
-        self.config, self.path, self.start, self.done = team.config, str(run.path), start, start
+        self.config, self.start, self.done = team.config, start, start
         self.stage = "measuring accuracy before training"
 
     def turn(self, turn: Turn) -> None:

@@ -27,6 +27,9 @@ from comas.types import Episode, Question, Turn, UserMistake
 class Watch:
     """Told of what happens; every method may be overridden, none needs to be."""
 
+    path: Path | None = None
+    """The run's folder, once there is one."""
+
     def begin(self, run: Run, team: Team, start: int) -> None:
         """The run is about to start (or to go on) at step `start`."""
 
@@ -126,6 +129,7 @@ class Session:
             self.tokens = metrics["tokens"]
             if (found := metrics.get("validation")) and found["mean"] > self.best[0]:
                 self.best = (found["mean"], metrics["step"] + 1)
+        self.watch.path = run.path
         self.watch.begin(self.run, self.team, start)
         if start == 0:
             await self._measure("before", 0, self.test)

@@ -68,8 +68,7 @@ class LocalHost:
         ids_T = np.concatenate([request.prompt_ids, done.token_ids])
         mask_T = np.arange(len(ids_T)) >= len(request.prompt_ids)
         sampled_T = np.concatenate([np.zeros(len(request.prompt_ids), np.float32), done.logprobs])
-        if turn in self._buffer[request.policy]:
-            raise KeyError(f"turn {turn} was filed twice at host {self.name}")
+        # a discussion that is played again after a failure says the same turns again: the later one counts
         self._buffer[request.policy][turn] = Row(
             turn, role, request.sampling.temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32), sampled_logprobs_T=sampled_T
         )

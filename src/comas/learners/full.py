@@ -40,6 +40,8 @@ class Recipe:
     """Mean absolute gap in nats between engine and learner above which rows get an importance weight."""
     gap_clip: float = 2.0
     """Where that weight is truncated."""
+    gap_limit: float = 0.5
+    """Mean gap at which the run stops: the engine does not sample from the weights that are trained."""
 
 
 class FullLearner:
@@ -97,6 +99,10 @@ class FullLearner:
         for row, advantages in zip(rows, method.advantage(rows, method.kl), strict=True):
             row.advantages_T = advantages
         stats, weight = self._gap(rows)
+        if stats["gap_mean"] > recipe.gap_limit:
+            raise RuntimeError(
+                f"policy {policy}: engine and learner disagree by {stats['gap_mean']:.2f} nats per token: the engine was not refreshed"
+            )
         norms, losses = [], []
         for _ in range(method.epochs):
             for part in _minibatches(rows, method.minibatches):
