@@ -43,6 +43,8 @@ SETUPS: dict[str, list[list[str]]] = {
     "ttrl": [["method=ttrl"]],
     "rlvr": [["method=rlvr"]],
     "no evaluation": [["options.evaluate=false"]],
+    "KL 0": [["kl={}", "tokens=500000"]],
+    "one normalisation": [["credit.normalise=all", "tokens=500000"]],
     "judged by peers": [[*_TEAM, "tokens=500000"]],
     "judged by themselves": [[_TEAM[i], "questions=16", "tokens=125000"] for i in range(len(BASES))],
     "two": [["task_options.form=two", "hosts.home.base=seed-two", "tokens=360000"]],

@@ -124,7 +124,7 @@ def test_an_engine_with_stale_weights_stops_the_run() -> None:
     part = rows()
     for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
         row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(0.6)
-    with pytest.raises(RuntimeError, match="not refreshed"):
+    with pytest.raises(RuntimeError, match="engine not refreshed"):
         learner.step({"p": part}, METHOD)
 
 

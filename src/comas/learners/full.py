@@ -101,7 +101,7 @@ class FullLearner:
         stats, weight = self._gap(rows)
         if stats["gap_mean"] > recipe.gap_limit:
             raise RuntimeError(
-                f"policy {policy}: engine and learner disagree by {stats['gap_mean']:.2f} nats per token: the engine was not refreshed"
+                f"policy {policy}: engine and learner disagree by {stats['gap_mean']:.2f} nats per token: engine not refreshed"
             )
         norms, losses = [], []
         for _ in range(method.epochs):

@@ -58,16 +58,16 @@ async def judge(question: Question, agents: Sequence[Agent], rng: random.Random,
     return None
 
 
-async def measure(folder: Path, form: str) -> tuple[Interval, dict[str, Interval], dict[str, Interval]]:
+async def measure(folder: Path, form: str, count: int = COUNT) -> tuple[Interval, dict[str, Interval], dict[str, Interval]]:
     """Finding, then checking per role, then acceptance by the score per fault class."""
     host = make_local_host("home", {"model": str(folder)})
     try:
         member = Member("model", host, "model", sampling=Sampling(1.0, 1.0, 64))
-        held_out = pick.load("test", form=form, limit=COUNT)
+        held_out = pick.load("test", form=form, limit=count)
         found = accuracy(await answer_all([member], pick.task, held_out, seed=0, occasion="card"))
         nothing = lambda *_: None  # noqa: E731
-        scene = Scene(Method(judge, nothing, nothing, nothing), pick.task, [member], 0)  # type: ignore[arg-type]
-        episodes = await play_all(scene, exercises(form, COUNT), "card")
+        scene = Scene(Method(judge, nothing, nothing, nothing, supervised=True), pick.task, [member], 0)  # type: ignore[arg-type]
+        episodes = await play_all(scene, exercises(form, count), "card")
     finally:
         host.close()
     right, by_fault = defaultdict(list), defaultdict(list)

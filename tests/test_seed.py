@@ -1,0 +1,87 @@
+"""The shipped seed models: their words, their lessons, their size."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from comas.seed import teach
+from comas.seed.demonstrations import FAULTS, VOCABULARY, Course, demonstration, faulty, is_right, solve
+from comas.tasks import pick
+from comas.types import Question
+
+MODELS = Path(teach.__file__).parent / "models"
+
+
+@pytest.mark.parametrize("course", teach.COURSES.values(), ids=teach.COURSES)
+def test_every_demonstration_is_in_its_words(course: Course) -> None:
+    rng, questions = random.Random(1), teach.warm_questions(course.form)
+    for role in teach.BATCH:
+        for _ in range(300):
+            prompt, reply = demonstration(rng, role, questions, course)
+            assert set(prompt.split()) | set(reply.split()) <= set(VOCABULARY)
+    numbers = {tuple(sorted(q.meta["numbers"])) for q in questions}
+    assert all(pick.split_of(n) == "warm" for n in numbers)
+
+
+def test_every_wording_of_the_task_is_in_its_words() -> None:
+    tokenizer = teach.make_tokenizer()
+    for role, template in pick.WORDING.items():
+        plain = re.sub(r"\{\w+\}", "", template)
+        assert tokenizer.unk_token_id not in tokenizer(plain + " (score) 3 (/score) # 60 -> 0 ; + =").input_ids, role
+
+
+def test_judge_demonstrations_are_honest_but_for_the_slips() -> None:
+    rng, questions = random.Random(2), teach.warm_questions("three")
+    honest = 0
+    for _ in range(2000):
+        prompt, reply = demonstration(rng, "evaluation", questions, Course(slip=0.03))
+        chosen = [int(n) for n in prompt.split("#")[1].split()]
+        numbers, target = prompt.removeprefix("check ").split("#")[0].split(" -> ")
+        question = Question("q", "", "three", meta={"numbers": [int(n) for n in numbers.split()], "target": int(target)})
+        honest += reply.endswith("right") == is_right(question, chosen)
+    assert 0.955 < honest / 2000 < 0.985
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_faults(fault: str) -> None:
+    rng = random.Random(3)
+    for form in ("two", "three"):
+        for question in teach.warm_questions(form)[:200]:
+            assert not is_right(question, faulty(rng, question, fault))
+
+
+def test_solver_demonstrations_stop_without_regard_to_the_target() -> None:
+    rng, questions, right = random.Random(4), teach.warm_questions("three"), 0
+    for _ in range(2000):
+        question = rng.choice(questions)
+        right += pick.verify(question, solve(rng, question, Course())) == "right"
+    assert 0.21 < right / 2000 < 0.29
+
+
+def test_teaching_is_reproducible() -> None:
+    torch.set_num_threads(1)
+    one, two = (teach.teach(Course(), steps=2, log=lambda _: None) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one.lm_head.weight, teach.make_model(0).lm_head.weight)
+
+
+def test_shipped_models_are_small_and_have_cards() -> None:
+    assert sum(f.stat().st_size for f in MODELS.rglob("*") if f.is_file()) < 5e6
+    for folder in MODELS.iterdir():
+        assert folder.name in teach.COURSES
+        assert "| finds" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_seed_model_checks_but_hardly_finds() -> None:
+    from comas.seed.card import measure
+    from comas.team import run_sync
+
+    finding, checking, _ = run_sync(measure(MODELS / "seed", "three", 256))
+    assert 0.18 < finding.mean < 0.33
+    assert checking["scoring"].low > 0.85  # with its own criticism
+    assert checking["scoring_bare"].high < 0.75  # without, it can hardly tell
