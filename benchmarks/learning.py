@@ -47,7 +47,7 @@ SETUPS: dict[str, list[list[str]]] = {
     "one normalisation": [["credit.normalise=all", "tokens=500000"]],
     "judged by peers": [[*_TEAM, "tokens=500000"]],
     "judged by themselves": [[_TEAM[i], "questions=16", "tokens=125000"] for i in range(len(BASES))],
-    "two": [["task_options.form=two", "hosts.home.base=seed-two", "tokens=360000"]],
+    "two": [["task_options.form=two", "hosts.home.base=seed-two", "tokens=360000", "questions=32", "lr=3e-4"]],
 }
 """Name -> the key=value lists of its runs: one, or one per agent where agents train apart and share the budget."""
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from comas.types import Method, Task, UserMistake
 
@@ -111,16 +111,13 @@ class Config(_Table):
     agents: dict[str, AgentConfig] = {}
     """Empty: four agents, dealt over the hosts in turn."""
 
-    @field_validator("agents", mode="before")
-    @classmethod
-    def _count(cls, value: Any) -> Any:
-        return {f"a{i}": {"host": None} for i in range(value)} if type(value) is int else value
-
     @model_validator(mode="before")
     @classmethod
     def _deal(cls, data: Any) -> Any:
         """A number of agents (or none) becomes that many tables, dealt over the hosts."""
         agents = data.get("agents")
+        if type(agents) is int and agents < 1:
+            raise ValueError(f"agents = {agents}: a team has at least one")
         if not agents or type(agents) is int:
             names = list(data.get("hosts") or {"home": {}})
             data = {**data, "agents": {f"a{i}": {"host": names[i % len(names)]} for i in range(agents or 4)}}
@@ -252,7 +249,10 @@ def _fill(table: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dic
         number = isinstance(default, float) and type(value) is int
         if default is not None and default is not inspect.Parameter.empty and type(value) is not type(default) and not number:
             raise UserMistake(f"{table}.{key} = {value!r}: expected {type(default).__name__}, such as {default!r}")
-    return {**known, **given}
+    filled = {**known, **given}
+    if missing := [key for key, value in filled.items() if value is inspect.Parameter.empty]:
+        raise UserMistake(f"{table}.{missing[0]} has no default: set it")
+    return filled
 
 
 def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from comas.types import Row
+from comas.types import Row, UserMistake
 
 EPS = 1e-8
 
@@ -37,7 +37,7 @@ def reinforce_pp(rows: Sequence[Row], kl: Mapping[str, float], *, normalise: str
     if normalise == "all":
         return _normalise_tokens(rows, [np.where(r.mask_T, r.reward, 0.0) - kl_to_go(r, kl.get(r.role, 0.0)) for r in rows])
     if normalise != "role":
-        raise ValueError(f"credit.normalise is {normalise!r}: 'role' or 'all'")
+        raise UserMistake(f"credit.normalise is {normalise!r}: 'role' or 'all'")
     scaled = _standardise([r.reward for r in rows], [r.role for r in rows], min_rows)
     return _spread(rows, scaled, kl)
 
@@ -80,5 +80,7 @@ def _spread(rows: Sequence[Row], scaled: np.ndarray, kl: Mapping[str, float]) ->
 
 def _normalise_tokens(rows: Sequence[Row], raw: list[np.ndarray]) -> list[np.ndarray]:
     tokens = np.concatenate([a[r.mask_T] for r, a in zip(rows, raw, strict=True)])
+    if tokens.max() == tokens.min():  # the mean of equal numbers may be off by a rounding error
+        return [np.zeros(len(a)) for a in raw]
     mean, std = tokens.mean(), tokens.std()
     return [np.where(r.mask_T, (a - mean) / (std + EPS), 0.0) for r, a in zip(rows, raw, strict=True)]

@@ -60,15 +60,19 @@ async def play_one(scene: Scene, episode: Episode) -> None:
         rng = random.Random(derive_seed(scene.seed, episode.id))
         try:
             episode.answer = await scene.method.play(question, agents, rng, task, **scene.options)
-        except HostFailure as failure:
-            episode.error = str(failure)
-            continue
+        except* HostFailure as failures:  # bare, or out of the game's own task groups
+            episode.error = str(_first(failures))
         episode.turns.sort(key=_place)  # the order of completion may depend on batching
-        return
+        if episode.error is None:
+            return
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _place(turn: Turn) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", turn.id)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", turn.id)]
 
 
 def _unlabelled(question: Question) -> Question:

@@ -157,7 +157,7 @@ def _line(record: Any) -> str:
 def _sync(path: Path) -> None:
     if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes only what it may write
     try:
         os.fsync(handle)
     finally:

@@ -119,6 +119,7 @@ def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end from ordinary code, also where an event loop already runs (notebooks)."""
+    work = _plainly(work)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -138,3 +139,16 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
     if failure:
         raise failure[0]
     return result[0]
+
+
+async def _plainly(work: Coroutine[Any, Any, T]) -> T:
+    """A user's mistake that was found inside task groups, without the groups around it."""
+    try:
+        return await work
+    except ExceptionGroup as group:
+        found: BaseException | None = group.subgroup(UserMistake)
+        if found is None:
+            raise
+        while isinstance(found, ExceptionGroup):
+            found = found.exceptions[0]
+        raise found from None

@@ -142,6 +142,8 @@ class Session:
         config, team = self.config, self.team
         scene = team.scene(keep=True, heard=self.watch.turn)
         for step in range(start, config.steps):
+            if self._spent():  # also where a run is resumed that ended so
+                return step
             began, spent = time.monotonic(), {n: dict(h.seconds) for n, h in team.hosts.items()}
             episodes = await play_all(scene, self.draw(step), step, config.samples or 1)
             if all(e.error for e in episodes):
@@ -158,12 +160,12 @@ class Session:
                 metrics["validation"] = await self._validate(step + 1)
             self.run.write_step(step, metrics, episodes)
             self.watch.step({"step": step, **metrics}, episodes)
-            spent_all = config.tokens is not None and self.tokens >= config.tokens
-            if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps or spent_all:
+            if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps or self._spent():
                 await self._commit(step + 1)
-            if spent_all:
-                return step + 1
         return max(start, config.steps)
+
+    def _spent(self) -> bool:
+        return self.config.tokens is not None and self.tokens >= self.config.tokens
 
     async def _validate(self, step: int) -> dict[str, float] | None:
         found = accuracy(await self._answers(self.validation, f"validation{step}"))

@@ -13,18 +13,33 @@ from collections.abc import Mapping
 
 from comas.types import Task
 
-_OPEN, _CLOSE = "<＜‹〈⟨⟪《«˂ᐸ❮❰⧼", ">＞›〉⟩⟫》»˃ᐳ❯❱⧽"
-_ELEMENT = re.compile(  # an opening or closing tag, with attributes or template bars: <score>, </ score >, <|im_end|>
-    rf"[{_OPEN}]+(\s*[/|!?]*\s*[A-Za-z_][\w.:|()-]*(?:\s[^{_OPEN}{_CLOSE}\n]*=[^{_OPEN}{_CLOSE}\n]*)?\s*[|/]*\s*)[{_CLOSE}]+"
+_LOOK = str.maketrans(  # what NFKC does not fold: brackets, bars and colons of other kinds; Cyrillic and Greek letters
+    "‹〈⟨⟪《«˂ᐸ❮❰⧼≺≪›〉⟩⟫》»˃ᐳ❯❱⧽≻≫∣▁∶ː꞉׃аеорсухѕіјԁһмтпοενιακρτυχ",
+    "<<<<<<<<<<<<<>>>>>>>>>>>>>|_::::aeopcyxsijdhmtnoeviakptux",
 )
-_STUMP = re.compile(rf"[{_OPEN}](?=\s*[/|]*\s*(?:score|user|assistant|system|end|im_|\|))", re.IGNORECASE)
-_BRACKET = re.compile(r"\[\s*(/?\s*(?:INST|SYS|SYSTEM|USER|ASSISTANT))\s*\]", re.IGNORECASE)
-_HEADER = re.compile(
-    r"^([\s#>*_\-|]*)(system|user|assistant|human|model|tool|developer)([*_ \t]*)(?::|：|$)", re.IGNORECASE | re.MULTILINE
-)
-_ENTITY = re.compile(r"&(?:lt|gt|#0*60|#0*62|#x0*3c|#x0*3e);?", re.IGNORECASE)
 _HIDDEN = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
 """Unicode categories that a reader does not see: control, format, private use, surrogates, separators of lines."""
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+"""Others that it does not see: joiners, fillers, variation selectors."""
+
+_RESERVED = r"(?:score|user|assistant|system|model|human|tool|end|eos|bos|pad|unk|s)"
+_NAME = r"[^\W\d][\w.:|()-]*(?:\s[^<>\n]*=[^<>\n]*)?"
+_ELEMENT = re.compile(  # <score>, </ score >, <|im_end|>, <score value="1">, < end >; not `a < b` nor `1 < x > 0`
+    rf"<+((?:[/|!?%]+\s*)?{_NAME}\s*[|/%]*\s*|\s*[/|]*\s*{_RESERVED}\s*[|/]*\s*)>+", re.IGNORECASE
+)
+_STUMP = re.compile(  # one that is not closed, where that is enough to be read
+    r"<(?=\s*[/|!?]*\s*[<'\"]*\s*score(?!\w)|\s*\|\s*(?:im_|start|begin|end|eot|eom|user|assistant|system|pad))()", re.IGNORECASE
+)
+_BRACKET = re.compile(
+    r"\[(\s*/?\s*(?:INST|SYS|SYSTEM(?:_PROMPT)?|USER|ASSISTANT|(?:AVAILABLE_)?TOOLS?(?:_\w+)?)\s*)\]", re.IGNORECASE
+)
+_HEADER = re.compile(
+    r"^([\s#>*_\-|\d.]*(?:system|user|assistant|human|model|tool|developer)[*_ \t]*)(?::|$)", re.IGNORECASE | re.MULTILINE
+)
+_ENTITY = re.compile(r"&(?:amp;)*(?:(?:lt|gt|#0*6[02]|#x0*3[ce]);?|[lr]ang;)()", re.IGNORECASE)
+
+_MARKS = ((_ENTITY, "", ""), (_ELEMENT, "(", ")"), (_STUMP, "(", ""), (_BRACKET, "(", ")"), (_HEADER, "", " -"))
+"""Pattern, and what is put around its first group instead."""
 
 
 def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> str:
@@ -39,9 +54,27 @@ def defuse(text: str) -> str:
     `<score>3</score>` becomes `(score)3(/score)`, `User: hi` becomes `User - hi`. Comparisons such as `a < b` stay.
     """
     text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _HIDDEN)
-    text = _ENTITY.sub("", text)
-    while (bare := _ELEMENT.sub(r"(\1)", text)) != text:  # nested tags surface layer by layer
-        text = bare
-    text = _STUMP.sub("(", text)
-    text = _BRACKET.sub(r"(\1)", text)
-    return _HEADER.sub(r"\1\2\3 -", text)
+    text = _BLANK.sub("", text)
+    before = None
+    while text != before:  # what is nested surfaces layer by layer; every change leaves fewer marks
+        before = text
+        for pattern, left, right in _MARKS:
+            text = _rewrite(text, pattern, left, right)
+    return text
+
+
+def _rewrite(text: str, pattern: re.Pattern[str], left: str, right: str) -> str:
+    """Every match becomes its first group between `left` and `right`; look-alikes match, what is kept stays as written."""
+    out, end = [], 0
+    for found in pattern.finditer("".join(map(_plain, text))):
+        out += [text[end : found.start()], left, text[found.start(1) : found.end(1)], right]
+        end = found.end()
+    return "".join([*out, text[end:]])
+
+
+def _plain(character: str) -> str:
+    """The one ASCII character that it looks like, or itself."""
+    if character.isascii():
+        return character
+    folded = unicodedata.normalize("NFKC", character).translate(_LOOK)
+    return folded if len(folded) == 1 else character

@@ -1,14 +1,17 @@
 """Several small Llama-shaped models as one: their weights stacked, one batched forward for all policies.
 
 For models that are too small to fill the machine, the cost of a step is the number of operations, not their size; four
-policies in one operation cost little more than one. Equal to the Hugging Face forward (a test). Leaves out: everything
-that a Llama config may switch on beyond plain RoPE (biases, scaled RoPE, mixtures); `can_stack` says no to those.
+policies in one operation cost little more than one. For the same reason there are few operations: norm weights are folded
+into the matrices behind them, rotations are one complex product. Equal to the Hugging Face forward (a test). Leaves out:
+everything that a Llama config may switch on beyond plain RoPE (biases, scaled RoPE, mixtures); `can_stack` says no to those.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 SMALL = 4_000_000
 """Parameters per model above which stacking was not measured to pay."""
@@ -20,6 +23,7 @@ def can_stack(models: list) -> bool:
     plain = (
         first.model_type == "llama" and not first.attention_bias and not first.mlp_bias and first.hidden_act == "silu"
         and (getattr(first, "rope_parameters", None) or {}).get("rope_type", "default") == "default"
+        and models[0].dtype in (torch.float32, torch.float64)  # there are no complex numbers of 16-bit halves
     )
     sizes = [{name: p.shape for name, p in m.named_parameters()} for m in models]
     return plain and all(s == sizes[0] for s in sizes) and sum(p.numel() for p in models[0].parameters()) <= SMALL
@@ -31,69 +35,83 @@ class StackedLlama:
     def __init__(self, models: list, context: int) -> None:
         config = models[0].config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.width, self.eps = config.head_dim or config.hidden_size // self.heads, config.rms_norm_eps
-        self.depth = config.num_hidden_layers
+        self.width, self.depth = config.head_dim or config.hidden_size // self.heads, config.num_hidden_layers
         self.load(models)
+        self.floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.hidden_size), dtype=self.dtype)
         theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta") or config.rope_theta
         inverse = 1.0 / theta ** (torch.arange(0, self.width, 2, dtype=torch.float32) / self.width)
         angle = torch.arange(context, dtype=torch.float32)[:, None] * inverse
-        self.cos, self.sin = (torch.cat([f, f], 1).to(self.dtype) for f in (angle.cos(), angle.sin()))
+        self.turns = torch.complex(angle.cos().to(self.dtype), angle.sin().to(self.dtype))
 
     def load(self, models: list) -> None:
         """Take over the weights of `models`."""
         self.dtype = models[0].dtype
         states = [m.state_dict() for m in models]
-        pick = lambda *names: torch.stack([torch.cat([s[n] for n in names]).T for s in states]).contiguous()  # noqa: E731
-        norm = lambda name: torch.stack([s[name] for s in states])[:, None]  # noqa: E731
         self.embedding = torch.cat([s["model.embed_tokens.weight"] for s in states])
-        self.vocab = states[0]["model.embed_tokens.weight"].shape[0]
+        self.vocab, size = states[0]["model.embed_tokens.weight"].shape
+        half = torch.arange(self.width).view(2, -1).T.flatten()  # the two halves that RoPE turns against each other, paired
+        turned = self.heads + self.kv_heads
+
+        def stack(names: list[str], norm: str | None = None, pair: bool = False) -> torch.Tensor:
+            weights = torch.stack([torch.cat([s[n] for n in names]) for s in states]).double()
+            if pair:
+                q_k, v = weights.split([turned * self.width, self.kv_heads * self.width], 1)
+                weights = torch.cat([q_k.unflatten(1, (turned, self.width))[:, :, half].flatten(1, 2), v], 1)
+            if norm:
+                weights = weights * torch.stack([s[norm] for s in states]).double()[:, None] * math.sqrt(size)
+            return weights.to(self.dtype).transpose(1, 2).contiguous()
+
         self.layers = []
         for i in range(self.depth):
-            a, m = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
+            at = f"model.layers.{i}."
             self.layers.append((
-                norm(f"model.layers.{i}.input_layernorm.weight"),
-                pick(a + "q_proj.weight", a + "k_proj.weight", a + "v_proj.weight"), pick(a + "o_proj.weight"),
-                norm(f"model.layers.{i}.post_attention_layernorm.weight"),
-                pick(m + "gate_proj.weight", m + "up_proj.weight"), pick(m + "down_proj.weight"),
+                stack([f"{at}self_attn.{n}_proj.weight" for n in "qkv"], f"{at}input_layernorm.weight", pair=True),
+                stack([f"{at}self_attn.o_proj.weight"]),
+                stack([f"{at}mlp.{n}_proj.weight" for n in ("gate", "up")], f"{at}post_attention_layernorm.weight"),
+                stack([f"{at}mlp.down_proj.weight"]),
             ))
-        self.final = norm("model.norm.weight")
-        self.head = pick("lm_head.weight")
+        self.head = stack(["lm_head.weight"], "model.norm.weight")
 
     def start(self, policies: int, rows: int, room: int) -> None:
-        """Empty caches for a grid of policies x rows with `room` slots."""
-        shape = (policies * rows, self.kv_heads, room, self.width)
-        self.keys = [torch.zeros(shape, dtype=self.dtype) for _ in range(self.depth)]
-        self.values = [torch.zeros(shape, dtype=self.dtype) for _ in range(self.depth)]
+        """Empty caches for a grid of policies x rows with `room` slots: (keys and values, N, heads, slots, width) per layer."""
+        shape = (2, policies * rows, self.kv_heads, room, self.width)
+        self.caches = [torch.zeros(shape, dtype=self.dtype) for _ in range(self.depth)]
 
     def select(self, rows_N: torch.Tensor) -> None:
         """Keep these rows of the caches, in this order."""
-        self.keys = [k.index_select(0, rows_N) for k in self.keys]
-        self.values = [v.index_select(0, rows_N) for v in self.values]
+        self.caches = [cache.index_select(1, rows_N) for cache in self.caches]
 
     def forward(self, ids_PBT: torch.Tensor, positions_PBT: torch.Tensor, slot: int, mask_N1TS: torch.Tensor) -> torch.Tensor:
         """Logits of the last token, (P, B, V). Writes slots `slot`.. of the caches; the mask is additive over slots."""
         P, B, T = ids_PBT.shape
-        end = slot + T
-        offset = torch.arange(P)[:, None, None] * self.vocab
-        x = torch.nn.functional.embedding(ids_PBT + offset, self.embedding).view(P, B * T, -1)
-        cos = self.cos[positions_PBT].view(P * B, T, self.width).unsqueeze(1)
-        sin = self.sin[positions_PBT].view(P * B, T, self.width).unsqueeze(1)
-        for i, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
-            heads = torch.bmm(self._norm(x, norm1), qkv).view(P * B, T, -1, self.width).transpose(1, 2)
-            q_k, v = heads[:, : self.heads + self.kv_heads], heads[:, self.heads + self.kv_heads :]
-            half = self.width // 2
-            q_k = q_k * cos + torch.cat([-q_k[..., half:], q_k[..., :half]], -1) * sin
-            self.keys[i][:, :, slot:end] = q_k[:, self.heads :]
-            self.values[i][:, :, slot:end] = v
-            mixed = scaled_dot_product_attention(
-                q_k[:, : self.heads], self.keys[i][:, :, :end], self.values[i][:, :, :end], attn_mask=mask_N1TS,
-                enable_gqa=self.heads != self.kv_heads,
-            )
-            x = torch.baddbmm(x, mixed.transpose(1, 2).reshape(P, B * T, -1), out)
-            gate, up = torch.bmm(self._norm(x, norm2), gate_up).chunk(2, -1)
+        N, turned = P * B, self.heads + self.kv_heads
+        x = embedding(ids_PBT + torch.arange(P)[:, None, None] * self.vocab, self.embedding).view(P, B * T, -1)
+        turns = self.turns[positions_PBT].view(N, T, 1, -1)
+        for i, (qkv, out, gate_up, down) in enumerate(self.layers):
+            heads = torch.bmm(self._norm(x), qkv).view(N, T, -1, self.width)
+            torch.view_as_complex(heads[:, :, :turned].unflatten(-1, (-1, 2))).mul_(turns)
+            self.caches[i][:, :, :, slot : slot + T] = heads[:, :, self.heads :].unflatten(2, (2, -1)).permute(2, 0, 3, 1, 4)
+            q = heads[:, :, : self.heads]
+            if i == self.depth - 1 and T > 1:  # of the last layer only the last token is asked for
+                x, q, mask_N1TS, T = x.view(P, B, T, -1)[:, :, -1], q[:, -1:], mask_N1TS[:, :, -1:], 1
+            mixed = self._attend(q, self.caches[i][:, :, :, : mask_N1TS.shape[-1]], mask_N1TS).reshape(P, B * T, -1)
+            x = torch.baddbmm(x, mixed, out)
+            gate, up = torch.bmm(self._norm(x), gate_up).chunk(2, -1)
             x = torch.baddbmm(x, silu(gate) * up, down)
-        last = x.view(P, B, T, -1)[:, :, -1]
-        return torch.bmm(self._norm(last, self.final), self.head)
+        return torch.bmm(self._norm(x), self.head)
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return torch.rms_norm(x, (x.shape[-1],), None, self.eps) * weight
+    def _attend(self, q_NTHW: torch.Tensor, cache_2NKSW: torch.Tensor, mask_N1TS: torch.Tensor) -> torch.Tensor:
+        """Mixed values, (N, T, H, W); for one token two batched products are quicker than the fused kernel."""
+        N, T, H, W = q_NTHW.shape
+        if T > 1:
+            keys, values = cache_2NKSW
+            grouped = H != self.kv_heads
+            return scaled_dot_product_attention(q_NTHW.transpose(1, 2), keys, values, mask_N1TS, enable_gqa=grouped).transpose(1, 2)
+        keys, values = cache_2NKSW.flatten(1, 2)  # rows and their heads lie behind each other: a view
+        mask = mask_N1TS.expand(-1, self.kv_heads, -1, -1).flatten(0, 1)
+        shares = torch.baddbmm(mask, q_NTHW.reshape(N * self.kv_heads, -1, W), keys.mT, alpha=W**-0.5).softmax(-1)
+        return torch.bmm(shares, values).view(N, T, H, W)
+
+    def _norm(self, x: torch.Tensor) -> torch.Tensor:
+        """x over the root of its sum of squares + eps * size; the weights behind it hold the norm's weight and root of size."""
+        return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self.floor)

@@ -60,7 +60,7 @@ class _Tape:
         self.ids_RT[r, step], self.logprobs_RT[r, step] = ids_B[live_B], logprobs_B[live_B]
         self.margin_R[r] = np.minimum(self.margin_R[r], margin_B[live_B])
         self.length_R[r] = step + 1
-        self.ended_R[r] = np.isin(ids_B[live_B], self.end_ids)
+        self.ended_R[r] = (ids_B[live_B][:, None] == self.end_ids).any(1)
         done = r[self.ended_R[r] | (self.limit_R[r] == step + 1)]
         self.alive_R[done] = False
         self.seconds_R[done] = time.monotonic() - self.began

@@ -46,7 +46,7 @@ async def play(
     """`rounds` solutions in turn, each seeing the last `kappa` rounds and up to `references` criticisms of each."""
     past: list[tuple[Turn, list[Judged]]] = []
     for _ in range(rounds):
-        seen = past[len(past) - kappa :]
+        seen = past[max(0, len(past) - kappa) :]
         history = [_quote(task, question, s, e) for s, js in seen for e, _ in js[:references] or [(None, None)]]
         prompt = lambda h: words(WORDING, task, "solution", question=question.prompt, history="\n".join(h))  # noqa: E731
         solution = await _draw(agents, rng, "solution").ask("solution", prompt, history=history)

@@ -39,8 +39,9 @@ WORDING = {
 }
 """The task's wording per role: words of the seed model's small vocabulary."""
 
-_LINE = re.compile(r"\d+(?: \+ \d+(?: = \d+)?)*")
-_OPERAND = re.compile(r"(?:^|\+ )(\d+)")
+_NUMBER = r"[0-9]{1,9}"
+_LINE = re.compile(rf"{_NUMBER}(?: \+ {_NUMBER}(?: = {_NUMBER})?)*")
+_OPERAND = re.compile(rf"(?:^|\+ )({_NUMBER})")
 
 
 def split_of(numbers: tuple[int, ...]) -> str:
@@ -87,7 +88,7 @@ def load(
         raise UserMistake(f"task pick has no split {split!r}: one of {', '.join(SHARES)}")
     if form not in CHOSEN:
         raise UserMistake(f"task pick has no form {form!r}: one of {', '.join(CHOSEN)}")
-    counts = [count] if count else ([4] if form == "three" else [3, 4])
+    counts = [count] if count is not None else ([4] if form == "three" else [3, 4])
     if min(counts) <= CHOSEN[form] or not max(counts) <= largest <= 15:
         raise UserMistake(f"task pick cannot offer {counts} numbers of 1..{largest} in form {form!r} (largest: at most 15)")
     pairs = list(_questions(split, form, counts, largest))
