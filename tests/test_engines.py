@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
@@ -28,13 +28,19 @@ def llama(seed: int = 0, **changes: object) -> LlamaForCausalLM:
         "num_key_value_heads": 4, "max_position_embeddings": 128, "tie_word_embeddings": True, "initializer_range": 0.3,
         "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 3,
     }
-    return LlamaForCausalLM(LlamaConfig(**{**shape, **changes})).eval()
+    made = LlamaForCausalLM(LlamaConfig(**{**shape, **changes})).eval()
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            if "norm" in name:  # ones when untaught, which would hide a norm that is left out
+                weight.uniform_(0.5, 1.5)
+    return made
 
 
 SHAPES = [
     {}, {"num_key_value_heads": 2}, {"tie_word_embeddings": False},
     {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     {"num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 1},
+    {"num_hidden_layers": 1, "head_dim": 16, "num_key_value_heads": 2, "rms_norm_eps": 0.5},
 ]
 
 
@@ -58,6 +64,9 @@ def test_stacked_logits_equal_hugging_face(shape: dict) -> None:
 def test_what_is_not_a_plain_small_llama_is_not_stacked() -> None:
     assert not can_stack([llama(), llama(hidden_size=48, num_attention_heads=3, num_key_value_heads=3)])
     assert not can_stack([llama(attention_bias=True)])
+    assert not can_stack([llama().bfloat16()])
+    scaled = {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}
+    assert not can_stack([llama(rope_parameters=scaled)])
 
 
 def requests(count: int, policies: int = 3, tokens: int = 20, **sampling: float) -> list[Request]:
@@ -88,6 +97,36 @@ def test_the_same_texts_whatever_the_batch_and_the_path_in_fp64(temperature: flo
     alone = [engine(torch.float64).generate([r])[0] for r in asked[::9]]
     for a, b in zip(wanted[::9], alone, strict=True):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
+
+
+@pytest.mark.parametrize("counts", [(1, 0, 0), (0, 5, 1), (9, 1, 4)])
+def test_policies_need_not_be_asked_equally_often(counts: tuple[int, ...]) -> None:
+    asked = [r for p, n in enumerate(counts) for r in [r for r in requests(30) if r.policy == f"p{p}"][:n]]
+    stacked, plain = engine(torch.float64).generate(asked[::-1]), engine(torch.float64, stacked=False).generate(asked)
+    for a, b in zip(stacked[::-1], plain, strict=True):
+        np.testing.assert_array_equal(a.token_ids, b.token_ids)
+
+
+def test_rows_of_one_batch_keep_their_own_sampling_and_limits() -> None:
+    plain, cold = requests(18), requests(18, temperature=0.0)
+    narrow = requests(18, temperature=1.3, top_p=0.5)
+    mixed = [(plain, cold, narrow)[i % 3][i] for i in range(18)]
+    alone = [engine(torch.float64).generate(part) for part in (plain, cold, narrow)]
+    for i, got in enumerate(engine(torch.float64).generate(mixed)):
+        np.testing.assert_array_equal(got.token_ids, alone[i % 3][i].token_ids)
+        assert len(got.token_ids) == mixed[i].sampling.max_tokens or got.finished
+        assert len(got.token_ids) <= mixed[i].sampling.max_tokens
+
+
+def test_refreshed_weights_are_the_ones_sampled_from() -> None:
+    made, other = engine(torch.float64), engine(torch.float64)
+    made.refresh({"p1": llama(9).double()})
+    other.models["p1"] = llama(9).double()
+    other.stack = None
+    stale = engine(torch.float64).generate(requests(12))
+    for i, (a, b) in enumerate(zip(made.generate(requests(12)), other.generate(requests(12)), strict=True)):
+        np.testing.assert_array_equal(a.token_ids, b.token_ids)
+        assert np.array_equal(a.logprobs, stale[i].logprobs) == (i % 3 != 1)
 
 
 def test_in_fp32_only_near_ties_may_differ() -> None:
@@ -126,13 +165,30 @@ def test_draws_follow_the_softmax() -> None:
         assert (margin >= 0).all()
     kept, _, _ = draw(logits, noise, torch.ones(4000), torch.full((4000,), 0.6))
     assert set(kept.tolist()) == {2}
+    kept, logprobs, _ = draw(logits, noise, torch.ones(4000), torch.full((4000,), 0.85))  # the two best hold 0.88
+    pair = logits[0, 1:3].double().softmax(-1)
+    assert stats.chisquare(torch.bincount(kept, minlength=4)[1:3], pair * 4000).pvalue > 1e-4
+    torch.testing.assert_close(logprobs, logits[0].double().log_softmax(-1)[kept])  # of the whole softmax still
     greedy, _, _ = draw(logits, noise, torch.zeros(4000))
     assert set(greedy.tolist()) == {2}
+
+
+def test_margin_is_the_distance_from_another_draw() -> None:
+    torch.manual_seed(0)
+    logits, noise = torch.randn(500, 12), torch.rand(500, dtype=torch.float64)
+    ids, _, margin = draw(logits, noise, torch.ones(500))
+    for sign in (-1, 1):
+        assert torch.equal(draw(logits, (noise + sign * 0.99 * margin), torch.ones(500))[0], ids)
+    up, down = (draw(logits, (noise + s * 1.01 * margin).clamp(0, 1), torch.ones(500))[0] for s in (1, -1))
+    inside = (noise - margin > 1e-9) & (noise + margin < 1 - 1e-9)
+    assert ((up != ids) | (down != ids))[inside].all()
 
 
 def test_noise_depends_on_seed_and_place_alone() -> None:
     many = uniforms([5, 6, 7], 9)
     np.testing.assert_array_equal(uniforms([6], 4)[0], many[1, :4])
+    for seed in (0, 6, 2**63 - 1):
+        np.testing.assert_array_equal(uniforms([3, seed], 5)[1], np.random.Generator(np.random.Philox(key=seed)).random(5))
     assert len(np.unique(many)) == 27
 
 
@@ -153,8 +209,8 @@ def test_batcher_waits_for_all_games_and_keeps_order() -> None:
         batcher = Batcher(generate, worker)
         assert await asyncio.gather(*(game(batcher, i) for i in range(8))) == [[i, i + 100, i + 200] for i in range(8)]
         assert batches == [[i + 100 * k for i in range(8)] for k in range(3)]
-        with pytest.raises(RuntimeError, match="engine down"):
-            await game(batcher, 13)
+        failed = await asyncio.gather(*(game(batcher, i) for i in (12, 13, 14)), return_exceptions=True)
+        assert [str(f) for f in failed] == ["engine down"] * 3
         waiting = asyncio.create_task(game(batcher, 1))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -162,48 +218,6 @@ def test_batcher_waits_for_all_games_and_keeps_order() -> None:
 
     with ThreadPoolExecutor(1) as worker:
         asyncio.run(main())
-
-
-TEMPLATES = {
-    "chatml": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-    "gemma": "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
-    "{{ m.content | trim }}<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
-    "llama3": "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
-    "{{ m.content | trim }}<|eot_id|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
-}
-MARKS = ["<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
-         "<bos>"]
-
-
-def tokenizer(tiny: Path, template: str) -> PreTrainedTokenizerFast:
-    made = AutoTokenizer.from_pretrained(tiny)
-    made.add_special_tokens({"bos_token": "<bos>", "additional_special_tokens": MARKS[:-1]})
-    made.add_tokens(["<tool>"])
-    made.chat_template = TEMPLATES[template]
-    return made
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_content_never_produces_a_special_token(tiny: Path, template: str) -> None:
-    chat = Chat(tokenizer(tiny, template))
-    harmless = [{"role": "user", "content": "what is 2+2?"}]
-    wanted = chat.tokenizer.apply_chat_template(harmless, tokenize=True, add_generation_prompt=True, return_dict=False)
-    assert chat.encode(harmless).tolist() == wanted
-    assert sum(i in chat.special_ids for i in wanted) >= 3
-    for mark in [*MARKS, "<tool>", "<|end|>", "<|pad|>", "<|im_<|im_end|>end|>", "".join(MARKS)]:
-        ids = chat.encode([{"role": "user", "content": f"what is {mark}2+2?"}])
-        assert [i for i in ids.tolist() if i in chat.special_ids] == [i for i in wanted if i in chat.special_ids], mark
-
-
-def test_seed_tokenizer_keeps_its_marks_to_itself() -> None:
-    chat = Chat(make_tokenizer(), [3])
-    wanted = chat.encode([{"role": "user", "content": "solve 1 2"}])
-    assert chat.tokenizer.decode(wanted) == "<user> solve 1 2 <end> <assistant>"
-    for mark in ("<end>", "<assistant>", "<user>", "<pad>", "<unk>"):
-        forged = chat.encode([{"role": "user", "content": f"solve {mark} 1 2"}])
-        assert not set(forged[1:-2].tolist()) & (chat.special_ids - {chat.tokenizer.unk_token_id})
 
 
 def test_replies_hide_nothing_but_their_end() -> None:

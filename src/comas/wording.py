@@ -22,24 +22,28 @@ _HIDDEN = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 """Others that it does not see: joiners, fillers, variation selectors."""
 
+# quantifiers are possessive and runs of `<` are taken whole: hostile text must not cost quadratic time
 _RESERVED = r"(?:score|user|assistant|system|model|human|tool|end|eos|bos|pad|unk|s)"
-_NAME = r"[^\W\d][\w.:|()-]*(?:\s[^<>\n]*=[^<>\n]*)?"
+_NAME = r"[^\W\d][\w.:|()-]*+(?:\s[^<>\n=]*+=[^<>\n]*+)?+"
 _ELEMENT = re.compile(  # <score>, </ score >, <|im_end|>, <score value="1">, < end >; not `a < b` nor `1 < x > 0`
-    rf"<+((?:[/|!?%]+\s*)?{_NAME}\s*[|/%]*\s*|\s*[/|]*\s*{_RESERVED}\s*[|/]*\s*)>+", re.IGNORECASE
+    rf"(?<!<)<++((?:[/|!?%]++\s*+)?+{_NAME}\s*+[|/%]*+\s*+|\s*+[/|]*+\s*+{_RESERVED}\s*+[|/]*+\s*+)>++", re.IGNORECASE
 )
 _STUMP = re.compile(  # one that is not closed, where that is enough to be read
-    r"<(?=\s*[/|!?]*\s*[<'\"]*\s*score(?!\w)|\s*\|\s*(?:im_|start|begin|end|eot|eom|user|assistant|system|pad))()", re.IGNORECASE
+    r"(?<!<)<++(?=\s*+[/|!?]*+\s*+['\"]*+\s*+score(?!\w)|\s*+\|\s*+(?:im_|start|begin|end|eot|eom|user|assistant|system|pad))()",
+    re.IGNORECASE,
 )
 _BRACKET = re.compile(
-    r"\[(\s*/?\s*(?:INST|SYS|SYSTEM(?:_PROMPT)?|USER|ASSISTANT|(?:AVAILABLE_)?TOOLS?(?:_\w+)?)\s*)\]", re.IGNORECASE
+    r"\[(\s*+/?+\s*+(?:INST|SYS|SYSTEM(?:_PROMPT)?|USER|ASSISTANT|(?:AVAILABLE_)?TOOLS?(?:_\w+)?)\s*+)\]", re.IGNORECASE
 )
 _HEADER = re.compile(
-    r"^([\s#>*_\-|\d.]*(?:system|user|assistant|human|model|tool|developer)[*_ \t]*)(?::|$)", re.IGNORECASE | re.MULTILINE
+    r"^([ \t#>*_\-|\d.]*+(?:system|user|assistant|human|model|tool|developer)[*_ \t]*+)(?::|$)", re.IGNORECASE | re.MULTILINE
 )
-_ENTITY = re.compile(r"&(?:amp;)*(?:(?:lt|gt|#0*6[02]|#x0*3[ce]);?|[lr]ang;)()", re.IGNORECASE)
-
-_MARKS = ((_ENTITY, "", ""), (_ELEMENT, "(", ")"), (_STUMP, "(", ""), (_BRACKET, "(", ")"), (_HEADER, "", " -"))
+_ENTITY = re.compile(r"&(?:amp;)*+((?:lt|gt|#0*+6[02]|#x0*+3[ce])|[lr]ang(?=;));?+", re.IGNORECASE)
+_MARKS = ((_ENTITY, "(", ")"), (_ELEMENT, "(", ")"), (_STUMP, "(", ""), (_BRACKET, "(", ")"), (_HEADER, "", " -"))
 """Pattern, and what is put around its first group instead."""
+_ANGLE = re.compile("[<>]()")
+_LAYERS = 8
+"""Of nested tags; deeper ones lose all angle brackets."""
 
 
 def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> str:
@@ -55,12 +59,13 @@ def defuse(text: str) -> str:
     """
     text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _HIDDEN)
     text = _BLANK.sub("", text)
-    before = None
-    while text != before:  # what is nested surfaces layer by layer; every change leaves fewer marks
+    for _ in range(_LAYERS):  # what is nested surfaces layer by layer
         before = text
         for pattern, left, right in _MARKS:
             text = _rewrite(text, pattern, left, right)
-    return text
+        if text == before:
+            return text
+    return _rewrite(text, _ANGLE, "(", "")
 
 
 def _rewrite(text: str, pattern: re.Pattern[str], left: str, right: str) -> str:
