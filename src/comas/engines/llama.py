@@ -105,7 +105,7 @@ class StackedLlama:
         N, T, H, W = q_NTHW.shape
         if T > 1:
             keys, values = cache_2NKSW
-            grouped = H != self.kv_heads
+            grouped = self.kv_heads != H
             return scaled_dot_product_attention(q_NTHW.transpose(1, 2), keys, values, mask_N1TS, enable_gqa=grouped).transpose(1, 2)
         keys, values = cache_2NKSW.flatten(1, 2)  # rows and their heads lie behind each other: a view
         mask = mask_N1TS.expand(-1, self.kv_heads, -1, -1).flatten(0, 1)
