@@ -7,9 +7,12 @@ stdout is one object and nothing else is printed there. Leaves out: everything t
 from __future__ import annotations
 
 import json
+import logging
 import math
+import os
+import shlex
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,16 +24,29 @@ if TYPE_CHECKING:
     from comas.config import Config
     from comas.stats import Interval
     from comas.team import Team
-    from comas.train import Result
+    from comas.train import Result, Watch
+    from comas.types import Turn
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
                   help="Teams of language models that teach each other by discussing questions.")
-Json = Annotated[bool, typer.Option("--json", help="The last line of stdout is one JSON object.")]
+
+
+def _reserve(ctx: typer.Context, wanted: bool) -> bool:
+    """With `--json`, stdout is for the object alone: whatever else is printed, by a user's method too, goes to stderr."""
+    if wanted:
+        ctx.obj = sys.stdout
+        ctx.with_resource(redirect_stdout(sys.stderr))
+    return wanted
+
+
+Json = Annotated[bool, typer.Option("--json", callback=_reserve, help="The last line of stdout is one JSON object.")]
 Pairs = Annotated[list[str] | None, typer.Argument(help="[CONFIG.toml] key=value ... (see docs/config.md)")]
 
 
 def main() -> None:
     """Run the command line; the only place that turns exceptions into exit codes."""
+    for library in ("HF_HUB", "TRANSFORMERS", "DATASETS"):  # their retries and bars, between our lines
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
     from comas.types import HostFailure, UserMistake
 
     try:
@@ -38,16 +54,20 @@ def main() -> None:
     except (UserMistake, HostFailure, OSError) as error:
         code = _fail(str(error))
     except Exception as error:
-        if type(error).__name__ == "Abort":  # the parser's word for Ctrl-C
-            sys.exit(130)
-        if not hasattr(error, "format_message"):  # not one of the parser's own complaints
+        if type(error).__name__ == "Abort":  # Ctrl-C, in the words of older parsers
+            code = 130
+        elif not hasattr(error, "format_message"):  # not one of the parser's own complaints
             raise
-        code = _fail(error.format_message())  # type: ignore[attr-defined]
+        else:
+            code = _fail(error.format_message())  # type: ignore[attr-defined]
+    if code == 130:  # where there is no run to go on with
+        print("stopped", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str) -> int:
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    printable = "".join(c if c.isprintable() else " " for c in message)
+    print("error:", " ".join(printable.split()), file=sys.stderr)
     return 2
 
 
@@ -59,9 +79,12 @@ def _version(show: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _common(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
-    pass
+@app.callback(invoke_without_command=True)
+def _common(
+    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False
+) -> None:
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
 
 
 def _read(arguments: list[str] | None) -> Config:
@@ -74,7 +97,7 @@ def _read(arguments: list[str] | None) -> Config:
 
 @app.command()
 def train(
-    arguments: Pairs = None, json_: Json = False,
+    ctx: typer.Context, arguments: Pairs = None, json_: Json = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved config and an estimate; write nothing.")] = False,
 ) -> None:
     """Train a team; without arguments the embedded default."""
@@ -82,20 +105,22 @@ def train(
 
     config = _read(arguments)
     if dry_run:
-        _dry_run(config, json_)
+        _dry_run(ctx, config, json_)
         return
-    _watched(lambda watch: train_async(config, watch), json_)
+    _watched(ctx, lambda watch: train_async(config, watch), json_)
 
 
 @app.command()
-def resume(run: Annotated[str, typer.Argument(help="The folder of a run.")], json_: Json = False) -> None:
+def resume(
+    ctx: typer.Context, run: Annotated[str, typer.Argument(help="The folder of a run.")], json_: Json = False
+) -> None:
     """Go on with a run from its last commit."""
     from comas.train import resume_async
 
-    _watched(lambda watch: resume_async(run, watch), json_)
+    _watched(ctx, lambda watch: resume_async(run, watch), json_)
 
 
-def _watched(work: Any, as_json: bool) -> None:
+def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
     from rich.console import Console
 
     from comas.live import Display, Lines
@@ -103,17 +128,28 @@ def _watched(work: Any, as_json: bool) -> None:
     from comas.train import Watch
 
     console = Console()
-    watch = Watch() if as_json else Display(console) if console.is_terminal else Lines(console)
+    live = console.is_terminal and not console.is_dumb_terminal
+    watch = Watch() if as_json else Display(console) if live else Lines(console)
     try:
         with watch if isinstance(watch, Display) else nullcontext():
             result = run_sync(work(watch))
     except KeyboardInterrupt:
-        print(f"stopped; go on with: comas resume {watch.path}" if watch.path else "stopped before the run began", file=sys.stderr)
-        raise typer.Exit(130) from None
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # what a second Ctrl-C cut short is no news
+        print(_stopped(watch), file=sys.stderr)
+        sys.exit(130)
     if as_json:
-        _print_json(_result_json(result))
+        _print_json(ctx, _result_json(result))
     else:
         _summary(console, result)
+
+
+def _stopped(watch: Watch) -> str:
+    if watch.path is None:
+        return "stopped before the run began"
+    folder = shlex.quote(str(watch.path))
+    if not (watch.path / "commit.json").exists():
+        return f"stopped before the first checkpoint: nothing to go on from; delete {folder} and start again with: comas train"
+    return f"stopped; go on with: comas resume {folder}"
 
 
 def _result_json(result: Result) -> dict[str, Any]:
@@ -129,8 +165,8 @@ def _interval(found: Interval | None) -> dict[str, Any] | None:
     return {k: v if math.isfinite(v) else None for k, v in found._asdict().items()} if found else None
 
 
-def _print_json(record: Any) -> None:
-    print(json.dumps(record), flush=True)
+def _print_json(ctx: typer.Context, record: Any) -> None:
+    print(json.dumps(record), file=ctx.obj, flush=True)
 
 
 def _summary(console: Console, result: Result) -> None:
@@ -148,13 +184,14 @@ def _summary(console: Console, result: Result) -> None:
     parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
     lines.append(f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(result.seconds)} ({parts})")
     lines.append(f"run:  {result.run}")
-    lines += [f"next: comas play {result.run}", f"next: comas eval {result.run}"]
+    folder = shlex.quote(str(result.run))
+    lines += [f"next: comas play {folder}", f"next: comas eval {folder}"]
     if Run.open(result.run).config()["task"] == "pick":
         lines += ["next: comas train method=ttrl", "next: comas train preset=paper"]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
-def _dry_run(config: Config, as_json: bool) -> None:
+def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
     import tomli_w
 
     from comas.config import resolve
@@ -164,7 +201,7 @@ def _dry_run(config: Config, as_json: bool) -> None:
     resolved, method, task = resolve(config)
     needs = estimate(resolved, method, task)
     if as_json:
-        _print_json({"config": resolved.model_dump(), "estimate": needs})
+        _print_json(ctx, {"config": resolved.model_dump(), "estimate": needs})
         return
     print(tomli_w.dumps(without_none(resolved.model_dump())))
     for key, value in needs.items():
@@ -173,7 +210,8 @@ def _dry_run(config: Config, as_json: bool) -> None:
 
 @app.command()
 def play(
-    arguments: Annotated[list[str] | None, typer.Argument(help="RUN, or [CONFIG.toml] key=value ...")] = None,
+    ctx: typer.Context,
+    arguments: Annotated[list[str] | None, typer.Argument(help="[RUN or CONFIG.toml] key=value ...")] = None,
     question: Annotated[str | None, typer.Option(help="Ask this instead of a held-out question.")] = None,
     seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0, json_: Json = False,
 ) -> None:
@@ -183,6 +221,8 @@ def play(
     from comas.store import episode_record
     from comas.types import UserMistake
 
+    if question is not None and not question.strip():
+        raise UserMistake("--question is empty: give a text, or leave it out for a held-out question")
     team = _team(arguments)
     try:
         c = team.config
@@ -193,7 +233,7 @@ def play(
         if question is None or not team.method.supervised:
             settle_all(team.scene(), [episode], split_options(c.options, team.method.settle))
         if json_:
-            _print_json(episode_record(episode))
+            _print_json(ctx, episode_record(episode))
         else:
             _show(team, episode, question is None)
     finally:
@@ -208,25 +248,41 @@ def _show(team: Team, episode: Any, known: bool) -> None:
 
     console = Console()
     console.print(discussion(episode.question.prompt, episode.turns))
-    for turn in episode.turns:
-        if "score" in turn.info:
-            read = turn.info["score"]
-            console.print(Text(f"{turn.agent} scored {read}" if read else f"{turn.agent}: no score could be read", "dim"))
+    for line in filter(None, map(_read_as, episode.turns)):
+        console.print(Text(line, "dim"), soft_wrap=True)
     verdict = f" ({team.task.verify(episode.question, episode.answer)})" if known and episode.answer is not None else ""
     console.print(Text(f"answer: {clean(episode.answer) if episode.answer is not None else 'none'}{verdict}", "bold"))
+
+
+def _read_as(turn: Turn) -> str | None:
+    """What the game read in a turn: the reason of payments."""
+    from comas.live import clean
+
+    for fact in ("score", "answer"):
+        if fact in turn.info:
+            read = turn.info[fact]
+            return clean(f"{turn.agent} {turn.role}: " + (f"no {fact} could be read" if read is None else f"{fact} {read}"))
+    if turn.info.get("readable") is False:
+        return f"{clean(turn.agent)} {turn.role}: no answer could be read"
+    return None
 
 
 def _team(arguments: list[str] | None) -> Team:
     from comas.config import resolve
     from comas.team import build_team, load
+    from comas.types import UserMistake
 
-    if arguments and len(arguments) == 1 and (Path(arguments[0]) / "config.toml").is_file():
-        return load(arguments[0])
+    if arguments and "=" not in arguments[0]:
+        if (Path(arguments[0]) / "config.toml").is_file():
+            return load(arguments[0], overrides=arguments[1:])
+        if not Path(arguments[0]).is_file():
+            raise UserMistake(f"{arguments[0]} is neither a run's folder nor a config: see comas play --help")
     return build_team(*resolve(_read(arguments)), learn=False)
 
 
 @app.command(name="eval")
 def eval_(
+    ctx: typer.Context,
     systems: Annotated[list[str], typer.Argument(help="Runs, base models, and key=value of the config.")], json_: Json = False,
 ) -> None:
     """How often the agents of runs or base models are right on held-out questions, each answering alone."""
@@ -241,7 +297,7 @@ def eval_(
         raise UserMistake("eval needs at least one run or base model, such as: comas eval seed")
     cells = [_cell(name, pairs) for name in names]
     if json_:
-        _print_json({"cells": cells})
+        _print_json(ctx, {"cells": cells})
         return
     table = Table("system", "n", "right", "wrong", "failed", "accuracy, 95 %", "tokens", title="single held-out answers")
     for column in table.columns[1:]:
@@ -281,13 +337,13 @@ def _cell(name: str, pairs: list[str]) -> dict[str, Any]:
 
 
 @app.command()
-def doctor(json_: Json = False) -> None:
+def doctor(ctx: typer.Context, json_: Json = False) -> None:
     """What is installed, and what would run where."""
     from comas.estimate import examine
 
     found = examine()
     if json_:
-        _print_json(found)
+        _print_json(ctx, found)
         return
     for key, value in found.items():
         if isinstance(value, dict):

@@ -119,7 +119,8 @@ class Config(_Table):
         if type(agents) is int and agents < 1:
             raise ValueError(f"agents = {agents}: a team has at least one")
         if not agents or type(agents) is int:
-            names = list(data.get("hosts") or {"home": {}})
+            hosts = data.get("hosts")
+            names = list(hosts) if hosts and isinstance(hosts, Mapping) else ["home"]
             data = {**data, "agents": {f"a{i}": {"host": names[i % len(names)]} for i in range(agents or 4)}}
         return data
 
@@ -139,7 +140,7 @@ def read(path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] =
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise UserMistake(f"config {path}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"config {path} is not TOML: {error}") from error
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_pair, overrides)
     for key, value in pairs:
@@ -200,14 +201,17 @@ def load_plugin(kind: str, name: str) -> Any:
             raise UserMistake(f"{kind} {name!r}: no such file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except (SyntaxError, ImportError) as error:
+            raise UserMistake(f"{kind} {name!r} cannot be imported: {error}") from error
     else:
         folder = Path(__file__).parent / f"{kind}s"
         known = sorted(p.stem for p in folder.glob("*.py") if p.stem != "__init__")
         if name not in known:
             raise UserMistake(f"{kind} {name!r}: {_nearest(name, known)} (or ./file.py)")
         module = importlib.import_module(f"comas.{kind}s.{name}")
-    if not hasattr(module, kind):
+    if not isinstance(getattr(module, kind, None), Method if kind == "method" else Task):
         raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
     return getattr(module, kind)
 

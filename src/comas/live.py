@@ -6,6 +6,7 @@ run depends on.
 
 from __future__ import annotations
 
+import math
 import time
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -24,21 +25,23 @@ from comas.team import Team
 from comas.train import Watch
 from comas.types import Episode, Turn
 
+LONGEST = 400
+"""Characters of a turn that are shown at most."""
 HOLD = 3.0
 """Seconds for which a finished discussion stays in view."""
 BARS = "▁▂▃▄▅▆▇█"
 COLOURS = {"solution": "cyan", "evaluation": "yellow", "scoring": "magenta", "verdict": "magenta"}
 
 
-def clean(text: str, limit: int = 400) -> str:
+def clean(text: str, limit: int = LONGEST) -> str:
     """Printable text on one line: no control, format or private characters."""
     flat = "".join(c if c.isprintable() else " " for c in text if unicodedata.category(c) not in ("Cf", "Co", "Cs"))
     flat = " ".join(flat.split())
     return flat if len(flat) <= limit else flat[:limit] + " …"
 
 
-def discussion(question: str, turns: Sequence[Turn], paid: bool = True) -> RenderableType:
-    """A discussion as a table: who said what in which role, and what it was paid."""
+def discussion(question: str, turns: Sequence[Turn], paid: bool = True, limit: int = LONGEST) -> RenderableType:
+    """A discussion as a table: who said what in which role (of each turn `limit` characters), and what it was paid."""
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -49,9 +52,19 @@ def discussion(question: str, turns: Sequence[Turn], paid: bool = True) -> Rende
         colour = "green" if (turn.reward or 0) > 0 else "red" if (turn.reward or 0) < 0 else "dim"
         table.add_row(
             Text(clean(turn.agent), "bold"), Text(turn.role, COLOURS.get(turn.role, "white")),
-            Text(clean(turn.text) + ("" if turn.finished else " [cut]")), Text(pay, colour),
+            Text(clean(turn.text, limit) + ("" if turn.finished else " [cut]")), Text(pay, colour),
         )
     return Group(Text(clean(question), "bold"), table)
+
+
+def fitting(question: str, turns: Sequence[Turn], paid: bool, width: int, rows: int) -> RenderableType:
+    """A discussion in a panel of about `rows` lines: first turns get shorter, then the last ones are left out and counted."""
+    room = max(1, rows - 3 - min(LONGEST, len(question)) // width)  # frame and question
+    shown = turns if len(turns) <= room else turns[: max(1, room - 1)]
+    per_line = max(20, width - 30)  # beside agent, role and pay
+    body = discussion(question, shown, paid, min(LONGEST, max(1, room // max(1, len(shown))) * per_line - 8))
+    more = [Text(f"and {len(turns) - len(shown)} more turns", "dim")] if len(shown) < len(turns) else []
+    return Panel(Group(body, *more), title="a discussion", title_align="left")
 
 
 def span(seconds: float) -> str:
@@ -89,9 +102,10 @@ class Display(Watch):
     """Discussion, accuracy, rewards, speed and time left, redrawn a few times per second."""
 
     def __init__(self, console: Console) -> None:
+        self.console = console
         self.config: Any = None
         self.stage = "starting"
-        self.done, self.start, self.tokens, self.generated = 0, 0, 0, 0
+        self.done, self.start, self.tokens, self.generated, self.tokens_before = 0, 0, 0, 0, 0
         self.rewards: Mapping[str, float] = {}
         self.curve: list[tuple[str, Interval]] = []
         self.following: str | None = None
@@ -104,13 +118,19 @@ class Display(Watch):
         self.live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stage = "done"
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.stage = "stopped" if kind else "done"
         self.live.stop()
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.config, self.start, self.done = team.config, start, start
-        self.stage = "measuring accuracy before training"
+        self.stage = "training" if start else "measuring accuracy before training"
+        if start and (record := run.read_eval("before")) and record["accuracy"]:
+            self.curve.append(("before", Interval(**record["accuracy"])))
+        for metrics in run.metrics():  # of the part that was run before
+            self.tokens = self.tokens_before = metrics["tokens"]
+            if found := metrics.get("validation"):
+                self.curve.append(("validation", Interval(**found)))
 
     def turn(self, turn: Turn) -> None:
         self.generated += turn.tokens
@@ -127,7 +147,7 @@ class Display(Watch):
             followed = next((e for e in episodes if e.id == self.following), episodes[0])
             self.shown, self.shown_at = (followed.question.prompt, followed.turns), time.monotonic()
         self.following, self.heard = None, []
-        if self.done == self.config.steps:
+        if self.done == self.config.steps or self.tokens >= (self.config.tokens or math.inf):
             self.stage = "measuring accuracy after training"
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
@@ -138,7 +158,8 @@ class Display(Watch):
         """The whole display."""
         total = self.config.steps if self.config else 1
         elapsed = time.monotonic() - self.loop_began if self.loop_began else 0.0
-        left = elapsed / (self.done - self.start) * (total - self.done) if self.done > self.start else None
+        share = self._share()
+        left = elapsed * (1 - share) / share if share else None
         facts = Table.grid(padding=(0, 2))
         facts.add_row("accuracy", self._curve())
         facts.add_row("mean reward", Text("   ".join(f"{r} {v:+.2f}" for r, v in self.rewards.items())))
@@ -151,8 +172,19 @@ class Display(Watch):
         question, turns = self.shown or ("", [])
         if self.shown is None and self.heard:
             turns = list(self.heard)
-        panels = [Panel(discussion(question, turns), title="a discussion", title_align="left")] if turns else []
+        width, height = self.console.size
+        paid = self.shown is not None
+        panels = [fitting(question, turns, paid, width, height - 6)] if turns else []  # what stands below takes five lines
         return Group(*panels, facts, bar)
+
+    def _share(self) -> float:
+        """How much of this process's work is done: of the steps, or of the token budget where that ends first."""
+        if not self.config or self.done == self.start:
+            return 0.0
+        share = (self.done - self.start) / max(1, self.config.steps - self.start)
+        if self.config.tokens:
+            share = max(share, (self.tokens - self.tokens_before) / max(1, self.config.tokens - self.tokens_before))
+        return min(1.0, share)
 
     def _curve(self) -> Text:
         if not self.curve:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 
 class Interval(NamedTuple):
@@ -34,6 +33,8 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     mean, n = float(array.mean()), len(array)
     if n < 2:
         return Interval(mean, -math.inf, math.inf, n)
+    from scipy import stats  # half a second: not at start-up
+
     half = float(stats.t.ppf(0.5 + level / 2, n - 1) * array.std(ddof=1) / math.sqrt(n))
     return Interval(mean, mean - half, mean + half, n)
 
@@ -42,6 +43,8 @@ def wilson(right: int, n: int, level: float = 0.95) -> Interval:
     """Wilson's score interval of a proportion of independent trials (Wilson 1927)."""
     if n == 0:
         raise ValueError("an interval of no trials was asked for")
+    from scipy import stats
+
     found = stats.binomtest(right, n).proportion_ci(level, method="wilson")
     return Interval(right / n, float(found.low), float(found.high), n)
 

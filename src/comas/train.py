@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,7 @@ class Session:
         self.run.commit(step, self.best[1])
 
 
+@lru_cache(maxsize=2)  # asked for every question, and a step spans two passes at most
 def _order(n: int, seed: int) -> list[int]:
     order = list(range(n))
     random.Random(seed).shuffle(order)

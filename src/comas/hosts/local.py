@@ -152,6 +152,11 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
     logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserMistake(f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu") from error
     models, tokenizers = {}, {}
     for policy, base in bases.items():
         source = resolve_base(base)
