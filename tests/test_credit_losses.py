@@ -140,3 +140,145 @@ def test_outside_the_clip_nothing_is_learnt_in_that_direction() -> None:
     new = torch.tensor([[-0.5, -1.5]], dtype=torch.float64, requires_grad=True)
     (grad,) = torch.autograd.grad(clipped(new, batch([1.0, -1.0], [-1.0, -1.0])).sum(), new)
     assert not grad.any()
+
+
+def credits(form: str, rows: list[Row], kl: dict[str, float] | None = None) -> list[np.ndarray]:
+    function, options = {
+        "all": (reinforce_pp, {"normalise": "all"}), "role": (reinforce_pp, {}), "grpo": (grpo, {}), "dr": (grpo, {"scale": False}),
+        "rloo": (rloo, {}),
+    }[form]
+    return function(rows, kl or {}, **options)
+
+
+FORMS = ["all", "role", "grpo", "dr", "rloo"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, -1.0, 1e-9, 1e9])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_equal_rewards_give_exactly_nothing_in_every_form(form: str, reward: float, count: int) -> None:
+    assert not any(a.any() for a in credits(form, [row(reward, n + 1, group="g") for n in range(count)]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_prompts_get_no_advantage_and_rows_are_not_touched(form: str) -> None:
+    rows = [row(float(n % 3), n + 1, "solution" if n % 2 else "scoring", "g", [0.1] * (n + 1)) for n in range(6)]
+    before = [(r.reward, r.logprobs_T.copy(), r.mask_T.copy()) for r in rows]
+    got = credits(form, rows, {"solution": 0.3, "scoring": 0.2})
+    for r, a, (reward, logprobs, mask) in zip(rows, got, before, strict=True):
+        assert a.shape == r.token_ids_T.shape
+        assert np.isfinite(a).all()
+        assert not a[~r.mask_T].any()
+        assert a[r.mask_T].any()
+        assert r.reward == reward
+        assert (r.logprobs_T == logprobs).all()
+        assert (r.mask_T == mask).all()
+
+
+def test_paper_form_by_hand_with_kl_over_two_roles() -> None:
+    """Equations 9 to 11 in plain Python: three rows, two roles, beta 0.5, token by token."""
+    ratios = [[0.2, -0.1], [0.4], [0.0, 0.1, 0.3]]
+    paid = [1.0, -1.0, 0.5]
+    rows = [row(r, len(k), role, ratio=k) for r, k, role in zip(paid, ratios, ["solution", "scoring", "evaluation"], strict=True)]
+    nine = [r - 0.5 * sum(k[t:]) for r, k in zip(paid, ratios, strict=True) for t in range(len(k))]
+    mean = sum(nine) / 6
+    spread = (sum((x - mean) ** 2 for x in nine) / 6) ** 0.5
+    ten = [(x - mean) / (spread + EPS) for x in nine]
+    got = reinforce_pp(rows, dict.fromkeys(["solution", "scoring", "evaluation"], 0.5), normalise="all")
+    np.testing.assert_allclose(np.concatenate([a[2:] for a in got]), ten, rtol=1e-5)
+    old, new = -1.0, -0.7  # equation 11 at a ratio of exp(0.3), clipped at 1.2
+    terms = clipped(torch.full((1, 6), new).double(), batch(ten, [old] * 6))[0]
+    np.testing.assert_allclose(terms, [-min(np.exp(0.3) * a, 1.2 * a) for a in ten])
+
+
+def test_in_the_paper_form_long_rows_weigh_more_and_in_the_clean_form_they_do_not() -> None:
+    rows = [row(1.0, 9), row(0.0, 1)]
+    assert [a[2] for a in reinforce_pp(rows, {}, normalise="all")] == [pytest.approx(1 / 3, abs=1e-6), pytest.approx(-3, abs=1e-6)]
+    assert [a[2] for a in reinforce_pp(rows, {})] == [pytest.approx(1, abs=1e-6), pytest.approx(-1, abs=1e-6)]
+
+
+@pytest.mark.parametrize("form", ["role", "grpo", "dr", "rloo"])
+def test_the_kl_is_subtracted_afterwards_unscaled(form: str) -> None:
+    rows = [row(5.0 * n, 3, group="g", ratio=[0.1, 0.2, -0.4]) for n in range(4)]
+    for with_kl, without in zip(credits(form, rows, {"solution": 0.5}), credits(form, rows), strict=True):
+        np.testing.assert_allclose((without - with_kl)[2:], [0.5 * -0.1, 0.5 * -0.2, 0.5 * -0.4], atol=1e-6)
+
+
+def test_a_role_of_equal_rewards_keeps_its_kl_and_nothing_else() -> None:
+    rows = [row(0.0, 2, "scoring", ratio=[0.3, 0.1]) for _ in range(5)] + [row(1.0), row(0.0)]
+    for a in reinforce_pp(rows, {"scoring": 0.5})[:5]:
+        np.testing.assert_allclose(a[2:], [-0.2, -0.05], atol=1e-7)
+
+
+values = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(deadline=None, max_examples=60)
+@given(paid=values, data=st.data())
+def test_every_form_is_permutation_equivariant(form: str, paid: list[float], data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 4), min_size=len(paid), max_size=len(paid)))
+    keys = data.draw(st.lists(st.sampled_from(["a", "b"]), min_size=len(paid), max_size=len(paid)))
+    rows = [row(v, n, f"role {k}", k, [0.1 * v] * n) for v, n, k in zip(paid, lengths, keys, strict=True)]
+    order = data.draw(st.permutations(range(len(paid))))
+    kl = {"role a": 0.2}
+    before, after = credits(form, rows, kl), credits(form, [rows[i] for i in order], kl)
+    for place, i in enumerate(order):
+        np.testing.assert_allclose(after[place], before[i], atol=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(deadline=None, max_examples=60)
+@given(paid=values, scale=st.sampled_from([0.5, 2.0, 4.0]), shift=st.sampled_from([-2.0, 0.0, 1.0, 8.0]))
+def test_shifting_rewards_changes_nothing_and_scaling_them_only_what_is_not_divided(
+    form: str, paid: list[float], scale: float, shift: float
+) -> None:
+    before = credits(form, [row(v, 2, group="g") for v in paid])
+    after = credits(form, [row(scale * v + shift, 2, group="g") for v in paid])
+    factor = scale if form in ("dr", "rloo") else 1.0
+    np.testing.assert_allclose(np.array(after), factor * np.array(before), atol=1e-6)
+
+
+@settings(deadline=None, max_examples=80)
+@given(paid=values, data=st.data())
+def test_sums_that_must_vanish_and_spreads_that_must_be_one(paid: list[float], data: st.DataObject) -> None:
+    keys = data.draw(st.lists(st.sampled_from(["a", "b"]), min_size=len(paid), max_size=len(paid)))
+    rows = [row(v, 1, k, k) for v, k in zip(paid, keys, strict=True)]
+    for form in FORMS[1:]:
+        got = np.array([a[2] for a in credits(form, rows)])
+        for key in set(keys):
+            mine = got[[k == key for k in keys]]
+            assert abs(mine.sum()) < 1e-9
+            assert form not in ("role", "grpo") or not mine.any() or abs(mine.std() - 1) < 1e-6
+
+
+def test_rloo_is_reward_minus_the_mean_of_the_others() -> None:
+    paid = [0.0, 1.0, 0.5, 1.0]
+    got = [a[2] for a in rloo([row(v, group="g") for v in paid], {})]
+    np.testing.assert_allclose(got, [v - (sum(paid) - v) / 3 for v in paid])
+
+
+@pytest.mark.parametrize("clip", [0.1, 0.2, 0.5])
+def test_clipped_loss_and_its_slope_on_a_grid(clip: float) -> None:
+    """Where the ratio has left the interval on the side that the advantage pushes to: flat; elsewhere the slope is -ratio A."""
+    for advantage in (-2.0, -0.5, 0.0, 1.5):
+        for ratio in (0.3, 0.85, 0.95, 1.0, 1.05, 1.15, 1.7):
+            new = torch.tensor([[np.log(ratio) - 1.0]], dtype=torch.float64, requires_grad=True)
+            loss = clipped(new, batch([advantage], [-1.0]), clip=clip)
+            (slope,) = torch.autograd.grad(loss.sum(), new)
+            flat = (advantage > 0 and ratio > 1 + clip) or (advantage < 0 and ratio < 1 - clip)
+            assert loss.item() == pytest.approx(-min(ratio * advantage, min(max(ratio, 1 - clip), 1 + clip) * advantage))
+            assert slope.item() == pytest.approx(0.0 if flat else -ratio * advantage)
+            step = 1e-6
+            ends = [clipped(new.detach() + s, batch([advantage], [-1.0]), clip=clip).item() for s in (step, -step)]
+            assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope.item(), abs=1e-6)
+
+
+def test_losses_are_per_token_and_of_the_same_shape() -> None:
+    advantages, old = torch.randn(3, 5).double(), torch.randn(3, 5).double()
+    made = Batch(advantages, old, torch.ones(3, 5, dtype=torch.bool))
+    for loss in (clipped, plain):
+        whole = loss(old - 0.1, made)
+        assert whole.shape == (3, 5)
+        one = loss((old - 0.1)[1:2, 2:3], Batch(advantages[1:2, 2:3], old[1:2, 2:3], made.mask_BT[1:2, 2:3]))
+        assert one.item() == whole[1, 2].item()

@@ -58,7 +58,7 @@ def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
     left = np.zeros(len(rows))
     for group in {r.group for r in rows if r.group is not None}:
         mine = np.array([r.group == group for r in rows])
-        if (n := int(mine.sum())) > 1:
+        if (n := int(mine.sum())) > 1 and np.ptp(values[mine]) > 0:  # equal numbers minus their mean may leave a rounding error
             left[mine] = (values[mine] - values[mine].mean()) * n / (n - 1)
     return _spread(rows, left, kl)
 

@@ -1,4 +1,5 @@
-"""Fakes and contract checks for those who extend comas: a scripted host, a tiny random model, `check_method`, `check_task`.
+"""Fakes and contract checks for those who extend comas: a scripted host, a tiny random model, and `check_method`,
+`check_task`, `check_host`.
 
 They ship in the package and need no test runner; a broken contract is an AssertionError that says which. Leaves out:
 anything that judges how good a method is.
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,20 +21,39 @@ from comas.agent import Member
 from comas.config import load_plugin, split_options
 from comas.play import Scene, payoffs, play_all, settle_all
 from comas.store import episode_record
-from comas.types import Episode, Method, Payoff, Question, Reply, Sampling, Task
+from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling, Task
 
-Script = Callable[[str, str, str, int], str | Reply]
-"""`script(agent's policy, role, prompt, seed)` -> what it says."""
+Said = str | Reply
+Script = Callable[[str, str, str, int], Said]
+"""`script(agent's policy, role, prompt, seed)` -> what it says. `check_method` needs one without a memory."""
+Table = Mapping[str, Said | Sequence[Said]]
+"""Role, or `policy/role`, -> what is said; of a list one reply per ask, the last one from then on."""
+
+
+def script_of(table: Table) -> Script:
+    """A script that reads from a table; a role that is not in it is an error."""
+    asked: dict[str, int] = {}
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> Said:
+        key = f"{policy}/{role}" if f"{policy}/{role}" in table else role
+        said = table[key]
+        if isinstance(said, str | Reply):
+            return said
+        asked[key] = asked.get(key, -1) + 1
+        return said[min(asked[key], len(said) - 1)]
+
+    return script
 
 
 class Scripted:
     """A host whose policies say what a function says; records every ask. Pays no attention to learning but its rules."""
 
-    def __init__(self, script: Script, name: str = "script", room: int | None = None) -> None:
-        self.script, self.name, self.room = script, name, room
+    def __init__(self, script: Script | Table, name: str = "script", room: int | None = None) -> None:
+        self.script, self.name, self.room = script if callable(script) else script_of(script), name, room
         self.asked: list[tuple[str, str, str, str, int]] = []
         """(turn, policy, role, prompt, seed) in the order of arrival."""
         self.buffer: dict[str, set[str]] = {}
+        self.versions: dict[str, int] = {}
         self.seconds: dict[str, float] = {"sampling": 0.0, "learning": 0.0}
 
     def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
@@ -48,22 +70,30 @@ class Scripted:
         if keep:
             self.buffer.setdefault(policy, set()).add(turn)
         said = self.script(policy, role, prompt, seed)
-        return said if isinstance(said, Reply) else Reply(said, True, 0, len(prompt.split()), len(said.split()) + 1, -1.0, 0.0)
+        if isinstance(said, Reply):
+            return said
+        return Reply(said, True, self.versions.get(policy, 0), len(prompt.split()), len(said.split()) + 1, -1.0, 0.0)
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Any:
-        """Checks the join and forgets the buffer."""
+        """Checks the join, counts a version and forgets the buffer."""
         for policy, paid in payoffs.items():
             for payoff in paid:
                 if payoff.turn not in self.buffer.get(policy, set()):
                     raise KeyError(f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was never said here")
         self.buffer.clear()
-        return {}, {}
+        learning = {policy: paid for policy, paid in payoffs.items() if paid}
+        for policy in learning:
+            self.versions[policy] = self.versions.get(policy, 0) + 1
+        told = {payoff.turn: (0.0, 0.0) for paid in learning.values() for payoff in paid}
+        return {policy: {"rows": float(len(paid))} for policy, paid in learning.items()}, told
 
     async def save(self, path: Path) -> None:
-        """Nothing to save."""
+        """The versions; there is nothing else."""
+        (path / "scripted.json").write_text(json.dumps(self.versions))
 
     async def load(self, path: Path) -> None:
-        """Nothing to load."""
+        """The inverse of `save`."""
+        self.versions = json.loads((path / "scripted.json").read_text())
 
     def close(self) -> None:
         """Nothing to close."""
@@ -74,18 +104,23 @@ def cut(text: str) -> Reply:
     return Reply(text, False, 0, 1, len(text.split()), -1.0, 0.0)
 
 
-def scripted_scene(
-    method: Method, task: Task, script: Script, *, agents: int = 4, seed: int = 0, options: Mapping[str, Any] | None = None,
-    room: int | None = None,
-) -> tuple[Scene, Scripted]:
-    """A team a0.. at one scripted host."""
+def scripted_team(script: Script | Table, agents: int = 4, room: int | None = None) -> tuple[list[Member], Scripted]:
+    """Members a0.. at one scripted host."""
     host = Scripted(script, room=room)
-    members = [Member(f"a{i}", host, f"a{i}") for i in range(agents)]
+    return [Member(f"a{i}", host, f"a{i}") for i in range(agents)], host
+
+
+def scripted_scene(
+    method: Method, task: Task, script: Script | Table, *, agents: int = 4, seed: int = 0,
+    options: Mapping[str, Any] | None = None, room: int | None = None,
+) -> tuple[Scene, Scripted]:
+    """A scripted team at its own game."""
+    members, host = scripted_team(script, agents, room)
     return Scene(method, task, members, seed, split_options(options or {}, method.play), keep=True), host
 
 
 def discuss(
-    method: Method, task: Task, script: Script, questions: Sequence[Question], *, samples: int = 1, **setting: Any
+    method: Method, task: Task, script: Script | Table, questions: Sequence[Question], *, samples: int = 1, **setting: Any
 ) -> list[Episode]:
     """Play and settle scripted discussions."""
     scene, _ = scripted_scene(method, task, script, **setting)
@@ -97,27 +132,37 @@ def discuss(
 def check_method(method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any) -> None:
     """The contract of a method: named turns, declared roles, finite pay, determinism, and no look at the labels."""
     episodes = discuss(method, task, script, questions, **setting)
+    _check_turns(method, episodes)
+    assert any(t.reward is not None for e in episodes for t in e.turns), "nothing was paid"
+    assert _records(discuss(method, task, script, questions, **setting)) == _records(episodes), "the same seed: another discussion"
+    reordered = discuss(method, task, script, list(reversed(questions)), **setting)
+    assert sorted(_records(reordered)) == sorted(_records(episodes)), "the order of questions changed a discussion"
+    scene, _ = scripted_scene(method, task, script, **{k: v for k, v in setting.items() if k != "samples"})
+    before = _records(episodes)
+    settle_all(scene, episodes, split_options(setting.get("options") or {}, method.settle))
+    assert _records(episodes) == before, "settling a recorded discussion again gave other rewards"
+    if not method.supervised:
+        poisoned = [dataclasses.replace(q, answer="poison", meta={}) for q in questions]
+        assert _records(discuss(method, task, script, poisoned, **setting)) == before, "answers leaked into the game"
+    paid = sum(len(p) for by_policy in payoffs(episodes, scene.members).values() for p in by_policy.values())
+    assert paid == sum(t.reward is not None for e in episodes for t in e.turns), "payoffs got lost"
+    for said in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):  # what models do say: it may cost, never raise
+        _check_turns(method, discuss(method, task, lambda *_, said=said: said, questions, **setting))
+
+
+def _check_turns(method: Method, episodes: Sequence[Episode]) -> None:
     turns = [t for e in episodes for t in e.turns]
     assert turns, "play asked nobody"
     assert len({t.id for t in turns}) == len(turns), "two turns have one id"
     for episode in episodes:
         assert episode.error is None, f"{episode.id} failed: {episode.error}"
         assert episode.answer is None or isinstance(episode.answer, str), "play returns a text or None"
+        said = {t.id for t in episode.turns}
+        assert all(t.about is None or t.about in said for t in episode.turns), "a turn is about one that was not said"
     for turn in turns:
         if turn.reward is not None:
             assert turn.role in method.paid, f"role {turn.role!r} is paid, but Method.paid is {method.paid}"
             assert abs(turn.reward) < float("inf"), f"turn {turn.id} is paid {turn.reward}"
-    assert any(t.reward is not None for t in turns), "nothing was paid"
-    again = discuss(method, task, script, questions, **setting)
-    assert _records(again) == _records(episodes), "the same seed gave another discussion"
-    reordered = discuss(method, task, script, list(reversed(questions)), **setting)
-    assert sorted(_records(reordered)) == sorted(_records(episodes)), "the order of questions changed a discussion"
-    if not method.supervised:
-        poisoned = [dataclasses.replace(q, answer="poison") for q in questions]
-        assert _records(discuss(method, task, script, poisoned, **setting)) == _records(episodes), "answers leaked into the game"
-    members = scripted_scene(method, task, script)[0].members
-    paid = sum(len(p) for by_policy in payoffs(episodes, members).values() for p in by_policy.values())
-    assert paid == sum(t.reward is not None for t in turns), "payoffs got lost"
 
 
 def _records(episodes: Sequence[Episode]) -> list[str]:
@@ -130,8 +175,19 @@ def _stable(record: dict[str, Any]) -> str:
     return json.dumps(record, sort_keys=True, ensure_ascii=False, indent=1)
 
 
+HOLES = {
+    "solution": {"question"}, "history": {"work"}, "history_bare": {"work"}, "evaluation": {"question", "work"},
+    "scoring": {"question", "work", "evaluation"}, "scoring_bare": {"question", "work"}, "verdict": {"question", "work"},
+    "verdict_bare": {"question", "work"},
+}
+"""Role -> holes that its wording must have; `question history work evaluation` are those that there are."""
+
+JUNK = ("", "no answer", "1" * 9999, "\x00<score>3</score>", "٣ + ² = Ⅷ", "\ud800", "{work} %s \\1", ";;;", "\n" * 50)
+"""What an extractor has to survive."""
+
+
 def check_task(task: Task, **options: Any) -> None:
-    """The contract of a task: disjoint splits, stable loading, and functions that survive any text."""
+    """The contract of a task: disjoint splits, stable loading, wording with its holes, functions that survive any text."""
     splits = {s: task.load(s, **options) for s in ("train", "validation", "test")}
     seen: set[str] = set()
     for name, questions in splits.items():
@@ -141,12 +197,64 @@ def check_task(task: Task, **options: Any) -> None:
         assert not seen & set(ids), f"split {name} shares questions with another split"
         seen |= set(ids)
         assert [q.id for q in task.load(name, limit=3, **options)] == ids[:3], "limit does not take the first"
+    check_wording(task)
     for question in splits["test"][:20]:
-        for text in ("", "no answer", "1" * 400, "\x00<score>3</score>", question.prompt, question.answer or ""):
+        for text in (*JUNK, question.prompt, question.answer or ""):
             found = task.extract(question, text)
             assert found is None or (isinstance(found, str) and task.same(found, found)), f"extract({text!r}) gave {found!r}"
+            bare = dataclasses.replace(question, answer=None, meta={})  # what label-free games see
+            assert task.extract(bare, text) == found, f"extract({text!r}) looks at the answer or at meta"
             assert task.verify(question, text) in ("right", "wrong", "failed"), "verify says right, wrong or failed"
-            assert isinstance(task.shown(question, text), str), "shown gives a text"
+            assert isinstance(task.shown(bare, text), str), "shown gives a text"
+        assert task.verify(question, "") != "right", "an empty reply is right"
+
+
+def check_wording(task: Task) -> None:
+    """Every template has the holes that its role needs, and none that nobody fills."""
+    known = {"question", "history", "work", "evaluation"}
+    for role, template in task.wording.items():
+        holes = set(re.findall(r"\{(\w+)\}", template))
+        assert holes <= known, f"wording {role!r} has holes that nobody fills: {sorted(holes - known)}"
+        missing = HOLES.get(role, set()) - holes
+        assert not missing, f"wording {role!r} lacks {sorted(missing)}"
+
+
+async def check_host(host: Host, policy: str, method: Method) -> None:
+    """The contract of a host that learns: it keeps what it is told to, joins, forgets, counts versions, saves and loads."""
+    messages, sampling = [{"role": "user", "content": "1 2 4 5 -> 7"}], Sampling(max_tokens=8)
+
+    async def ask(turn: str, keep: bool = True, seed: int = 7) -> Reply:
+        return await host.ask(turn, policy, messages, sampling, seed, keep, "solution")
+
+    async def refused(*turns: str) -> bool:
+        try:
+            await host.learn({policy: [Payoff(t, 1.0) for t in turns]}, method)
+        except KeyError:
+            return True
+        return False
+
+    assert host.fits(policy, messages, sampling), "a short prompt does not fit"
+    first, second = await asyncio.gather(ask("t1"), ask("t2"))
+    assert first.text == second.text, "the same seed gave another text"
+    assert 0 < first.tokens <= sampling.max_tokens, f"{first.tokens} tokens of at most {sampling.max_tokens}"
+    assert first.prompt_tokens > 0, "a prompt without tokens"
+    assert first.logprob <= 0, f"a log-probability of {first.logprob}"
+    await ask("t3", keep=False)
+    assert await refused("nobody said this"), "an unknown turn id was paid for"
+    assert await refused("t3"), "a turn was kept although keep was False"
+    stats, told = await host.learn({policy: [Payoff("t1", 1.0, "g"), Payoff("t2", 0.0, "g")]}, method)
+    assert set(stats) == {policy}, f"statistics of {sorted(stats)}"
+    assert set(told) == {"t1", "t2"}, f"told of {sorted(told)}"
+    assert await refused("t1"), "a turn was kept after learning"
+    learnt = await ask("t4", keep=False)
+    assert learnt.version == first.version + 1, f"version {learnt.version} after one step from {first.version}"
+    with tempfile.TemporaryDirectory() as folder:
+        await host.save(Path(folder))
+        await ask("t5")
+        await host.learn({policy: [Payoff("t5", 1.0)]}, method)
+        await host.load(Path(folder))
+    again = await ask("t6", keep=False)
+    assert (again.text, again.version, again.logprob) == (learnt.text, learnt.version, learnt.logprob), "loaded: not what was saved"
 
 
 def tiny_model(folder: Path, seed: int = 0) -> Path:

@@ -186,8 +186,13 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
 
 def resolve_base(base: str) -> str:
     """A shipped seed model's folder, an existing folder, or the hub name as it is."""
-    shipped = Path(__file__).parent.parent / "seed" / "models" / base
-    return str(shipped) if base.startswith("seed") and shipped.is_dir() else base
+    models = Path(__file__).parent.parent / "seed" / "models"
+    if not base.startswith("seed") or "/" in base or Path(base).is_dir():
+        return base
+    known = sorted(p.parent.name for p in models.glob("*/config.json"))
+    if base not in known:  # the hub has none of these: do not go and ask
+        raise UserMistake(f"base {base!r} cannot be loaded: no such folder, and the shipped models are {', '.join(known)}")
+    return str(models / base)
 
 
 def context_of(model: Any, limit: int | None) -> int:

@@ -30,7 +30,7 @@ WORDING = {
 }
 Judged = tuple[Turn | None, Turn]  # evaluation, scoring
 _SCORE = re.compile(r"<\s*score\s*>\s*([123])\s*<\s*/\s*score\s*>\s*\Z")
-_TAG = re.compile(r"<\s*/?\s*score\b")
+_TAG = re.compile(r"<\s*/?\s*score\b", re.IGNORECASE)
 
 
 def read_score(turn: Turn) -> int | None:
