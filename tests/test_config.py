@@ -28,8 +28,11 @@ def resolved(*pairs: str) -> Config:
     ("agents.a0.temprature=1.0", "unknown key agents.a0.temprature: did you mean temperature?"),
     ("method=ttlr", "method 'ttlr': did you mean ttrl?"), ("task=gsm8", "task 'gsm8': did you mean gsm8k?"),
     ("zzzzzz=1", "unknown key zzzzzz: one of agents, "), ("loss.zzz=1", "unknown key loss.zzz: one of clip"),
-    ("options.rounds=1.5", "options.rounds = 1.5: expected int, such as 1"), ("options.rounds=true", "expected int"),
-    ("options.avoid_self=1", "expected bool, such as True"), ("credit.normalise=1", "expected str"),
+    ("options.rounds=1.5", "options.rounds = 1.5: Input should be a valid integer"), ("options.rounds=true", "valid integer"),
+    ("options.rounds=0", "greater than or equal to 1"),
+    ("kl.solution=nan", "finite"), ("kl.solution=-1", "greater than or equal to 0"), ("temperature=inf", "finite"),
+    ("task_options.count=abc", "valid integer"), ("loss.clip=nan", "loss.clip = nan"), ("loss.clip=0", "greater than 0"),
+    ("options.avoid_self=1", "valid boolean"), ("credit.normalise=1", "credit.normalise = 1: Input should be 'role' or 'all'"),
     ("lr=0", "lr = 0: Input should be greater than 0"), ("kl.solution=much", "kl.solution = 'much'"),
     ("temperature=0", "temperature = 0"),
     ("room.solution=many", "room.solution = 'many'"), ("hosts.home.engine=fast", "hosts.home.engine = 'fast'"),
@@ -112,6 +115,13 @@ def test_the_embedded_recipe_is_for_the_seed_models_only() -> None:
         assert resolved(f"hosts.home.base={base}", "hosts.home.lr=1e-6").lr is None
     with pytest.raises(UserMistake, match="org/model"):
         resolved("agents.x.base=org/model", "agents.y.base=seed")
+    mixed = ("hosts.small.base=seed", "hosts.big.base=org/model")
+    with pytest.raises(UserMistake, match=r"set lr, or hosts\.big\.lr"):
+        resolved(*mixed)
+    assert (config := resolved(*mixed, "hosts.big.lr=1e-6")).lr == SEED_RECIPE["lr"]
+    assert config.hosts["big"].lr == 1e-6
+    both = resolved(*mixed, "task=gsm8k", "data=questions.jsonl")
+    assert (both.lr, both.hosts["small"].lr, both.hosts["big"].lr) == (None, SEED_RECIPE["lr"], 1e-6)
     assert resolved("agents.judge.base=org/model", "agents.judge.frozen=true", "agents.y.base=seed").lr == SEED_RECIPE["lr"]
 
 
@@ -163,11 +173,3 @@ def test_tables_are_bound_to_the_functions_that_use_them() -> None:
     assert method.loss.keywords == {"clip": 0.3}  # type: ignore[attr-defined]
     assert (method.epochs, method.minibatches) == (3, 2)
     assert resolved("loss.clip=1").loss == {"clip": 1}  # a whole number where a fraction is expected
-
-
-def test_a_value_that_only_the_credit_knows_to_be_wrong_is_a_users_mistake() -> None:
-    import comas
-
-    with pytest.raises(UserMistake, match=r"credit\.normalise is 'some': 'role' or 'all'"):
-        resolve(read(None, ["credit.normalise=some"]))[1].advantage([], {})
-    assert issubclass(comas.UserMistake, ValueError)

@@ -74,7 +74,7 @@ def test_the_core_points_one_way() -> None:
     order = ["types", "agent", "play", "evaluate", "train", "cli"]
     for name in ("types", "agent", "credit", "losses", "wording", "stats"):
         top = {m.split(".")[0] for m in imports(TREES[SOURCE / f"{name}.py"], lazy=True)} - {"comas"}
-        assert top <= set(sys.stdlib_module_names) | {"numpy", "scipy"}, name
+        assert top <= set(sys.stdlib_module_names) | {"numpy", "scipy", "annotated_types"}, name
     for name in ("credit", "losses"):
         assert {m for m in imports(TREES[SOURCE / f"{name}.py"], lazy=True) if m.startswith("comas.")} <= {"comas.types"}
     for i, name in enumerate(order):

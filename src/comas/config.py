@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import to_json
 
 from comas.types import Method, Task, UserMistake
 
@@ -27,7 +28,7 @@ SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=True)
+    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class HostConfig(_Table):
@@ -104,7 +105,7 @@ class Config(_Table):
     options: dict[str, Any] = {}
     credit: dict[str, Any] = {}
     loss: dict[str, Any] = {}
-    kl: dict[str, float] | None = None
+    kl: dict[str, Annotated[float, Field(ge=0)]] | None = None
     """Role -> beta; None is the method's own."""
     task_options: dict[str, Any] = {}
     hosts: dict[str, HostConfig] = {"home": HostConfig.model_validate({})}
@@ -228,15 +229,15 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
         for key, value in method.presets[name].items():
             if isinstance(value, Mapping) and key != "kl":
                 data[key] = {**value, **data[key]}
-            elif data[key] is None:
+            elif key not in config.model_fields_set or data[key] is None:
                 data[key] = value
     for key, attribute in (("kl", "kl"), ("epochs", "epochs"), ("minibatches", "minibatches"), ("samples", "samples")):
         data[key] = data[key] if data[key] is not None else getattr(method, attribute)
     data["kl"], data["questions"] = dict(data["kl"]), data["questions"] or 64
-    data["options"] = _fill("options", data["options"], {**keywords(method.settle), **keywords(method.play)})
-    data["credit"] = _fill("credit", data["credit"], keywords(method.advantage))
-    data["loss"] = _fill("loss", data["loss"], keywords(method.loss))
-    data["task_options"] = _fill("task_options", data["task_options"], keywords(task.load))
+    data["options"] = _fill("options", data["options"], method.settle, method.play)
+    data["credit"] = _fill("credit", data["credit"], method.advantage)
+    data["loss"] = _fill("loss", data["loss"], method.loss)
+    data["task_options"] = _fill("task_options", data["task_options"], task.load)
     _recipe(data, config, task)
     method = replace(
         method, advantage=partial(method.advantage, **data["credit"]), loss=partial(method.loss, **data["loss"]), kl=data["kl"],
@@ -245,37 +246,66 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     return Config.model_validate(data), method, task
 
 
-def _fill(table: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _fill(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
+    """What is given, checked against the annotations of these functions' keywords, and their defaults for the rest."""
+    known = {key: value for function in functions for key, value in keywords(function).items()}
+    hints = {key: value for function in functions for key, value in _hints(function).items()}
+    filled = dict(known)
     for key, value in given.items():
         if key not in known:
             raise UserMistake(f"unknown key {table}.{key}: {_nearest(key, known)}")
-        default = known[key]
-        number = isinstance(default, float) and type(value) is int
-        if default is not None and default is not inspect.Parameter.empty and type(value) is not type(default) and not number:
-            raise UserMistake(f"{table}.{key} = {value!r}: expected {type(default).__name__}, such as {default!r}")
-    filled = {**known, **given}
+        try:  # as JSON: a list from TOML is a tuple where one is asked for, but text is never a number
+            filled[key] = TypeAdapter(hints.get(key, Any)).validate_json(to_json(value, inf_nan_mode="strings"), strict=True)
+        except ValidationError as error:
+            raise UserMistake(f"{table}.{key} = {value!r}: {error.errors()[0]['msg']}") from error
     if missing := [key for key, value in filled.items() if value is inspect.Parameter.empty]:
         raise UserMistake(f"{table}.{missing[0]} has no default: set it")
     return filled
 
 
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    function = function.func if isinstance(function, partial) else function
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:  # imported for the type checker only
+        raise UserMistake(f"{function.__name__}: the annotation of an option cannot be read, {error}") from error
+
+
 def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
-    """Learning rate and optimizer settings from a recipe that was made for these bases, or an error."""
-    bases = {a.base or config.hosts[a.host].base for a in config.agents.values() if not a.frozen}
-    foreign = sorted(b for b in bases if not is_seed(b))
-    recipe = dict(task.recipe) if foreign else dict(SEED_RECIPE)
-    for key in ("lr", "betas", "weight_decay", "grad_norm"):
-        if data[key] is None:
-            data[key] = recipe.get(key, SEED_RECIPE[key] if key != "lr" else None)
-    if data["lr"] is None and any(h["lr"] is None for h in data["hosts"].values()):
-        raise UserMistake(
-            f"base {foreign[0]!r} has no recipe for task {task.name}: set lr (full models of a few billion parameters: about 1e-6)"
-        )
+    """Learning rates and optimizer settings from recipes that were made for these bases, or an error."""
+    rates: dict[str, Any] = {}
+    recipe = dict(SEED_RECIPE)
+    for name, host in data["hosts"].items():
+        bases = {a.base or host["base"] for a in config.agents.values() if a.host == name and not a.frozen}
+        if foreign := sorted(b for b in bases if not is_seed(b)):
+            recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
+        rate = task.recipe.get("lr") if foreign else SEED_RECIPE["lr"]
+        if bases and host["lr"] is None and data["lr"] is None:
+            if rate is None:
+                raise UserMistake(
+                    f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or hosts.{name}.lr (full models of a few "
+                    "billion parameters: about 1e-6)"
+                )
+            rates[name] = rate
+    if len(set(rates.values())) == 1:
+        data["lr"] = next(iter(rates.values()))
+    for name, rate in rates.items():
+        data["hosts"][name]["lr"] = None if data["lr"] else rate
+    for key in ("betas", "weight_decay", "grad_norm"):
+        data[key] = data[key] if data[key] is not None else recipe[key]
 
 
 def is_seed(base: str) -> bool:
-    """Whether the embedded recipe was made for this base."""
-    return base.startswith("seed") and "/" not in base
+    """Whether this is a shipped model, for which the embedded recipe was made."""
+    shipped = seed_models()
+    if base not in shipped and base.startswith("seed") and "/" not in base and not Path(base).is_dir():
+        raise UserMistake(f"base {base!r} cannot be loaded: no such folder, and the shipped models are {', '.join(shipped)}")
+    return base in shipped
+
+
+def seed_models() -> dict[str, Path]:
+    """Name -> folder of the models that are shipped with comas."""
+    return {p.parent.name: p.parent for p in sorted((Path(__file__).parent / "seed" / "models").glob("*/config.json"))}
 
 
 def split_options(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

@@ -7,10 +7,11 @@ the row's mask. Leaves out: baselines across agents (the settlement's) and the d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
-from comas.types import Row, UserMistake
+from comas.types import Count, Row, UserMistake
 
 EPS = 1e-8
 
@@ -25,7 +26,9 @@ def kl_to_go(row: Row, beta: float) -> np.ndarray:
     return np.where(row.mask_T, beta * ratio_T[::-1].cumsum()[::-1], 0.0)
 
 
-def reinforce_pp(rows: Sequence[Row], kl: Mapping[str, float], *, normalise: str = "role", min_rows: int = 2) -> list[np.ndarray]:
+def reinforce_pp(
+    rows: Sequence[Row], kl: Mapping[str, float], *, normalise: Literal["role", "all"] = "role", min_rows: Count = 2
+) -> list[np.ndarray]:
     """REINFORCE++ without a critic.
 
     `normalise = "all"` is the paper's form (CoMAS eq. 9 to 11): A_t = r - beta * KL-to-go, then minus mean and divided by

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from comas.config import Config
+from comas.config import Config, seed_models
 from comas.hosts.local import resolve_base
 from comas.types import Method, Task
 
@@ -71,8 +71,7 @@ def examine() -> dict[str, Any]:
     found["cpus"] = f"{allowed} of {os.cpu_count()} usable; torch will use as many threads"
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     found["gpus"] = ", ".join(gpus) if gpus else "none: everything runs on the CPU"
-    models = Path(__file__).parent / "seed" / "models"
-    found["seed models"] = ", ".join(sorted(p.name for p in models.iterdir() if (p / "config.json").exists()))
+    found["seed models"] = ", ".join(seed_models())
     found["device = auto"] = "cuda" if gpus else "cpu"
     return found
 

@@ -7,7 +7,9 @@ the whole optimizer step. Leaves out: reduction, KL (it is part of the advantage
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Gt
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Batch:
     mask_BT: Any
 
 
-def clipped(logprobs_BT: Any, batch: Batch, *, clip: float = 0.2) -> Any:
+def clipped(logprobs_BT: Any, batch: Batch, *, clip: Annotated[float, Gt(0)] = 0.2) -> Any:
     """PPO's clipped objective as a loss (arXiv 1707.06347 eq. 7; CoMAS eq. 11): -min(rho A, clamp(rho, 1-c, 1+c) A)."""
     ratio_BT = (logprobs_BT - batch.old_logprobs_BT).exp()
     inside_BT = ratio_BT.clamp(1 - clip, 1 + clip) * batch.advantages_BT

@@ -6,12 +6,19 @@ Leaves out: anything that runs.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
+from annotated_types import Ge
+
+Count = Annotated[int, Ge(1)]
+"""For options of methods and tasks: the annotation of a keyword is what its value is checked against."""
+Whole = Annotated[int, Ge(0)]
+"""The same, from 0."""
 
 Verdict = Literal["right", "wrong", "failed"]
 """`failed`: the checker itself broke down; never counted as wrong."""
@@ -41,6 +48,11 @@ class Question:
     """Whatever the task's own functions need."""
 
 
+def whole(question: Question, text: str) -> str:
+    """The text as it is: what a task shows to peers unless it says otherwise."""
+    return text
+
+
 @dataclass(frozen=True)
 class Task:
     """A family of questions: importable functions in one record. Label-free methods never reach `verify` or `answer`."""
@@ -52,9 +64,9 @@ class Task:
     """Whether a text answers a question rightly: for reports and supervised methods."""
     extract: Callable[[Question, str], str | None]
     """The canonical answer in a text, or None where none can be read."""
-    shown: Callable[[Question, str], str] = lambda question, text: text
+    shown: Callable[[Question, str], str] = whole
     """What peers see of a piece of work."""
-    same: Callable[[str, str], bool] = lambda a, b: a == b
+    same: Callable[[str, str], bool] = operator.eq
     """Whether two canonical answers are the same answer."""
     wording: Mapping[str, str] = field(default_factory=dict)
     """Templates per role that replace the method's own; never its flow."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from comas.config import is_seed, seed_models
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.types import Engine, Generation, Learner, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
@@ -186,13 +187,7 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
 
 def resolve_base(base: str) -> str:
     """A shipped seed model's folder, an existing folder, or the hub name as it is."""
-    models = Path(__file__).parent.parent / "seed" / "models"
-    if not base.startswith("seed") or "/" in base or Path(base).is_dir():
-        return base
-    known = sorted(p.parent.name for p in models.glob("*/config.json"))
-    if base not in known:  # the hub has none of these: do not go and ask
-        raise UserMistake(f"base {base!r} cannot be loaded: no such folder, and the shipped models are {', '.join(known)}")
-    return str(models / base)
+    return str(seed_models()[base]) if is_seed(base) else base
 
 
 def context_of(model: Any, limit: int | None) -> int:

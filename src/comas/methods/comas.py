@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from comas.agent import Agent
 from comas.credit import reinforce_pp
 from comas.losses import clipped
-from comas.types import Episode, Method, Question, Task, Turn
+from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
 from comas.wording import defuse, words
 
 SCALE = "How good is the solution? 3: right; 2: right, with minor flaws; 1: fatally wrong. End with <score>N</score>."
@@ -40,8 +40,8 @@ def read_score(turn: Turn) -> int | None:
 
 
 async def play(
-    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, rounds: int = 1, evaluations: int = 1,
-    kappa: int = 2, references: int = 1, avoid_self: bool = True, format_check: bool = True, evaluate: bool = True,
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, rounds: Count = 1, evaluations: Count = 1,
+    kappa: Whole = 2, references: Whole = 1, avoid_self: bool = True, format_check: bool = True, evaluate: bool = True,
 ) -> str | None:
     """`rounds` solutions in turn, each seeing the last `kappa` rounds and up to `references` criticisms of each."""
     past: list[tuple[Turn, list[Judged]]] = []

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from comas.agent import Agent
 from comas.credit import grpo
 from comas.losses import clipped
-from comas.types import Episode, Method, Question, Task
+from comas.types import Count, Episode, Method, Question, Task
 from comas.wording import words
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
-async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: int = 8) -> str | None:
+async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8) -> str | None:
     """`votes` independent solutions by one agent, drawn uniformly; the answer is the first of them."""
     agent = rng.choice([a for a in agents if a.takes("solution")])
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from comas.agent import Agent
 from comas.credit import grpo
 from comas.losses import clipped
-from comas.types import Episode, Method, Question, Task, Turn
+from comas.types import Count, Episode, Method, Question, Task, Turn
 from comas.wording import words
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
-async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: int = 16) -> str | None:
+async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 16) -> str | None:
     """`votes` independent solutions by agents drawn in turn from a shuffled team; the answer is a majority solution."""
     able = [a for a in agents if a.takes("solution")]
     rng.shuffle(able)

@@ -19,7 +19,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from comas.types import Question, Task, UserMistake, Verdict
+from comas.types import Count, Question, Task, UserMistake, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.30, "validation": 0.10, "test": 0.20}
 """Share of the number sets in each split, in the order in which the hash is cut."""
@@ -74,8 +74,8 @@ def load(
     seed: int = 0,
     *,
     form: str = "three",
-    largest: int = 15,
-    count: int | None = None,
+    largest: Count = 15,
+    count: Count | None = None,
 ) -> list[Question]:
     """All questions of a split in an order drawn by `seed`, at most `limit`.
 
