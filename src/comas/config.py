@@ -239,6 +239,7 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     data["loss"] = _fill("loss", data["loss"], method.loss)
     data["task_options"] = _fill("task_options", data["task_options"], task.load)
     _recipe(data, config, task)
+    _absolute(data)
     method = replace(
         method, advantage=partial(method.advantage, **data["credit"]), loss=partial(method.loss, **data["loss"]), kl=data["kl"],
         epochs=data["epochs"], minibatches=data["minibatches"],
@@ -293,6 +294,18 @@ def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
         data["hosts"][name]["lr"] = None if data["lr"] else rate
     for key in ("betas", "weight_decay", "grad_norm"):
         data[key] = data[key] if data[key] is not None else recipe[key]
+
+
+def _absolute(data: dict[str, Any]) -> None:
+    """What is found by its place is still found when a run goes on from another folder."""
+    for key in ("method", "task"):
+        if data[key].endswith(".py"):
+            data[key] = str(Path(data[key]).resolve())
+    if data["data"] is not None and Path(data["data"]).exists():  # a task may take something else than a path
+        data["data"] = str(Path(data["data"]).resolve())
+    for table in (*data["hosts"].values(), *data["agents"].values()):
+        if table["base"] is not None and not is_seed(table["base"]) and Path(table["base"]).is_dir():
+            table["base"] = str(Path(table["base"]).resolve())
 
 
 def is_seed(base: str) -> bool:

@@ -17,7 +17,7 @@ import hashlib
 import itertools
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
@@ -154,6 +154,11 @@ def verify(question: Question, text: str) -> Verdict:
     if question.kind == "two" and (_last_line(text) or "").split(" = ")[-1] != str(sum(chosen)):
         return "wrong"
     return "right"
+
+
+def verify_many(pairs: Iterable[tuple[Question, str]]) -> list[Verdict]:
+    """`verify` of each pair; no pool: a sum is checked faster than it is sent."""
+    return [verify(question, text) for question, text in pairs]
 
 
 task = Task(
