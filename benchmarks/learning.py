@@ -46,8 +46,8 @@ SETUPS: dict[str, list[list[str]]] = {
     "KL 0": [["kl={}", "tokens=500000"]],
     "one normalisation": [["credit.normalise=all", "tokens=500000"]],
     "judged by peers": [[*_TEAM, "tokens=500000"]],
-    "judged by themselves": [[_TEAM[i], "questions=16", "tokens=125000"] for i in range(len(BASES))],
-    "two": [["task_options.form=two", "hosts.home.base=seed-two", "tokens=360000", "questions=32", "lr=3e-4"]],
+    "judged by themselves": [[_TEAM[i], "questions=32", "tokens=125000"] for i in range(len(BASES))],
+    "two": [["task_options.form=two", "hosts.home.base=seed-two", "tokens=360000", "questions=64"]],
 }
 """Name -> the key=value lists of its runs: one, or one per agent where agents train apart and share the budget."""
 

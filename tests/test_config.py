@@ -80,7 +80,7 @@ def test_every_default_is_written_out() -> None:
     assert config.credit == {"normalise": "role", "min_rows": 2}
     assert config.loss == {"clip": 0.2}
     assert config.kl == comas.KL
-    assert (config.preset, config.questions, config.samples, config.epochs, config.minibatches) == ("stable", 64, 1, 1, 1)
+    assert (config.preset, config.questions, config.samples, config.epochs, config.minibatches) == ("stable", 128, 1, 1, 1)
     assert {k: getattr(config, k) for k in SEED_RECIPE} == SEED_RECIPE
     assert tomllib.loads(tomli_w.dumps(without_none(config.model_dump())))["options"]["rounds"] == 1
 

@@ -51,7 +51,7 @@ def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_presets_and_overrides() -> None:
     stable, paper = (resolve(read(None, [f"preset={p}"]))[0] for p in ("stable", "paper"))
-    assert stable.kl == {"solution": 0.02, "evaluation": 0.5, "scoring": 0.5}
+    assert stable.kl == {"solution": 0.1, "evaluation": 0.5, "scoring": 0.5}
     assert paper.kl == {}
     assert paper.credit["normalise"] == "all"
     assert not paper.options["avoid_self"]
@@ -81,7 +81,7 @@ def test_dry_run_writes_nothing(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert run(["train", "--dry-run", "--json", "steps=10"], monkeypatch) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["config"]["options"]["rounds"] == 1
-    assert said["estimate"]["generated tokens, at most"] == 10 * 64 * 3 * 64
+    assert said["estimate"]["generated tokens, at most"] == 10 * 128 * 3 * 64
     assert said["estimate"]["parameters of all policies"] == 4 * (parameters("seed") or 0) > 900_000
     assert run(["train", "--dry-run"], monkeypatch) == 0
     assert "rounds = 1" in capsys.readouterr().out

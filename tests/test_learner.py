@@ -77,16 +77,36 @@ def test_policies_learn_apart_whatever_the_threads() -> None:
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-def test_a_gradient_that_is_not_finite_stops_one_policy_and_touches_no_other() -> None:
+def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_other_policy(tmp_path: Path) -> None:
     good, bad = llama(0), llama(1)
     learner = FullLearner({"good": good, "bad": bad}, Recipe(1e-3), METHOD, 0)
+    learner.step({"bad": rows()}, METHOD)
+    before = [p.clone() for p in bad.parameters()], [m.clone() for m in _moments(learner, "bad")]
+    broken = rows()
+    broken[0].turn = "broken"
+    stats = learner.step({"good": rows(), "bad": broken}, replace(METHOD, advantage=_breaking))
+    assert (stats["bad"]["skipped"], stats["bad"]["updates"], stats["good"]["skipped"], stats["good"]["updates"]) == (1, 0, 0, 1)
+    assert "loss" not in stats["bad"]
+    assert all(map(np.isfinite, [*stats["bad"].values(), *stats["good"].values()]))
+    after = list(bad.parameters()), _moments(learner, "bad")
+    assert all(torch.equal(a, b) for x, y in zip(before, after, strict=True) for a, b in zip(x, y, strict=True))
+    alone = FullLearner({"good": llama(0)}, Recipe(1e-3), METHOD, 0)
+    alone.step({"good": rows()}, METHOD)
+    assert all(torch.equal(a, b) for a, b in zip(good.parameters(), alone.models["good"].parameters(), strict=True))
+    assert learner.step({"bad": rows()}, METHOD)["bad"]["updates"] == 1
     with torch.no_grad():
         bad.model.norm.weight[0] = float("nan")
-    before = [p.clone() for p in bad.parameters()]
-    with pytest.raises(FloatingPointError, match="bad"):
-        learner.step({"good": rows(), "bad": rows()}, METHOD)
-    assert all(torch.isfinite(p).all() for p in good.parameters())
-    assert all(torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(before, bad.parameters(), strict=True))
+    assert learner.step({"bad": rows()}, METHOD)["bad"]["skipped"] == 1
+    with pytest.raises(FloatingPointError, match=r"policy bad: weights model\.norm\.weight are not finite"):
+        learner.save(tmp_path)
+
+
+def _breaking(rows: list[Row], kl: dict[str, float]) -> list[np.ndarray]:
+    return [a + np.inf if r.turn == "broken" else a for r, a in zip(rows, METHOD.advantage(rows, kl), strict=True)]
+
+
+def _moments(learner: FullLearner, policy: str) -> list[torch.Tensor]:
+    return [v for s in learner.optimizers[policy].state.values() for v in s.values()]
 
 
 def test_several_epochs_and_minibatches_take_that_many_optimizer_steps() -> None:

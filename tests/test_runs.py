@@ -97,17 +97,6 @@ def test_a_token_budget_ends_a_run_and_its_checkpoint_is_there(untaught: Path, t
     assert run.marker()["step"] == len(metrics)
 
 
-def test_checkpoints_kept_are_the_last_two_and_the_best(tmp_path: Path) -> None:
-    run = Run.create({"method": "comas"}, str(tmp_path / "r"))
-    for step in (0, 2, 4, 6, 8):
-        (run.checkpoint(step) / "weights").write_text("x")
-        run.commit(step, best=2 if step >= 2 else None)
-    assert sorted(run.steps_kept()) == [2, 6, 8]
-    assert run.marker() == {"step": 8, "metrics_bytes": 0, "best": 2}
-    with pytest.raises(UserMistake, match="resume"):
-        Run.create({"method": "comas"}, str(tmp_path / "r"))
-
-
 def test_loaded_teams_discuss_alike(whole: Run) -> None:
     team = comas.load(whole.path)
     texts = [[t.text for t in team.discuss("8 3 5 1 -> 16", seed=s).turns] for s in (1, 1, 2)]

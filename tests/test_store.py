@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ def run(tmp_path: Path) -> Run:
 
 def step(run: Run, number: int, text: str = "hi") -> None:
     episode = Episode(f"{number}/q/0", Q, [Turn("t", "a", "h/a", "solution", "p", text, True, 0, reward=1.0)], text)
-    run.write_step(number, {"tokens": number, "text": text}, [episode])
+    run.write_step({"step": number, "tokens": number, "text": text}, [episode])
 
 
 def checkpoint(run: Run, number: int, best: int | None = None) -> None:
-    folder = run.checkpoint(number) / "a0"
+    folder = run.checkpoint() / "a0"
     folder.mkdir()
     (folder / "weights").write_text(str(number))
     run.commit(number, best)
@@ -78,26 +79,30 @@ def test_a_rewind_drops_what_lies_beyond_the_marker_and_nothing_else(run: Run) -
     kept = {p.relative_to(run.path): p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
     for number in (3, 4):
         step(run, number)
-    checkpoint_folder = run.checkpoint(5)
+    checkpoint_folder = run.checkpoint()
     (checkpoint_folder / "half").write_text("written")
     with (run.path / "metrics.jsonl").open("a") as log:
         log.write('{"step": 5, "tok')  # killed in the middle of a line
-    assert Run.open(run.path).rewind() == 3
+    assert Run.open(run.path).rewind() == (3, [])
     assert {p.relative_to(run.path): p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == kept
     assert not checkpoint_folder.exists()
     assert [m["step"] for m in run.metrics()] == [0, 1, 2]
-    assert Run.open(run.path).rewind() == 3
+    assert run.rewind() == (3, [])
     step(run, 3, "again")
     checkpoint(run, 4)
     assert [m["text"] for m in run.metrics()] == ["hi", "hi", "hi", "again"]
-    assert run.rewind() == 4
+    assert run.rewind() == (4, [])
 
 
-def test_a_run_that_was_never_committed_cannot_be_rewound(run: Run) -> None:
+def test_a_run_that_was_never_committed_begins_again(run: Run) -> None:
     step(run, 0)
-    for ask in (run.marker, run.rewind):
-        with pytest.raises(UserMistake, match="before its first checkpoint"):
-            ask()
+    (run.checkpoint() / "half").write_text("written")
+    assert run.marker() is None
+    with pytest.raises(UserMistake, match="before its first checkpoint: go on with `comas resume"):
+        run.intact()
+    assert run.rewind() == (0, [])
+    assert not list(run.metrics())
+    assert not list((run.path / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize(("best", "kept"), [
@@ -122,19 +127,19 @@ def test_a_commit_that_is_cut_short_leaves_the_old_marker_and_its_checkpoint(run
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(KeyboardInterrupt):
         checkpoint(run, 4)
     monkeypatch.undo()
     again = Run.open(run.path)
-    assert again.rewind() == 3
+    assert again.rewind() == (3, [])
     assert sorted(again.steps_kept()) == [2, 3]
     assert [m["step"] for m in again.metrics()] == [0, 1, 2]
 
 
 def test_a_checkpoint_begins_empty(run: Run) -> None:
-    checkpoint(run, 1)
-    assert not list(run.checkpoint(1).iterdir())
+    (run.checkpoint() / "half").write_text("written")
+    assert not list(run.checkpoint().iterdir())
 
 
 def test_folders_that_are_taken_missing_or_impossible(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,11 @@ class Agent:
         messages, dropped = self._fit(prompt, history, sampling, turn_id)
         began = time.monotonic()
         seed = derive_seed(table.seed, turn_id)
-        reply = await member.host.ask(turn_id, member.policy, messages, sampling, seed, table.keep and not member.frozen, role)
+        keep = table.keep and not member.frozen
+        try:
+            reply = await member.host.ask(turn_id, member.policy, messages, sampling, seed, keep, role)
+        except HostFailure as error:
+            raise HostFailure(f"host {member.host.name}, turn {turn_id}: {error}") from error
         turn = Turn(
             id=turn_id, agent=member.name, policy=member.address, role=role, prompt=messages[-1]["content"], text=reply.text,
             finished=reply.finished, version=reply.version, about=about.id if about else None, tokens=reply.tokens,

@@ -123,13 +123,12 @@ def resume(
 def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
     from rich.console import Console
 
-    from comas.live import Display, Lines
+    from comas.live import Display, Lines, Quiet
     from comas.team import run_sync
-    from comas.train import Watch
 
     console = Console()
     live = console.is_terminal and not console.is_dumb_terminal
-    watch = Watch() if as_json else Display(console) if live else Lines(console)
+    watch = Quiet(Console(stderr=True)) if as_json else Display(console) if live else Lines(console)
     try:
         with watch if isinstance(watch, Display) else nullcontext():
             result = run_sync(work(watch))
@@ -147,8 +146,6 @@ def _stopped(watch: Watch) -> str:
     if watch.path is None:
         return "stopped before the run began"
     folder = shlex.quote(str(watch.path))
-    if not (watch.path / "commit.json").exists():
-        return f"stopped before the first checkpoint: nothing to go on from; delete {folder} and start again with: comas train"
     return f"stopped; go on with: comas resume {folder}"
 
 

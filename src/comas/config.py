@@ -71,13 +71,13 @@ class Config(_Table):
     task: str = "pick"
     data: str | None = None
     """A file of questions, where the task reads one."""
-    steps: int = Field(380, ge=0)
+    steps: int = Field(180, ge=0)
     tokens: int | None = Field(None, ge=1)
     """Stop after the step in which this many tokens have been generated, if that comes before `steps`."""
     seed: int = Field(0, ge=0)
     out: str | None = None
     questions: int | None = Field(None, ge=1)
-    """Per step; None is the preset's number, or 64."""
+    """Per step; None is the preset's number, or 128."""
     samples: int | None = Field(None, ge=1)
     """Discussions per question; None is the method's own number."""
     temperature: float = Field(1.0, gt=0)
@@ -233,7 +233,7 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
                 data[key] = value
     for key, attribute in (("kl", "kl"), ("epochs", "epochs"), ("minibatches", "minibatches"), ("samples", "samples")):
         data[key] = data[key] if data[key] is not None else getattr(method, attribute)
-    data["kl"], data["questions"] = dict(data["kl"]), data["questions"] or 64
+    data["kl"], data["questions"] = dict(data["kl"]), data["questions"] or 128
     data["options"] = _fill("options", data["options"], method.settle, method.play)
     data["credit"] = _fill("credit", data["credit"], method.advantage)
     data["loss"] = _fill("loss", data["loss"], method.loss)

@@ -9,12 +9,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from comas import disk
 from comas.config import Config, seed_models
 from comas.hosts.local import resolve_base
 from comas.types import Method, Task
 
 EXTRAS = {"datasets": "hub", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
+BYTES_PER_TURN = 1000
+"""On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take 800."""
 CORE = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pydantic", "rich", "typer")
 
 
@@ -35,7 +38,9 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     copies = 4 + bool(any((config.kl or {}).values()))
     needs["parameters of all policies"] = sum(known)
     needs["bytes of weights, gradients, moments and reference"] = 4 * copies * sum(known)
-    needs["bytes on disk for checkpoints"] = 4 * 3 * 4 * sum(known)
+    turns = config.steps * (config.questions or 0) * (config.samples or 1) * calls
+    # weights and two moments in float32; the last two, the best, and one that is being written. Transcripts: as measured
+    needs["bytes on disk"] = 4 * 3 * 4 * sum(known) + turns * BYTES_PER_TURN
     return needs
 
 
@@ -55,6 +60,33 @@ def parameters(base: str) -> int | None:
                     size *= n
                 total += size
     return total
+
+
+def process_facts(team: Any) -> dict[str, Any]:
+    """What results may depend on besides the config: versions, processor, threads, devices, and the files that are plugged in."""
+    import torch
+
+    from comas import __version__
+
+    found: dict[str, Any] = {"comas": __version__, "python": platform.python_version(), "system": platform.platform()}
+    found |= {name: _version(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
+    found["processor"] = _processor()
+    found["threads"] = torch.get_num_threads()
+    found["devices"] = ", ".join(sorted({f"{n}: {getattr(h, 'device', 'its own')}" for n, h in team.hosts.items()}))
+    for kind in ("method", "task"):
+        name = getattr(team.config, kind)
+        found[kind] = disk.digest(Path(name)) if name.endswith(".py") else name
+    return found
+
+
+def _processor() -> str:
+    """Its name, as far as it can be learnt."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    known = platform.processor() or platform.machine()
+    return next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), known)
 
 
 def examine() -> dict[str, Any]:

@@ -73,11 +73,25 @@ def span(seconds: float) -> str:
     return f"{whole // 60}:{whole % 60:02d}"
 
 
-class Lines(Watch):
+class Quiet(Watch):
+    """Notes only."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def note(self, text: str) -> None:
+        self._say(f"note: {text}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(Text(clean(line, 2000)), soft_wrap=True)
+
+
+class Lines(Quiet):
     """A line every `every` seconds at most, and one per measurement: for logs and pipes."""
 
     def __init__(self, console: Console, every: float = 10.0) -> None:
-        self.console, self.every, self.said, self.total, self.began = console, every, 0.0, 0, time.monotonic()
+        super().__init__(console)
+        self.every, self.said, self.total, self.began = every, 0.0, 0, time.monotonic()
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.total, self.began = team.config.steps, time.monotonic()
@@ -94,15 +108,12 @@ class Lines(Watch):
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         self._say(f"step {step}: accuracy {name} {found if found else 'unknown: nothing could be judged'}")
 
-    def _say(self, line: str) -> None:
-        self.console.print(Text(line), soft_wrap=True)
 
-
-class Display(Watch):
+class Display(Quiet):
     """Discussion, accuracy, rewards, speed and time left, redrawn a few times per second."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
+        super().__init__(console)
         self.config: Any = None
         self.stage = "starting"
         self.done, self.start, self.tokens, self.generated, self.tokens_before = 0, 0, 0, 0, 0

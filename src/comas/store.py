@@ -1,15 +1,14 @@
 """A run is a folder: write, commit, read.
 
 `config.toml`, `metrics.jsonl` (an object per step), `episodes/<step>.jsonl` (an object per discussion),
-`checkpoints/step-N/`, `eval/*.json`, and `commit.json`: the marker, moved last. What lies beyond the marker is dropped
-and played again. Leaves out: what the numbers mean.
+`checkpoints/step-N/` (sealed), `eval/*.json`, and `commit.json`: the marker, moved last. What lies beyond the marker is
+dropped and played again; a damaged checkpoint is passed over for the one before it. Leaves out: what the numbers mean.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import time
 import tomllib
@@ -17,8 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import filelock
 import tomli_w
 
+from comas import disk
 from comas.types import Episode, UserMistake
 
 KEEP = 2
@@ -30,6 +31,8 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = filelock.FileLock(path / ".lock")
+        self._unsynced: list[Path] = []
 
     @classmethod
     def create(cls, config: Mapping[str, Any], out: str | None) -> Run:
@@ -39,17 +42,22 @@ class Run:
             path = next(p for i in range(1000) if not (p := stem.with_name(stem.name + (f"-{i}" if i else ""))).exists())
         else:
             path = Path(out)
-            if (path / "config.toml").exists():
-                raise UserMistake(f"out={out}: there is a run already; continue it with `comas resume {out}` or choose another")
+        run = cls(path)
         try:
-            (path / "episodes").mkdir(parents=True, exist_ok=True)
-            (path / "checkpoints").mkdir(exist_ok=True)
-            (path / "eval").mkdir(exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
+            run.lock()
         except OSError as error:
             raise UserMistake(f"out={path}: {error.strerror}") from error
-        run = cls(path)
-        run._replace("config.toml", tomli_w.dumps(without_none(config)))
-        (path / "metrics.jsonl").touch()
+        try:
+            if (path / "config.toml").exists():
+                raise UserMistake(f"out={out}: there is a run already; continue it with `comas resume {out}` or choose another")
+            for name in ("episodes", "checkpoints", "eval"):
+                (path / name).mkdir(exist_ok=True)
+            (path / "metrics.jsonl").write_text("", encoding="utf-8")
+            disk.replace(path / "config.toml", tomli_w.dumps(without_none(config)))  # last: with it the folder is a run
+        except BaseException:
+            run.unlock()
+            raise
         return run
 
     @classmethod
@@ -59,88 +67,145 @@ class Run:
             raise UserMistake(f"{path} is not a run: it has no config.toml")
         return cls(Path(path))
 
+    def lock(self) -> None:
+        """Keep other processes from working on this run until `unlock`, or until this process ends in whatever way."""
+        try:
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UserMistake(f"{self.path}: another process is working on this run; wait for it or stop it") from None
+
+    def unlock(self) -> None:
+        """Others may."""
+        self._lock.release()
+
     def config(self) -> dict[str, Any]:
         """The resolved config, as it was saved."""
-        return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+        path = self.path / "config.toml"
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserMistake(f"{path} is damaged: {error}") from error
 
-    def write_step(self, step: int, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
-        """Append a step's metrics, and its discussions as a file of their own."""
+    def write_step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        """Append a step's metrics, and its discussions as a file of their own; on the disk for certain after `commit`."""
         lines = "".join(_line(episode_record(e)) for e in episodes)
-        (self.path / "episodes" / f"{step:06d}.jsonl").write_text(lines, encoding="utf-8")
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as log:
-            log.write(_line({"step": step, **metrics}))
+        path = self.path / "episodes" / f"{metrics['step']:06d}.jsonl"
+        path.write_text(lines, encoding="utf-8")
+        self._unsynced.append(path)
+        disk.append(self.path / "metrics.jsonl", _line(metrics))
 
     def write_eval(self, name: str, record: Mapping[str, Any]) -> None:
         """One measurement with its answers."""
-        self._replace(f"eval/{name}.json", json.dumps(record, ensure_ascii=False))
+        disk.replace(self.path / "eval" / f"{name}.json", json.dumps(record, ensure_ascii=False))
 
     def read_eval(self, name: str) -> dict[str, Any] | None:
         """That measurement, or None."""
-        path = self.path / "eval" / f"{name}.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return _object(self.path / "eval" / f"{name}.json")
 
-    def checkpoint(self, step: int) -> Path:
-        """An empty folder for the checkpoint after `step` steps."""
-        path = self.path / "checkpoints" / f"step-{step}"
+    def write_process(self, facts: Mapping[str, Any]) -> list[str]:
+        """Note what a process that works on this run runs on; returns what differs from the one before, in words."""
+        path = self.path / "processes.json"
+        known = (_object(path) or {"processes": []})["processes"]
+        before = known[-1] if known else facts
+        disk.replace(path, json.dumps({"processes": [*known, facts]}, indent=1))
+        keys = [k for k in {**before, **facts} if k != "step"]
+        return [f"{k} was {before.get(k)}, is {facts.get(k)}" for k in keys if before.get(k) != facts.get(k)]
+
+    def checkpoint(self) -> Path:
+        """An empty folder for the next `commit`."""
+        path = self.path / "checkpoints" / "new"
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
 
     def commit(self, step: int, best: int | None = None) -> None:
-        """Move the marker: everything up to `step` steps is on disk. Older checkpoints but the best are deleted."""
-        for file in sorted((self.path / "checkpoints" / f"step-{step}").rglob("*")):
-            if file.is_file():
-                _sync(file)
-        _sync(self.path / "metrics.jsonl")
-        size = (self.path / "metrics.jsonl").stat().st_size
-        self._replace("commit.json", json.dumps({"step": step, "metrics_bytes": size, "best": best}))
-        kept = {f"step-{s}" for s in sorted(self.steps_kept())[-KEEP:]} | {f"step-{best}"}
-        for folder in (self.path / "checkpoints").iterdir():
-            if folder.name not in kept:
-                shutil.rmtree(folder)
+        """Seal the checkpoint after `step` steps and move the marker: everything so far is on disk. Older ones but the best go."""
+        folder = self.path / "checkpoints" / f"step-{step}"
+        for path in (*self._unsynced, self.path / "episodes", self.path / "metrics.jsonl"):
+            disk.sync(path)
+        self._unsynced.clear()
+        marker = {"step": step, "metrics_bytes": (self.path / "metrics.jsonl").stat().st_size, "best": best}
+        disk.seal(folder.with_name("new"), marker)
+        if folder.exists():  # beyond the marker, or damaged
+            shutil.rmtree(folder)
+        disk.rename(folder.with_name("new"), folder)
+        disk.replace(self.path / "commit.json", json.dumps(marker))
+        kept = {*sorted(self.steps_kept())[-KEEP:], best}
+        for old in set(self.steps_kept()) - kept:
+            shutil.rmtree(folder.with_name(f"step-{old}"))
 
     def steps_kept(self) -> list[int]:
         """Steps that have a checkpoint."""
         return [int(p.name.removeprefix("step-")) for p in (self.path / "checkpoints").glob("step-*")]
 
-    def marker(self) -> dict[str, Any]:
-        """The last commit: `step`, `metrics_bytes`, `best`."""
-        path = self.path / "commit.json"
-        if not path.exists():
-            raise UserMistake(f"{self.path} was stopped before its first checkpoint: start it again with `comas train`")
-        return json.loads(path.read_text(encoding="utf-8"))
+    def marker(self) -> dict[str, Any] | None:
+        """The last commit: `step`, `metrics_bytes`, `best`; None before the first."""
+        return _object(self.path / "commit.json")
 
-    def rewind(self) -> int:
-        """Drop what lies beyond the marker; returns the step to go on from."""
-        marker = self.marker()
-        with (self.path / "metrics.jsonl").open("r+b") as log:
-            log.truncate(marker["metrics_bytes"])
+    def intact(self, step: int | None = None) -> Path:
+        """The checkpoint after `step` steps (None: of the marker), proved to be as it was written."""
+        if step is None:
+            if (marker := self.marker()) is None:
+                raise UserMistake(f"{self.path} was stopped before its first checkpoint: go on with `comas resume {self.path}`")
+            step = marker["step"]
+        folder = self.path / "checkpoints" / f"step-{step}"
+        if not folder.is_dir():
+            raise UserMistake(f"{self.path} has no checkpoint of step {step}: one of {sorted(self.steps_kept())}")
+        if wrong := disk.damage(folder):
+            others = sorted(set(self.steps_kept()) - {step})
+            raise UserMistake(f"checkpoint {folder} is damaged: {wrong}; others are of steps {others}")
+        return folder
+
+    def rewind(self) -> tuple[int, list[str]]:
+        """Drop what lies beyond the last good checkpoint; returns the step to go on from, and what had to be passed over."""
+        notes, good = [], None
+        try:
+            marker = self.marker()
+        except UserMistake as error:  # the checkpoints say as much
+            notes.append(str(error))
+            marker = {"step": max(self.steps_kept(), default=-1)}
+        for step in sorted(self.steps_kept(), reverse=True) if marker else []:
+            folder = self.path / "checkpoints" / f"step-{step}"
+            if marker and step <= marker["step"]:
+                if not (wrong := disk.damage(folder) or self._log_damage(disk.facts(folder) or {})):
+                    good = {k: v for k, v in (disk.facts(folder) or {}).items() if k != "files"}
+                    break
+                notes.append(f"checkpoint of step {step} is damaged ({wrong})")
+        if marker and good is None:
+            raise UserMistake(f"{self.path} has no whole checkpoint: {'; '.join(notes) or 'none is left'}; start a new run")
+        if good and good != marker:
+            disk.replace(self.path / "commit.json", json.dumps(good))
+        self._drop(good["step"] if good else 0, good["metrics_bytes"] if good else 0, fresh=good is None)
+        return (good["step"] if good else 0), [f"{n}: going on from step {good['step'] if good else 0}" for n in notes]
+
+    def _drop(self, step: int, size: int, fresh: bool) -> None:
+        """What was written after `step`; with `fresh` its checkpoint too."""
+        disk.truncate(self.path / "metrics.jsonl", size)
+        self._unsynced.clear()
         for file in (self.path / "episodes").glob("*.jsonl"):
-            if int(file.stem) >= marker["step"]:
+            if int(file.stem) >= step:
                 file.unlink()
-        for step in self.steps_kept():
-            if step > marker["step"]:
-                shutil.rmtree(self.path / "checkpoints" / f"step-{step}")
-        return marker["step"]
+        for folder in (self.path / "checkpoints").iterdir():
+            if folder.name == "new" or fresh or int(folder.name.removeprefix("step-")) > step:
+                shutil.rmtree(folder)
+
+    def _log_damage(self, marker: Mapping[str, Any]) -> str | None:
+        """What is wrong with the part of the log that a checkpoint stands on."""
+        size, step = marker["metrics_bytes"], marker["step"]
+        with (self.path / "metrics.jsonl").open("rb") as log:
+            head = log.read(size)
+        if len(head) < size or head.count(b"\n") != step:
+            lines = head.count(b"\n")
+            return f"metrics.jsonl has {lines} steps in {len(head)} of {size} bytes"
+        return None
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """An object per step."""
-        with (self.path / "metrics.jsonl").open(encoding="utf-8") as log:
-            yield from map(json.loads, log)
+        """An object per step; a last line that is still being written is left out."""
+        yield from _lines(self.path / "metrics.jsonl")
 
     def episodes(self, step: int) -> Iterator[dict[str, Any]]:
         """The recorded discussions of a step."""
-        with (self.path / "episodes" / f"{step:06d}.jsonl").open(encoding="utf-8") as log:
-            yield from map(json.loads, log)
-
-    def _replace(self, name: str, text: str) -> None:
-        """Write a file so that a reader sees the old or the new one, never a half."""
-        path = self.path / name
-        fresh = path.with_name(path.name + ".new")
-        fresh.write_text(text, encoding="utf-8")
-        _sync(fresh)
-        fresh.replace(path)
-        _sync(path.parent)
+        yield from _lines(self.path / "episodes" / f"{step:06d}.jsonl")
 
 
 def episode_record(episode: Episode) -> dict[str, Any]:
@@ -154,14 +219,25 @@ def _line(record: Any) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
-        return
-    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes only what it may write
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as log:
+        for number, line in enumerate(log, 1):
+            if not line.endswith("\n"):
+                return
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise UserMistake(f"{path} line {number} is damaged: {error}") from error
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    """A JSON file that was written whole, or None."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserMistake(f"{path} is damaged: {error}") from error
 
 
 def without_none(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from comas.config import Config, read, resolve, split_options
 from comas.hosts.local import LocalHost, make_local_host
 from comas.play import Scene, play_all
 from comas.store import Run
-from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
+from comas.types import Episode, Host, Method, Question, Sampling, Stopped, Task, UserMistake
 
 T = TypeVar("T")
 
@@ -104,12 +105,8 @@ def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = (
     `overrides` are `key=value` pairs, as on the command line.
     """
     run = Run.open(path)
-    step = run.marker()["step"] if step is None else step
-    weights = run.path / "checkpoints" / f"step-{step}"
-    if not weights.is_dir():
-        raise UserMistake(f"{path} has no checkpoint of step {step}: one of {sorted(run.steps_kept())}")
     config, method, task = resolve(read(run.path / "config.toml", overrides))
-    return build_team(config, method, task, learn=False, weights=weights)
+    return build_team(config, method, task, learn=False, weights=run.intact(step))
 
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
@@ -118,27 +115,46 @@ def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from ordinary code, also where an event loop already runs (notebooks)."""
+    """Run a coroutine to its end from ordinary code, also where an event loop already runs (notebooks).
+
+    Ctrl-C lets it end in order and is then a KeyboardInterrupt, in a notebook too.
+    """
     work = _plainly(work)
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    result: list[T] = []
-    failure: list[BaseException] = []
-
-    def body() -> None:
         try:
-            result.append(asyncio.run(work))
-        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
-            failure.append(error)
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work)
+        return _beside(work)
+    except (Stopped, asyncio.CancelledError):
+        raise KeyboardInterrupt from None
 
-    thread = threading.Thread(target=body, name="comas")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return result[0]
+
+def _beside(work: Coroutine[Any, Any, T]) -> T:
+    """In a thread and a loop of its own."""
+    outcome: Future[T] = Future()
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+
+    async def body() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        started.set_result((asyncio.get_running_loop(), task))
+        return await work
+
+    def run() -> None:
+        try:
+            outcome.set_result(asyncio.run(body()))
+        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="comas").start()
+    try:
+        return outcome.result()
+    except KeyboardInterrupt:  # it reaches the main thread only
+        loop, task = started.result()
+        loop.call_soon_threadsafe(task.cancel)
+        outcome.exception()  # waits for the end
+        raise
 
 
 async def _plainly(work: Coroutine[Any, Any, T]) -> T:

@@ -85,7 +85,7 @@ class Scripted:
         for policy in learning:
             self.versions[policy] = self.versions.get(policy, 0) + 1
         told = {payoff.turn: (0.0, 0.0) for paid in learning.values() for payoff in paid}
-        return {policy: {"rows": float(len(paid))} for policy, paid in learning.items()}, told
+        return {policy: {"rows": float(len(paid)), "updates": 1.0} for policy, paid in learning.items()}, told
 
     async def save(self, path: Path) -> None:
         """The versions; there is nothing else."""

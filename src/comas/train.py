@@ -6,9 +6,11 @@ Leaves out: how games are batched (hosts), how they are paid (methods), how a ru
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,13 +18,18 @@ from typing import Any
 
 from comas.agent import derive_seed
 from comas.config import Config, read, resolve, split_options
+from comas.estimate import estimate, process_facts
 from comas.evaluate import accuracy, answer_all
 from comas.metrics import summarise
 from comas.play import payoffs, play_all, settle_all
+from comas.signals import listening
 from comas.stats import Interval
 from comas.store import Run
 from comas.team import Team, build_team, run_sync
-from comas.types import Episode, Question, Turn, UserMistake
+from comas.types import Episode, HostFailure, Method, Question, Stopped, Task, Turn, UserMistake
+
+PATIENCE = 3
+"""Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
 
 
 class Watch:
@@ -42,6 +49,10 @@ class Watch:
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         """An accuracy: `before`, `validation` or `after`."""
+
+    def note(self, text: str) -> None:
+        """Something that its owner should know; a warning of the logger `comas` unless overridden."""
+        logging.getLogger("comas").warning(text)
 
 
 @dataclass
@@ -69,25 +80,50 @@ async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
     resolved, method, task = resolve(config)
     team = build_team(resolved, method, task)
+    run = None
     try:
         session = Session(team, watch)  # loads the questions: mistakes in them leave no folder behind
-        return await session.go(Run.create(resolved.model_dump(), resolved.out), 0)
+        check_room(resolved, method, task)
+        run = Run.create(resolved.model_dump(), resolved.out)
+        return await session.go(run, 0)
     finally:
         team.close()
+        if run is not None:
+            run.unlock()
 
 
 async def resume_async(path: str | Path, watch: Watch, steps: int | None = None) -> Result:
-    """Go on from a run's last commit, to its own number of steps or to `steps`."""
+    """Go on from a run's last good checkpoint, to its own number of steps or to `steps`."""
     run = Run.open(path)
-    start = run.rewind()
-    config, method, task = resolve(Config.model_validate({**run.config(), **({"steps": steps} if steps else {})}))
-    team = build_team(config, method, task)
+    run.lock()
+    team = None
     try:
-        for host in team.hosts.values():
-            await host.load(run.path / "checkpoints" / f"step-{start}")
+        start, notes = run.rewind()
+        for note in notes:
+            watch.note(note)
+        config, method, task = resolve(Config.model_validate({**run.config(), **({"steps": steps} if steps else {})}))
+        team = build_team(config, method, task)
+        if run.marker() is not None:
+            for name, host in team.hosts.items():
+                await _at(name, f"loading step {start}", host.load(run.intact(start)))
         return await Session(team, watch).go(run, start)
     finally:
-        team.close()
+        if team is not None:
+            team.close()
+        run.unlock()
+
+
+async def _at(host: str, doing: str, work: Awaitable[Any]) -> Any:
+    """The work of a host; what goes wrong names it."""
+    try:
+        return await work
+    except HostFailure as error:
+        raise HostFailure(f"host {host}, {doing}: {error}") from error
+    except UserMistake:
+        raise
+    except Exception as error:
+        error.add_note(f"in host {host}, {doing}")
+        raise
 
 
 class Session:
@@ -106,6 +142,9 @@ class Session:
                 "with a file per split, or set test_questions=0"
             )
         self.tokens, self.best, self.began = 0, (-1.0, None), time.monotonic()
+        self.broken: dict[str, int] = {}
+        """`host/policy` -> steps in a row whose update was skipped."""
+        self.stopping = self.looping = False
 
     def _load(self, split: str, limit: int | None = None) -> list[Question]:
         c = self.config
@@ -126,62 +165,119 @@ class Session:
     async def go(self, run: Run, start: int) -> Result:
         """Measure, loop from `start`, measure; all of it recorded in `run`."""
         self.run = run
-        for metrics in self.run.metrics():
-            self.tokens = metrics["tokens"]
-            if (found := metrics.get("validation")) and found["mean"] > self.best[0]:
-                self.best = (found["mean"], metrics["step"] + 1)
+        for metrics in run.metrics():
+            self._count(metrics)
         self.watch.path = run.path
-        self.watch.begin(self.run, self.team, start)
-        if start == 0:
-            await self._measure("before", 0, self.test)
-            await self._commit(0)
-        await self._measure("after", await self.loop(start), self.test)
-        return result_of(self.run, time.monotonic() - self.began)
+        for change in run.write_process({"step": start, **process_facts(self.team)}):
+            self.watch.note(f"since the last process on this run: {change}; bit-equal results need the same")
+        self.watch.begin(run, self.team, start)
+        working = asyncio.current_task()
+        assert working is not None
+        with listening(self._stop, working.cancel):
+            try:
+                if run.marker() is None:
+                    await self._measure("before", 0, self.test)
+                    await self._commit(0)
+                await self._measure("after", await self.loop(start), self.test)
+            except asyncio.CancelledError:
+                if not self.stopping:  # somebody else's wish
+                    raise
+                raise Stopped from None
+        return result_of(run, time.monotonic() - self.began)
+
+    def _stop(self) -> bool:
+        """Asked to stop: after this step, if one is open."""
+        self.stopping = True
+        if self.looping:
+            self.watch.note("stopping after this step; once more gives it up")
+        return self.looping
+
+    def _count(self, metrics: Mapping[str, Any]) -> None:
+        """What is known of the steps so far, from their metrics alone: it is the same after a resume."""
+        self.tokens = metrics["tokens"]
+        if (found := metrics.get("validation")) and found["mean"] > self.best[0]:
+            self.best = (found["mean"], metrics["step"] + 1)
+        for policy, stats in metrics["policies"].items():
+            self.broken[policy] = self.broken.get(policy, 0) + 1 if stats.get("skipped") else 0
 
     async def loop(self, start: int) -> int:
         """Play, settle, learn, write; returns the number of steps that the policies have behind them."""
-        config, team = self.config, self.team
-        scene = team.scene(keep=True, heard=self.watch.turn)
-        for step in range(start, config.steps):
+        scene = self.team.scene(keep=True, heard=self.watch.turn)
+        for step in range(start, self.config.steps):
             if self._spent():  # also where a run is resumed that ended so
                 return step
-            began, spent = time.monotonic(), {n: dict(h.seconds) for n, h in team.hosts.items()}
-            episodes = await play_all(scene, self.draw(step), step, config.samples or 1)
-            if all(e.error for e in episodes):
-                raise UserMistake(f"step {step}: every discussion failed; the first: {episodes[0].error}")
-            settle_all(scene, episodes, split_options(config.options, team.method.settle))
-            paid = payoffs(episodes, team.members)
-            async with asyncio.TaskGroup() as group:
-                learning = {n: group.create_task(h.learn(paid.get(n, {}), team.method)) for n, h in team.hosts.items()}
-            learned = {name: task.result() for name, task in learning.items()}
-            metrics = summarise(episodes, learned)
-            self.tokens += metrics["step_tokens"]
-            metrics |= {"tokens": self.tokens, "seconds": time.monotonic() - began, "spent": _spent(team, spent)}
-            if config.eval_every and (step + 1) % config.eval_every == 0:
-                metrics["validation"] = await self._validate(step + 1)
-            self.run.write_step(step, metrics, episodes)
-            self.watch.step({"step": step, **metrics}, episodes)
-            if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps or self._spent():
-                await self._commit(step + 1)
-        return max(start, config.steps)
+            began, spent = time.monotonic(), {n: dict(h.seconds) for n, h in self.team.hosts.items()}
+            self.looping = True
+            try:
+                episodes = await play_all(scene, self.draw(step), step, self.config.samples or 1)
+            except asyncio.CancelledError:  # given up: nobody has learnt from it yet
+                await self._commit(step)
+                raise
+            await self._whole(self._learn(step, episodes, began, spent))
+            if (step + 1) % self.config.checkpoint_every == 0 or step + 1 == self.config.steps or self._spent() or self.stopping:
+                await self._whole(self._commit(step + 1))
+            self.looping = False
+            self._check_broken(step)
+            if self.stopping:
+                raise Stopped
+        return max(start, self.config.steps)
+
+    async def _learn(self, step: int, episodes: Sequence[Episode], began: float, spent: Mapping[str, Mapping[str, float]]) -> None:
+        """The second half of a step: settle, learn, write."""
+        config, team = self.config, self.team
+        if all(e.error for e in episodes):
+            raise UserMistake(f"step {step}: every discussion failed; the first: {episodes[0].error}")
+        settle_all(team.scene(), episodes, split_options(config.options, team.method.settle))
+        paid = payoffs(episodes, team.members)
+        async with asyncio.TaskGroup() as group:
+            learning = {
+                n: group.create_task(_at(n, f"learning of step {step}", h.learn(paid.get(n, {}), team.method)))
+                for n, h in team.hosts.items()
+            }
+        metrics = {"step": step, **summarise(episodes, {name: task.result() for name, task in learning.items()})}
+        metrics |= {"tokens": self.tokens + metrics["step_tokens"], "seconds": time.monotonic() - began}
+        metrics["spent"] = _spent(team, spent)
+        if config.eval_every and (step + 1) % config.eval_every == 0:
+            found = accuracy(await self._answers(self.validation, f"validation{step + 1}"))
+            self.watch.measured("validation", step + 1, found)
+            metrics["validation"] = found._asdict() if found else None
+        self.run.write_step(metrics, episodes)
+        self._count(metrics)
+        self.watch.step(metrics, episodes)
+
+    async def _whole(self, work: Awaitable[None]) -> None:
+        """To the end, even where it is asked to stop at once: half an update is no state to stop in."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.stopping = True
+            await task
+            if (working := asyncio.current_task()) is not None:
+                working.uncancel()
+
+    def _check_broken(self, step: int) -> None:
+        for policy, times in self.broken.items():
+            if times >= PATIENCE:
+                raise UserMistake(
+                    f"step {step}: loss or gradient of policy {policy} was not finite in {times} steps in a row; its weights are "
+                    f"those before. Start again with a lower lr, or from the best checkpoint of {self.run.path}"
+                )
 
     def _spent(self) -> bool:
         return self.config.tokens is not None and self.tokens >= self.config.tokens
 
-    async def _validate(self, step: int) -> dict[str, float] | None:
-        found = accuracy(await self._answers(self.validation, f"validation{step}"))
-        if found is not None and found.mean > self.best[0]:
-            self.best = (found.mean, step)
-        self.watch.measured("validation", step, found)
-        return found._asdict() if found else None
-
     async def _measure(self, name: str, step: int, questions: Sequence[Question]) -> None:
-        if questions:
+        """Unless it has been done: an interrupted run that had ended does not do it again."""
+        if not questions:
+            return
+        record = self.run.read_eval(name)
+        if record is None or record["step"] != step:
             answers = await self._answers(questions, name)
             found = accuracy(answers)
             record = {"step": step, "accuracy": found._asdict() if found else None, "answers": [asdict(a) for a in answers]}
             self.run.write_eval(name, record)
-            self.watch.measured(name, step, found)
+        self.watch.measured(name, step, Interval(**record["accuracy"]) if record["accuracy"] else None)
 
     async def _answers(self, questions: Sequence[Question], occasion: str) -> list[Any]:
         c = self.config
@@ -191,9 +287,11 @@ class Session:
         )
 
     async def _commit(self, step: int) -> None:
-        path = self.run.checkpoint(step)
-        for host in self.team.hosts.values():
-            await host.save(path)
+        if (marker := self.run.marker()) is not None and marker["step"] == step:
+            return
+        path = self.run.checkpoint()
+        for name, host in self.team.hosts.items():
+            await _at(name, f"saving step {step}", host.save(path))
         self.run.commit(step, self.best[1])
 
 
@@ -202,6 +300,20 @@ def _order(n: int, seed: int) -> list[int]:
     order = list(range(n))
     random.Random(seed).shuffle(order)
     return order
+
+
+def check_room(config: Config, method: Method, task: Task) -> None:
+    """An error where the disk has less room than the run is going to need."""
+    need = estimate(config, method, task).get("bytes on disk")
+    if need is None:  # a base from the hub: unknown before it is loaded
+        return
+    place = Path(config.out or "runs").resolve()
+    free = shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
+    if need > free:
+        raise UserMistake(
+            f"the run needs about {need / 1e9:.2f} GB on disk and {place} has {free / 1e9:.2f} GB free: free some, choose another "
+            "out, or fewer or smaller agents"
+        )
 
 
 def _spent(team: Team, before: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

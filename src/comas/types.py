@@ -28,6 +28,10 @@ class UserMistake(ValueError):
     """Something that the user can mend; the message names the thing, the value and the remedy. One line, exit code 2."""
 
 
+class Stopped(Exception):
+    """A run was asked to stop (Ctrl-C, SIGTERM) and has: what it had is in its folder."""
+
+
 class HostFailure(RuntimeError):
     """A machine let a game down (not the game itself): the episode is tried again, then recorded and left out."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 
 from comas.config import is_seed, seed_models
 from comas.engines.batcher import Batcher
@@ -26,9 +27,11 @@ class LocalHost:
     """Owns `policies`; `context` is the number of tokens that prompt and reply share."""
 
     def __init__(
-        self, name: str, policies: Sequence[str], chat: Chat, engine: Engine, learner: Learner | None, context: int
+        self, name: str, policies: Sequence[str], chat: Chat, engine: Engine, learner: Learner | None, context: int,
+        device: str = "cpu",
     ) -> None:
         self.name, self.chat, self.engine, self.learner, self.context = name, chat, engine, learner, context
+        self.device = device
         self.versions = dict.fromkeys(policies, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
@@ -50,6 +53,11 @@ class LocalHost:
             )
         request = Request(policy, self.chat.encode(messages), sampling, seed)
         done = await self._batched(request)
+        if not np.isfinite(done.logprobs).all():
+            raise UserMistake(
+                f"turn {turn}: the probabilities of policy {self.name}/{policy} are not finite: the weights of its base are "
+                "broken, or too large for their dtype"
+            )
         if keep:
             self._file(turn, role, request, done)
         text = self.chat.decode(done.token_ids, done.finished)
@@ -86,7 +94,7 @@ class LocalHost:
         stats = await asyncio.get_running_loop().run_in_executor(self._worker, self._step, rows, method)
         turns = {
             row.turn: (float(row.advantages_T[row.mask_T].mean()), _mean_kl(row))
-            for part in rows.values() for row in part if row.advantages_T is not None
+            for part in rows.values() for row in part if row.advantages_T is not None and np.isfinite(row.advantages_T).all()
         }
         return stats, turns
 
@@ -107,8 +115,8 @@ class LocalHost:
         began = time.perf_counter()
         stats = self.learner.step(rows, method)
         self.engine.refresh(self.learner.weights())
-        for policy in stats:
-            self.versions[policy] += 1
+        for policy, told in stats.items():
+            self.versions[policy] += told["updates"] > 0
         self.seconds["learning"] += time.perf_counter() - began
         return stats
 
@@ -116,7 +124,10 @@ class LocalHost:
         """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the versions."""
         if self.learner is None:
             raise UserMistake(f"host {self.name} was loaded without a learner: nothing to save")
-        await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.save, path)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.save, path)
+        except SafetensorError as error:  # a full disk, in the words of another language
+            raise OSError(f"{path}: {error}") from error
         for policy in self.versions:
             self.chat.tokenizer.save_pretrained(path / policy)
         (path / f"{self.name}.json").write_text(json.dumps({"versions": self.versions}))
@@ -209,4 +220,5 @@ def make_local_host(
     room = context_of(next(iter(models.values())), context)
     learner = FullLearner(models, recipe, method, pad) if method is not None else None
     engine = TorchEngine(models, ends, pad, room, max_rows)
-    return LocalHost(name, list(bases), Chat(tokenizer, ends), engine, learner, room)
+    placed = str(next(iter(models.values())).device)
+    return LocalHost(name, list(bases), Chat(tokenizer, ends), engine, learner, room, placed)

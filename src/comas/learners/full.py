@@ -103,19 +103,22 @@ class FullLearner:
             raise RuntimeError(
                 f"policy {policy}: engine and learner disagree by {stats['gap_mean']:.2f} nats per token: engine not refreshed"
             )
-        norms, losses = [], []
-        for _ in range(method.epochs):
-            for part in _minibatches(rows, method.minibatches):
-                loss, norm = self._update(policy, part, method, weight, graphs)
-                norms.append(norm)
-                losses.append(loss)
-        return {**stats, "loss": float(np.mean(losses)), "grad_norm": float(np.mean(norms)), "rows": len(rows), "lr": recipe.lr}
+        parts = [p for _ in range(method.epochs) for p in _minibatches(rows, method.minibatches)]
+        updates = [self._update(policy, part, method, weight, graphs) for part in parts]
+        taken = [u for u in updates if u is not None]
+        stats |= {"rows": len(rows), "lr": recipe.lr, "updates": len(taken), "skipped": len(updates) - len(taken)}
+        if taken:
+            stats["loss"], stats["grad_norm"] = (float(np.mean(column)) for column in zip(*taken, strict=True))
+        return {k: v for k, v in stats.items() if np.isfinite(v)}
 
     def _update(
         self, policy: str, rows: Sequence[Row], method: Method, weight: Mapping[str, np.ndarray],
         graphs: list[torch.Tensor] | None,
-    ) -> tuple[float, float]:
-        """One optimizer step on `rows`; the sum of all terms over their token count. Returns loss and gradient norm."""
+    ) -> tuple[float, float] | None:
+        """One optimizer step on `rows`; the sum of all terms over their token count. Returns loss and gradient norm.
+
+        None where one of them is not finite: then nothing is changed, neither weights nor moments.
+        """
         model, optimizer = self.models[policy], self.optimizers[policy]
         tokens, total = sum(int(r.mask_T.sum()) for r in rows), 0.0
         for n, part in enumerate(self._passes(rows)):
@@ -131,12 +134,11 @@ class FullLearner:
             loss.backward()
             total += float(loss.detach())
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.recipe.grad_norm))
-        if not np.isfinite(norm):
-            optimizer.zero_grad(set_to_none=True)
-            raise FloatingPointError(f"policy {policy}: the gradient is not finite; lower lr (now {self.recipe.lr:g})")
-        optimizer.step()
+        finite = bool(np.isfinite([norm, total]).all())
+        if finite:
+            optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return total, norm
+        return (total, norm) if finite else None
 
     def _gap(self, rows: Sequence[Row]) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """How far the engine's log-probs were from the learner's, and the importance weights that this calls for."""
@@ -192,6 +194,8 @@ class FullLearner:
     def save(self, path: Path) -> None:
         """Per policy a Hugging Face folder, and its optimizer as safetensors."""
         for policy, model in self.models.items():
+            if broken := [n for n, p in model.named_parameters() if not bool(p.isfinite().all())]:
+                raise FloatingPointError(f"policy {policy}: weights {broken[0]} are not finite; nothing was saved")
             model.save_pretrained(path / policy)
             names = [n for n, _ in model.named_parameters()]
             state = self.optimizers[policy].state_dict()["state"]

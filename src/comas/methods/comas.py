@@ -111,7 +111,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
                 turns[key].reward = 0.0
 
 
-KL = {"solution": 0.02, "evaluation": 0.5, "scoring": 0.5}
+KL = {"solution": 0.1, "evaluation": 0.5, "scoring": 0.5}
 FREE = {"avoid_self": False, "format_check": False}
 method = Method(
     play, settle, reinforce_pp, clipped, KL, paid=tuple(KL),

@@ -37,4 +37,4 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.group = f"{episode.id}/{turn.policy}"
 
 
-method = Method(play, settle, grpo, clipped, kl={"solution": 0.02}, supervised=True, presets={"stable": {"questions": 16}})
+method = Method(play, settle, grpo, clipped, kl={"solution": 0.1}, supervised=True, presets={"stable": {"questions": 48}})

@@ -53,4 +53,4 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.group = f"{episode.id}/{turn.policy}"
 
 
-method = Method(play, settle, grpo, clipped, kl={"solution": 0.02}, presets={"stable": {"questions": 8}})
+method = Method(play, settle, grpo, clipped, kl={"solution": 0.1}, presets={"stable": {"questions": 24}})

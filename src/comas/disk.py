@@ -1,0 +1,99 @@
+"""Files that outlive the process: written whole or not at all, forced to the disk, and recognised where they are damaged.
+
+A folder is sealed by `manifest.json`, written last, with the size and SHA-256 of every other file in it.
+Leaves out: what the files mean (`store`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+
+
+def write(path: Path, text: str) -> None:
+    """A new file, on the disk when this returns."""
+    path.write_text(text, encoding="utf-8")
+    sync(path)
+
+
+def append(path: Path, text: str) -> None:
+    """At the end of a file; on the disk for certain only after `sync`."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def truncate(path: Path, size: int) -> None:
+    """Drop what lies beyond `size` bytes."""
+    with path.open("a+b") as file:
+        file.truncate(size)
+    sync(path)
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old or the new one, never a half."""
+    fresh = path.with_name(path.name + ".new")
+    write(fresh, text)
+    rename(fresh, path)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Move in place, and have the folder know it when this returns."""
+    os.replace(old, new)
+    sync(new.parent)
+
+
+def sync(path: Path) -> None:
+    """Force a file or folder to the disk."""
+    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
+        return
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes only what it may write
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, as `sha256sum` prints it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Force everything in `folder` to the disk, then write its manifest: `facts`, and all files with size and digest."""
+    everything = sorted(folder.rglob("*"))
+    files = {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": digest(p)} for p in everything if p.is_file()}
+    for path in everything:
+        sync(path)
+    write(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=1))
+    sync(folder)
+
+
+def facts(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a sealed folder; None where there is none that can be read."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("files"), dict) else None
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a sealed folder, in a few words; None if every file is as it was written."""
+    if (found := facts(folder)) is None:
+        return f"{folder.name} has no readable {MANIFEST}"
+    for name, known in found["files"].items():
+        path = folder / name
+        if not path.is_file():
+            return f"{folder.name}/{name} is missing"
+        if (size := path.stat().st_size) != known["bytes"]:
+            return f"{folder.name}/{name} has {size} bytes instead of {known['bytes']}"
+        if digest(path) != known["sha256"]:
+            return f"{folder.name}/{name} is not what was written (SHA-256 differs)"
+    return None

@@ -1,0 +1,306 @@
+"""A run that dies anywhere goes on as if it had not: a crash at every write, sync, rename and removal, on a host whose
+state depends on everything that it learnt; then the same with real weights at a few places, and damage found afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas import disk
+from comas.agent import Member
+from comas.config import Config, read
+from comas.store import Run
+from comas.team import Team, run_sync
+from comas.testing import Scripted, golden_script
+from comas.train import Watch, resume_async, train_async
+from comas.types import Method, Task, UserMistake
+from tests.test_runs import SMALL, essence
+
+KEYS = [
+    "steps=5", "task_options.largest=8", "questions=3", "test_questions=3", "eval_questions=3", "eval_every=2",
+    "checkpoint_every=2",
+]
+
+
+class Crash(BaseException):
+    """The power is gone."""
+
+
+class Chained(Scripted):
+    """What it says depends on all that it was ever paid: a step lost, doubled or changed shows in every later text."""
+
+    def __init__(self) -> None:
+        super().__init__(self.say, name="home")
+        self.state = dict.fromkeys((f"a{i}" for i in range(4)), "start")
+
+    def say(self, policy: str, role: str, prompt: str, seed: int) -> str:
+        number = int(hashlib.sha256(f"{self.state[policy]} {seed}".encode()).hexdigest(), 16)
+        return golden_script(policy, role, prompt, number % 1000)
+
+    async def learn(self, payoffs: Any, method: Any) -> Any:
+        for policy, paid in payoffs.items():
+            told = repr((self.state[policy], [(p.turn, p.reward) for p in paid]))
+            self.state[policy] = hashlib.sha256(told.encode()).hexdigest()
+        return await super().learn(payoffs, method)
+
+    async def save(self, path: Path) -> None:
+        (path / "state.json").write_text(json.dumps([self.state, self.versions]))
+
+    async def load(self, path: Path) -> None:
+        self.state, self.versions = json.loads((path / "state.json").read_text())
+
+
+@pytest.fixture
+def chained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(config: Config, method: Method, task: Task) -> Team:
+        host = Chained()
+        return Team(config, method, task, {"home": host}, [Member(n, host, n) for n in config.agents])  # type: ignore[dict-item]
+
+    monkeypatch.setattr(sys.modules["comas.train"], "build_team", build)
+
+
+class Faults:
+    """Counts what reaches the disk, and dies at operation number `at`: before it, or halfway through; then nothing works."""
+
+    def __init__(self, at: int | None = None, halfway: bool = False) -> None:
+        self.at, self.halfway, self.count, self.dead = at, halfway, 0, False
+        self.names: list[str] = []
+
+    def wrap(self, name: str, real: Callable[..., Any], half: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        def act(*args: Any, **kwargs: Any) -> Any:
+            if self.dead:
+                raise Crash(name)
+            self.names.append(name)
+            if self.count == self.at:
+                self.dead = True
+                if self.halfway and half is not None:
+                    half(*args, **kwargs)
+                raise Crash(name)
+            self.count += 1
+            return real(*args, **kwargs)
+
+        return act
+
+    @contextmanager
+    def watching(self) -> Iterator[Faults]:
+        """Everything in comas that changes the disk goes through these."""
+        write, append, remove = Path.write_text, disk.append, shutil.rmtree
+
+        def half_removed(path: Path, *_: Any, **__: Any) -> None:
+            for file in sorted(p for p in Path(path).rglob("*") if p.is_file())[:1]:
+                os.unlink(file)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "write_text", self.wrap("write", write, lambda p, text, *a, **k: write(p, text[: len(text) // 2])))
+            patch.setattr(disk, "append", self.wrap("append", append, lambda p, text: append(p, text[: len(text) // 2])))
+            patch.setattr(disk, "truncate", self.wrap("truncate", disk.truncate))
+            patch.setattr(os, "replace", self.wrap("rename", os.replace))
+            patch.setattr(os, "fsync", self.wrap("fsync", os.fsync))
+            patch.setattr(Path, "unlink", self.wrap("unlink", Path.unlink))
+            patch.setattr(shutil, "rmtree", self.wrap("rmtree", remove, half_removed))
+            yield self
+
+
+def start(folder: Path) -> None:
+    run_sync(train_async(read(None, [*KEYS, f"out={folder}"]), Watch()))
+
+
+def go_on(folder: Path) -> None:
+    """What a user does: resume, or start where there is no run yet."""
+    if (folder / "config.toml").exists():
+        run_sync(resume_async(folder, Watch()))
+    else:
+        start(folder)
+
+
+def story(folder: Path) -> Any:
+    """All that a run is: texts, rewards, metrics but times, accuracies, and the last state."""
+    run = Run.open(folder)
+    metrics = [{k: v for k, v in m.items() if k not in ("seconds", "spent")} for m in run.metrics()]
+    steps = range(len(metrics))
+    talk = [[(t["id"], t["text"], t["reward"], t["version"]) for e in run.episodes(s) for t in e["turns"]] for s in steps]
+    answers = [[(a["question"], a["verdict"]) for a in (run.read_eval(n) or {})["answers"]] for n in ("before", "after")]
+    marker = {k: v for k, v in (run.marker() or {}).items() if k != "metrics_bytes"}  # seconds have more or fewer digits
+    return metrics, talk, answers, marker, (run.intact() / "state.json").read_text()
+
+
+def died(work: Callable[[], None], faults: Faults) -> None:
+    with faults.watching(), pytest.raises((Crash, BaseExceptionGroup)):
+        work()
+    assert faults.dead, "another error than the crash"
+
+
+@pytest.fixture
+def whole(chained: None, tmp_path: Path) -> tuple[Any, list[str]]:
+    with Faults().watching() as faults:
+        start(tmp_path / "whole")
+    return story(tmp_path / "whole"), faults.names
+
+
+def test_a_crash_at_any_write_sync_rename_or_removal_changes_nothing(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+    expected, names = whole
+    assert {"write", "append", "rename", "fsync", "rmtree"} <= set(names)
+    for at, name in enumerate(names):
+        for halfway in (False, True) if name in ("write", "append", "rmtree") else (False,):
+            folder = tmp_path / f"{at}-{halfway}"
+            died(lambda f=folder: start(f), Faults(at, halfway))
+            go_on(folder)
+            assert story(folder) == expected, f"operation {at} ({name}, halfway: {halfway})"
+            shutil.rmtree(folder)
+
+
+def test_a_crash_while_resuming_changes_nothing(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+    expected, names = whole
+    late = [i for i, n in enumerate(names) if n == "append"][3]  # step 3 is written, the marker stands at 2
+    died(lambda: start(tmp_path / "cut"), Faults(late + 1))
+    shutil.copytree(tmp_path / "cut", tmp_path / "counted")
+    with Faults().watching() as faults:
+        go_on(tmp_path / "counted")
+    for at, name in enumerate(faults.names):
+        folder = tmp_path / f"{at}"
+        shutil.copytree(tmp_path / "cut", folder)
+        died(lambda f=folder: go_on(f), Faults(at, halfway=True))
+        go_on(folder)
+        assert story(folder) == expected, f"operation {at} of the resumed run ({name})"
+        shutil.rmtree(folder)
+
+
+def test_a_full_disk_is_one_error_and_after_making_room_nothing_is_lost(
+    whole: tuple[Any, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, names = whole
+    kinds = ("write", "append", "rename", "fsync")
+    for at in range(6, sum(n in kinds for n in names), 9):
+        folder, count = tmp_path / f"full-{at}", 0
+
+        def full(name: str, real: Callable[..., Any], at: int = at) -> Callable[..., Any]:
+            def act(*args: Any, **kwargs: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count > at:
+                    raise OSError(28, "No space left on device", str(args[0]))
+                return real(*args, **kwargs)
+
+            return act
+
+        with monkeypatch.context() as patch:
+            for where, name in ((Path, "write_text"), (disk, "append"), (os, "replace"), (os, "fsync")):
+                patch.setattr(where, name, full(name, getattr(where, name)))
+            with pytest.raises(OSError, match="No space left"):
+                start(folder)
+        go_on(folder)
+        assert story(folder) == expected
+
+
+def test_a_run_that_has_ended_is_not_measured_again(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+    folder = tmp_path / "whole"
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "processes.json"}
+    go_on(folder)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "processes.json"} == before
+
+
+class Notes(Watch):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def cut_short(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(("break_it", "said"), [
+    (lambda c: cut_short(c / "state.json"), "state.json has"), (lambda c: flip(c / "state.json"), "SHA-256 differs"),
+    (lambda c: (c / "state.json").unlink(), "state.json is missing"),
+    (lambda c: (c / "manifest.json").unlink(), "no readable manifest"),
+    (lambda c: (c / "manifest.json").write_text("{"), "no readable manifest"),
+    (lambda c: cut_short(c.parent.parent / "metrics.jsonl"), "metrics.jsonl has"),
+], ids=["cut", "flipped", "missing", "no manifest", "half manifest", "log cut"])
+def test_a_damaged_checkpoint_is_passed_over_in_one_line(
+    whole: tuple[Any, list[str]], tmp_path: Path, break_it: Callable[[Path], None], said: str
+) -> None:
+    folder, watch = tmp_path / "whole", Notes()
+    break_it(folder / "checkpoints" / "step-5")
+    run_sync(resume_async(folder, watch))
+    assert story(folder) == whole[0]
+    (note, *others) = watch.notes
+    assert note.startswith("checkpoint of step 5 is damaged (")
+    assert said in note
+    assert all("checkpoint of step 4" in n for n in others)
+    assert note.endswith(("going on from step 4", "going on from step 2"))
+
+
+def test_a_damaged_marker_is_replaced_by_the_checkpoints(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+    folder, watch = tmp_path / "whole", Notes()
+    (folder / "commit.json").write_text('{"step": ')
+    run_sync(resume_async(folder, watch))
+    assert story(folder) == whole[0]
+    assert "commit.json is damaged" in watch.notes[0]
+
+
+def test_nothing_whole_left_is_an_error_that_keeps_what_there_is(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+    folder = tmp_path / "whole"
+    for checkpoint in (folder / "checkpoints").iterdir():
+        flip(checkpoint / "state.json")
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    with pytest.raises(UserMistake, match=r"has no whole checkpoint: .*SHA-256 differs"):
+        go_on(folder)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_two_processes_do_not_work_on_one_run(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+    held = Run.open(tmp_path / "whole")
+    held.lock()
+    with pytest.raises(UserMistake, match="another process is working on this run"):
+        go_on(tmp_path / "whole")
+    held.unlock()
+    go_on(tmp_path / "whole")
+
+
+def test_another_machine_is_noted_and_warned_of(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+    folder, watch = tmp_path / "whole", Notes()
+    record = json.loads((folder / "processes.json").read_text())
+    record["processes"][-1] |= {"torch": "1.0", "threads": 77}
+    (folder / "processes.json").write_text(json.dumps(record))
+    run_sync(resume_async(folder, watch))
+    assert sum("torch was 1.0" in n or "threads was 77" in n for n in watch.notes) == 2
+    assert len(json.loads((folder / "processes.json").read_text())["processes"]) == 2
+
+
+@pytest.fixture(scope="module")
+def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Any, list[str]]:
+    """Real weights: the config, the essence of an uninterrupted run, and its operations."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    pairs = [f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in {**SMALL, "steps": 3, "checkpoint_every": 1}.items()]
+    pairs.append(f"hosts.home.base={untaught}")
+    with Faults().watching() as faults:
+        run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Watch()))
+    return pairs, essence(Run(folder)), faults.names
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9, 0.97])
+def test_weights_and_moments_after_a_crash_are_the_same(
+    trained: tuple[list[str], Any, list[str]], share: float, tmp_path: Path
+) -> None:
+    pairs, expected, names = trained
+    folder, at = tmp_path / "cut", int(share * len(names))
+    died(lambda: run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Watch())), Faults(at, halfway=True))
+    go_on(folder)
+    assert essence(Run(folder)) == expected
