@@ -18,7 +18,7 @@ from comas.config import Config, read, resolve, split_options
 from comas.hosts.local import LocalHost, make_local_host
 from comas.play import Scene, play_all
 from comas.store import Run
-from comas.types import Episode, Host, Method, Question, Sampling, Stopped, Task, UserMistake
+from comas.types import Episode, Host, HostFailure, Method, Question, Sampling, Stopped, Task, UserMistake
 
 T = TypeVar("T")
 
@@ -158,11 +158,11 @@ def _beside(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _plainly(work: Coroutine[Any, Any, T]) -> T:
-    """A user's mistake that was found inside task groups, without the groups around it."""
+    """A user's mistake or a dead host that was found inside task groups, without the groups around it."""
     try:
         return await work
     except ExceptionGroup as group:
-        found: BaseException | None = group.subgroup(UserMistake)
+        found: BaseException | None = group.subgroup((UserMistake, HostFailure))
         if found is None:
             raise
         while isinstance(found, ExceptionGroup):

@@ -214,10 +214,16 @@ class Session:
                 await self._commit(step)
                 raise
             await self._whole(self._learn(step, episodes, began, spent))
-            if (step + 1) % self.config.checkpoint_every == 0 or step + 1 == self.config.steps or self._spent() or self.stopping:
+            broken = [p for p, times in self.broken.items() if times >= PATIENCE]
+            last = step + 1 == self.config.steps or self._spent() or self.stopping or broken
+            if last or (step + 1) % self.config.checkpoint_every == 0:
                 await self._whole(self._commit(step + 1))
             self.looping = False
-            self._check_broken(step)
+            if broken:
+                raise UserMistake(
+                    f"step {step}: loss or gradient of policy {broken[0]} was not finite in {self.broken[broken[0]]} steps in a row; "
+                    f"its weights are those before. Start again with a lower lr, or from an earlier checkpoint of {self.run.path}"
+                )
             if self.stopping:
                 raise Stopped
         return max(start, self.config.steps)
@@ -255,14 +261,6 @@ class Session:
             await task
             if (working := asyncio.current_task()) is not None:
                 working.uncancel()
-
-    def _check_broken(self, step: int) -> None:
-        for policy, times in self.broken.items():
-            if times >= PATIENCE:
-                raise UserMistake(
-                    f"step {step}: loss or gradient of policy {policy} was not finite in {times} steps in a row; its weights are "
-                    f"those before. Start again with a lower lr, or from the best checkpoint of {self.run.path}"
-                )
 
     def _spent(self) -> bool:
         return self.config.tokens is not None and self.tokens >= self.config.tokens
