@@ -184,6 +184,15 @@ def test_margin_is_the_distance_from_another_draw() -> None:
     assert ((up != ids) | (down != ids))[inside].all()
 
 
+@pytest.mark.parametrize("stacked", [True, False])
+def test_an_engine_ends_when_nobody_waits_any_more(stacked: bool) -> None:
+    answers = iter([True, True, True])
+    got = engine(torch.float32, stacked=stacked).generate(requests(9), lambda: next(answers, False))
+    assert len(got) == 9
+    assert max(len(g.token_ids) for g in got) <= 4
+    assert not all(g.finished for g in got)
+
+
 def test_noise_depends_on_seed_and_place_alone() -> None:
     many = uniforms([5, 6, 7], 9)
     np.testing.assert_array_equal(uniforms([6], 4)[0], many[1, :4])
@@ -195,7 +204,7 @@ def test_noise_depends_on_seed_and_place_alone() -> None:
 def test_batcher_waits_for_all_games_and_keeps_order() -> None:
     batches: list[list[int]] = []
 
-    def generate(asked: list[Request]) -> list[Generation]:
+    def generate(asked: list[Request], wanted: object) -> list[Generation]:
         batches.append([r.seed for r in asked])
         if any(r.seed == 13 for r in asked):
             raise RuntimeError("engine down")
@@ -215,6 +224,8 @@ def test_batcher_waits_for_all_games_and_keeps_order() -> None:
         await asyncio.sleep(0)
         waiting.cancel()
         assert await game(batcher, 2) == [2, 102, 202]
+        assert batches[-1] == [202]  # and the cancelled game was not asked for
+        assert [1] not in [b[:1] for b in batches[-3:]]
 
     with ThreadPoolExecutor(1) as worker:
         asyncio.run(main())

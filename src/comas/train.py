@@ -220,9 +220,10 @@ class Session:
                 await self._whole(self._commit(step + 1))
             self.looping = False
             if broken:
+                times = self.broken[broken[0]]
                 raise UserMistake(
-                    f"step {step}: loss or gradient of policy {broken[0]} was not finite in {self.broken[broken[0]]} steps in a row; "
-                    f"its weights are those before. Start again with a lower lr, or from an earlier checkpoint of {self.run.path}"
+                    f"step {step}: loss or gradient of policy {broken[0]} was not finite in {times} steps in a row; its weights "
+                    f"are those before. Start again with a lower lr, or from an earlier checkpoint of {self.run.path}"
                 )
             if self.stopping:
                 raise Stopped

@@ -284,10 +284,16 @@ class Generation:
     seconds: float = 0.0
 
 
+def always() -> bool:
+    return True
+
+
 class Engine(Protocol):
     """Samples."""
 
-    def generate(self, requests: Sequence[Request]) -> list[Generation]: ...
+    def generate(self, requests: Sequence[Request], wanted: Callable[[], bool] = always) -> list[Generation]:
+        """One generation per request, in their order. Once `wanted` says no, nobody waits for them: end with what there is."""
+        ...
 
     def refresh(self, weights: Mapping[str, Any]) -> None:
         """Take over new weights, policy -> model."""

@@ -17,10 +17,14 @@ QUIET = 8
 task, TaskGroup) before its game asks again."""
 
 
+Generate = Callable[[Sequence[Request], Callable[[], bool]], list[Generation]]
+"""Requests, and whether anybody still waits for them -> generations."""
+
+
 class Batcher:
     """Collects requests and hands them to `generate` in one thread, in the order in which they came."""
 
-    def __init__(self, generate: Callable[[Sequence[Request]], list[Generation]], worker: ThreadPoolExecutor) -> None:
+    def __init__(self, generate: Generate, worker: ThreadPoolExecutor) -> None:
         self._generate, self._worker = generate, worker
         self._pending: list[tuple[Request, asyncio.Future[Generation]]] = []
         self._flusher: asyncio.Task[None] | None = None
@@ -40,13 +44,15 @@ class Batcher:
             while quiet < QUIET:
                 await asyncio.sleep(0)
                 quiet, seen = (quiet + 1, seen) if len(self._pending) == seen else (0, len(self._pending))
-            batch, self._pending = self._pending, []
-            await self._answer(batch)
+            batch, self._pending = [(r, f) for r, f in self._pending if not f.done()], []
+            if batch:
+                await self._answer(batch)
 
     async def _answer(self, batch: list[tuple[Request, asyncio.Future[Generation]]]) -> None:
         requests = [request for request, _ in batch]
+        wanted = lambda: not all(future.done() for _, future in batch)  # noqa: E731 - games that are cancelled do not wait
         try:
-            done = await asyncio.get_running_loop().run_in_executor(self._worker, self._generate, requests)
+            done = await asyncio.get_running_loop().run_in_executor(self._worker, self._generate, requests, wanted)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who wait
             for _, future in batch:
                 if not future.done():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from comas.engines.llama import StackedLlama, can_stack
 from comas.engines.sampling import draw, uniforms
-from comas.types import Generation, Request
+from comas.types import Generation, Request, always
 
 SHRINK = 0.75
 """A batch is packed when the living rows fall below this share of it."""
@@ -94,8 +94,8 @@ class TorchEngine:
             self.stack.load([self.models[p] for p in self.policies])
 
     @torch.no_grad()
-    def generate(self, requests: Sequence[Request]) -> list[Generation]:
-        """One generation per request, in their order."""
+    def generate(self, requests: Sequence[Request], wanted: Callable[[], bool] = always) -> list[Generation]:
+        """One generation per request, in their order; once `wanted` says no, they end where they are."""
         places: dict[str, list[int]] = {p: [i for i, r in enumerate(requests) if r.policy == p] for p in self.policies}
         if sum(map(len, places.values())) != len(requests):
             unknown = sorted({r.policy for r in requests} - set(self.policies))
@@ -104,7 +104,7 @@ class TorchEngine:
         for batch in self._batches(places):
             rows = [i for column in batch.values() for i in column]
             run = self._decode_stack if self.stack is not None else self._decode
-            for i, generation in zip(rows, run(batch, [requests[i] for i in rows]), strict=True):
+            for i, generation in zip(rows, run(batch, [requests[i] for i in rows], wanted), strict=True):
                 done[i] = generation
         return [g for g in done if g is not None]
 
@@ -117,7 +117,7 @@ class TorchEngine:
         most = max(map(len, places.values()))
         return [{p: rows[i : i + n] for p, rows in places.items()} for i in range(0, most, n)]
 
-    def _decode(self, batch: dict[str, list[int]], requests: Sequence[Request]) -> list[Generation]:
+    def _decode(self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
         """The Hugging Face forward with a dynamic cache, prompts padded on the left."""
         ((policy, _),) = batch.items()
         model, tape = self.models[policy], _Tape(requests, self.end_ids)
@@ -138,7 +138,7 @@ class TorchEngine:
             ).logits[:, -1]
             drawn_B = tape.draw(logits, rows_B, step)
             live_B = tape.alive_R[rows_B]
-            if not live_B.any():
+            if not live_B.any() or not wanted():
                 break
             ids_BT, positions_BT = torch.from_numpy(drawn_B).to(device)[:, None], positions_BT[:, -1:] + 1
             attend_BT = torch.cat([attend_BT, attend_BT.new_ones(len(rows_B), 1)], 1)
@@ -148,7 +148,9 @@ class TorchEngine:
                 rows_B, ids_BT, positions_BT, attend_BT = rows_B[live_B], ids_BT[kept], positions_BT[kept], attend_BT[kept]
         return tape.generations()
 
-    def _decode_stack(self, batch: dict[str, list[int]], requests: Sequence[Request]) -> list[Generation]:
+    def _decode_stack(
+        self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]
+    ) -> list[Generation]:
         """All policies as one grid of P x B rows; row -1 is padding of the grid."""
         stack, tape = self.stack, _Tape(requests, self.end_ids)
         assert stack is not None
@@ -167,7 +169,7 @@ class TorchEngine:
             flat_N = rows_PB.reshape(-1)
             drawn_N = tape.draw(logits_PBV.view(len(flat_N), -1), flat_N, step)
             live_N = (flat_N >= 0) & tape.alive_R[np.maximum(flat_N, 0)]
-            if not live_N.any():
+            if not live_N.any() or not wanted():
                 break
             widest = int(live_N.reshape(P, -1).sum(1).max())
             if widest < SHRINK * rows_PB.shape[1]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,10 @@ class LocalHost:
             float(done.logprobs.sum(dtype=np.float64)), done.seconds, done.margin,
         )
 
-    def _generate(self, requests: Sequence[Request]) -> list[Generation]:
+    def _generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
         began = time.perf_counter()
         try:
-            return self.engine.generate(requests)
+            return self.engine.generate(requests, wanted)
         finally:
             self.seconds["sampling"] += time.perf_counter() - began
 
@@ -172,14 +172,23 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
     models, tokenizers = {}, {}
     for policy, base in bases.items():
         source = resolve_base(base)
+        if source.startswith((".", "/", "~")) and not Path(source).is_dir():
+            raise UserMistake(f"base {base!r}: no such folder")
+        try:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, SafetensorError) as error:
+            raise UserMistake(f"base {base!r} cannot be loaded as a causal language model: {_brief(error)}") from error
+        model, found = loaded
+        if missing := sorted(found["missing_keys"]):  # transformers would invent them
+            raise UserMistake(f"base {base!r} lacks weights ({missing[0]} and {len(missing) - 1} more): it is no whole causal LM")
         try:
             tokenizers[policy] = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-            model = AutoModelForCausalLM.from_pretrained(
-                source, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True
-            )
         except (OSError, ValueError) as error:
-            raise UserMistake(f"base {base!r} cannot be loaded: {str(error).splitlines()[0]}") from error
-        models[policy] = model.to(torch.device(device)).eval()  # type: ignore[arg-type]
+            raise UserMistake(f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}") from error
+        models[policy] = model.to(torch.device(device)).eval()
     first = next(iter(tokenizers.values()))
     for policy, tokenizer in tokenizers.items():
         if tokenizer.get_vocab() != first.get_vocab() or tokenizer.chat_template != first.chat_template:
@@ -194,6 +203,11 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
     if not ends:
         raise UserMistake(f"base {next(iter(bases.values()))!r} names no end token: set eos_token_id in its generation_config.json")
     return models, first, sorted(ends)
+
+
+def _brief(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return words if len(words) <= 200 else words[:200] + " ..."
 
 
 def resolve_base(base: str) -> str:
