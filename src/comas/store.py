@@ -20,7 +20,7 @@ import filelock
 import tomli_w
 
 from comas import disk
-from comas.types import Episode, UserMistake
+from comas.types import Episode, Question, Turn, UserMistake
 
 KEEP = 2
 """Checkpoints that are kept besides the best."""
@@ -213,6 +213,12 @@ def episode_record(episode: Episode) -> dict[str, Any]:
     record = dataclasses.asdict(dataclasses.replace(episode, question=None))  # type: ignore[arg-type]
     record["question"] = {f.name: getattr(episode.question, f.name) for f in dataclasses.fields(episode.question)}
     return record
+
+
+def episode_of(record: Mapping[str, Any]) -> Episode:
+    """The inverse of `episode_record`."""
+    turns = [Turn(**turn) for turn in record["turns"]]
+    return Episode(record["id"], Question(**record["question"]), turns, record["answer"], record["error"])
 
 
 def _line(record: Any) -> str:

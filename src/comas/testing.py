@@ -1,5 +1,5 @@
-"""Fakes and contract checks for those who extend comas: a scripted host, a tiny random model, and `check_method`,
-`check_task`, `check_host`.
+"""Fakes and contract checks for those who extend comas: a scripted host, recordings, a tiny random model, and
+`check_method`, `check_task`, `check_host`.
 
 They ship in the package and need no test runner; a broken contract is an AssertionError that says which. Leaves out:
 anything that judges how good a method is.
@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from comas.agent import Member
-from comas.config import load_plugin, split_options
+from comas.config import load_plugin, read, resolve, split_options
 from comas.play import Scene, payoffs, play_all, settle_all
-from comas.store import episode_record
+from comas.store import Run, episode_of, episode_record
+from comas.team import run_sync
 from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling, Task
 
 Said = str | Reply
@@ -257,11 +258,65 @@ async def check_host(host: Host, policy: str, method: Method) -> None:
     assert (again.text, again.version, again.logprob) == (learnt.text, learnt.version, learnt.logprob), "loaded: not what was saved"
 
 
-def tiny_model(folder: Path, seed: int = 0) -> Path:
-    """A random Llama-shaped model with a byte-level tokenizer and a chat template, as a Hugging Face folder."""
+class Recorded(Scripted):
+    """A host that says what was said in recorded episodes; anything else that it is asked is an error."""
+
+    def __init__(self, episodes: Sequence[Episode], name: str = "home") -> None:
+        super().__init__({}, name)
+        self.turns = {t.id: t for e in episodes for t in e.turns if t.policy.startswith(f"{name}/")}
+        self.prompts = {t.prompt for t in self.turns.values()}
+
+    def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
+        """There was room for what was asked."""
+        return messages[-1]["content"] in self.prompts
+
+    async def ask(
+        self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
+    ) -> Reply:
+        """The recorded reply to this very prompt."""
+        said = self.turns.get(turn)
+        if said is None or said.prompt != messages[-1]["content"]:
+            raise KeyError(f"turn {turn}: no reply to this prompt was recorded; the game, its wording or the team has changed")
+        if keep:
+            self.buffer.setdefault(policy, set()).add(turn)
+        return Reply(
+            said.text, said.finished, said.version, said.prompt_tokens, said.tokens, said.logprob, said.seconds, said.margin
+        )
+
+
+def replay(run: str | Path, step: int, *, method: str | None = None, **options: Any) -> list[Episode]:
+    """Play a step of a recorded run again without a model, and settle it.
+
+    The game is the run's own, held to what was recorded; `method` and `options` change the settlement: what would the
+    same discussions have been paid under another rule? Episodes that machines failed are left out.
+    """
+    record = Run.open(run)
+    config, game, task = resolve(read(record.path / "config.toml"))
+    recorded = [e for e in map(episode_of, record.episodes(step)) if e.error is None]
+    hosts = {name: Recorded(recorded, name) for name in config.hosts}
+    members = [
+        Member(n, hosts[a.host], a.policy or n, tuple(a.roles) if a.roles is not None else None, frozen=a.frozen)
+        for n, a in config.agents.items()
+    ]
+    scene = Scene(game, task, members, config.seed, split_options(config.options, game.play), keep=True)
+    questions = list({e.question.id: e.question for e in recorded}.values())
+    played = {e.id: e for e in run_sync(play_all(scene, questions, step, config.samples or 1))}
+    played = {e.id: played[e.id] for e in recorded}
+    rule = load_plugin("method", method) if method else game
+    settings = split_options({**({} if method else config.options), **options}, rule.settle)
+    settle_all(dataclasses.replace(scene, method=rule), list(played.values()), settings)
+    return list(played.values())
+
+
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text", "phi3")
+"""Shapes that `tiny_model` makes: any `model_type` of transformers whose config has the usual names."""
+
+
+def tiny_model(folder: Path, seed: int = 0, family: str = "llama") -> Path:
+    """A random model of a few thousand parameters with a byte-level tokenizer and a chat template, as a Hugging Face folder."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     specials = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
@@ -276,12 +331,12 @@ def tiny_model(folder: Path, seed: int = 0) -> Path:
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=False, eos_token_id=3, pad_token_id=0,
-        bos_token_id=None,
+    config = AutoConfig.for_model(
+        family, vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=2048, tie_word_embeddings=False, eos_token_id=3,
+        pad_token_id=0, bos_token_id=None,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
