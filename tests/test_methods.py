@@ -190,7 +190,7 @@ def test_a_broken_machine_fails_one_discussion_and_a_bug_all() -> None:
         return RIGHT if role == "solution" else "<score>3</score>"
 
     episodes = discuss(comas.method, pick.task, flaky, [Q, R])
-    assert [e.error for e in episodes] == ["unplugged", None]
+    assert [e.error for e in episodes] == ["host script, turn 0/pick-three-1.2.4.5-7/0/solution0: unplugged", None]
     with pytest.raises(ExceptionGroup):
         discuss(comas.method, pick.task, lambda *_: 1 / 0, [Q])
 

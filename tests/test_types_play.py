@@ -133,7 +133,7 @@ def test_a_machine_that_fails_once_is_asked_again_one_that_fails_twice_is_record
     scene, host = scripted_scene(game(play), pick.task, script)
     once, twice = asyncio.run(play_all(scene, [Q, R], 0))
     assert (once.error, once.answer, len(once.turns)) == (None, "back again", 1)
-    assert (twice.error, twice.answer) == ("unplugged", None)
+    assert (twice.error, twice.answer) == ("host script, turn 0/r/0/solution0: unplugged", None)
     assert [prompt for *_, prompt, _ in host.asked].count("other") == 2
     settle_all(scene, [once, twice], {})
     assert payoffs([once, twice], scene.members)["script"].keys() == {"a0"}

@@ -53,11 +53,11 @@ class Table:
     """The run's seed."""
     keep: bool
     """Whether hosts file the tokens for learning."""
-    max_tokens: Mapping[str, int] = field(default_factory=dict)
+    max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     """Room per reply and role, where the task sets it."""
     heard: Callable[[Turn], None] | None = None
     """Told of each turn when it is complete."""
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter[str])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_json
@@ -120,8 +120,8 @@ class Config(_Table):
         if type(agents) is int and agents < 1:
             raise ValueError(f"agents = {agents}: a team has at least one")
         if not agents or type(agents) is int:
-            hosts = data.get("hosts")
-            names = list(hosts) if hosts and isinstance(hosts, Mapping) else ["home"]
+            hosts: Any = data.get("hosts")
+            names = list(cast("Mapping[str, Any]", hosts)) if hosts and isinstance(hosts, Mapping) else ["home"]
             data = {**data, "agents": {f"a{i}": {"host": names[i % len(names)]} for i in range(agents or 4)}}
         return data
 
@@ -165,9 +165,10 @@ def _pair(text: str) -> tuple[str, Any]:
 def _put(data: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
-        data = data.setdefault(part, {})
-        if not isinstance(data, dict):
-            raise UserMistake(f"{key}: {part} is {data!r}, not a table")
+        found: Any = data.setdefault(part, {})
+        if not isinstance(found, dict):
+            raise UserMistake(f"{key}: {part} is {found!r}, not a table")
+        data = cast("dict[str, Any]", found)
     data[last] = value
 
 

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 MANIFEST = "manifest.json"
 
@@ -78,10 +78,11 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
 def facts(folder: Path) -> dict[str, Any] | None:
     """The manifest of a sealed folder; None where there is none that can be read."""
     try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        found: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("files"), dict) else None
+    manifest: dict[str, Any] = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return manifest if isinstance(manifest.get("files"), dict) else None
 
 
 def damage(folder: Path) -> str | None:

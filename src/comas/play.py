@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from comas.agent import Agent, Member, Table, derive_seed
 from comas.types import Episode, HostFailure, Method, Payoff, Question, Task, Turn
@@ -30,10 +30,10 @@ class Scene:
     members: Sequence[Member]
     seed: int
     """The run's seed."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     keep: bool = False
     heard: Callable[[Turn], None] | None = None
-    max_tokens: Mapping[str, int] = field(default_factory=dict)
+    max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     """Room per role that the user sets; the task's own otherwise."""
 
 
@@ -68,7 +68,9 @@ async def play_one(scene: Scene, episode: Episode) -> None:
 
 
 def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
 
 
 def _place(turn: Turn) -> list[tuple[int, str]]:

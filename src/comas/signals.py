@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 
 @contextmanager
-def listening(soon: Callable[[], bool], at_once: Callable[[], Any]) -> Iterator[None]:
+def listening(soon: Callable[[], bool], at_once: Callable[[], Any]) -> Generator[None]:
     """While inside: the first signal calls `soon`, the second `at_once`, in the running event loop; the third is Python's own.
 
     `soon` returns whether there is anything to wait for; if not, `at_once` is called too. Outside the main thread, where

@@ -4,6 +4,8 @@ Questions are the unit: several agents' answers to one question are one cluster.
 systems and multiple comparisons.
 """
 
+# scipy ships no types
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math

@@ -14,7 +14,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import filelock
 import tomli_w
@@ -43,14 +43,17 @@ class Run:
         else:
             path = Path(out)
         run = cls(path)
+        taken = UserMistake(f"out={out}: there is a run already; continue it with `comas resume {out}` or choose another")
+        if (path / "config.toml").exists():
+            raise taken
         try:
             path.mkdir(parents=True, exist_ok=True)
             run.lock()
         except OSError as error:
             raise UserMistake(f"out={path}: {error.strerror}") from error
         try:
-            if (path / "config.toml").exists():
-                raise UserMistake(f"out={out}: there is a run already; continue it with `comas resume {out}` or choose another")
+            if (path / "config.toml").exists():  # since a moment ago
+                raise taken
             for name in ("episodes", "checkpoints", "eval"):
                 (path / name).mkdir(exist_ok=True)
             (path / "metrics.jsonl").write_text("", encoding="utf-8")
@@ -158,7 +161,8 @@ class Run:
 
     def rewind(self) -> tuple[int, list[str]]:
         """Drop what lies beyond the last good checkpoint; returns the step to go on from, and what had to be passed over."""
-        notes, good = [], None
+        notes: list[str] = []
+        good: dict[str, Any] | None = None
         try:
             marker = self.marker()
         except UserMistake as error:  # the checkpoints say as much
@@ -249,5 +253,7 @@ def _object(path: Path) -> dict[str, Any] | None:
 def without_none(value: Any) -> Any:
     """TOML has no null: a key that is None is left out."""
     if isinstance(value, Mapping):
-        return {k: without_none(v) for k, v in value.items() if v is not None}
-    return [without_none(v) for v in value] if isinstance(value, list | tuple) else value
+        return {k: without_none(v) for k, v in cast("Mapping[str, Any]", value).items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [without_none(v) for v in cast("Sequence[Any]", value)]
+    return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -48,7 +48,7 @@ class Question:
     """The form or subject, for tasks that have several."""
     answer: str | None = None
     """The reference answer, where there is one."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Whatever the task's own functions need."""
 
 
@@ -72,18 +72,18 @@ class Task:
     """What peers see of a piece of work."""
     same: Callable[[str, str], bool] = operator.eq
     """Whether two canonical answers are the same answer."""
-    wording: Mapping[str, str] = field(default_factory=dict)
+    wording: Mapping[str, str] = field(default_factory=dict[str, str])
     """Templates per role that replace the method's own; never its flow."""
-    max_tokens: Mapping[str, int] = field(default_factory=dict)
+    max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     """Room per reply and role, where the task knows better than the config."""
     base: str | None = None
     """The base that the task was made for; other bases need a recipe or an explicit `lr`."""
-    recipe: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Published training settings (`lr ...`) for bases other than `base`, where there are any."""
 
     def without_labels(self) -> Task:
         """The same task for label-free methods: asking it to verify is an error."""
-        return Task(**{**self.__dict__, "verify": _no_labels})
+        return replace(self, verify=_no_labels)
 
 
 def _no_labels(question: Question, text: str) -> Verdict:
@@ -147,7 +147,7 @@ class Turn:
     seconds: float = 0.0
     dropped: int = 0
     """Pieces of history left out of the prompt, oldest first, for want of room."""
-    info: dict[str, Any] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict[str, Any])
     """Facts of the game: a score that was read, for instance."""
 
 
@@ -157,7 +157,7 @@ class Episode:
 
     id: str
     question: Question
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list[Turn])
     answer: str | None = None
     """The text that the game returned as the team's answer."""
     error: str | None = None
@@ -211,7 +211,7 @@ class Method:
     """`settle(episodes, task, **options)`: sets `reward` and `group` of turns; pure. Gets all samples of one question."""
     advantage: Advantage
     loss: Loss
-    kl: Mapping[str, float] = field(default_factory=dict)
+    kl: Mapping[str, float] = field(default_factory=dict[str, float])
     """Role -> beta. Roles that are absent have none; if all are 0, no reference is kept."""
     epochs: int = 1
     minibatches: int = 1
@@ -221,7 +221,7 @@ class Method:
     """Roles that can be paid: one of them must have a learning agent."""
     samples: int = 1
     """Discussions per question and step."""
-    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Name -> the config keys that it sets (tables `options credit loss kl`, and keys such as `samples`); a config
     without `preset` gets the first."""
 
