@@ -1,6 +1,8 @@
 # make demo      install into .venv and train the embedded team
 # make test      the fast tests          make test-all   the slow ones too
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
+# make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
+#                wheel and the sdist, installed in an environment of their own
 #
 # PYTHON: any Python >= 3.11.   TRAIN: arguments of `comas train`, e.g. make demo TRAIN="steps=20 seed=1"
 # TORCH: what pip installs as torch. On Linux the package index serves a build with gigabytes of CUDA libraries; machines
@@ -15,15 +17,16 @@ JOBS   ?= auto
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
 	$(BIN)/comas train $(TRAIN)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands"
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS)
@@ -31,6 +34,25 @@ test-all: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+check: lint test commands short-demo package
+
+commands: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m commands
+
+short-demo: $(VENV)/.installed
+	rm -rf build/demo
+	$(BIN)/comas train steps=3 test_questions=64 eval_every=0 out=build/demo
+	$(BIN)/comas play build/demo
+
+package: $(VENV)/.installed-dev
+	rm -rf dist build/clean build/run
+	$(BIN)/python -m build --quiet --outdir dist
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip $(QUIET) install --no-deps --extra-index-url $(WHEELS) "$(TORCH)" || true
+	build/clean/bin/python -m pip $(QUIET) install dist/*.whl
+	cd build && clean/bin/comas train steps=2 questions=8 test_questions=8 eval_every=0 out=run
+	tar -tzf dist/*.tar.gz | grep -q tests/golden/comas.json
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -85,6 +87,27 @@ def test_commands_on_the_pages_resolve(line: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(ROOT)
     words = line.partition("#")[0].split()
     resolve(read(None, [w for w in words if not w.startswith("--")]))  # unknown keys, files, methods and tasks are errors
+
+
+LINES = [line.partition("#")[0].strip() for block in blocks(ROOT / "README.md", "sh") for line in block.splitlines()]
+SHORT = ["steps=2", "test_questions=8", "eval_every=0"]
+"""Added to what trains: the commands are those of the page, the patience is not."""
+
+
+@pytest.mark.commands
+@pytest.mark.parametrize("line", [x for x in LINES if x.startswith("comas ")])
+def test_commands_of_the_readme_run_as_written(line: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    words = line.replace("runs/<run>", "runs/demo").split()[1:]
+    if "task=gsm8k" in line:
+        pytest.skip("needs a model from the hub")
+    if words[0] == "train" and "--dry-run" not in words:
+        words += [w for w in SHORT if not any(x.split("=")[0] == w.split("=")[0] for x in words)]
+    if words[0] == "eval":
+        words.append("test_questions=8")
+    done = subprocess.run([sys.executable, "-m", "comas", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
