@@ -92,7 +92,8 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_othe
     assert all(torch.equal(a, b) for x, y in zip(before, after, strict=True) for a, b in zip(x, y, strict=True))
     alone = FullLearner({"good": llama(0)}, Recipe(1e-3), METHOD, 0)
     alone.step({"good": rows()}, METHOD)
-    assert all(torch.equal(a, b) for a, b in zip(good.parameters(), alone.models["good"].parameters(), strict=True))
+    for a, b in zip(good.parameters(), alone.models["good"].parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)  # alone it has all threads
     assert learner.step({"bad": rows()}, METHOD)["bad"]["updates"] == 1
     with torch.no_grad():
         bad.model.norm.weight[0] = float("nan")
