@@ -115,6 +115,23 @@ def test_a_host_that_dies_is_named(
         run_sync(train_async(read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]), Watch()))
 
 
+def test_an_error_in_a_game_loses_no_step_that_was_learnt(
+    chained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:
+    real = Chained.ask
+
+    async def ask(self: Chained, turn: str, *args: Any) -> Any:
+        if turn.startswith("7/"):
+            raise HostFailure("connection reset")
+        return await real(self, turn, *args)
+
+    monkeypatch.setattr(Chained, "ask", ask)
+    pairs = ["steps=20", "questions=2", "test_questions=0", "eval_every=0", "checkpoint_every=100", f"out={tmp_path / 'r'}"]
+    with pytest.raises(UserMistake, match="step 7: every discussion failed"):
+        run_sync(train_async(read(None, pairs), Watch()))
+    assert (Run.open(tmp_path / "r").marker() or {})["step"] == 7
+
+
 def test_a_bug_in_a_host_keeps_its_traceback_and_names_it(
     chained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:

@@ -105,7 +105,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None)
         team = build_team(config, method, task)
         if run.marker() is not None:
             for name, host in team.hosts.items():
-                await _at(name, f"loading step {start}", host.load(run.intact(start)))
+                await _at(name, f"loading step {start}", host.load(run.path / "checkpoints" / f"step-{start}"))
         return await Session(team, watch).go(run, start)
     finally:
         if team is not None:
@@ -210,8 +210,11 @@ class Session:
             self.looping = True
             try:
                 episodes = await play_all(scene, self.draw(step), step, self.config.samples or 1)
-            except asyncio.CancelledError:  # given up: nobody has learnt from it yet
-                await self._commit(step)
+                if all(e.error for e in episodes):
+                    raise UserMistake(f"step {step}: every discussion failed; the first: {episodes[0].error}")
+                settle_all(scene, episodes, split_options(self.config.options, self.team.method.settle))
+            except (Exception, asyncio.CancelledError):  # nobody has learnt from this step yet: keep those before it
+                await self._keep(step)
                 raise
             await self._whole(self._learn(step, episodes, began, spent))
             broken = [p for p, times in self.broken.items() if times >= PATIENCE]
@@ -230,11 +233,8 @@ class Session:
         return max(start, self.config.steps)
 
     async def _learn(self, step: int, episodes: Sequence[Episode], began: float, spent: Mapping[str, Mapping[str, float]]) -> None:
-        """The second half of a step: settle, learn, write."""
+        """The second half of a step: learn, write."""
         config, team = self.config, self.team
-        if all(e.error for e in episodes):
-            raise UserMistake(f"step {step}: every discussion failed; the first: {episodes[0].error}")
-        settle_all(team.scene(), episodes, split_options(config.options, team.method.settle))
         paid = payoffs(episodes, team.members)
         async with asyncio.TaskGroup() as group:
             learning = {
@@ -284,6 +284,13 @@ class Session:
             self.team.members, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature,
             room=c.room,
         )
+
+    async def _keep(self, step: int) -> None:
+        """Commit before an error ends the run; where that fails too, the error is the news."""
+        try:
+            await self._commit(step)
+        except (HostFailure, OSError) as error:
+            self.watch.note(f"the {step} steps so far could not all be saved: {error}")
 
     async def _commit(self, step: int) -> None:
         if (marker := self.run.marker()) is not None and marker["step"] == step:
