@@ -41,4 +41,4 @@ def settle(episodes, task):
             turn.group = episode.id  # drafts of one question are compared with each other
 
 
-method = Method(play, settle, grpo, clipped, kl={"solution": 0.02})
+method = Method(play, settle, grpo, clipped, kl={"solution": 0.1})
