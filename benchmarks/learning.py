@@ -36,13 +36,14 @@ BASES = ("seed", "seed-b", "seed-c", "seed-hole")
 """Four different warm starts; the last was taught that only the sum counts."""
 
 _TEAM = [f"agents.a{i}={{host='home', base='{base}'}}" for i, base in enumerate(BASES)]
-# the two teams share half a budget: enough to tell them apart
+# half a budget is enough to tell forms of credit, and teams, apart
 SETUPS: dict[str, list[list[str]]] = {
     "default": [[]],
     "paper": [["preset=paper"]],
     "ttrl": [["method=ttrl"]],
     "rlvr": [["method=rlvr"]],
     "no evaluation": [["options.evaluate=false"]],
+    "default at half": [["tokens=500000"]],
     "KL 0": [["kl={}", "tokens=500000"]],
     "one normalisation": [["credit.normalise=all", "tokens=500000"]],
     "judged by peers": [[*_TEAM, "tokens=500000"]],

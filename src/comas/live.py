@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from comas.estimate import estimate
 from comas.stats import Interval
 from comas.store import Run
 from comas.team import Team
@@ -95,7 +96,9 @@ class Lines(Quiet):
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.total, self.began = team.config.steps, time.monotonic()
-        self._say(f"{len(team.members)} agents, {team.config.method}/{team.config.preset or '-'}, in {run.path}")
+        need = estimate(team.config, team.method, team.task).get("bytes on disk")
+        room = f", which will take about {need / 1e9:.2f} GB" if need else ""
+        self._say(f"{len(team.members)} agents, {team.config.method}/{team.config.preset or '-'}, in {run.path}{room}")
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         if time.monotonic() - self.said < self.every:
