@@ -16,8 +16,8 @@ from comas.types import Method, Task
 
 EXTRAS = {"datasets": "hub", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
-BYTES_PER_TURN = 1000
-"""On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take 800."""
+BYTES_PER_TURN = 800
+"""On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take 650."""
 CORE = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pydantic", "rich", "typer")
 
 
