@@ -24,7 +24,8 @@ COLOURS = {
 }
 LABELS = {
     "default": "comas", "rlvr": "true verifier (supervised)", "paper": "comas as published", "ttrl": "majority vote (TTRL)",
-    "no evaluation": "comas without evaluation",
+    "no evaluation": "comas without evaluation", "judged by peers": "judged by peers\n(half the tokens)",
+    "judged by themselves": "judged by themselves\n(half the tokens)",
 }
 
 
