@@ -265,6 +265,17 @@ def test_nothing_whole_left_is_an_error_that_keeps_what_there_is(whole: tuple[An
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.parametrize("name", ["processes.json", "eval/after.json"])
+def test_a_damaged_record_that_can_be_made_again_stops_nothing(
+    whole: tuple[Any, list[str]], tmp_path: Path, name: str
+) -> None:
+    folder, watch = tmp_path / "whole", Notes()
+    cut_short(folder / name)
+    run_sync(resume_async(folder, watch))
+    assert story(folder) == whole[0]
+    assert f"{name} is damaged" in watch.notes[0]
+
+
 def test_two_processes_do_not_work_on_one_run(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
     held = Run.open(tmp_path / "whole")
     held.lock()

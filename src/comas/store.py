@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import shutil
 import time
 import tomllib
@@ -38,8 +39,7 @@ class Run:
     def create(cls, config: Mapping[str, Any], out: str | None) -> Run:
         """A fresh folder with its config; without `out`, `runs/<time>-<method>`."""
         if out is None:
-            stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(config['method']).stem}"
-            path = next(p for i in range(1000) if not (p := stem.with_name(stem.name + (f"-{i}" if i else ""))).exists())
+            path = _fresh(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(config['method']).stem}")
         else:
             path = Path(out)
         run = cls(path)
@@ -76,6 +76,8 @@ class Run:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
             raise UserMistake(f"{self.path}: another process is working on this run; wait for it or stop it") from None
+        except NotImplementedError:  # some network disks have no locks
+            logging.getLogger("comas").warning("%s: this disk has no locks; make sure that no other process works on it", self.path)
 
     def unlock(self) -> None:
         """Others may."""
@@ -108,7 +110,11 @@ class Run:
     def write_process(self, facts: Mapping[str, Any]) -> list[str]:
         """Note what a process that works on this run runs on; returns what differs from the one before, in words."""
         path = self.path / "processes.json"
-        known = (_object(path) or {"processes": []})["processes"]
+        try:
+            known: list[dict[str, Any]] = (_object(path) or {"processes": []})["processes"]
+        except UserMistake as error:
+            disk.replace(path, json.dumps({"processes": [facts]}, indent=1))
+            return [f"{error}; what it said is lost"]
         before = known[-1] if known else facts
         disk.replace(path, json.dumps({"processes": [*known, facts]}, indent=1))
         keys = [k for k in {**before, **facts} if k != "step"]
@@ -210,6 +216,20 @@ class Run:
     def episodes(self, step: int) -> Iterator[dict[str, Any]]:
         """The recorded discussions of a step."""
         yield from _lines(self.path / "episodes" / f"{step:06d}.jsonl")
+
+
+def _fresh(stem: Path) -> Path:
+    """A new folder of that name, or of that name and a number where another process was faster."""
+    for i in range(1000):
+        path = stem.with_name(stem.name + (f"-{i}" if i else ""))
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserMistake(f"{path}: {error.strerror}; choose another place with out=") from error
+        return path
+    raise UserMistake(f"{stem} to {stem}-999 are taken: choose another place with out=")
 
 
 def episode_record(episode: Episode) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class Session:
             self._count(metrics)
         self.watch.path = run.path
         for change in run.write_process({"step": start, **process_facts(self.team)}):
-            self.watch.note(f"since the last process on this run: {change}; bit-equal results need the same")
+            self.watch.note(f"since the last process on this run: {change} (bit-equal results need the same)")
         self.watch.begin(run, self.team, start)
         working = asyncio.current_task()
         assert working is not None
@@ -270,7 +270,11 @@ class Session:
         """Unless it has been done: an interrupted run that had ended does not do it again."""
         if not questions:
             return
-        record = self.run.read_eval(name)
+        try:
+            record = self.run.read_eval(name)
+        except UserMistake as error:
+            self.watch.note(f"{error}: measuring again")
+            record = None
         if record is None or record["step"] != step:
             answers = await self._answers(questions, name)
             found = accuracy(answers)
