@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from comas.config import Config
+    from comas.evaluate import Answer
     from comas.stats import Interval
     from comas.team import Team
     from comas.train import Result, Watch
@@ -292,7 +293,7 @@ def eval_(
     names = [s for s in systems if "=" not in s]
     if not names:
         raise UserMistake("eval needs at least one run or base model, such as: comas eval seed")
-    cells = [_cell(name, pairs) for name in names]
+    cells = [_measured(name, pairs)[0] for name in names]
     if json_:
         _print_json(ctx, {"cells": cells})
         return
@@ -306,7 +307,8 @@ def eval_(
     Console().print(table)
 
 
-def _cell(name: str, pairs: list[str]) -> dict[str, Any]:
+def _measured(name: str, pairs: list[str]) -> tuple[dict[str, Any], list[Answer], Config]:
+    """A cell of `eval`, the answers behind it, and the config."""
     import time
 
     from comas.config import read, resolve
@@ -330,7 +332,34 @@ def _cell(name: str, pairs: list[str]) -> dict[str, Any]:
     verdicts = {v: sum(a.verdict == v for a in answers) for v in ("right", "wrong", "failed")}
     accuracies = {"accuracy": found["mean"], "low": found["low"], "high": found["high"]}
     cell = {"system": name, "task": c.task, "setup": "single", "n": len(questions), "agents": len(team.members), **verdicts}
-    return {**cell, **accuracies, "tokens": sum(a.tokens for a in answers), "seconds": round(time.monotonic() - began, 3)}
+    cell |= {**accuracies, "tokens": sum(a.tokens for a in answers), "seconds": round(time.monotonic() - began, 3)}
+    return cell, answers, c
+
+
+@app.command()
+def compare(
+    ctx: typer.Context, first: Annotated[str, typer.Argument(help="A run or a base model.")],
+    second: Annotated[str, typer.Argument(help="Another one: is it better?")],
+    pairs: Annotated[list[str] | None, typer.Argument(help="key=value of the config, for both.")] = None, json_: Json = False,
+) -> None:
+    """Whether the second of two runs or base models is better than the first, on the same held-out questions."""
+    from comas import evaluate
+    from comas.types import UserMistake
+
+    (cell, answers, config), (_, others, other) = (_measured(name, pairs or []) for name in (first, second))
+    if (config.task, config.task_options) != (other.task, other.task_options):
+        raise UserMistake(f"{first} is of task {config.task} {config.task_options}, {second} of {other.task} {other.task_options}")
+    found = evaluate.compare(answers, others, config.seed)
+    if found is None:
+        raise UserMistake(f"{first} and {second}: fewer than two questions were judged for both; nothing can be said")
+    if json_:
+        span = {"difference": found.interval.mean, "low": found.interval.low, "high": found.interval.high}
+        facts = {"task": cell["task"], "setup": cell["setup"], "n": found.interval.n, **span, "p": found.p, "test": found.test}
+        _print_json(ctx, {"cells": [{**facts, "verdict": found.verdict}]})
+        return
+    i = found.interval
+    print(f"{second} minus {first}: {i.mean:+.3f} [{i.low:+.3f}, {i.high:+.3f}] over {i.n} {cell['task']} questions")
+    print(f"p = {found.p:.4f} ({found.test}): {found.verdict}")
 
 
 @app.command()

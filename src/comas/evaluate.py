@@ -1,6 +1,6 @@
 """How often a team is right: the same questions for every agent, one verdict per answer.
 
-Leaves out: comparing systems, other setups than a game given by its function.
+Leaves out: other setups than a game given by its function.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from comas.agent import Member
 from comas.play import Scene, play_all
 from comas.setups import single
-from comas.stats import Interval, accuracy_interval, mean_interval
+from comas.stats import Interval, accuracy_interval, mcnemar, mean_interval, paired_bootstrap
 from comas.types import Episode, Method, Question, Sampling, Task, Turn
 
 
@@ -70,6 +70,34 @@ def paired_gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
     shares = [_shares(before), _shares(after)]
     common = sorted(shares[0].keys() & shares[1].keys())
     return mean_interval([shares[1][q] - shares[0][q] for q in common]) if common else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better the second of two systems is on the same questions."""
+
+    interval: Interval
+    p: float
+    """Two-sided: McNemar's exact test where both give one answer per question, a paired bootstrap otherwise."""
+    test: str
+
+    @property
+    def verdict(self) -> str:
+        """`better` or `worse` only where p < .05, else `none shown`."""
+        return "none shown" if self.p >= 0.05 else "better" if self.interval.mean > 0 else "worse"
+
+
+def compare(first: Sequence[Answer], second: Sequence[Answer], seed: int = 0) -> Difference | None:
+    """Second minus first on the questions that both were judged on; None where there are fewer than two of them."""
+    shares = [_shares([asdict(a) for a in answers]) for answers in (first, second)]
+    common = sorted(shares[0].keys() & shares[1].keys())
+    if len(common) < 2:
+        return None
+    differences = [shares[1][q] - shares[0][q] for q in common]
+    interval, p = paired_bootstrap(differences, seed)
+    if len({a.agent for a in first}) == len({a.agent for a in second}) == 1:
+        return Difference(interval, mcnemar(differences.count(1.0), differences.count(-1.0)), "McNemar, exact")
+    return Difference(interval, p, "paired bootstrap")
 
 
 def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -1,7 +1,6 @@
-"""Intervals. scipy underneath.
+"""Intervals and paired tests. scipy underneath.
 
-Questions are the unit: several agents' answers to one question are one cluster. Leaves out: paired tests between
-systems and multiple comparisons.
+Questions are the unit: several agents' answers to one question are one cluster. Leaves out: multiple comparisons.
 """
 
 # scipy ships no types
@@ -60,3 +59,27 @@ def accuracy_interval(per_question: Sequence[float]) -> Interval:
         return wilson(int(sum(per_question)), len(per_question))
     found = mean_interval(per_question)
     return Interval(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Two-sided p of McNemar's exact test (McNemar 1947): of the questions that one system alone got right, is each the
+    winner equally often? 1 where there are none."""
+    if only_first + only_second == 0:
+        return 1.0
+    from scipy import stats
+
+    return float(stats.binomtest(only_first, only_first + only_second).pvalue)
+
+
+def paired_bootstrap(differences: Sequence[float], seed: int = 0, draws: int = 9999, level: float = 0.95) -> tuple[Interval, float]:
+    """Mean of paired differences with its percentile interval, and the two-sided p of no difference, over resampled questions
+    (Efron and Tibshirani 1993, chapters 13 and 15). Differences that are all 0 give p = 1."""
+    array = np.asarray(differences, dtype=np.float64)
+    if len(array) < 2:
+        raise ValueError(f"a paired comparison of {len(array)} questions was asked for: it takes two or more")
+    rng, means = np.random.default_rng(seed), np.empty(draws)
+    for i in range(draws):
+        means[i] = array[rng.integers(0, len(array), len(array))].mean()
+    low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
+    beyond = min(int((means <= 0).sum()), int((means >= 0).sum()))
+    return Interval(float(array.mean()), float(low), float(high), len(array)), min(1.0, 2 * (beyond + 1) / (draws + 1))
