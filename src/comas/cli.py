@@ -172,7 +172,9 @@ def _summary(console: Console, result: Result) -> None:
     from comas.store import Run
 
     spent: dict[str, float] = {}
+    total = 0.0
     for metrics in Run.open(result.run).metrics():
+        total += metrics["seconds"]
         for kind, seconds in metrics["spent"].items():
             spent[kind] = spent.get(kind, 0.0) + seconds
     lines = ["", "held-out accuracy, mean over agents of single answers, 95 % interval over questions:"]
@@ -180,7 +182,8 @@ def _summary(console: Console, result: Result) -> None:
     if result.gain:
         lines.append(f"  gain    {result.gain.mean:+.3f} [{result.gain.low:+.3f}, {result.gain.high:+.3f}]")
     parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
-    lines.append(f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(result.seconds)} ({parts})")
+    whole = f"this process, with measurements: {span(result.seconds)}"
+    lines.append(f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(total)} ({parts}); {whole}")
     lines.append(f"run:  {result.run}")
     folder = shlex.quote(str(result.run))
     lines += [f"next: comas play {folder}", f"next: comas eval {folder}"]
