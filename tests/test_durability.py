@@ -276,6 +276,16 @@ def test_a_damaged_record_that_can_be_made_again_stops_nothing(
     assert f"{name} is damaged" in watch.notes[0]
 
 
+def test_a_damaged_first_measurement_is_said_and_not_reported(
+    whole: tuple[Any, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut_short(tmp_path / "whole" / "eval" / "before.json")
+    result = run_sync(resume_async(tmp_path / "whole", Notes()))
+    assert result.accuracy["before"] is result.gain is None
+    assert result.accuracy["after"] is not None
+    assert "before.json is damaged" in caplog.text
+
+
 def test_two_processes_do_not_work_on_one_run(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
     held = Run.open(tmp_path / "whole")
     held.lock()
