@@ -276,6 +276,17 @@ def test_a_damaged_record_that_can_be_made_again_stops_nothing(
     assert f"{name} is damaged" in watch.notes[0]
 
 
+def test_a_damaged_first_measurement_does_not_stop_a_resume_on_a_terminal(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from comas.live import Display
+
+    cut_short(tmp_path / "whole" / "eval" / "before.json")
+    run_sync(resume_async(tmp_path / "whole", Display(Console(file=StringIO()))))
+
+
 def test_a_damaged_first_measurement_is_said_and_not_reported(
     whole: tuple[Any, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

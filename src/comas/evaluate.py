@@ -67,9 +67,8 @@ def accuracy(answers: Sequence[Answer]) -> Interval | None:
 
 def paired_gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Interval | None:
     """Mean over questions of the change in the agents' share of right answers, from recorded answers of the same questions."""
-    shares = [_shares(before), _shares(after)]
-    common = sorted(shares[0].keys() & shares[1].keys())
-    return mean_interval([shares[1][q] - shares[0][q] for q in common]) if common else None
+    differences = _differences(before, after)
+    return mean_interval(differences) if differences else None
 
 
 @dataclass(frozen=True)
@@ -89,15 +88,19 @@ class Difference:
 
 def compare(first: Sequence[Answer], second: Sequence[Answer], seed: int = 0) -> Difference | None:
     """Second minus first on the questions that both were judged on; None where there are fewer than two of them."""
-    shares = [_shares([asdict(a) for a in answers]) for answers in (first, second)]
-    common = sorted(shares[0].keys() & shares[1].keys())
-    if len(common) < 2:
+    differences = _differences([asdict(a) for a in first], [asdict(a) for a in second])
+    if len(differences) < 2:
         return None
-    differences = [shares[1][q] - shares[0][q] for q in common]
     interval, p = paired_bootstrap(differences, seed)
     if len({a.agent for a in first}) == len({a.agent for a in second}) == 1:
         return Difference(interval, mcnemar(differences.count(1.0), differences.count(-1.0)), "McNemar, exact")
     return Difference(interval, p, "paired bootstrap")
+
+
+def _differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Second minus first, per question that both were judged on."""
+    one, other = _shares(first), _shares(second)
+    return [other[q] - one[q] for q in sorted(one.keys() & other.keys())]
 
 
 def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:

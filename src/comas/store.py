@@ -13,7 +13,7 @@ import logging
 import shutil
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ import tomli_w
 from comas import disk
 from comas.types import Episode, Question, Turn, UserMistake
 
+LOG = logging.getLogger("comas")
 KEEP = 2
 """Checkpoints that are kept besides the best."""
 
@@ -77,7 +78,7 @@ class Run:
         except filelock.Timeout:
             raise UserMistake(f"{self.path}: another process is working on this run; wait for it or stop it") from None
         except NotImplementedError:  # some network disks have no locks
-            logging.getLogger("comas").warning("%s: this disk has no locks; make sure that no other process works on it", self.path)
+            LOG.warning("%s: this disk has no locks; make sure that no other process works on it", self.path)
 
     def unlock(self) -> None:
         """Others may."""
@@ -103,9 +104,13 @@ class Run:
         """One measurement with its answers."""
         disk.replace(self.path / "eval" / f"{name}.json", json.dumps(record, ensure_ascii=False))
 
-    def read_eval(self, name: str) -> dict[str, Any] | None:
-        """That measurement, or None."""
-        return _object(self.path / "eval" / f"{name}.json")
+    def read_eval(self, name: str, note: Callable[[str], Any] = LOG.warning) -> dict[str, Any] | None:
+        """That measurement; None if there is none, or, which `note` is told, if its file is damaged: the run itself is whole."""
+        try:
+            return _object(self.path / "eval" / f"{name}.json")
+        except UserMistake as error:
+            note(f"{error}; it counts as not measured")
+            return None
 
     def write_process(self, facts: Mapping[str, Any]) -> list[str]:
         """Note what a process that works on this run runs on; returns what differs from the one before, in words."""
@@ -178,16 +183,18 @@ class Run:
         for step in sorted(self.steps_kept(), reverse=True) if marker else []:
             folder = self.path / "checkpoints" / f"step-{step}"
             if marker and step <= marker["step"]:
-                if not (wrong := disk.damage(folder) or self._log_damage(disk.facts(folder) or {})):
-                    good = {k: v for k, v in (disk.facts(folder) or {}).items() if k != "files"}
+                found = disk.facts(folder) or {}
+                if not (wrong := disk.damage(folder) or self._log_damage(found)):
+                    good = {k: v for k, v in found.items() if k != "files"}
                     break
                 notes.append(f"checkpoint of step {step} is damaged ({wrong})")
         if marker and good is None:
             raise UserMistake(f"{self.path} has no whole checkpoint: {'; '.join(notes) or 'none is left'}; start a new run")
         if good and good != marker:
             disk.replace(self.path / "commit.json", json.dumps(good))
-        self._drop(good["step"] if good else 0, good["metrics_bytes"] if good else 0, fresh=good is None)
-        return (good["step"] if good else 0), [f"{n}: going on from step {good['step'] if good else 0}" for n in notes]
+        start, size = (good["step"], good["metrics_bytes"]) if good else (0, 0)
+        self._drop(start, size, fresh=good is None)
+        return start, [f"{n}: going on from step {start}" for n in notes]
 
     def _drop(self, step: int, size: int, fresh: bool) -> None:
         """What was written after `step`; with `fresh` its checkpoint too."""

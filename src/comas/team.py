@@ -74,13 +74,7 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
                 device=host.device, dtype=host.dtype, context=host.context, max_rows=host.max_rows,
                 trust_remote_code=host.trust_remote_code,
             )
-    members = [
-        Member(
-            name, hosts[a.host], a.policy or name, tuple(a.roles) if a.roles is not None else None,
-            Sampling(a.temperature or config.temperature, 1.0, config.max_tokens), a.frozen,
-        )
-        for name, a in config.agents.items()
-    ]
+    members = members_of(config, hosts)
     for role in method.paid:
         if not any(m.roles is None or role in m.roles for m in members):
             raise UserMistake(f"no agent takes role {role!r}, which method {config.method} needs: see agents.<name>.roles")
@@ -88,6 +82,17 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
         paid = ", ".join(method.paid)
         raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")
     return Team(config, method, task, hosts, members)  # type: ignore[arg-type]
+
+
+def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
+    """The agents of a config at these hosts."""
+    return [
+        Member(
+            name, hosts[a.host], a.policy or name, tuple(a.roles) if a.roles is not None else None,
+            Sampling(a.temperature or config.temperature, 1.0, config.max_tokens), a.frozen,
+        )
+        for name, a in config.agents.items()
+    ]
 
 
 def _recipe(config: Config, host: str) -> Any:

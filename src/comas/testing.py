@@ -21,7 +21,7 @@ from comas.agent import Member
 from comas.config import load_plugin, read, resolve, split_options
 from comas.play import Scene, payoffs, play_all, settle_all
 from comas.store import Run, episode_of, episode_record
-from comas.team import run_sync
+from comas.team import members_of, run_sync
 from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling, Task
 
 Said = str | Reply
@@ -294,11 +294,7 @@ def replay(run: str | Path, step: int, *, method: str | None = None, **options: 
     config, game, task = resolve(read(record.path / "config.toml"))
     recorded = [e for e in map(episode_of, record.episodes(step)) if e.error is None]
     hosts = {name: Recorded(recorded, name) for name in config.hosts}
-    members = [
-        Member(n, hosts[a.host], a.policy or n, tuple(a.roles) if a.roles is not None else None, frozen=a.frozen)
-        for n, a in config.agents.items()
-    ]
-    scene = Scene(game, task, members, config.seed, split_options(config.options, game.play), keep=True)
+    scene = Scene(game, task, members_of(config, hosts), config.seed, split_options(config.options, game.play), keep=True)
     questions = list({e.question.id: e.question for e in recorded}.values())
     played = {e.id: e for e in run_sync(play_all(scene, questions, step, config.samples or 1))}
     played = {e.id: played[e.id] for e in recorded}

@@ -270,11 +270,7 @@ class Session:
         """Unless it has been done: an interrupted run that had ended does not do it again."""
         if not questions:
             return
-        try:
-            record = self.run.read_eval(name)
-        except UserMistake as error:
-            self.watch.note(f"{error}: measuring again")
-            record = None
+        record = self.run.read_eval(name, self.watch.note)
         if record is None or record["step"] != step:
             answers = await self._answers(questions, name)
             found = accuracy(answers)
@@ -332,15 +328,6 @@ def _spent(team: Team, before: Mapping[str, Mapping[str, float]]) -> dict[str, f
     return {k: sum(h.seconds[k] - before[n][k] for n, h in team.hosts.items()) for k in kinds}
 
 
-def _readable(run: Run, name: str) -> dict[str, Any] | None:
-    """A measurement, or None with a warning where its file is damaged: the run itself is whole."""
-    try:
-        return run.read_eval(name)
-    except UserMistake as error:
-        logging.getLogger("comas").warning("%s; that accuracy is not reported", error)
-        return None
-
-
 def result_of(run: Run, seconds: float) -> Result:
     """What the folder says."""
     from comas.evaluate import paired_gain
@@ -348,7 +335,7 @@ def result_of(run: Run, seconds: float) -> Result:
     last: dict[str, Any] = {}
     for last in run.metrics():  # noqa: B007 - the last line is wanted
         pass
-    records = {name: _readable(run, name) for name in ("before", "after")}
+    records = {name: run.read_eval(name) for name in ("before", "after")}
     found = {n: Interval(**r["accuracy"]) if r and r["accuracy"] else None for n, r in records.items()}
     before, after = records["before"], records["after"]
     gain = paired_gain(before["answers"], after["answers"]) if before and after else None
