@@ -180,6 +180,7 @@ def test_wording_has_the_holes_that_methods_fill() -> None:
     holes = {"solution": {"question", "history"}, "history": {"work", "evaluation"}, "history_bare": {"work"}}
     for role in ("evaluation", "scoring_bare", "verdict_bare"):
         holes[role] = {"question", "work"}
+    holes["revision"] = {"question", "own", "history"}
     for role in ("scoring", "verdict"):
         holes[role] = {"question", "work", "evaluation"}
     assert {role: set(re.findall(r"\{(\w+)\}", text)) for role, text in gsm8k.WORDING.items()} == holes

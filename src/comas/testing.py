@@ -178,18 +178,19 @@ def _stable(record: dict[str, Any]) -> str:
 
 HOLES = {
     "solution": {"question"}, "history": {"work"}, "history_bare": {"work"}, "evaluation": {"question", "work"},
-    "scoring": {"question", "work", "evaluation"}, "scoring_bare": {"question", "work"}, "verdict": {"question", "work"},
-    "verdict_bare": {"question", "work"},
+    "revision": {"question", "own", "history"}, "scoring": {"question", "work", "evaluation"}, "scoring_bare": {"question", "work"},
+    "verdict": {"question", "work"}, "verdict_bare": {"question", "work"},
 }
-"""Role -> holes that its wording must have; `question history work evaluation` are those that there are."""
+"""Role -> holes that its wording must have; `question history work evaluation own` are those that there are."""
 
 JUNK = ("", "no answer", "1" * 9999, "\x00<score>3</score>", "٣ + ² = Ⅷ", "\ud800", "{work} %s \\1", ";;;", "\n" * 50)
 """What an extractor has to survive."""
 
 
-def check_task(task: Task, **options: Any) -> None:
-    """The contract of a task: disjoint splits, stable loading, wording with its holes, functions that survive any text."""
-    splits = {s: task.load(s, **options) for s in ("train", "validation", "test")}
+def check_task(task: Task, names: Sequence[str] = ("train", "validation", "test"), **options: Any) -> None:
+    """The contract of a task: disjoint splits (those of `names`), stable loading, wording with its holes, functions that
+    survive any text."""
+    splits = {s: task.load(s, **options) for s in names}
     seen: set[str] = set()
     for name, questions in splits.items():
         ids = [q.id for q in questions]
@@ -212,7 +213,7 @@ def check_task(task: Task, **options: Any) -> None:
 
 def check_wording(task: Task) -> None:
     """Every template has the holes that its role needs, and none that nobody fills."""
-    known = {"question", "history", "work", "evaluation"}
+    known = {"question", "history", "work", "evaluation", "own"}
     for role, template in task.wording.items():
         holes = set(re.findall(r"\{(\w+)\}", template))
         assert holes <= known, f"wording {role!r} has holes that nobody fills: {sorted(holes - known)}"

@@ -1,0 +1,37 @@
+r"""Multiple choice: the letter in the last box, `\boxed{B}`, `\boxed{\text{(B)}}`, `\boxed{B. Daoism}`.
+
+Leaves out: answers that name a choice by its text.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+
+from comas.answers.boxed import last_box
+from comas.types import Question, Verdict
+
+LETTERS = string.ascii_uppercase
+_LETTER = re.compile(r"\(?([A-Z])(?![A-Za-z0-9'’])(?:\)|\s*[.:)-].*|\s+.*|)\Z", re.DOTALL)
+_LATEX = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf)|mbox)\s*|[{}$*]")
+
+
+def asked(question: str, choices: Sequence[str]) -> str:
+    """A question followed by its lettered choices."""
+    lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+    return "\n".join([question.strip(), "", *lines, "", "The answer is the letter of one choice."])
+
+
+def extract(question: Question, text: str) -> str | None:
+    """The boxed letter; None where the last box holds something else. `a`, as an article, is no letter: capitals only."""
+    inside = last_box(text)
+    found = _LETTER.match(_LATEX.sub("", inside).strip()) if inside is not None else None
+    return found[1] if found else None
+
+
+def verify(question: Question, text: str) -> Verdict:
+    """Right if the boxed letter is the reference's; failed only where there is no reference."""
+    if question.answer is None:
+        return "failed"
+    return "right" if extract(question, text) == question.answer else "wrong"

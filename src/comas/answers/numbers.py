@@ -1,0 +1,170 @@
+r"""Numbers in answers: the exact value of a text that is one number, and the value of a physical quantity.
+
+Leaves out: converting units. A quantity is compared in the unit that the question asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+from comas.answers import maths
+from comas.answers.boxed import last_box
+from comas.answers.pool import WorkerFailed
+from comas.types import Question, Verdict
+
+DIGITS = 60
+"""Longest number and largest exponent that are read: beyond that a reply is noise, and exact arithmetic is slow."""
+
+_UNIT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{[^{}]*\}\s*\Z")
+_THIN, _WIDE = re.compile(r"\\[,!]"), re.compile(r"\\[;: ]|~|\s+")
+_FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}\Z")
+_POWER = re.compile(r"(?:\\times|\\cdot|×|\*)10\^(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))\Z")
+_NUMBER = re.compile(r"([+-]?)\$?([+-]?)((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?%?\.?")
+
+
+def number(text: str) -> Fraction | None:
+    """The exact value of a text that is one number and nothing else; None for anything else, NaN and infinity included.
+
+    Understands `1,000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`, `-7`, `3/4`, `\\frac{3}{4}`, `1e3`,
+    `2 \\times 10^3`, LaTeX spaces, and a unit at the end in `\\text{...}`.
+    """
+    if len(text) > 4 * DIGITS:
+        return None
+    text = _UNIT.sub("", text.strip().strip("$").strip())
+    for mark, plain in (("{,}", ","), ("\\$", "$"), ("\\%", "%"), ("−", "-")):
+        text = text.replace(mark, plain)
+    text = _WIDE.sub(" ", _THIN.sub("", text))
+    if re.search(r"[0-9] [0-9]", text):  # `3 4` is two numbers, and what `1 1/2` means is a guess
+        return None
+    text = text.replace(" ", "")
+    if found := _FRACTION.match(text):
+        text = f"{found[1]}{found[2]}/{found[3]}"
+    text = _POWER.sub(lambda found: f"e{found[1] or found[2]}", text)
+    above, slash, below = text.partition("/")
+    top, bottom = _plain(above), _plain(below) if slash else Fraction(1)
+    return top / bottom if top is not None and bottom else None
+
+
+def _plain(text: str) -> Fraction | None:
+    found = _NUMBER.fullmatch(text)
+    if found is None or (found[1] and found[2]):
+        return None
+    digits, power = found[3].replace(",", ""), found[4] or "0"
+    if len(digits) > DIGITS or len(power) > 4 or abs(int(power)) > DIGITS:
+        return None
+    value = Fraction(Decimal(f"{digits}e{power}"))
+    return -value if "-" in (found[1], found[2]) else value
+
+
+def canonical(value: Fraction) -> str:
+    """`72`, `-0.75` where the decimals end, otherwise `1/3`."""
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    if rest > 1 or value.denominator == 1:
+        return str(value)
+    with localcontext(prec=8 * DIGITS):
+        return f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
+
+
+_LEADING = re.compile(
+    r"(?P<sign>[+-]?)(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?:[eE](?P<e>[+-]?[0-9]+)|(?:x|X|\*|×|⋅|·|\\times|\\cdot)10(?:\^|\*\*)?(?:\{(?P<braced>[+-]?[0-9]+)\}|\(?(?P<bare>[+-]?[0-9]+)\)?))?"
+)
+_BARE_POWER = re.compile(r"([+-]?)10(?:\^|\*\*)(?:\{([+-]?[0-9]+)\}|\(?([+-]?[0-9]+)\)?)")
+_BOX_OF_TEXT = re.compile(
+    r"\\(?:text|mathrm|mathbf|textbf|mbox|operatorname|rm)\b\s*|[{}$]|\\(?:[,;:! ]|left|right|quad)|~|\\(?=%)"
+)
+_SYMBOL = re.compile(
+    r"\\(?:pi|sqrt|frac|dfrac|tfrac|ln|log|exp|sin|cos|tan)(?![a-zA-Z])|[π√]|"
+    r"(?<![a-zA-Z])e\^|\)\(|/[0-9]|(?:(?<!\*)\*|×|⋅|·|\\times|\\cdot)(?!10)[0-9(]"
+)
+_RAISED, _LOWERED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+"), str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_RELATION = re.compile(r"=|≈|≃|\\(?:approx|simeq|cong|sim)(?![a-zA-Z])")
+_UNITS = re.compile(r"(?:\\?+[^\W\d_]++|[°º%'\"]|\^[+-]?+[0-9]++|(?<=[^\W\d_])[+-]?+[0-9](?![0-9.])|[/·⋅*.^()\\-])*+\Z")
+"""Letters, exponents, signs between units; no number that stands by itself."""
+
+
+def quantity(text: str) -> float | None:
+    r"""The number in a physical quantity, whatever its unit: `-3.8 \times 10^{-8} \text{ C/m}^2` is -3.8e-08.
+
+    Powers of ten as `3e5`, `3 x 10^5`, `3·10⁵`, `3*10**5`, `3\times10^{5}`, `10^5`; `v = 3 m/s` is 3; `5\%` is .05. Other
+    expressions (`\sqrt{2}/3`, `2\pi`) are left to the checker of mathematics. None where there is not exactly one number.
+    Raises WorkerFailed.
+    """
+    said = _RELATION.split(text)[-1]
+    flat = _flat(said)
+    if len(flat) > 4 * DIGITS or not flat:
+        return None
+    found = _LEADING.match(flat) if not _SYMBOL.search(flat) else None
+    power = _BARE_POWER.match(flat)
+    if power and (found is None or found.end() < power.end()):
+        mantissa, exponent, rest = power[1] + "1", int(power[2] or power[3]), flat[power.end() :]
+    elif found:
+        mantissa = found["sign"] + found["digits"].replace(",", "")
+        exponent, rest = int(found["e"] or found["braced"] or found["bare"] or 0), flat[found.end() :]
+    else:
+        return maths.value(said)
+    if abs(exponent) > 300 or not _UNITS.match(rest):
+        return None
+    value = float(f"{mantissa}e{exponent}")
+    return value / 100 if rest.startswith("%") else value
+
+
+def _flat(text: str) -> str:
+    """Without LaTeX's boxes and spaces, superscripts as `^`; spaces between digits stay."""
+    out = text.replace("−", "-").replace("–", "-").replace("{,}", ",")
+    out = _RAISED.sub(lambda run: "^" + run[0].translate(_LOWERED), out)
+    out = re.sub(r"\^\{([+-]?[0-9]+)\}", r"^\1", out)
+    out = _BOX_OF_TEXT.sub(" ", out)
+    out = re.sub(r"(?<=[0-9])\s+(?=[0-9])", "_", out.strip())  # two numbers, not one
+    return re.sub(r"\s+", "", out)
+
+
+def power_of(unit: str) -> int:
+    r"""The power of ten that a unit begins with: 0, or -8 for `$10^{-8} \mathrm{C}$`."""
+    found = re.match(r"(?:x|×|\\times)?10\^([+-]?[0-9]+)", _flat(unit))
+    return int(found[1]) if found else 0
+
+
+def near(value: float, gold: float, relative: float = 0.05) -> bool:
+    """Whether a value is the reference within 5 % of it; for 0 only 0 is."""
+    return abs(value - gold) <= relative * abs(gold)
+
+
+def extract(question: Question, text: str) -> str | None:
+    """The boxed quantity in six digits; None where it is not one number."""
+    try:
+        value = _boxed(text)
+    except WorkerFailed:
+        return None
+    return f"{value:.6g}" if value is not None else None
+
+
+def same(a: str, b: str) -> bool:
+    """Whether two quantities are the same within the tolerance of the verifier."""
+    return near(float(a), float(b)) or near(float(b), float(a))
+
+
+def verify(question: Question, text: str) -> Verdict:
+    """Right if the boxed number is within 5 % of the reference; failed where the reference is no number or the checker broke.
+
+    Where the asked unit begins with a power of ten (`meta["power"]`), the number may be given with it or without it.
+    """
+    try:
+        gold = quantity(question.answer or "")
+        value = _boxed(text)
+    except WorkerFailed:
+        return "failed"
+    if gold is None:
+        return "failed"
+    golds = {gold, gold * 10.0 ** question.meta.get("power", 0)}
+    return "right" if value is not None and any(near(value, g) for g in golds) else "wrong"
+
+
+def _boxed(text: str) -> float | None:
+    inside = last_box(text)
+    return quantity(inside) if inside is not None else None

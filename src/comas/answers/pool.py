@@ -1,0 +1,124 @@
+"""Processes that do work which may hang or blow up: asked one line of JSON at a time, killed at a hard limit, kept warm.
+
+Started as `python -m module` rather than by fork or by multiprocessing: a script without a main guard is not run again, and
+threads of torch are not inherited. Any thread may ask. Leaves out: hostile programs (those need a sandbox).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from comas.types import Question, Verdict
+
+START = 120.0
+"""Seconds that a process may take to start: it imports, on a busy machine."""
+
+
+class WorkerFailed(RuntimeError):
+    """A request was not answered; says why. The process is gone, the next request gets a fresh one."""
+
+
+class Workers:
+    """At most `count` processes of `module`, started when they are needed; `limit`: seconds per request."""
+
+    def __init__(self, module: str, limit: float, count: int | None = None) -> None:
+        self.module, self.limit = module, limit
+        self._idle: queue.LifoQueue[subprocess.Popen[str] | None] = queue.LifoQueue()  # the warm ones first
+        for _ in range(count or usable_cpus()):
+            self._idle.put(None)
+        self._alive: set[subprocess.Popen[str]] = set()
+        atexit.register(self.close)
+
+    def ask(self, request: Any) -> Any:
+        """The answer to a request, both of them JSON; waits for a free process. Raises WorkerFailed."""
+        worker = self._idle.get()
+        try:
+            if worker is None or worker.poll() is not None:
+                worker = self._start()
+            found = self._exchange(worker, json.dumps(request) + "\n", self.limit)
+        except BaseException:
+            if worker is not None:
+                self._end(worker)
+            self._idle.put(None)
+            raise
+        self._idle.put(worker)
+        if "error" in found:
+            raise WorkerFailed(found["error"])
+        return found["answer"]
+
+    def close(self) -> None:
+        """End all processes; a later request starts new ones."""
+        for worker in list(self._alive):
+            self._end(worker)
+
+    def _start(self) -> subprocess.Popen[str]:
+        source = str(Path(__file__).parents[2])
+        known = os.environ.get("PYTHONPATH")
+        worker = subprocess.Popen(
+            [sys.executable, "-m", self.module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": source + (os.pathsep + known if known else "")}, text=True, encoding="ascii",
+        )
+        self._alive.add(worker)
+        try:
+            self._exchange(worker, "", START)  # it says when it is ready
+        except BaseException:
+            self._end(worker)
+            raise
+        return worker
+
+    def _exchange(self, worker: subprocess.Popen[str], line: str, limit: float) -> dict[str, Any]:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            worker.kill()
+
+        clock = threading.Timer(limit, end)
+        clock.daemon = True
+        clock.start()
+        try:
+            worker.stdin.write(line)
+            worker.stdin.flush()
+            said = worker.stdout.readline()
+        except (OSError, ValueError) as error:  # it is gone, or was closed
+            raise WorkerFailed(f"{self.module} broke off: {error}") from error
+        finally:
+            clock.cancel()
+        if late.is_set():
+            raise WorkerFailed(f"{self.module} took longer than {limit:g} s")
+        if not said.endswith("\n"):
+            raise WorkerFailed(f"{self.module} died (exit code {worker.wait()}); `python -m {self.module}` shows why")
+        return json.loads(said)
+
+    def _end(self, worker: subprocess.Popen[str]) -> None:
+        self._alive.discard(worker)
+        worker.kill()
+        worker.wait()
+        for pipe in (worker.stdin, worker.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what was not written can no longer be
+                    pipe.close()
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def verdicts(verify: Callable[[Question, str], Verdict], pairs: Iterable[tuple[Question, str]]) -> list[Verdict]:
+    """A verdict per pair, in their order; checkers that work in processes of their own are asked side by side."""
+    with ThreadPoolExecutor(2 * usable_cpus()) as threads:
+        return list(threads.map(lambda pair: verify(*pair), pairs))

@@ -1,0 +1,31 @@
+r"""AMC 2023: forty problems of the American Mathematics Competitions, asked without their choices.
+
+Hub: `math-ai/amc23`, split test, columns `question` and `answer` (a number); file `amc_test.jsonl`. For evaluation only.
+Leaves out: other years.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from comas.answers import boxed, maths
+from comas.answers.maths import verify
+from comas.answers.pool import verdicts
+from comas.rows import Row, Source, identity
+from comas.types import Question, Task
+
+SOURCE = Source("amc", "math-ai/amc23", None, {"test": "test"}, ("question",), ("answer",))
+verify_many = partial(verdicts, verify)
+
+
+def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
+    """The 40 problems in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the file."""
+    return SOURCE.questions(_question, split, path, limit, seed)
+
+
+def _question(row: Row, where: str) -> Question:
+    prompt = row["question"].strip()
+    return Question(identity("amc", prompt), prompt, "math", str(row["answer"]).strip())
+
+
+task = Task("amc", load, verify, maths.extract, same=maths.same, wording=boxed.WORDING, max_tokens=boxed.ROOM)

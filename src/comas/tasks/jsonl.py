@@ -1,0 +1,57 @@
+r"""Own questions: a JSON Lines file with `question` and, where there is one, `answer` and `kind`.
+
+`kind` says how an answer is checked: `math` (the default: equal as mathematics), `science` (a number within 5 %), `choice` (a
+letter), `text` (the same words). Without answers a team can learn, and nothing can be measured. `data` names one file, which is
+cut by a hash of each question into train, validation and test, or a folder with `train.jsonl`, `validation.jsonl` and
+`test.jsonl`. Leaves out: other formats.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from comas.answers import boxed, choice, maths, numbers, words
+from comas.answers.pool import verdicts
+from comas.rows import Row, Source, cut, identity
+from comas.types import Question, Task, UserMistake, Verdict
+
+SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
+KINDS = {"math": maths, "science": numbers, "choice": choice, "text": words}
+SOURCE = Source(
+    "jsonl", None, None, {name: name for name, _ in SHARES}, ("question",), files={name: f"{name}.jsonl" for name, _ in SHARES}
+)
+
+
+def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
+    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with three."""
+    place = path or os.environ.get("COMAS_DATA")
+    keep = (lambda q: True) if place and Path(place).is_dir() else cut("jsonl", split, SHARES)
+    return SOURCE.questions(_question, split, path, limit, seed, keep)
+
+
+def _question(row: Row, where: str) -> Question:
+    kind, answer = row.get("kind", "math"), row.get("answer")
+    if kind not in KINDS:
+        raise UserMistake(f"{where}: `kind` is {kind!r}: one of {', '.join(KINDS)}")
+    if answer is not None and not isinstance(answer, str | int | float):
+        raise UserMistake(f"{where}: `answer` is {answer!r}: a text or a number, or leave it out")
+    prompt = row["question"].strip()
+    return Question(identity("jsonl", prompt), prompt, kind, str(answer).strip() if answer is not None else None)
+
+
+def verify(question: Question, text: str) -> Verdict:
+    """By the verifier of the question's kind; failed where there is no answer."""
+    return KINDS[question.kind].verify(question, text)
+
+
+def extract(question: Question, text: str) -> str | None:
+    """By the reader of the question's kind."""
+    return KINDS[question.kind].extract(question, text)
+
+
+verify_many = partial(verdicts, verify)
+task = Task(
+    "jsonl", load, verify, extract, same=maths.same, wording=boxed.WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
+)

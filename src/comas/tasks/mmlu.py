@@ -1,0 +1,36 @@
+r"""MMLU (arXiv 2009.03300): multiple choice over 57 subjects.
+
+Hub: `cais/mmlu`, config `all`, splits validation and test, columns `question`, `choices` (four texts), `answer` (the index of the
+right one); files `mmlu_validation.jsonl`, `mmlu_test.jsonl`. A reply answers by the letter in its last box. Leaves out:
+examples in the prompt, training.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from comas.answers import boxed, choice
+from comas.answers.choice import verify
+from comas.answers.pool import verdicts
+from comas.rows import Row, Source, identity
+from comas.types import Question, Task, UserMistake
+
+SPLITS = {"validation": "validation", "test": "test"}
+SOURCE = Source("mmlu", "cais/mmlu", "all", SPLITS, ("question",), ("answer",))
+verify_many = partial(verdicts, verify)
+
+
+def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
+    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the files."""
+    return SOURCE.questions(_question, split, path, limit, seed)
+
+
+def _question(row: Row, where: str) -> Question:
+    choices, right = row.get("choices"), row["answer"]
+    if not isinstance(choices, list | tuple) or not isinstance(right, int) or not 0 <= right < len(choices):
+        raise UserMistake(f"{where}: expected texts `choices`, and `answer`, an index into them, got {right!r} of {choices!r}")
+    prompt = choice.asked(row["question"], choices)
+    return Question(identity("mmlu", prompt), prompt, row.get("subject") or "choice", choice.LETTERS[right])
+
+
+task = Task("mmlu", load, verify, choice.extract, wording=boxed.WORDING, max_tokens=boxed.ROOM)

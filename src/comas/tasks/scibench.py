@@ -1,0 +1,39 @@
+r"""SciBench (arXiv 2307.10635): problems from college textbooks of physics, chemistry and mathematics, with numeric answers.
+
+Hub: `xw27/scibench`, split train, columns `problem_text`, `answer_number`, `unit`; file `scibench_test.jsonl`. Right within 5 %
+of the reference, in the unit that the question asks for; where that begins with a power of ten (`$10^{-8} \mathrm{C}$`), the
+number may be given with it or without it. For evaluation only. Leaves out: converting units.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from comas.answers import boxed, numbers
+from comas.answers.numbers import verify
+from comas.answers.pool import verdicts
+from comas.rows import Row, Source, identity
+from comas.types import Question, Task
+
+SOURCE = Source(
+    "scibench", "xw27/scibench", None, {"test": "train"}, ("problem_text", "unit"), ("answer_number",),
+    files={"test": "scibench_test.jsonl"},
+)
+verify_many = partial(verdicts, verify)
+
+
+def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
+    """The problems in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the file."""
+    return SOURCE.questions(_question, split, path, limit, seed)
+
+
+def _question(row: Row, where: str) -> Question:
+    unit = " ".join(row["unit"].split())
+    prompt = row["problem_text"].strip()
+    if unit.strip("$ "):
+        prompt += f"\n\nGive the number in this unit: {unit}"
+    power = numbers.power_of(unit)
+    return Question(identity("scibench", prompt), prompt, "science", str(row["answer_number"]).strip(), {"power": power})
+
+
+task = Task("scibench", load, verify, numbers.extract, same=numbers.same, wording=boxed.WORDING, max_tokens=boxed.ROOM)
