@@ -1,24 +1,35 @@
-"""Is one system better than another: tests against closed forms and by simulation, and the command."""
+"""What an evaluation says: intervals, tests against closed forms and by simulation, cells, comparisons, corrections."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import dataclasses
+import itertools
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
-from comas.evaluate import Answer, compare
-from comas.stats import mcnemar, paired_bootstrap
-from tests.test_config_cli import run
-from tests.test_runs import run_of
+from comas import report
+from comas.metrics import cost
+from comas.report import Cell
+from comas.stats import holm, mcnemar, mean_interval, paired_bootstrap, two_level, two_level_difference, wilson
 
 
 def test_mcnemar_against_the_binomial_by_hand() -> None:
     assert mcnemar(1, 9) == mcnemar(9, 1) == pytest.approx(2 * (1 + 10) / 2**10)
     assert mcnemar(0, 0) == mcnemar(5, 5) == 1.0
     assert mcnemar(0, 20) == pytest.approx(2 / 2**20)
+
+
+def test_wilson_by_hand() -> None:
+    z = stats.norm.ppf(0.975)
+    for right, n in ((0, 10), (3, 10), (500, 500), (61, 512)):
+        p, middle = right / n, (right / n + z**2 / (2 * n)) / (1 + z**2 / n)
+        half = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+        assert wilson(right, n) == pytest.approx((p, middle - half, middle + half, n))
 
 
 def test_the_bootstrap_against_the_normal_limit() -> None:
@@ -36,7 +47,70 @@ def test_the_bootstrap_against_the_normal_limit() -> None:
         paired_bootstrap([1.0])
 
 
-def test_false_alarms_and_coverage_by_simulation() -> None:
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_by_its_definition(values: list[float]) -> None:
+    """A hypothesis is rejected at level a if, for it and all smaller ones, p(k) <= a / (m - k + 1): the smallest such a."""
+    m, found = len(values), holm(values)
+    for i in range(m):
+        smaller = sorted(values)[: sorted(values).index(values[i]) + 1]
+        assert found[i] == pytest.approx(min(1.0, max((m - k) * p for k, p in enumerate(smaller))))
+    assert all(found[i] <= found[j] for i, j in itertools.permutations(range(m), 2) if values[i] < values[j])
+
+
+def test_holm_against_statsmodels() -> None:
+    multitest = pytest.importorskip("statsmodels.stats.multitest")
+    values = list(np.random.default_rng(0).random(20) ** 3)
+    assert holm(values) == pytest.approx(list(multitest.multipletests(values, method="holm")[1]))
+
+
+def test_two_levels_against_their_limits() -> None:
+    rng = np.random.default_rng(0)
+    runs_alike = np.tile((rng.random(200) < 0.6).astype(float), (5, 1))  # nothing varies between runs: an interval over questions
+    assert two_level(runs_alike.tolist())[:3] == pytest.approx(mean_interval(list(runs_alike[0]))[:3])
+    questions_alike = np.tile(rng.random((6, 1)), (1, 50))  # nothing varies between questions: an interval over runs
+    assert two_level(questions_alike.tolist())[:3] == pytest.approx(mean_interval(list(questions_alike[:, 0]))[:3])
+    with pytest.raises(ValueError, match="two or more of each"):
+        two_level([[1.0, 0.0]])
+    found, p = two_level_difference([[0.0, 1.0, 0.0, 1.0]], [[1.0, 1.0, 1.0, 1.0]])  # one run each: a paired t test
+    assert p == pytest.approx(stats.ttest_rel([1, 1, 1, 1], [0, 1, 0, 1]).pvalue)
+    assert found.mean == 0.5
+    assert two_level_difference([[1.0, 0.0]], [[1.0, 0.0]])[1] == 1.0
+
+
+def simulated(trials: int, S: int, Q: int, run: float, question: float) -> tuple[float, float, float]:
+    """Coverage of the two-level interval, of a t interval over runs alone, and false alarms of the difference."""
+    rng = np.random.default_rng(S * Q)
+    chance = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    truth = chance(rng.normal(0, run, (3000, 1)) + rng.normal(0, question, (1, 3000))).mean()
+    covered = over_runs = alarms = 0
+    for _ in range(trials):
+        hardness = rng.normal(0, question, (1, Q))
+        one, other = ((rng.random((S, Q)) < chance(rng.normal(0, run, (S, 1)) + hardness)).astype(float) for _ in range(2))
+        found, runs = two_level(one.tolist()), mean_interval(list(one.mean(1)))
+        covered += found.low <= truth <= found.high
+        over_runs += runs.low <= truth <= runs.high
+        alarms += two_level_difference(one.tolist(), other.tolist())[1] < 0.05
+    return covered / trials, over_runs / trials, alarms / trials
+
+
+@pytest.mark.parametrize(("S", "Q", "run", "question"), [(3, 100, 0.3, 1.5), (5, 300, 0.3, 1.0), (5, 200, 0.8, 0.5)])
+def test_two_levels_by_simulation(S: int, Q: int, run: float, question: float) -> None:
+    trials = 400
+    covered, _, alarms = simulated(trials, S, Q, run, question)
+    error = 3 * (0.05 * 0.95 / trials) ** 0.5
+    assert abs(covered - 0.95) < error + 0.01
+    assert abs(alarms - 0.05) < error + 0.01
+
+
+def test_what_the_two_levels_are_for_and_where_they_miss() -> None:
+    """Runs that hardly differ, judged over runs alone, look far too certain about other questions; two runs alarm too often."""
+    _, over_runs, _ = simulated(300, 5, 300, 0.0, 1.5)
+    assert over_runs < 0.88
+    _, _, alarms = simulated(600, 2, 100, 0.3, 1.5)
+    assert 0.05 < alarms < 0.12
+
+
+def test_false_alarms_and_coverage_of_the_bootstrap_by_simulation() -> None:
     rng, alarms, covered, trials = np.random.default_rng(1), 0, 0, 400
     for trial in range(trials):
         differences = rng.choice([-0.5, 0.0, 0.5], 80, p=[0.25, 0.5, 0.25])
@@ -48,47 +122,116 @@ def test_false_alarms_and_coverage_by_simulation() -> None:
     assert abs(covered / trials - 0.95) < error + 0.01
 
 
-def answers(agents: list[str], right: list[str]) -> list[Answer]:
+def test_a_table_of_ten_alarms_as_rarely_as_one_comparison() -> None:
+    rng, families, plain = np.random.default_rng(2), 0, 0
+    for _ in range(400):
+        p = [mcnemar(*map(int, np.bincount(rng.integers(0, 2, 60), minlength=2))) for _ in range(10)]
+        families += min(holm(p)) < 0.05
+        plain += min(p) < 0.05
+    assert families / 400 < 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
+    assert plain / 400 > 0.2
+
+
+# --- cells
+
+TURN = {"agent": "a", "role": "solution", "round": 0, "tokens": 10, "prompt_tokens": 5, "seconds": 0.5}
+NAMES = {"r": "right", "w": "wrong", "f": "failed"}
+
+
+def games(agents: str, right: list[str], tokens: int = 10) -> list[dict[str, Any]]:
     """`right` per question: r, w or f, one letter per agent."""
-    names = {"r": "right", "w": "wrong", "f": "failed"}
-    return [Answer(f"q{i}", a, "", names[v], 1, 0.0) for i, word in enumerate(right) for a, v in zip(agents, word, strict=True)]
+    return [
+        {"id": f"{a}/q{i}", "question": f"q{i:02d}", "agent": a, "verdict": NAMES[v], "error": None,
+         "turns": [{**TURN, "tokens": tokens}]}
+        for i, word in enumerate(right) for a, v in zip(agents, word, strict=True)
+    ]
+
+
+def cell(right: list[str], system: str = "A", agents: str = "a", setup: str = "single", tokens: int = 10, runs: int = 1) -> Cell:
+    return Cell(system, "t", setup, "?", len(right) * len(agents), [games(agents, right, tokens)] * runs, ("seed",) * runs)
 
 
 def test_single_answers_are_compared_by_mcnemar_and_failures_are_left_out() -> None:
-    first, second = answers(["a"], list("wwwwwwwwwrf")), answers(["b"], list("rrrrrrrrrrr"))
-    found = compare(first, second)
+    first, second = cell(list("wwwwwwwwwrf")), cell(list("rrrrrrrrrrr"), "B")
+    found = report.difference(first, second)
     assert found is not None
-    assert (found.interval.n, found.test, found.verdict) == (10, "McNemar, exact", "better")
+    assert (found.interval.n, found.test) == (10, "McNemar, exact")
     assert found.p == pytest.approx(2 / 2**9)
-    swapped = compare(second, first)
+    swapped = report.difference(second, first)
     assert swapped is not None
-    assert (swapped.verdict, swapped.interval.mean) == ("worse", -found.interval.mean)
-    assert compare(first, answers(["b"], list("fffffffffrr"))) is None
+    assert swapped.interval.mean == -found.interval.mean
+    assert [d.verdict for d in report.corrected([found, swapped])] == ["better", "worse"]
+    assert [d.verdict for d in report.corrected([found] * 40)] == ["none shown"] * 40
+    assert report.difference(first, cell(list("fffffffffrr"), "B")) is None
 
 
 def test_teams_are_compared_by_their_share_of_right_answers() -> None:
-    first, second = answers(["a", "b"], ["rw", "ww", "rr"] * 8), answers(["c", "d", "e"], ["rrw", "wwf", "rrr"] * 8)
-    found = compare(first, second)
+    first, second = cell(["rw", "ww", "rr"] * 8, agents="ab"), cell(["rrw", "wwf", "rrr"] * 8, "B", agents="cde")
+    found = report.difference(first, second)
     assert found is not None
     assert found.test == "paired bootstrap"
     assert found.interval.mean == pytest.approx((2 / 3 - 1 / 2) / 3)
 
 
-@pytest.fixture(scope="module")
-def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_of(tmp_path_factory.mktemp("runs") / "r", untaught, steps=1, test_questions=4, eval_every=0).path
+def test_several_runs_are_a_level_of_their_own() -> None:
+    right = ["rr", "rw", "wr", "ww", "rr"] * 6
+    runs = [games("a", [w[i] for w in right]) for i in range(2)]
+    team = dataclasses.replace(cell(list("r")), runs=runs, planned=30, bases=("seed", "seed"))
+    found = report.accuracy(team)
+    assert found is not None
+    assert found[:3] == pytest.approx(two_level(report.table(team.shares()))[:3])
+    against = report.difference(cell(["w"] * 30, "B"), team)
+    assert against is not None
+    assert against.test == "t over runs and questions"
+    (note,) = report.notes([team])
+    assert "2 runs of one base model (seed)" in note
+    assert "nothing of other base models" in note
+    other = dataclasses.replace(team, bases=("seed", "seed-b"))
+    assert "2 base models (seed, seed-b); intervals are over runs and questions" in report.notes([other])[0]
 
 
-def test_the_command(trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(["compare", "seed", "seed", "test_questions=16", "--json"], monkeypatch) == 0
-    (cell,) = json.loads(capsys.readouterr().out)["cells"]
-    assert (cell["difference"], cell["p"], cell["verdict"], cell["n"]) == (0.0, 1.0, "none shown", 16)
-    assert {"task", "setup", "low", "high"} <= cell.keys()
-    assert run(["compare", str(trained), "seed", "test_questions=48"], monkeypatch) == 0
-    said = capsys.readouterr().out
-    assert f"seed minus {trained}: +0." in said
-    assert said.endswith("better\n")  # than a model that was never taught
-    assert run(["compare", str(trained), "seed", "task_options.form=two", "test_questions=1"], monkeypatch) == 2
-    assert "fewer than two questions" in capsys.readouterr().err
-    assert run(["compare", "seed"], monkeypatch) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+def test_a_cell_as_json() -> None:
+    said = report.cell_record(dataclasses.replace(cell(["rw", "fr", "ww"], agents="ab"), planned=8))
+    assert (said["n"], said["right"], said["wrong"], said["failed"]) == (3, 2, 3, 1)
+    assert said["bounds"] == [2 / 6, 3 / 6]
+    assert said["complete"] == 6 / 8
+    assert said["accuracy"] == pytest.approx((0.5 + 1 + 0) / 3)
+    assert (said["tokens"], said["prompt_tokens"]) == (60, 30)
+    assert said["cost"] == [{**TURN, "turns": 6, "prompt_tokens": 30, "tokens": 60, "seconds": 3.0}]
+    single = report.cell_record(cell(list("rrw")))
+    assert (single["accuracy"], single["low"], single["high"]) == pytest.approx(wilson(2, 3)[:3])
+    nothing = report.cell_record(cell(list("ff")))
+    assert (nothing["accuracy"], nothing["low"], nothing["bounds"]) == (None, None, [0.0, 1.0])
+
+
+def test_failures_are_told() -> None:
+    broken = games("a", ["f", "f", "r"])
+    broken[0]["error"] = "out of memory"
+    (note,) = report.notes([dataclasses.replace(cell(list("ffr")), runs=[broken])])
+    assert "2 of 3 answers failed; 1 by a machine, the first: out of memory" in note
+    assert "the checker could not decide" in report.notes([cell(list("fr"))])[0]
+
+
+def test_costs_are_told_apart_by_agent_role_and_round() -> None:
+    turns = [{**TURN, "agent": a, "role": r, "round": n} for a in "ab" for r in ("solution", "scoring") for n in (0, 1, 1)]
+    told = cost(turns)
+    assert [(row["agent"], row["role"], row["round"], row["turns"]) for row in told] == [
+        (a, r, n, n + 1) for a in "ab" for r in ("scoring", "solution") for n in (0, 1)
+    ]
+    assert sum(row["tokens"] for row in told) == 120
+
+
+def test_against_whom_cells_are_compared() -> None:
+    cells = [cell(list("rwrw"), s, setup=w) for s in "ABC" for w in ("single", "vote")]
+    systems = [(d.first.system, d.second.system, d.second.setup) for d in report.between_systems(cells)]
+    assert systems == [("A", s, w) for w in ("single", "vote") for s in "BC"]
+    setups = [(d.first.setup, d.second.system, d.second.setup) for d in report.between_setups(cells)]
+    assert setups == [("single", s, "vote") for s in "ABC"]
+    assert report.between_systems([]) == []
+
+
+def test_equal_tokens_buy_votes() -> None:
+    cheap, dear = cell(list("rw"), tokens=10), cell(list("rw"), "B", setup="debate", tokens=79)
+    assert report.votes_for(cheap, dear) == 7
+    assert report.votes_for(cheap, cell(list("rw"), tokens=29)) is None
+    assert report.votes_for(cell(list("rw"), tokens=0), dear) is None

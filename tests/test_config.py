@@ -56,10 +56,10 @@ def test_a_key_below_a_value_is_refused() -> None:
     ("{x = 1}", {"x": 1}), ("", ""), ("a=b", "a=b"), ("1_000", 1000), ("0x10", 16), ("nope]", "nope]"),
 ])
 def test_values_are_toml_and_otherwise_text(text: str, value: Any) -> None:
-    from comas.config import _pair
+    from comas.config import parse_pair
 
-    assert _pair(f"key.of = {text}".replace("of = ", "of=")) == ("key.of", value)
-    assert type(_pair(f"k={text}")[1]) is type(value)
+    assert parse_pair(f"key.of = {text}".replace("of = ", "of=")) == ("key.of", value)
+    assert type(parse_pair(f"k={text}")[1]) is type(value)
 
 
 @pytest.mark.parametrize("pairs", [

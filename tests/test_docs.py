@@ -103,8 +103,8 @@ def test_commands_of_the_readme_run_as_written(line: str, home: Path, monkeypatc
         pytest.skip("needs a model from the hub")
     if words[0] == "train" and "--dry-run" not in words:
         words += [w for w in SHORT if not any(x.split("=")[0] == w.split("=")[0] for x in words)]
-    if words[0] in ("eval", "compare"):
-        words.append("test_questions=8")
+    if words[0] in ("eval", "compare") and "--limit" not in words:
+        words += ["--limit", "8"]
     done = subprocess.run([sys.executable, "-m", "comas", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

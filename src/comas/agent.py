@@ -76,19 +76,24 @@ class Agent:
         return self.member.roles is None or role in self.member.roles
 
     def ask(
-        self, role: str, prompt: str | Write, *, history: Sequence[str] = (), about: Turn | None = None
+        self, role: str, prompt: str | Write, *, history: Sequence[str] = (), about: Turn | None = None,
+        round: int | None = None,
     ) -> Coroutine[Any, Any, Turn]:
         """Ask for one reply; the turn joins the episode when it is complete.
 
         `prompt` is a text, or a function of the pieces of `history` for which there is room (oldest dropped first).
-        `about` is the turn that this one judges or revises. The turn is named here, when `ask` is called, by its place
-        below `about`: a game that asks several agents at once names its turns in program order, whoever answers first.
+        `about` is the turn that this one judges or revises; `round` says in which round of the game that is (default: that of
+        `about`). The turn is named here, when `ask` is called, by its place below `about`: a game that asks several agents at
+        once names its turns in program order, whoever answers first.
         """
         stem = f"{about.id}." if about else f"{self.table.episode.id}/"
         self.table.counts[stem + role] += 1
-        return self._answer(f"{stem}{role}{self.table.counts[stem + role] - 1}", role, prompt, list(history), about)
+        name = f"{stem}{role}{self.table.counts[stem + role] - 1}"
+        return self._answer(name, role, prompt, list(history), about, _round(about, round))
 
-    async def _answer(self, turn_id: str, role: str, prompt: str | Write, history: list[str], about: Turn | None) -> Turn:
+    async def _answer(
+        self, turn_id: str, role: str, prompt: str | Write, history: list[str], about: Turn | None, round: int
+    ) -> Turn:
         table, member = self.table, self.member
         sampling = member.sampling
         if role in table.max_tokens:
@@ -103,7 +108,7 @@ class Agent:
             raise HostFailure(f"host {member.host.name}, turn {turn_id}: {error}") from error
         turn = Turn(
             id=turn_id, agent=member.name, policy=member.address, role=role, prompt=messages[-1]["content"], text=reply.text,
-            finished=reply.finished, version=reply.version, about=about.id if about else None, tokens=reply.tokens,
+            finished=reply.finished, version=reply.version, about=about.id if about else None, round=round, tokens=reply.tokens,
             prompt_tokens=reply.prompt_tokens, logprob=reply.logprob, margin=reply.margin,
             seconds=time.monotonic() - began, dropped=dropped,
         )
@@ -126,3 +131,7 @@ class Agent:
             f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the context of "
             f"{self.member.address}: shorten the question or lower max_tokens"
         )
+
+
+def _round(about: Turn | None, said: int | None) -> int:
+    return said if said is not None else about.round if about else 0

@@ -6,24 +6,23 @@ stdout is one object and nothing else is printed there. Leaves out: everything t
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import os
 import shlex
 import sys
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from comas import cli_eval
+from comas.stdout import Json, interval_json, print_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from comas.config import Config
-    from comas.evaluate import Answer
-    from comas.stats import Interval
     from comas.team import Team
     from comas.train import Result, Watch
     from comas.types import Turn
@@ -32,15 +31,6 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
                   help="Teams of language models that teach each other by discussing questions.")
 
 
-def _reserve(ctx: typer.Context, wanted: bool) -> bool:
-    """With `--json`, stdout is for the object alone: whatever else is printed, by a user's method too, goes to stderr."""
-    if wanted:
-        ctx.obj = sys.stdout
-        ctx.with_resource(redirect_stdout(sys.stderr))
-    return wanted
-
-
-Json = Annotated[bool, typer.Option("--json", callback=_reserve, help="The last line of stdout is one JSON object.")]
 Pairs = Annotated[list[str] | None, typer.Argument(help="[CONFIG.toml] key=value ... (see docs/config.md)")]
 
 
@@ -115,9 +105,13 @@ def train(
 def resume(
     ctx: typer.Context, run: Annotated[str, typer.Argument(help="The folder of a run.")], json_: Json = False
 ) -> None:
-    """Go on with a run from its last commit."""
+    """Go on with a run from its last commit, or with an evaluation."""
+    from comas.exam import PLAN, Exam
     from comas.train import resume_async
 
+    if (Path(run) / PLAN).is_file():
+        cli_eval.sit(ctx, Exam.open(run), json_)
+        return
     _watched(ctx, lambda watch: resume_async(run, watch), json_)
 
 
@@ -138,7 +132,7 @@ def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
         print(_stopped(watch), file=sys.stderr)
         sys.exit(130)
     if as_json:
-        _print_json(ctx, _result_json(result))
+        print_json(ctx, _result_json(result))
     else:
         _summary(console, result)
 
@@ -151,20 +145,11 @@ def _stopped(watch: Watch) -> str:
 
 
 def _result_json(result: Result) -> dict[str, Any]:
-    found = {name: _interval(i) for name, i in result.accuracy.items()}
+    found = {name: interval_json(i) for name, i in result.accuracy.items()}
     return {
         "run": str(result.run), "steps": result.steps, "tokens": result.tokens, "seconds": round(result.seconds, 3),
-        "accuracy": found, "gain": _interval(result.gain),
+        "accuracy": found, "gain": interval_json(result.gain),
     }
-
-
-def _interval(found: Interval | None) -> dict[str, Any] | None:
-    """JSON has no infinity: an open end is null."""
-    return {k: v if math.isfinite(v) else None for k, v in found._asdict().items()} if found else None
-
-
-def _print_json(ctx: typer.Context, record: Any) -> None:
-    print(json.dumps(record), file=ctx.obj, flush=True)
 
 
 def _summary(console: Console, result: Result) -> None:
@@ -202,7 +187,7 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
     resolved, method, task = resolve(config)
     needs = estimate(resolved, method, task)
     if as_json:
-        _print_json(ctx, {"config": resolved.model_dump(), "estimate": needs})
+        print_json(ctx, {"config": resolved.model_dump(), "estimate": needs})
         return
     print(tomli_w.dumps(without_none(resolved.model_dump())))
     for key, value in needs.items():
@@ -234,7 +219,7 @@ def play(
         if question is None or not team.method.supervised:
             settle_all(team.scene(), [episode], split_options(c.options, team.method.settle))
         if json_:
-            _print_json(ctx, episode_record(episode))
+            print_json(ctx, episode_record(episode))
         else:
             _show(team, episode, question is None)
     finally:
@@ -281,88 +266,8 @@ def _team(arguments: list[str] | None) -> Team:
     return build_team(*resolve(_read(arguments)), learn=False)
 
 
-@app.command(name="eval")
-def eval_(
-    ctx: typer.Context,
-    systems: Annotated[list[str], typer.Argument(help="Runs, base models, and key=value of the config.")], json_: Json = False,
-) -> None:
-    """How often the agents of runs or base models are right on held-out questions, each answering alone."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from comas.types import UserMistake
-
-    pairs = [s for s in systems if "=" in s]
-    names = [s for s in systems if "=" not in s]
-    if not names:
-        raise UserMistake("eval needs at least one run or base model, such as: comas eval seed")
-    cells = [_measured(name, pairs)[0] for name in names]
-    if json_:
-        _print_json(ctx, {"cells": cells})
-        return
-    table = Table("system", "n", "right", "wrong", "failed", "accuracy, 95 %", "tokens", title="single held-out answers")
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    for c in cells:
-        found = f"{c['accuracy']:.3f} [{c['low']:.3f}, {c['high']:.3f}]" if c["accuracy"] is not None else "nothing judged"
-        row = [str(c[k]) for k in ("system", "n", "right", "wrong", "failed")]
-        table.add_row(*row, found, f"{c['tokens']:,}")
-    Console().print(table)
-
-
-def _measured(name: str, pairs: list[str]) -> tuple[dict[str, Any], list[Answer], Config]:
-    """A cell of `eval`, the answers behind it, and the config."""
-    import time
-
-    from comas.config import read, resolve
-    from comas.evaluate import accuracy, answer_all
-    from comas.team import build_team, load, run_sync
-
-    if (Path(name) / "config.toml").is_file():
-        team = load(name, overrides=pairs)
-    else:
-        team = build_team(*resolve(read(None, ["agents=1", f"hosts.home.base={json.dumps(name)}", "lr=1e-6", *pairs])), learn=False)
-    try:
-        c, began = team.config, time.monotonic()
-        questions = team.task.load("test", path=c.data, limit=c.test_questions or None, seed=c.seed, **c.task_options)
-        work = answer_all(
-            team.members, team.task, questions, seed=c.seed, occasion="eval", temperature=c.eval_temperature, room=c.room
-        )
-        answers = run_sync(work)
-    finally:
-        team.close()
-    found = _interval(accuracy(answers)) or {"mean": None, "low": None, "high": None}
-    verdicts = {v: sum(a.verdict == v for a in answers) for v in ("right", "wrong", "failed")}
-    accuracies = {"accuracy": found["mean"], "low": found["low"], "high": found["high"]}
-    cell = {"system": name, "task": c.task, "setup": "single", "n": len(questions), "agents": len(team.members), **verdicts}
-    cell |= {**accuracies, "tokens": sum(a.tokens for a in answers), "seconds": round(time.monotonic() - began, 3)}
-    return cell, answers, c
-
-
-@app.command()
-def compare(
-    ctx: typer.Context, first: Annotated[str, typer.Argument(help="A run or a base model.")],
-    second: Annotated[str, typer.Argument(help="Another one: is it better?")],
-    pairs: Annotated[list[str] | None, typer.Argument(help="key=value of the config, for both.")] = None, json_: Json = False,
-) -> None:
-    """Whether the second of two runs or base models is better than the first, on the same held-out questions."""
-    from comas import evaluate
-    from comas.types import UserMistake
-
-    (cell, answers, config), (_, others, other) = (_measured(name, pairs or []) for name in (first, second))
-    if (config.task, config.task_options) != (other.task, other.task_options):
-        raise UserMistake(f"{first} is of task {config.task} {config.task_options}, {second} of {other.task} {other.task_options}")
-    found = evaluate.compare(answers, others, config.seed)
-    if found is None:
-        raise UserMistake(f"{first} and {second}: fewer than two questions were judged for both; nothing can be said")
-    if json_:
-        span = {"difference": found.interval.mean, "low": found.interval.low, "high": found.interval.high}
-        facts = {"task": cell["task"], "setup": cell["setup"], "n": found.interval.n, **span, "p": found.p, "test": found.test}
-        _print_json(ctx, {"cells": [{**facts, "verdict": found.verdict}]})
-        return
-    i = found.interval
-    print(f"{second} minus {first}: {i.mean:+.3f} [{i.low:+.3f}, {i.high:+.3f}] over {i.n} {cell['task']} questions")
-    print(f"p = {found.p:.4f} ({found.test}): {found.verdict}")
+app.command("eval")(cli_eval.evaluate)
+app.command()(cli_eval.compare)
 
 
 @app.command()
@@ -372,7 +277,7 @@ def doctor(ctx: typer.Context, json_: Json = False) -> None:
 
     found = examine()
     if json_:
-        _print_json(ctx, found)
+        print_json(ctx, found)
         return
     for key, value in found.items():
         if isinstance(value, dict):

@@ -21,7 +21,8 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_json
 
-from comas.types import Method, Task, UserMistake
+from comas.store import run_at
+from comas.types import Method, Setup, Task, UserMistake
 
 SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm": 1.0}
 """The embedded recipe: for the shipped seed models only."""
@@ -100,6 +101,7 @@ class Config(_Table):
     test_questions: int = Field(512, ge=0)
     """0 leaves the measurements before and after out."""
     eval_temperature: float = Field(0.7, ge=0)
+    eval_top_p: float = Field(1.0, gt=0, le=1)
     threads: int | None = Field(None, ge=1)
     """Of torch; None is one per CPU that this process may use."""
     options: dict[str, Any] = {}
@@ -143,7 +145,7 @@ def read(path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] =
             raise UserMistake(f"config {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"config {path} is not TOML: {error}") from error
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_pair, overrides)
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides)
     for key, value in pairs:
         _put(data, key, value)
     try:
@@ -152,7 +154,8 @@ def read(path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] =
         raise UserMistake(_explain(error)) from error
 
 
-def _pair(text: str) -> tuple[str, Any]:
+def parse_pair(text: str) -> tuple[str, Any]:
+    """`key=value`, the value as in TOML, otherwise text."""
     key, found, value = text.partition("=")
     if not found or not key:
         raise UserMistake(f"{text!r} is not of the form key=value")
@@ -194,8 +197,11 @@ def keywords(function: Callable[..., Any]) -> dict[str, Any]:
     return {n: p.default for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
+PLUGINS = {"method": Method, "task": Task, "setup": Setup}
+
+
 def load_plugin(kind: str, name: str) -> Any:
-    """`method`/`task` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file; its attribute of that kind."""
+    """`method`, `task` or `setup` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file; its attribute of that kind."""
     if name.endswith(".py"):
         path = Path(name).resolve()
         spec = importlib.util.spec_from_file_location(f"comas_user_{path.stem}", path)
@@ -208,14 +214,18 @@ def load_plugin(kind: str, name: str) -> Any:
         except (SyntaxError, ImportError) as error:
             raise UserMistake(f"{kind} {name!r} cannot be imported: {error}") from error
     else:
-        folder = Path(__file__).parent / f"{kind}s"
-        known = sorted(p.stem for p in folder.glob("*.py") if p.stem != "__init__")
+        known = plugin_names(kind)
         if name not in known:
             raise UserMistake(f"{kind} {name!r}: {_nearest(name, known)} (or ./file.py)")
         module = importlib.import_module(f"comas.{kind}s.{name}")
-    if not isinstance(getattr(module, kind, None), Method if kind == "method" else Task):
+    if not isinstance(getattr(module, kind, None), PLUGINS[kind]):
         raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
     return getattr(module, kind)
+
+
+def plugin_names(kind: str) -> list[str]:
+    """The methods, tasks or setups that are shipped."""
+    return sorted(p.stem for p in (Path(__file__).parent / f"{kind}s").glob("*.py") if p.stem != "__init__")
 
 
 def resolve(config: Config) -> tuple[Config, Method, Task]:
@@ -235,10 +245,10 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     for key, attribute in (("kl", "kl"), ("epochs", "epochs"), ("minibatches", "minibatches"), ("samples", "samples")):
         data[key] = data[key] if data[key] is not None else getattr(method, attribute)
     data["kl"], data["questions"] = dict(data["kl"]), data["questions"] or 128
-    data["options"] = _fill("options", data["options"], method.settle, method.play)
-    data["credit"] = _fill("credit", data["credit"], method.advantage)
-    data["loss"] = _fill("loss", data["loss"], method.loss)
-    data["task_options"] = _fill("task_options", data["task_options"], task.load)
+    data["options"] = filled("options", data["options"], method.settle, method.play)
+    data["credit"] = filled("credit", data["credit"], method.advantage)
+    data["loss"] = filled("loss", data["loss"], method.loss)
+    data["task_options"] = filled("task_options", data["task_options"], task.load)
     _recipe(data, config, task)
     _absolute(data)
     method = replace(
@@ -248,21 +258,21 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     return Config.model_validate(data), method, task
 
 
-def _fill(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
+def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
     """What is given, checked against the annotations of these functions' keywords, and their defaults for the rest."""
     known = {key: value for function in functions for key, value in keywords(function).items()}
     hints = {key: value for function in functions for key, value in _hints(function).items()}
-    filled = dict(known)
+    found = dict(known)
     for key, value in given.items():
         if key not in known:
             raise UserMistake(f"unknown key {table}.{key}: {_nearest(key, known)}")
         try:  # as JSON: a list from TOML is a tuple where one is asked for, but text is never a number
-            filled[key] = TypeAdapter(hints.get(key, Any)).validate_json(to_json(value, inf_nan_mode="strings"), strict=True)
+            found[key] = TypeAdapter(hints.get(key, Any)).validate_json(to_json(value, inf_nan_mode="strings"), strict=True)
         except ValidationError as error:
             raise UserMistake(f"{table}.{key} = {value!r}: {error.errors()[0]['msg']}") from error
-    if missing := [key for key, value in filled.items() if value is inspect.Parameter.empty]:
+    if missing := [key for key, value in found.items() if value is inspect.Parameter.empty]:
         raise UserMistake(f"{table}.{missing[0]} has no default: set it")
-    return filled
+    return found
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -279,7 +289,7 @@ def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
     recipe = dict(SEED_RECIPE)
     for name, host in data["hosts"].items():
         bases = {a.base or host["base"] for a in config.agents.values() if a.host == name and not a.frozen}
-        if foreign := sorted(b for b in bases if not is_seed(b)):
+        if foreign := sorted(b for b in bases if not is_seed(origin(b))):
             recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
         rate = task.recipe.get("lr") if foreign else SEED_RECIPE["lr"]
         if bases and host["lr"] is None and data["lr"] is None:
@@ -305,8 +315,23 @@ def _absolute(data: dict[str, Any]) -> None:
     if data["data"] is not None and Path(data["data"]).exists():  # a task may take something else than a path
         data["data"] = str(Path(data["data"]).resolve())
     for table in (*data["hosts"].values(), *data["agents"].values()):
-        if table["base"] is not None and not is_seed(table["base"]) and Path(table["base"]).is_dir():
-            table["base"] = str(Path(table["base"]).resolve())
+        if (base := table["base"]) is None or is_seed(base):
+            continue
+        if (found := run_at(base)) is not None:
+            step = base[len(str(found[0].path)) :] if found[1] is not None else ""
+            table["base"] = str(found[0].path.resolve()) + step
+        elif Path(base).is_dir():
+            table["base"] = str(Path(base).resolve())
+
+
+def origin(base: str) -> str:
+    """The base that a run started from, where `base` is a run (through runs of runs); otherwise itself."""
+    for _ in range(100):
+        if is_seed(base) or (found := run_at(base)) is None:
+            return base
+        hosts = found[0].config()["hosts"].values()
+        base = ", ".join(sorted({h["base"] for h in hosts})) if len(hosts) > 1 else next(iter(hosts))["base"]
+    raise UserMistake(f"base {base!r}: runs that start from each other")
 
 
 def is_seed(base: str) -> bool:

@@ -1,6 +1,6 @@
 """How often a team is right: the same questions for every agent, one verdict per answer.
 
-Leaves out: other setups than a game given by its function.
+For the measurements of a run; `comas eval` is `exam` and `report`. Leaves out: other setups than a game given by its function.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from comas.agent import Member
 from comas.play import Scene, play_all
 from comas.setups import single
-from comas.stats import Interval, accuracy_interval, mcnemar, mean_interval, paired_bootstrap
+from comas.stats import Interval, accuracy_interval, mean_interval
 from comas.types import Episode, Method, Question, Sampling, Task, Turn
 
 
@@ -33,11 +33,11 @@ class Answer:
 async def answer_all(
     members: Sequence[Member], task: Task, questions: Sequence[Question], *, seed: int, occasion: str, temperature: float = 0.7,
     play: Callable[..., Awaitable[str | None]] = single.play, heard: Callable[[Turn], None] | None = None,
-    room: Mapping[str, int] | None = None,
+    room: Mapping[str, int] | None = None, top_p: float = 1.0,
 ) -> list[Answer]:
     """Every member answers every question by itself; nothing is kept for learning. `room`: tokens per role, before the task's."""
     game = Method(play, _unsettled, _unsettled, _unsettled)
-    sampling = Sampling(temperature)
+    sampling = Sampling(temperature, top_p)
     alone = [replace(m, sampling=replace(sampling, max_tokens=m.sampling.max_tokens), roles=None) for m in members]
     async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
         played = [
@@ -69,32 +69,6 @@ def paired_gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
     """Mean over questions of the change in the agents' share of right answers, from recorded answers of the same questions."""
     differences = _differences(before, after)
     return mean_interval(differences) if differences else None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How much better the second of two systems is on the same questions."""
-
-    interval: Interval
-    p: float
-    """Two-sided: McNemar's exact test where both give one answer per question, a paired bootstrap otherwise."""
-    test: str
-
-    @property
-    def verdict(self) -> str:
-        """`better` or `worse` only where p < .05, else `none shown`."""
-        return "none shown" if self.p >= 0.05 else "better" if self.interval.mean > 0 else "worse"
-
-
-def compare(first: Sequence[Answer], second: Sequence[Answer], seed: int = 0) -> Difference | None:
-    """Second minus first on the questions that both were judged on; None where there are fewer than two of them."""
-    differences = _differences([asdict(a) for a in first], [asdict(a) for a in second])
-    if len(differences) < 2:
-        return None
-    interval, p = paired_bootstrap(differences, seed)
-    if len({a.agent for a in first}) == len({a.agent for a in second}) == 1:
-        return Difference(interval, mcnemar(differences.count(1.0), differences.count(-1.0)), "McNemar, exact")
-    return Difference(interval, p, "paired bootstrap")
 
 
 def _differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[float]:

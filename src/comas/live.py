@@ -10,16 +10,19 @@ import math
 import time
 import unicodedata
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from comas.estimate import estimate
+from comas.exam import Observer
 from comas.stats import Interval
 from comas.store import Run
 from comas.team import Team
@@ -206,3 +209,74 @@ class Display(Quiet):
         marks = "".join(BARS[min(7, int(found.mean * 8))] for _, found in self.curve[-60:])
         first, last = self.curve[0], self.curve[-1]
         return Text(f"{marks}  {first[1].mean:.2f} -> {last[1].mean:.2f} ({last[0]})")
+
+
+class ExamLines(Observer):
+    """An evaluation for logs and pipes: a line every `every` seconds at most; with `quiet` none."""
+
+    def __init__(self, console: Console, quiet: bool = False, every: float = 10.0) -> None:
+        self.console, self.quiet, self.every = console, quiet, every
+        self.games, self.done, self.fresh, self.failed, self.tokens, self.what = 0, 0, 0, 0, 0, ""
+        self.began = self.said = time.monotonic()
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin(self, folder: Path, games: int, done: int) -> None:
+        if self.games == 0:
+            self.done = done
+            self._say(f"about {games} games, in {folder}" + (f"; {done} are there already" if done else ""))
+        self.games = games
+
+    def cell(self, system: str, task: str, setup: str) -> None:
+        self.what = clean(f"{', '.join(Path(s).name for s in system.split(','))} {task} {setup}")
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        self.done, self.fresh = self.done + 1, self.fresh + 1
+        self.failed += record["verdict"] == "failed"
+        self.tokens += sum(t["tokens"] for t in record["turns"])
+        if time.monotonic() - self.said > self.every:
+            self.said = time.monotonic()
+            left = (self.games - self.done) * (self.said - self.began) / self.fresh
+            self._say(f"{self.what}: {self.done}/{self.games} games, {self.rate()}, left {span(left)}")
+
+    def rate(self) -> str:
+        """Games and tokens per second, and how many failed."""
+        passed = max(1e-9, time.monotonic() - self.began)
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{self.fresh / passed:,.1f} games/s, {self.tokens / passed:,.0f} tokens/s{failed}"
+
+    def note(self, text: str) -> None:
+        self._say(f"note: {text}")
+
+    def _say(self, line: str) -> None:
+        if not self.quiet:
+            self.console.print(Text(clean(line, 2000)), soft_wrap=True)
+
+
+class Bar(ExamLines):
+    """An evaluation on a terminal: how far, how fast, how much longer, what failed."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, every=math.inf)
+        columns = (TextColumn("{task.fields[what]}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+        self.progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+        self.row = self.progress.add_task("", total=None, what="", rate="")
+
+    def __enter__(self) -> Observer:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def begin(self, folder: Path, games: int, done: int) -> None:
+        super().begin(folder, games, done)
+        self.progress.update(self.row, total=games, completed=self.done)
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        super().game(record)
+        self.progress.update(self.row, completed=self.done, what=self.what, rate=self.rate())

@@ -1,6 +1,7 @@
 """Intervals and paired tests. scipy underneath.
 
-Questions are the unit: several agents' answers to one question are one cluster. Leaves out: multiple comparisons.
+Questions are the unit: several agents' answers to one question are one cluster. Several runs are a level of their own.
+Leaves out: models of the questions' difficulty.
 """
 
 # scipy ships no types
@@ -83,3 +84,77 @@ def paired_bootstrap(differences: Sequence[float], seed: int = 0, draws: int = 9
     low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
     beyond = min(int((means <= 0).sum()), int((means >= 0).sum()))
     return Interval(float(array.mean()), float(low), float(high), len(array)), min(1.0, 2 * (beyond + 1) / (draws + 1))
+
+
+def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> Interval:
+    """Mean over S runs and Q questions, both of them samples, with a t interval; `n` is S * Q.
+
+    `values_SQ[s][q]` is what run s made of question q. Crossed random effects: var = (MS_run + MS_question - MS_rest) / (S Q), its
+    degrees of freedom after Satterthwaite (1946). With one run there is nothing to learn about others: a ValueError.
+    """
+    array = np.asarray(values_SQ, dtype=np.float64)
+    if array.ndim != 2 or min(array.shape) < 2:
+        raise ValueError(f"an interval over runs and questions takes two or more of each, not {array.shape}")
+    S, Q = array.shape
+    squares = _mean_squares(array)
+    parts = [(squares[0], S - 1), (squares[1], Q - 1), (-squares[2], (S - 1) * (Q - 1))]
+    variance = max(sum(square for square, _ in parts), squares[0], squares[1]) / (S * Q)  # an estimate may come out too small
+    return _t_interval(float(array.mean()), variance, _satterthwaite(parts), S * Q, level)
+
+
+def _mean_squares(array_SQ: np.ndarray) -> tuple[float, float, float]:
+    """Of runs, of questions, and of what neither explains."""
+    S, Q = array_SQ.shape
+    runs_S, questions_Q, mean = array_SQ.mean(1), array_SQ.mean(0), array_SQ.mean()
+    rest_SQ = array_SQ - runs_S[:, None] - questions_Q + mean
+    return (
+        float(Q * runs_S.var(ddof=1)), float(S * questions_Q.var(ddof=1)), float((rest_SQ**2).sum() / ((S - 1) * (Q - 1))),
+    )
+
+
+def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
+    """Degrees of freedom of a sum of mean squares (value, degrees of freedom of its own)."""
+    spread = sum(square**2 / df for square, df in parts)
+    return sum(square for square, _ in parts) ** 2 / spread if spread > 0 else math.inf
+
+
+def _t_interval(mean: float, variance: float, df: float, n: int, level: float) -> Interval:
+    from scipy import stats
+
+    half = float(stats.t.ppf(0.5 + level / 2, max(1.0, df))) * math.sqrt(variance)
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def two_level_difference(
+    first_SQ: Sequence[Sequence[float]], second_SQ: Sequence[Sequence[float]], level: float = 0.95
+) -> tuple[Interval, float]:
+    """Second minus first on the same Q questions, each system a sample of runs, with a t interval and its two-sided p.
+
+    var = var_q(differences) / Q + what runs add to each mean (none for a system of one run: it stands for itself alone).
+    """
+    first, second = np.asarray(first_SQ, dtype=np.float64), np.asarray(second_SQ, dtype=np.float64)
+    Q = first.shape[1]
+    if Q < 2 or second.shape[1] != Q:
+        raise ValueError(f"a comparison takes the same two or more questions, not {first.shape[1]} and {second.shape[1]}")
+    differences_Q = second.mean(0) - first.mean(0)
+    parts: list[tuple[float, float]] = [(float(differences_Q.var(ddof=1)) / Q, Q - 1)]
+    for array in (first, second):
+        if len(array) > 1:
+            runs, _, rest = _mean_squares(array)
+            parts.append((max(0.0, runs - rest) / array.size, len(array) - 1))
+    mean, variance = float(differences_Q.mean()), sum(part for part, _ in parts)
+    df = max(1.0, _satterthwaite(parts))
+    from scipy import stats
+
+    p = float(2 * stats.t.sf(abs(mean) / math.sqrt(variance), df)) if variance > 0 else float(mean == 0.0)
+    return _t_interval(mean, variance, df, Q, level), p
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values corrected for their number (Holm 1979): rejecting those below .05 makes any false alarm in the family at most
+    5 % likely, however they depend on each other."""
+    m, corrected, highest = len(p_values), [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(m), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (m - rank) * p_values[i]))
+        corrected[i] = highest
+    return corrected

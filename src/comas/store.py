@@ -39,10 +39,8 @@ class Run:
     @classmethod
     def create(cls, config: Mapping[str, Any], out: str | None) -> Run:
         """A fresh folder with its config; without `out`, `runs/<time>-<method>`."""
-        if out is None:
-            path = _fresh(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(config['method']).stem}")
-        else:
-            path = Path(out)
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(config['method']).stem}"
+        path = fresh(Path("runs") / name) if out is None else Path(out)
         run = cls(path)
         taken = UserMistake(f"out={out}: there is a run already; continue it with `comas resume {out}` or choose another")
         if (path / "config.toml").exists():
@@ -171,6 +169,13 @@ class Run:
             raise UserMistake(f"checkpoint {folder} is damaged: {wrong}; others are of steps {others}")
         return folder
 
+    def best(self) -> int:
+        """The step whose checkpoint did best on the validation split."""
+        marker = self.marker()
+        if marker is None or marker["best"] is None:
+            raise UserMistake(f"{self.path} knows no best checkpoint: it was trained without validation (eval_every=0)")
+        return marker["best"]
+
     def rewind(self) -> tuple[int, list[str]]:
         """Drop what lies beyond the last good checkpoint; returns the step to go on from, and what had to be passed over."""
         notes: list[str] = []
@@ -226,7 +231,7 @@ class Run:
         yield from _lines(self.path / "episodes" / f"{step:06d}.jsonl")
 
 
-def _fresh(stem: Path) -> Path:
+def fresh(stem: Path) -> Path:
     """A new folder of that name, or of that name and a number where another process was faster."""
     for i in range(1000):
         path = stem.with_name(stem.name + (f"-{i}" if i else ""))
@@ -238,6 +243,21 @@ def _fresh(stem: Path) -> Path:
             raise UserMistake(f"{path}: {error.strerror}; choose another place with out=") from error
         return path
     raise UserMistake(f"{stem} to {stem}-999 are taken: choose another place with out=")
+
+
+def run_at(name: str) -> tuple[Run, int | None] | None:
+    """The run that `RUN`, `RUN@40` or `RUN@best` names, and after how many steps (None: the last); None where it is no run."""
+    folder, at, step = name.rpartition("@")
+    if not at or not (Path(folder) / "config.toml").is_file():
+        folder, step = name, ""
+    if not (Path(folder) / "config.toml").is_file():
+        return None
+    run = Run(Path(folder))
+    if not step:
+        return run, None
+    if step != "best" and not step.isdecimal():
+        raise UserMistake(f"{name}: after @ stands `best` or a number of steps, not {step!r}")
+    return run, run.best() if step == "best" else int(step)
 
 
 def episode_record(episode: Episode) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from comas.agent import Member
-from comas.config import Config, read, resolve, split_options
+from comas.config import Config, is_seed, parse_pair, read, resolve, split_options
 from comas.hosts.local import LocalHost, make_local_host
 from comas.play import Scene, play_all
-from comas.store import Run
+from comas.store import Run, run_at
 from comas.types import Episode, Host, HostFailure, Method, Question, Sampling, Stopped, Task, UserMistake
 
 T = TypeVar("T")
@@ -48,6 +48,10 @@ class Team:
         occasion = f"discuss-{self._played if seed is None else seed}"
         return run_sync(play_all(self.scene(), [question], occasion))[0]
 
+    def bases(self) -> list[str]:
+        """The models that its policies started from."""
+        return sorted({a.base or self.config.hosts[a.host].base for a in self.config.agents.values()})
+
     def close(self) -> None:
         """Give threads and memory back."""
         for host in self.hosts.values():
@@ -65,7 +69,7 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
         for agent, a in config.agents.items():
             if a.host == name:
                 policy = a.policy or agent
-                base = str(weights / policy) if weights else a.base or host.base
+                base = str(weights / policy) if weights else _weights(a.base or host.base, policy)
                 if bases.setdefault(policy, base) != base:
                     raise UserMistake(f"agents.{agent}.base is {base!r}, but policy {policy} has base {bases[policy]!r} already")
         if bases:
@@ -82,6 +86,17 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
         paid = ", ".join(method.paid)
         raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")
     return Team(config, method, task, hosts, members)  # type: ignore[arg-type]
+
+
+def _weights(base: str, policy: str) -> str:
+    """The folder of a policy where `base` is a run, as it was after some step; otherwise the base itself."""
+    if is_seed(base) or (found := run_at(base)) is None:
+        return base
+    checkpoint = found[0].intact(found[1])
+    if not (checkpoint / policy).is_dir():
+        known = ", ".join(sorted(p.name for p in checkpoint.iterdir() if p.is_dir()))
+        raise UserMistake(f"base {base!r} has no policy {policy!r}: it has {known}; name agents so, or give them a `policy` of it")
+    return str(checkpoint / policy)
 
 
 def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
@@ -107,11 +122,29 @@ def _recipe(config: Config, host: str) -> Any:
 def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> Team:
     """The team of a run as it was at its last checkpoint (or after `step` steps), without optimizer.
 
-    `overrides` are `key=value` pairs, as on the command line.
+    `path` may also name the step: `RUN@40`, `RUN@best` (on the validation split). `overrides` are `key=value` pairs, as on the
+    command line.
     """
-    run = Run.open(path)
+    found = run_at(str(path))
+    run, named = found or (Run.open(path), None)
+    step = named if step is None else step
     config, method, task = resolve(read(run.path / "config.toml", overrides))
     return build_team(config, method, task, learn=False, weights=run.intact(step))
+
+
+def system_team(name: str, overrides: Sequence[str] = ()) -> Team:
+    """The team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`), or copies of one base model, four
+    unless `agents` says otherwise."""
+    if run_at(name) is not None:
+        return load(name, overrides=overrides)
+    given = dict(map(parse_pair, overrides))
+    count = given.pop("agents", 4)
+    if not any(key.startswith("agents.") for key in given):
+        if type(count) is not int or count < 1:
+            raise UserMistake(f"agents={count!r}: a number of copies, at least 1")
+        given["agents"] = {f"a{i}": {"policy": "a0"} for i in range(count)}
+    lr = {} if "lr" in given else {"lr": 1e-6}  # a base without a recipe can be asked as well
+    return build_team(*resolve(read(None, {"hosts.home.base": name, **lr, **given})), learn=False)
 
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:

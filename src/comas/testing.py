@@ -178,7 +178,7 @@ def _stable(record: dict[str, Any]) -> str:
 
 HOLES = {
     "solution": {"question"}, "history": {"work"}, "history_bare": {"work"}, "evaluation": {"question", "work"},
-    "revision": {"question", "own", "history"}, "scoring": {"question", "work", "evaluation"}, "scoring_bare": {"question", "work"},
+    "revision": {"question", "history"}, "scoring": {"question", "work", "evaluation"}, "scoring_bare": {"question", "work"},
     "verdict": {"question", "work"}, "verdict_bare": {"question", "work"},
 }
 """Role -> holes that its wording must have; `question history work evaluation own` are those that there are."""

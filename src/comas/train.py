@@ -244,6 +244,7 @@ class Session:
         metrics = {"step": step, **summarise(episodes, {name: task.result() for name, task in learning.items()})}
         metrics |= {"tokens": self.tokens + metrics["step_tokens"], "seconds": time.monotonic() - began}
         metrics["spent"] = _spent(team, spent)
+        metrics["peak_bytes"] = max(h.peak_bytes() for h in team.hosts.values())
         if config.eval_every and (step + 1) % config.eval_every == 0:
             found = accuracy(await self._answers(self.validation, f"validation{step + 1}"))
             self.watch.measured("validation", step + 1, found)
@@ -282,7 +283,7 @@ class Session:
         c = self.config
         return await answer_all(
             self.team.members, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature,
-            room=c.room,
+            room=c.room, top_p=c.eval_top_p,
         )
 
     async def _keep(self, step: int) -> None:

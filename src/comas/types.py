@@ -136,6 +136,8 @@ class Turn:
     version: int
     about: str | None = None
     """Id of the turn that this one judges or revises."""
+    round: int = 0
+    """Of the game, where it has rounds: costs are reported by it."""
     reward: float | None = None
     """None: not paid, not trained on. 0.0 is trained on."""
     group: str | None = None
@@ -224,6 +226,16 @@ class Method:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Name -> the config keys that it sets (tables `options credit loss kl`, and keys such as `samples`); a config
     without `preset` gets the first."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A way of answering: a game without its settlement, for evaluation."""
+
+    play: Callable[..., Awaitable[str | None]]
+    """`async play(question, agents, rng, task, **options)` -> the text that answers, or None."""
+    alone: bool = False
+    """Every agent plays it alone, rather than the team together."""
 
 
 class Host(Protocol):

@@ -17,6 +17,8 @@ WORDING = {
     "evaluation": "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nReview the attempt. Redo every step yourself, and name "
     "each error you find: a misread fact, a wrong operation, a wrong calculation, a missing step. Do not invent errors; if all of "
     "it holds, say so.",
+    "proxy": "Problem:\n{question}\n\nAn assistant's answer:\n{work}\n\nCheck it step by step. If it holds, end your reply with "
+    "the word TERMINATE; otherwise say what is wrong and what to do next.",
     "scoring": "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nA reviewer's remarks on it:\n{evaluation}\n\nDecide how "
     "good the attempt is, and do not take the remarks on trust.\n3: the final answer is right, and the remarks do not shake it.\n"
     "2: it is right but for small flaws.\n1: the final answer is wrong.\nGive a short reason, then end your reply with the grade: "
@@ -31,7 +33,7 @@ WORDING = {
 }
 """For instruction-tuned models of any family."""
 
-ROOM = {"solution": 1024, "revision": 1024, "evaluation": 512, "scoring": 256, "verdict": 256}
+ROOM = {"solution": 1024, "revision": 1024, "evaluation": 512, "proxy": 512, "scoring": 256, "verdict": 256}
 """Room per reply and role, in tokens."""
 
 RECIPE = {"lr": 1e-6, "betas": (0.9, 0.999), "weight_decay": 0.0, "grad_norm": 1.0}

@@ -45,11 +45,11 @@ async def play(
 ) -> str | None:
     """`rounds` solutions in turn, each seeing the last `kappa` rounds and up to `references` criticisms of each."""
     past: list[tuple[Turn, list[Judged]]] = []
-    for _ in range(rounds):
+    for at in range(rounds):
         seen = past[max(0, len(past) - kappa) :]
         history = [_quote(task, question, s, e) for s, js in seen for e, _ in js[:references] or [(None, None)]]
         prompt = lambda h: words(WORDING, task, "solution", question=question.prompt, history="\n".join(h))  # noqa: E731
-        solution = await _draw(agents, rng, "solution").ask("solution", prompt, history=history)
+        solution = await _draw(agents, rng, "solution").ask("solution", prompt, history=history, round=at)
         solution.info["readable"] = readable = solution.finished and task.extract(question, solution.text) is not None
         drawn = []
         for _ in range(evaluations if readable or not format_check else 0):

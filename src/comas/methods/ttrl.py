@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from comas.agent import Agent
 from comas.credit import grpo
 from comas.losses import clipped
-from comas.types import Count, Episode, Method, Question, Task, Turn
+from comas.majority import agrees, majority, read, winner
+from comas.types import Count, Episode, Method, Question, Task
 from comas.wording import words
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
@@ -27,21 +28,8 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)]
     turns = [t.result() for t in asked]
-    for turn in turns:
-        turn.info["answer"] = task.extract(question, turn.text) if turn.finished else None
-    best = majority([t.info["answer"] for t in turns], task)
-    return next((t.text for t in turns if best is not None and agrees(t, best, task)), None)
-
-
-def majority(answers: Sequence[str | None], task: Task) -> str | None:
-    """The readable answer with most votes, the earliest among equals; None where nothing can be read."""
-    readable = [a for a in answers if a is not None]
-    return max(readable, key=lambda a: sum(task.same(a, b) for b in readable), default=None)
-
-
-def agrees(turn: Turn, answer: str, task: Task) -> bool:
-    """Whether a turn's readable answer is the same as `answer`."""
-    return turn.info["answer"] is not None and task.same(turn.info["answer"], answer)
+    read(question, turns, task)
+    return winner(turns, task)
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:

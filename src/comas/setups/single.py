@@ -1,4 +1,4 @@
-"""The plainest way of answering: one agent, one reply, no discussion.
+"""The plainest way of answering: one agent, one reply, no discussion; in a team every agent answers.
 
 The accuracy that reports quote: what an agent learnt, rather than what a team makes of it. Leaves out: votes, debates.
 """
@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 
 from comas.agent import Agent
-from comas.types import Question, Task
+from comas.types import Question, Setup, Task
 from comas.wording import words
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
@@ -19,3 +19,6 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
     """The reply of the first agent; None where it ran out of room, which counts as wrong."""
     turn = await agents[0].ask("solution", words(WORDING, task, "solution", question=question.prompt, history=""))
     return turn.text if turn.finished else None
+
+
+setup = Setup(play, alone=True)

@@ -31,7 +31,10 @@ WORDING = {
     "solution": "solve {question} {history}",
     "history": "peers {work} says {evaluation}",
     "history_bare": "peers {work}",
+    "revision": "solve {question} {history}",
     "evaluation": "check {question} {work}",
+    "proxy": "check {question} {work}",
+    "end": "right",
     "scoring": "score {question} {work} says {evaluation}",
     "scoring_bare": "score {question} {work}",
     "verdict": "verdict {question} {work} says {evaluation}",
@@ -163,5 +166,5 @@ def verify_many(pairs: Iterable[tuple[Question, str]]) -> list[Verdict]:
 
 task = Task(
     name="pick", load=load, wording=WORDING, extract=extract, shown=shown, same=same, verify=verify,
-    max_tokens={"solution": 64, "evaluation": 24, "scoring": 8, "verdict": 8}, base="seed",
+    max_tokens={"solution": 64, "revision": 64, "evaluation": 24, "proxy": 24, "scoring": 8, "verdict": 8}, base="seed",
 )

@@ -1,0 +1,347 @@
+"""An evaluation: systems x tasks x setups, as a folder that survives whatever stops it.
+
+`evaluation.json` says what is asked, `answers/*.jsonl` has a line per game, written when it ends, `report.json` what it came to.
+Going on asks nothing twice: games that machines failed are played again, answers whose checker broke down are checked again.
+Leaves out: statistics (`report`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from comas import disk, report
+from comas.agent import Member
+from comas.answers.pool import usable_cpus
+from comas.config import filled, load_plugin, origin, parse_pair, plugin_names, split_options
+from comas.play import Scene, play_one
+from comas.report import Cell
+from comas.store import fresh
+from comas.team import Team, system_team
+from comas.types import Episode, Method, Question, Sampling, Setup, Task, UserMistake
+
+AT_ONCE = 512
+"""Games that are played side by side."""
+LIMIT = 500
+"""Questions per task, where it has more: the first ones of an order drawn by the seed."""
+PLAN = "evaluation.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of whom."""
+
+    systems: Sequence[str]
+    """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, or several runs of one system divided by commas."""
+    tasks: Sequence[str] = ()
+    """Empty: the first system's own task, `pick` for a base model."""
+    setups: Sequence[str] = ("single",)
+    """Setups or methods by name or file, `game` for the run's own, with options: `vote:votes=16`."""
+    limit: int | None = LIMIT
+    """Questions per task; None is all."""
+    seed: int = 0
+    pairs: Sequence[str] = ()
+    """`key=value` of the config, for all systems."""
+    data: str | None = None
+    """A file or folder of questions, for tasks that read one."""
+    equal_tokens: bool = False
+    """Also let the cheaper side of each comparison vote, as often as the dearer side's tokens allow."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How answers are given: a setup or a method's game, with its options."""
+
+    name: str
+    method: Method
+    alone: bool
+    options: Mapping[str, Any]
+
+
+class Observer:
+    """Told how an evaluation goes; every method may be overridden."""
+
+    def begin(self, folder: Path, games: int, done: int) -> None:
+        """`games` are planned in all, of which `done` were there already; told again when more is known."""
+
+    def cell(self, system: str, task: str, setup: str) -> None:
+        """These are played now."""
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        """One more has been played and judged."""
+
+    def note(self, text: str) -> None:
+        """Something that its owner should know."""
+
+
+@dataclass
+class Log:
+    """The games of one run in one cell: a line each; the last line of a game counts."""
+
+    path: Path
+    found: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        whole, newline, torn = text.rpartition("\n")
+        if torn:  # the process died while it wrote
+            disk.truncate(self.path, len((whole + newline).encode()))
+        for number, line in enumerate(filter(None, whole.split("\n")), 1):
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise UserMistake(f"{self.path} line {number} is damaged ({error}): remove it to have it played again") from error
+            self._take(record)
+
+    def _take(self, record: dict[str, Any]) -> None:
+        if "sitting" in record:
+            self.facts = record["sitting"]
+            self.seconds += self.facts["seconds"]
+            self.peak_bytes = max(self.peak_bytes, self.facts["peak_bytes"])
+        else:
+            self.found[record["id"]] = record
+
+    def add(self, record: dict[str, Any]) -> None:
+        """One more line; the system writes it to the disk in its own time, which `close` waits for."""
+        self._take(record)
+        disk.append(self.path, json.dumps(record, ensure_ascii=False) + "\n")
+
+    def close(self, **facts: Any) -> None:
+        """One process's work on it is done."""
+        self.add({"sitting": facts})
+        disk.sync(self.path)
+
+
+class Exam:
+    """An evaluation in its folder."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan = folder, plan
+        self._lock = filelock.FileLock(folder / ".lock")
+
+    @classmethod
+    def create(cls, plan: Plan, out: str | None = None) -> Exam:
+        """A new folder, `evals/<time>` unless `out` names one."""
+        folder = Path(out) if out else fresh(Path("evals") / time.strftime("%Y%m%d-%H%M%S"))
+        if (folder / PLAN).exists():
+            raise UserMistake(f"out={out}: there is an evaluation already; go on with `comas resume {out}` or choose another")
+        try:
+            (folder / "answers").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserMistake(f"out={folder}: {error.strerror}") from error
+        disk.replace(folder / PLAN, json.dumps(asdict(plan), indent=1))
+        return cls(folder, plan)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Exam:
+        """One that exists."""
+        try:
+            return cls(Path(folder), Plan(**json.loads((Path(folder) / PLAN).read_text(encoding="utf-8"))))
+        except FileNotFoundError as error:
+            raise UserMistake(f"{folder} is not an evaluation: it has no {PLAN}") from error
+        except (ValueError, TypeError) as error:
+            raise UserMistake(f"{folder}/{PLAN} is damaged: {error}") from error
+
+    async def go(self, observer: Observer) -> dict[str, Any]:
+        """Play what is missing; returns the report, which is also written."""
+        try:
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UserMistake(f"{self.folder}: another process is working on this evaluation; wait for it or stop it") from None
+        try:
+            cells = await self._cells(self.plan.setups, observer)
+            extra = await self._matched(cells, observer) if self.plan.equal_tokens else []
+            found = self._report(cells, extra)
+            disk.replace(self.folder / "report.json", json.dumps(found, ensure_ascii=False, indent=1))
+            return found
+        finally:
+            self._lock.release()
+
+    async def _cells(
+        self, setups: Sequence[str], observer: Observer, only: Sequence[tuple[str, str, str]] | None = None
+    ) -> list[Cell]:
+        """Every system in every task and setup; with `only` those (system, task, setup)."""
+        cells: dict[tuple[str, str, str], list[tuple[Log, int, str]]] = {}
+        runs = [(s, run) for s in self.plan.systems for run in s.split(",") if only is None or any(s == name for name, *_ in only)]
+        done = sum(len(Log(p).found) for p in (self.folder / "answers").glob("*.jsonl"))
+        games = 0
+        for at, (system, run) in enumerate(runs):
+            team = system_team(run, self.plan.pairs)
+            try:
+                wanted = lambda key: only is None or key in only  # noqa: E731
+                asked = [(t, qs, s) for t, qs in self._questions(team) for s in setups if wanted((system, t.name, s))]
+                games += sum(len(_players(team, way(s, team))) * len(qs) for _, qs, s in asked)
+                if only is None:
+                    observer.begin(self.folder, games * len(runs) // (at + 1), done)  # exact once all teams are known
+                for task, questions, setup in asked:
+                    log = await self._sit(run, team, task, questions, setup, system, observer)
+                    cells.setdefault((system, task.name, setup), []).append(log)
+            finally:
+                team.close()
+        return [self._cell(key, found) for key, found in cells.items()]
+
+    def _questions(self, team: Team) -> list[tuple[Task, list[Question]]]:
+        plan, found = self.plan, []
+        for name in plan.tasks or [team.config.task]:
+            own = name == team.config.task
+            task = team.task if own else load_plugin("task", name)
+            options = team.config.task_options if own else {}
+            place = plan.data or (team.config.data if own else None)
+            asked = task.load("test", path=place, limit=plan.limit, seed=plan.seed, **options)
+            if not asked:
+                raise UserMistake(f"task {name} has no test questions" + (f" in {plan.data}" if plan.data else ""))
+            if all(q.answer is None for q in asked):
+                raise UserMistake(f"task {name}: none of its test questions has an answer, so none can be judged; add `answer`")
+            found.append((task, asked))
+        return found
+
+    async def _sit(
+        self, run: str, team: Team, task: Task, questions: Sequence[Question], setup: str, system: str, observer: Observer
+    ) -> tuple[Log, int, str]:
+        """Let one team answer the questions of one task in one setup, as far as it has not."""
+        chosen = way(setup, team)
+        slug = re.sub(r"[^\w.=-]+", "-", f"{Path(run).name}.{task.name}.{setup}")
+        digest = hashlib.sha256(f"{run} {task.name} {setup}".encode()).hexdigest()[:8]
+        log = Log(self.folder / "answers" / f"{slug}.{digest}.jsonl")
+        players = _players(team, chosen)
+        games = [(Episode(f"eval-{setup}/{who}/{q.id}/0", q), who, members) for who, members in players.items() for q in questions]
+        left = [game for game in games if (log.found.get(game[0].id) or {"error": ""})["error"] is not None]
+        again = [r for r in log.found.values() if r["verdict"] == "failed" and r["error"] is None]
+        observer.cell(system, task.name, setup)
+        if left or again:
+            began, bases = time.monotonic(), sorted({origin(b) for b in team.bases()})
+            sampling = Sampling(team.config.eval_temperature, team.config.eval_top_p)
+            room, gate = asyncio.Semaphore(AT_ONCE), ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
+            asked = {q.id: q for q in questions}
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for record in again:
+                        episode = Episode(record["id"], asked[record["question"]], answer=record["answer"])
+                        group.create_task(_judge(episode, record["agent"], record["turns"], task, gate, log, observer))
+                    for episode, who, members in left:
+                        speaking = [_evaluating(m, sampling, chosen.alone) for m in members]
+                        scene = _scene(team, task, chosen, speaking, self.plan.seed)
+                        group.create_task(_play(scene, episode, who, room, gate, log, observer))
+            finally:
+                gate.shutdown(wait=False, cancel_futures=True)
+                peak = max([h.peak_bytes() for h in team.hosts.values()], default=0)
+                log.close(seconds=time.monotonic() - began, peak_bytes=peak, bases=bases, team=_described(team, chosen))
+        return log, len(games), _described(team, chosen)
+
+    def _cell(self, key: tuple[str, str, str], found: Sequence[tuple[Log, int, str]]) -> Cell:
+        logs = [log for log, *_ in found]
+        return Cell(
+            *key, found[0][2], found[0][1], [list(log.found.values()) for log in logs],
+            tuple(", ".join(log.facts.get("bases", [])) for log in logs), sum(log.seconds for log in logs),
+            max(log.peak_bytes for log in logs),
+        )
+
+    async def _matched(self, cells: Sequence[Cell], observer: Observer) -> list[tuple[Cell, Cell]]:
+        """(vote at equal tokens, the dearer cell) for each pair of compared cells whose costs differ enough."""
+        pairs = [(d.first, d.second) for d in report.between_systems(cells) + report.between_setups(cells)]
+        found: list[tuple[Cell, Cell]] = []
+        for one, other in pairs:
+            cheap, dear = sorted((one, other), key=lambda c: c.tokens_per_question())
+            votes = report.votes_for(cheap, dear)
+            setup = f"vote:votes={votes}"
+            if votes and cheap.setup == "single" and not dear.setup.startswith("vote"):
+                (vote,) = await self._cells([setup], observer, only=[(cheap.system, cheap.task, setup)])
+                found.append((vote, dear))
+        return found
+
+    def _report(self, cells: Sequence[Cell], matched: Sequence[tuple[Cell, Cell]]) -> dict[str, Any]:
+        everything = [*cells, *{(c.system, c.task, c.setup): c for c, _ in matched}.values()]
+        seed = self.plan.seed
+        equal = report.corrected([report.difference(vote, dear, seed) for vote, dear in matched])
+        return {
+            "folder": str(self.folder), "cells": [report.cell_record(c) for c in everything],
+            "systems": [d.record() for d in report.between_systems(cells, seed)],
+            "setups": [d.record() for d in report.between_setups(cells, seed)],
+            "equal_tokens": [d.record() for d in equal], "notes": report.notes(everything),
+        }
+
+
+def way(said: str, team: Team) -> Way:
+    """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own."""
+    name, *pairs = re.split(r":(?=\w+=)", said)
+    given = dict(parse_pair(p) for p in pairs)
+    if name == "game":
+        options = {**split_options(team.config.options, team.method.play), **given}
+        return Way(said, team.method, False, filled(name, options, team.method.play))
+    if name.endswith(".py"):
+        text = Path(name).read_text(encoding="utf-8") if Path(name).is_file() else ""
+        kind = "method" if re.search(r"^method\s*=", text, re.MULTILINE) else "setup"
+    else:
+        kind = "method" if name in plugin_names("method") else "setup"
+    found = load_plugin(kind, name)
+    options = filled(name, given, found.play)
+    if isinstance(found, Setup):
+        return Way(said, Method(found.play, _unsettled, _unsettled, _unsettled), found.alone, options)
+    return Way(said, found, False, options)
+
+
+def _unsettled(*args: object) -> Any:
+    raise AssertionError("evaluation never settles")
+
+
+def _players(team: Team, chosen: Way) -> dict[str, list[Member]]:
+    """Who plays: every policy by itself, or the team."""
+    if not chosen.alone:
+        return {"team": list(team.members)}
+    different = {m.address: m for m in reversed(team.members)}  # copies of one policy answer once, by the first of them
+    return {m.name: [m] for m in team.members if different[m.address] is m}
+
+
+def _described(team: Team, chosen: Way) -> str:
+    policies, n = len({m.address for m in team.members}), len(team.members)
+    if chosen.alone:
+        return "1 agent" if policies == 1 else f"{policies} agents, each alone"
+    return f"{n} copies of one model" if policies == 1 and n > 1 else "1 agent" if n == 1 else f"team of {n}"
+
+
+def _evaluating(member: Member, sampling: Sampling, alone: bool) -> Member:
+    sampling = replace(sampling, max_tokens=member.sampling.max_tokens)
+    return replace(member, sampling=sampling, roles=None if alone else member.roles)
+
+
+def _scene(team: Team, task: Task, chosen: Way, members: Sequence[Member], seed: int) -> Scene:
+    if not any(m.roles is None or "solution" in m.roles for m in members):
+        raise UserMistake("no agent takes role 'solution': nobody can answer; see agents.<name>.roles")
+    return Scene(chosen.method, task, members, seed, chosen.options, max_tokens=team.config.room)
+
+
+async def _play(
+    scene: Scene, episode: Episode, who: str, room: asyncio.Semaphore, gate: ThreadPoolExecutor, log: Log, observer: Observer
+) -> None:
+    async with room:
+        await play_one(scene, episode)
+    await _judge(episode, who, [dataclasses.asdict(t) for t in episode.turns], scene.task, gate, log, observer)
+
+
+async def _judge(
+    episode: Episode, who: str, turns: Sequence[Any], task: Task, gate: ThreadPoolExecutor, log: Log, observer: Observer
+) -> None:
+    """Ask the verifier, in a thread: it may wait for a process of its own."""
+    verdict = "failed" if episode.error else "wrong"
+    if episode.answer is not None and not episode.error:
+        verdict = await asyncio.get_running_loop().run_in_executor(gate, task.verify, episode.question, episode.answer)
+    record = {
+        "id": episode.id, "question": episode.question.id, "agent": who, "verdict": verdict, "error": episode.error,
+        "answer": episode.answer, "turns": list(turns),
+    }
+    log.add(record)
+    observer.game(record)

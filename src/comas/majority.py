@@ -1,0 +1,34 @@
+"""The answer that most agree on, for votes and for the methods that are paid by them.
+
+Leaves out: weights. Unreadable answers have no vote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from comas.types import Question, Task, Turn
+
+
+def read(question: Question, turns: Sequence[Turn], task: Task) -> None:
+    """Note on each turn the canonical answer that it gives, `info["answer"]`; None where it is unreadable or unfinished."""
+    for turn in turns:
+        turn.info["answer"] = task.extract(question, turn.text) if turn.finished else None
+
+
+def majority(answers: Sequence[str | None], task: Task) -> str | None:
+    """The readable answer with most votes, the earliest among equals; None where nothing can be read."""
+    readable = [a for a in answers if a is not None]
+    votes = {a: sum(task.same(a, b) for b in readable) for a in dict.fromkeys(readable)}
+    return max(votes, key=lambda a: votes[a], default=None)
+
+
+def agrees(turn: Turn, answer: str, task: Task) -> bool:
+    """Whether a turn's readable answer is the same as `answer`."""
+    return turn.info["answer"] is not None and task.same(turn.info["answer"], answer)
+
+
+def winner(turns: Sequence[Turn], task: Task) -> str | None:
+    """The text of the first turn that gives the majority's answer; None where no answer can be read."""
+    best = majority([t.info["answer"] for t in turns], task)
+    return next((t.text for t in turns if best is not None and agrees(t, best, task)), None)

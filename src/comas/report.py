@@ -1,0 +1,216 @@
+"""What an evaluation came to: cells, systems of several runs, comparisons with corrected tests, costs.
+
+Everything is a function of the recorded games. "Better" and "worse" are said only where the test, corrected for the number of
+comparisons in its table, says so. Leaves out: playing (`exam`), showing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comas.metrics import cost
+from comas.stats import (
+    Interval,
+    accuracy_interval,
+    holm,
+    mcnemar,
+    paired_bootstrap,
+    two_level,
+    two_level_difference,
+    wilson,
+)
+
+Record = Mapping[str, Any]
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One system on one task in one setup; several runs where the system is several."""
+
+    system: str
+    task: str
+    setup: str
+    team: str
+    """Who answered: a trained team, copies of one model, single agents."""
+    planned: int
+    """Games per run."""
+    runs: Sequence[Sequence[Record]]
+    """Per run the games that were played."""
+    bases: tuple[str, ...] = ()
+    """The models that the runs started from."""
+    seconds: float = 0.0
+    """Wall time, over all processes that worked on it."""
+    peak_bytes: int = 0
+
+    @property
+    def records(self) -> list[Record]:
+        return [r for run in self.runs for r in run]
+
+    @property
+    def single(self) -> bool:
+        """Whether every question has one answer of one run: what McNemar's test is made for."""
+        return len(self.runs) == 1 and len({r["agent"] for r in self.records}) == 1
+
+    def shares(self) -> list[dict[str, float]]:
+        """Per run: question -> share of right answers among those that were judged."""
+        found: list[dict[str, float]] = []
+        for run in self.runs:
+            judged = sorted((r for r in run if r["verdict"] != "failed"), key=lambda r: r["question"])
+            by_question = itertools.groupby(judged, key=lambda r: r["question"])
+            found.append({q: _mean([float(r["verdict"] == "right") for r in group]) for q, group in by_question})
+        return found
+
+    def tokens_per_question(self) -> float:
+        """Generated tokens per question and answer: what one more answer of this kind costs."""
+        return _mean([sum(t["tokens"] for t in r["turns"]) for r in self.records]) if self.records else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def table(shares: Sequence[Mapping[str, float]]) -> list[list[float]]:
+    """Run by question, over the questions that all runs were judged on, in a fixed order."""
+    common = sorted(set.intersection(*(set(s) for s in shares))) if shares else []
+    return [[s[q] for q in common] for s in shares]
+
+
+def accuracy(cell: Cell) -> Interval | None:
+    """Mean over questions (and runs) with its interval: Wilson for single answers, clustered by question where agents answer
+    apart, two levels for several runs. None where nothing could be judged."""
+    values = table(cell.shares())
+    if not values or not values[0]:
+        return None
+    if len(values) > 1 and len(values[0]) > 1:
+        found = two_level(values)
+        return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
+    if cell.single:
+        return wilson(round(sum(values[0])), len(values[0]))
+    return accuracy_interval(values[0])
+
+
+def cell_record(cell: Cell) -> dict[str, Any]:
+    """A cell as JSON: counts, accuracy with interval, bounds over failures, tokens, seconds, completeness."""
+    records, found = cell.records, accuracy(cell)
+    count = {v: sum(r["verdict"] == v for r in records) for v in ("right", "wrong", "failed")}
+    total, turns = len(records), [t for r in records for t in r["turns"]]
+    bounds = [count["right"] / total, (count["right"] + count["failed"]) / total] if total else [None, None]
+    return {
+        "system": cell.system, "task": cell.task, "setup": cell.setup, "team": cell.team, "runs": len(cell.runs),
+        "n": len({r["question"] for r in records}), **count,
+        "machine_failed": sum(r["error"] is not None for r in records),
+        **_accuracies(found), "bounds": bounds, "complete": total / max(1, cell.planned * len(cell.runs)),
+        "tokens": sum(t["tokens"] for t in turns), "prompt_tokens": sum(t["prompt_tokens"] for t in turns),
+        "seconds": round(cell.seconds, 3), "peak_bytes": cell.peak_bytes, "cost": cost(turns),
+    }
+
+
+def _accuracies(found: Interval | None) -> dict[str, float | None]:
+    if found is None:
+        return {"accuracy": None, "low": None, "high": None}
+    return {"accuracy": found.mean, "low": _finite(found.low), "high": _finite(found.high)}
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: an open end is null."""
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better the second of two cells is on the same questions."""
+
+    first: Cell
+    second: Cell
+    interval: Interval
+    p: float
+    """Two-sided, of this comparison alone."""
+    test: str
+    corrected: float = 1.0
+    """p, corrected for the number of comparisons in its table."""
+
+    @property
+    def verdict(self) -> str:
+        """`better` or `worse` only where the corrected p is below .05, else `none shown`."""
+        return "none shown" if self.corrected >= LEVEL else "better" if self.interval.mean > 0 else "worse"
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        i, sides = self.interval, (self.first, self.second)
+        first, second = ({"system": c.system, "setup": c.setup} for c in sides)
+        return {
+            "task": self.first.task, "setup": self.second.setup, "first": first, "second": second, "n": i.n, "difference": i.mean,
+            "low": _finite(i.low), "high": _finite(i.high), "p": self.p, "p_corrected": self.corrected, "test": self.test,
+            "verdict": self.verdict, "tokens": [round(c.tokens_per_question(), 1) for c in sides],
+        }
+
+
+def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
+    """Second minus first on the questions that all their runs were judged on; None where there are fewer than two of them."""
+    values = table([*first.shares(), *second.shares()])
+    if not values or len(values[0]) < 2:
+        return None
+    one, other = values[: len(first.runs)], values[len(first.runs) :]
+    if len(values) > 2:
+        interval, p = two_level_difference(one, other)
+        return Difference(first, second, interval, p, "t over runs and questions", p)
+    gaps = [b - a for a, b in zip(one[0], other[0], strict=True)]
+    interval, p = paired_bootstrap(gaps, seed)
+    if first.single and second.single:
+        p = mcnemar(gaps.count(1.0), gaps.count(-1.0))
+        return Difference(first, second, interval, p, "McNemar, exact", p)
+    return Difference(first, second, interval, p, "paired bootstrap", p)
+
+
+def corrected(found: Sequence[Difference | None]) -> list[Difference]:
+    """Those that could be made, with p values corrected as one family (Holm)."""
+    made = [d for d in found if d is not None]
+    return [dataclasses.replace(d, corrected=p) for d, p in zip(made, holm([d.p for d in made]), strict=True)]
+
+
+def between_systems(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
+    """Every other system against the first one, in each task and setup."""
+    first = cells[0].system if cells else ""
+    pairs = [(a, b) for a in cells if a.system == first for b in cells if b.system != first]
+    return corrected([difference(a, b, seed) for a, b in pairs if (a.task, a.setup) == (b.task, b.setup)])
+
+
+def between_setups(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
+    """Every other setup against the first one, in each system and task."""
+    first = cells[0].setup if cells else ""
+    pairs = [(a, b) for a in cells if a.setup == first for b in cells if b.setup != first]
+    return corrected([difference(a, b, seed) for a, b in pairs if (a.system, a.task) == (b.system, b.task)])
+
+
+def votes_for(cheap: Cell, dear: Cell) -> int | None:
+    """How many answers of the cheaper cell cost what one of the dearer costs; None below three, which no majority can use."""
+    price = cheap.tokens_per_question()
+    votes = int(dear.tokens_per_question() / price) if price > 0 else 0
+    return votes if votes >= 3 else None
+
+
+def notes(cells: Sequence[Cell]) -> list[str]:
+    """What a reader has to know besides the numbers."""
+    said = []
+    for system, group in itertools.groupby(cells, key=lambda c: c.system):
+        cell = next(group)
+        if len(cell.runs) > 1:
+            bases = sorted(set(cell.bases))
+            kinds = "one base model" if len(bases) == 1 else f"{len(bases)} base models"
+            said.append(
+                f"{system}: {len(cell.runs)} runs of {kinds} ({', '.join(bases)}); intervals are over runs and questions"
+                + (", and say nothing of other base models" if len(bases) == 1 else "")
+            )
+    for cell in cells:
+        failed = [r for r in cell.records if r["verdict"] == "failed"]
+        if failed:
+            machine = [r["error"] for r in failed if r["error"]]
+            why = f"; {len(machine)} by a machine, the first: {machine[0]}" if machine else "; the checker could not decide them"
+            said.append(f"{cell.system}, {cell.task}, {cell.setup}: {len(failed)} of {len(cell.records)} answers failed{why}")
+    return said

@@ -1,0 +1,32 @@
+"""Self-consistency (arXiv 2203.11171): independent answers, and the one that most agree on.
+
+The agents answer in turn until there are `votes` answers: copies of one model are the published method, a team votes as a team.
+Among equals the earliest answer wins. Leaves out: weights, confidence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from comas.agent import Agent
+from comas.majority import read, winner
+from comas.types import Count, Question, Setup, Task
+from comas.wording import words
+
+WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
+
+
+async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8) -> str | None:
+    """The first of the majority's replies; None where none of them can be read."""
+    able = [a for a in agents if a.takes("solution")]
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)]
+    turns = [a.result() for a in asked]
+    read(question, turns, task)
+    return winner(turns, task)
+
+
+setup = Setup(play)

@@ -1,0 +1,278 @@
+"""Evaluations as folders: everything is asked once, whatever stops them; runs, base models, tasks, setups; the commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import comas
+from comas.config import origin, read, resolve
+from comas.exam import Exam, Observer, Plan, way
+from comas.hosts.local import LocalHost
+from comas.store import Run, run_at
+from comas.team import load, run_sync, system_team
+from comas.types import HostFailure, UserMistake
+from tests.test_config_cli import run
+from tests.test_runs import run_of
+
+
+class Count(Observer):
+    """What was asked."""
+
+    def __init__(self) -> None:
+        self.records: list[Mapping[str, Any]] = []
+        self.planned = self.done = 0
+
+    def begin(self, folder: Path, games: int, done: int) -> None:
+        self.planned, self.done = games, done
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        self.records.append(record)
+
+
+def sat(exam: Exam) -> tuple[dict[str, Any], Count]:
+    watch = Count()
+    return run_sync(exam.go(watch)), watch
+
+
+@pytest.fixture(scope="module")
+def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps, with a best checkpoint."""
+    return run_of(
+        tmp_path_factory.mktemp("runs") / "r", untaught, steps=2, agents=2, test_questions=0, eval_every=1, eval_questions=4,
+        checkpoint_every=1,
+    ).path
+
+
+SMALL = {"limit": 6, "setups": ("single", "vote:votes=3", "debate", "autogen", "game")}
+
+
+@pytest.fixture(scope="module")
+def exam(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole evaluation."""
+    folder = tmp_path_factory.mktemp("evals") / "e"
+    sat(Exam.create(Plan([str(trained), "seed"], **SMALL), str(folder)))
+    return folder
+
+
+def texts(folder: Path) -> dict[str, list[str]]:
+    found = {}
+    for path in (folder / "answers").glob("*.jsonl"):
+        records = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        found |= {f"{path.name} {r['id']}": [t["text"] for t in r["turns"]] for r in records if "id" in r}
+    return found
+
+
+def test_every_system_in_every_setup(exam: Path, trained: Path) -> None:
+    found = json.loads((exam / "report.json").read_text())
+    assert [(c["system"], c["setup"], c["team"], c["n"]) for c in found["cells"]] == [
+        (str(trained), "single", "2 agents, each alone", 6), *[(str(trained), s, "team of 2", 6) for s in SMALL["setups"][1:]],
+        ("seed", "single", "1 agent", 6), *[("seed", s, "4 copies of one model", 6) for s in SMALL["setups"][1:]],
+    ]
+    assert all(c["complete"] == 1 and c["failed"] == 0 and c["tokens"] > 0 and c["peak_bytes"] > 1e6 for c in found["cells"])
+    assert len(found["systems"]) == 5
+    assert len(found["setups"]) == 8
+    costs = {(c["system"], c["setup"]): {(r["agent"], r["role"], r["round"]) for r in c["cost"]} for c in found["cells"]}
+    assert costs["seed", "vote:votes=3"] == {(f"a{i}", "solution", 0) for i in range(3)}
+    assert costs["seed", "debate"] == {(f"a{i}", r, n) for i in range(4) for r, n in (("solution", 0), ("revision", 1))}
+    assert {role for _, role, _ in costs["seed", "game"]} == {"solution", "evaluation", "scoring"}
+
+
+def test_a_finished_evaluation_asks_nothing_and_says_the_same(exam: Path) -> None:
+    before = json.loads((exam / "report.json").read_text())
+    after, watch = sat(Exam.open(exam))
+    assert watch.records == []
+    assert watch.done == watch.planned == 2 * 6 + 6 + 8 * 6
+    assert after == before
+
+
+def test_what_was_lost_is_asked_again_and_nothing_else(exam: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "e"
+    subprocess.run(["cp", "-r", str(exam), str(copy)], check=True)
+    (log,) = (copy / "answers").glob("seed.pick.debate.*.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:3]) + lines[3][: len(lines[3]) // 2])  # torn while it was written
+    (other,) = (copy / "answers").glob("seed.pick.single.*.jsonl")
+    other.unlink()
+    found, watch = sat(Exam.open(copy))
+    assert len(watch.records) == 3 + 6
+    assert texts(copy) == texts(exam)  # the same seeds: the same words
+    assert all(c["complete"] == 1 for c in found["cells"])
+
+
+def test_a_kill_loses_what_was_in_flight_only(trained: Path, exam: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "comas", "eval", str(trained), "seed", "--limit", "6", "--out", str(folder), "--setups",
+               ",".join(SMALL["setups"])]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("answers/*debate*.jsonl")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = texts(folder)
+    assert len(kept) >= 2 * 6
+    _, watch = sat(Exam.open(folder))
+    assert texts(folder) == texts(exam)
+    assert len(watch.records) == len(texts(exam)) - len(kept)
+
+
+def test_what_machines_failed_is_recorded_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = LocalHost.ask
+
+    async def failing(self: LocalHost, turn: str, *rest: Any) -> Any:
+        if "seed" not in os.environ and hash_of(turn) % 3 == 0:
+            raise HostFailure("the machine is on fire")
+        return await ask(self, turn, *rest)
+
+    folder = tmp_path / "e"
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalHost, "ask", failing)
+        found, _ = sat(Exam.create(Plan(["seed"], limit=12), str(folder)))
+    (cell,) = found["cells"]
+    assert 0 < cell["failed"] == cell["machine_failed"] < 12
+    assert cell["wrong"] + cell["right"] + cell["failed"] == 12
+    assert cell["bounds"] == [cell["right"] / 12, (cell["right"] + cell["failed"]) / 12]
+    assert "on fire" in found["notes"][0]
+    after, watch = sat(Exam.open(folder))
+    assert len(watch.records) == cell["failed"]
+    assert after["cells"][0]["failed"] == 0
+    assert after["notes"] == []
+
+
+def hash_of(turn: str) -> int:
+    return sum(map(ord, turn.split("/")[2]))
+
+
+def test_answers_whose_checker_broke_are_checked_again_not_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "frail.py").write_text(
+        "from dataclasses import replace\nfrom pathlib import Path\nfrom comas.tasks import pick\n"
+        f"mended = Path({str(tmp_path / 'mended')!r})\n"
+        "def verify(question, text):\n    return pick.verify(question, text) if mended.exists() else 'failed'\n"
+        "task = replace(pick.task, name='frail', verify=verify)\n"
+    )
+    folder = tmp_path / "e"
+    found, _ = sat(Exam.create(Plan(["seed"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder)))
+    assert (found["cells"][0]["failed"], found["cells"][0]["machine_failed"], found["cells"][0]["accuracy"]) == (5, 0, None)
+    said = texts(folder)
+    (tmp_path / "mended").touch()
+    after, watch = sat(Exam.open(folder))
+    assert len(watch.records) == 5
+    assert after["cells"][0]["failed"] == 0
+    assert texts(folder) == said
+
+
+def test_several_runs_are_one_system(trained: Path, untaught: Path, tmp_path: Path) -> None:
+    other = run_of(tmp_path / "other", untaught, steps=1, agents=2, seed=1, test_questions=0, eval_every=0).path
+    found, _ = sat(Exam.create(Plan([f"{trained},{other}", "seed"], limit=6), str(tmp_path / "e")))
+    assert [(c["runs"], c["n"], c["right"] + c["wrong"]) for c in found["cells"]] == [(2, 6, 24), (1, 6, 6)]
+    assert found["systems"][0]["test"] == "t over runs and questions"
+    assert "2 runs of one base model" in found["notes"][0]
+
+
+def test_equal_tokens_let_the_cheaper_side_vote(tmp_path: Path) -> None:
+    plan = Plan(["seed"], setups=("single", "debate"), limit=8, equal_tokens=True)
+    found, _ = sat(Exam.create(plan, str(tmp_path / "e")))
+    (equal,) = found["equal_tokens"]
+    assert equal["first"]["setup"].startswith("vote:votes=")
+    assert equal["second"]["setup"] == "debate"
+    assert 0.6 < equal["tokens"][0] / equal["tokens"][1] < 1.2
+    assert len(found["cells"]) == 3
+
+
+def test_steps_of_a_run_have_names(trained: Path) -> None:
+    run_, step = run_at(f"{trained}@best") or (None, None)
+    assert run_ is not None
+    assert step == run_.best()
+    assert (run_at(f"{trained}@1") or (0, 0))[1] == 1
+    assert (run_at(str(trained)) or (0, 0))[1] is None
+    assert run_at("seed") is None
+    assert run_at("someone/model@main") is None
+    with pytest.raises(UserMistake, match="`best` or a number"):
+        run_at(f"{trained}@last")
+    with pytest.raises(UserMistake, match="no checkpoint of step 9"):
+        load(f"{trained}@9")
+    with pytest.raises(UserMistake, match="trained without validation"):
+        Run(trained.parent).best()
+
+
+def weights(team: Any, policy: str) -> Any:
+    return next(iter(team.hosts["home"].engine.models[policy].state_dict().values())).clone()
+
+
+def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
+    keys = {"steps": 1, "agents": 2, "questions": 8, "test_questions": 0, "eval_every": 0}
+    trained = run_of(tmp_path / "first", "seed", **keys).path
+    assert origin(str(trained)) == origin(f"{trained}@1") == "seed"
+    second = run_of(tmp_path / "second", f"{trained}@1", **keys).path
+    assert origin(str(second)) == "seed"
+    for policy in ("a0", "a1"):
+        started, given = load(f"{second}@0"), load(f"{trained}@1")
+        assert bool((weights(started, policy) == weights(given, policy)).all())
+        assert bool((weights(load(second), policy) != weights(given, policy)).any())
+    config, *_ = resolve(read(second / "config.toml"))
+    assert config.hosts["home"].base == f"{trained}@1"
+    with pytest.raises(UserMistake, match=r"has no policy 'a2': it has a0, a1"):
+        comas.train(hosts__home__base=str(trained), agents=3, lr=1e-4, steps=1, out=str(tmp_path / "third"))
+
+
+def test_copies_of_a_model() -> None:
+    team = system_team("seed", ["agents=3"])
+    assert [(m.name, m.policy) for m in team.members] == [("a0", "a0"), ("a1", "a0"), ("a2", "a0")]
+    assert team.bases() == ["seed"]
+    assert len(team.hosts["home"].engine.models) == 1
+    with pytest.raises(UserMistake, match="agents=0"):
+        system_team("seed", ["agents=0"])
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("votes", "did you mean vote"), ("vote:vote=3", "did you mean votes"), ("vote:votes=0", "greater than or equal to 1"),
+    ("vote:votes=many", "valid integer"), ("./none.py", "no such file"),
+])
+def test_setups_with_mistakes(text: str, said: str) -> None:
+    with pytest.raises(UserMistake, match=said):
+        way(text, system_team("seed", ["agents=1"]))
+
+
+def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
+    team = system_team("seed", ["agents=2"])
+    assert way("vote:votes=3", team).options == {"votes": 3}
+    assert way("comas:rounds=2", team).options["rounds"] == 2
+    assert way("game", team).method is team.method
+    (tmp_path / "mine.py").write_text("from comas.setups.vote import play\nfrom comas.types import Setup\nsetup = Setup(play)\n")
+    assert way(f"{tmp_path}/mine.py:votes=2", team).options == {"votes": 2}
+
+
+def test_the_commands(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["compare", "seed", "seed-b", "--limit", "16", "--json"], monkeypatch) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert (cell["n"], cell["verdict"]) == (16, "none shown")
+    assert {"task", "setup", "low", "high", "p", "difference"} <= cell.keys()
+    assert run(["compare", str(trained), "seed", "--limit", "48"], monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert f"seed minus {trained}, pick, single: +0." in said
+    assert "better" in said  # than a model that was never taught
+    assert run(["eval", str(trained), "seed", "--setups", "single,vote", "--limit", "6", "--out", "e"], monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "against the first system, corrected for 2 comparisons" in said
+    assert "all of it: e/report.json" in said
+    assert run(["resume", "e", "--json"], monkeypatch) == 0
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
+    for arguments, mistake in [
+        (["eval", "seed", "--out", "e"], "comas resume e"), (["eval", "seed", "seed"], "named twice"), (["eval"], "Missing"),
+        (["eval", "agents=2"], "at least one"), (["compare", "seed"], "Missing"), (["eval", "seed", "--setups", ","], "names none"),
+        (["eval", "seed", "--tasks", "math5000"], "did you mean math500"), (["compare", "seed", "seed-b", "seed-c"], "two systems"),
+        (["compare", "seed", "seed-b", "--limit", "1"], "fewer than two questions"), (["eval", "nowhere/at/all"], "nowhere/at/all"),
+    ]:
+        assert run(arguments, monkeypatch) == 2, arguments
+        assert mistake in capsys.readouterr().err, arguments
