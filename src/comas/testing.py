@@ -280,7 +280,8 @@ class Recorded(Scripted):
         if keep:
             self.buffer.setdefault(policy, set()).add(turn)
         return Reply(
-            said.text, said.finished, said.version, said.prompt_tokens, said.tokens, said.logprob, said.seconds, said.margin
+            said.text, said.finished, said.version, said.prompt_tokens, said.tokens, said.logprob, said.seconds, said.margin,
+            said.thoughts,
         )
 
 
