@@ -44,8 +44,7 @@ class Chat:
                 "chat_template.jinja to its folder"
             )
         self.tokenizer, template = tokenizer, tokenizer.get_chat_template()
-        self._template = _CLOCK * ("strftime_now" in template) + template
-        self._facts: dict[str, Any] = {"date_string": _DATE}
+        self._template, self._facts = _CLOCK + template, dict[str, Any](date_string=_DATE)
         if thinking is not None:
             if "enable_thinking" not in template:
                 raise UserMistake(
@@ -113,7 +112,7 @@ class Chat:
     def _content(self, text: str) -> list[int]:
         """Ids of a content; where it spells a special token, the spelling is broken, and what is special still is dropped."""
         ids = self._ids(text)
-        if self._forbidden.isdisjoint(ids):
+        if self.special_ids.isdisjoint(ids):
             return ids
         broken = self._special.sub(lambda m: m[0][0] + " " + m[0][1:], text)
         return [i for i in self._ids(broken) if i not in self._forbidden]
