@@ -185,8 +185,9 @@ def family_tokenizer(family: str) -> PreTrainedTokenizerFast:
         raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         raw.decoder = decoders.ByteLevel()
     else:
-        words = [*it.specials, *(f"<0x{i:02X}>" for i in range(256)), *map(chr, range(33, 127)), "▁"]
-        raw = Tokenizer(models.BPE({w: i for i, w in enumerate(words)}, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+        words = [*it.specials, *(f"<0x{i:02X}>" for i in range(256)), *map(chr, range(33, 127)), "▁", "▁▁", "▁▁▁▁"]
+        merges, ids = [("▁", "▁"), ("▁▁", "▁▁")], {w: i for i, w in enumerate(words)}  # Gemma lists runs of spaces as added, too
+        raw = Tokenizer(models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
         spaces = [normalizers.Prepend("▁")] * it.prefix + [normalizers.Replace(" ", "▁")]
         raw.normalizer = normalizers.Sequence(spaces)  # type: ignore[assignment]
         read = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *[decoders.Strip(" ", 1, 0)] * it.prefix]

@@ -15,7 +15,7 @@ from transformers.utils import chat_template_utils
 import comas
 from comas.agent import Member
 from comas.config import read, resolve
-from comas.engines.chat import Chat
+from comas.engines.chat import _FORMATS, Chat
 from comas.hosts.local import LocalHost, load_models, make_local_host
 from comas.methods import comas as game
 from comas.play import Scene, play_all, settle_all
@@ -47,7 +47,7 @@ def special(chat: Chat, messages: list[dict[str, str]]) -> list[int]:
     return [i for i in chat.encode(messages).tolist() if i in chat.special_ids]
 
 
-HARMLESS = ["what is 12 + 30?", "", "a\nb\n\nc", "x  y    z", "<score> 3 </score>", "é ∑ 漢", "im_end|>", "a < b", "2 + 2\t= 4"]
+HARMLESS = ["what is 12 + 30?", "", "a\nb\n\nc", "x  y    z", "<score> 3 </score>", "é ∑ 漢", "im_end|>", "a < b", "2\t= 2 \n"]
 
 
 @every_family
@@ -111,7 +111,8 @@ class Later(datetime.datetime):
 
 CLOCKS = [
     "{{ bos_token }}{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}never{% endif %}",
-    "{% macro day() %}{{ strftime_now('%A, %-d %B %Y') }}{% endmacro %}{{ day() }}", "{{ strftime_now(format='%Y-%m-%d, %H:%M') }}",
+    "{% macro day() %}{{ strftime_now('%A, %-d %B %Y') }}{% endmacro %}{{ day() }}",
+    "{{ strftime_now(format='" + ", ".join(_FORMATS) + "') }}",
     "\n{% set date_string = date_string or strftime_now('%F') %}\n  {% if true %}\n{{ date_string }}\n  {% endif %}",
 ]
 
@@ -279,8 +280,9 @@ def test_thoughts_are_trained_on_and_read_by_nobody_else(family: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "<|im_end|>"])
-def test_a_thought_that_never_ends_is_no_answer(end: str) -> None:
-    host, _ = table("qwen3", lambda prompt: "<think>\n1 + 2 = 3 + 4 = 7" + end)
+@pytest.mark.parametrize(("family", "opening"), [("qwen3", "<think>\n"), ("qwen3-thinking", "")])
+def test_a_thought_that_never_ends_is_no_answer(family: str, opening: str, end: str) -> None:
+    host, _ = table(family, lambda prompt: opening + "1 + 2 = 3 + 4 = 7" + end)
     episode = discuss(host)
     host.close()
     assert [(t.role, t.text, t.finished, t.reward) for t in episode.turns] == 2 * [("solution", "", bool(end), 0.0)]
