@@ -234,8 +234,8 @@ def test_batcher_waits_for_all_games_and_keeps_order() -> None:
 def test_replies_hide_nothing_but_their_end() -> None:
     chat = Chat(make_tokenizer(), [3])
     ids = np.array(chat.tokenizer("1 <user> + 2 <end>").input_ids)
-    assert chat.decode(ids, finished=True) == "1 <user> + 2"
-    assert chat.decode(ids[:-1], finished=False) == "1 <user> + 2"
+    assert chat.decode(ids, finished=True) == ("1 <user> + 2", "")
+    assert chat.decode(ids[:-1], finished=False) == ("1 <user> + 2", "")
 
 
 def test_templates_that_cannot_be_kept_apart_are_refused(tiny: Path) -> None:

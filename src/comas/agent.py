@@ -110,7 +110,7 @@ class Agent:
             id=turn_id, agent=member.name, policy=member.address, role=role, prompt=messages[-1]["content"], text=reply.text,
             finished=reply.finished, version=reply.version, about=about.id if about else None, round=round, tokens=reply.tokens,
             prompt_tokens=reply.prompt_tokens, logprob=reply.logprob, margin=reply.margin,
-            seconds=time.monotonic() - began, dropped=dropped,
+            seconds=time.monotonic() - began, dropped=dropped, thoughts=reply.thoughts,
         )
         table.episode.turns.append(turn)
         if table.heard:
@@ -120,16 +120,22 @@ class Agent:
     def _fit(
         self, prompt: str | Write, history: list[str], sampling: Sampling, turn_id: str
     ) -> tuple[list[dict[str, str]], int]:
+        host, policy = self.member.host, self.member.policy
+        messages: list[dict[str, str]] = []
         for dropped in range(len(history) + 1):
             text = prompt if isinstance(prompt, str) else prompt(history[dropped:])
             messages = [{"role": "user", "content": text}]
-            if self.member.host.fits(self.member.policy, messages, sampling):
+            if host.fits(policy, messages, sampling):
                 return messages, dropped
             if isinstance(prompt, str):
                 break
+        told = ""
+        if needs := getattr(host, "needs", None):  # not every host can count
+            needed, there = needs(policy, messages, sampling)
+            told = f" ({needed} tokens of {there})"
         raise HostFailure(
-            f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the context of "
-            f"{self.member.address}: shorten the question or lower max_tokens"
+            f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the context of {self.member.address}"
+            f"{told}: shorten the question or lower max_tokens, or raise hosts.{host.name}.context where the base has room"
         )
 
 

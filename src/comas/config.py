@@ -44,6 +44,8 @@ class HostConfig(_Table):
     dtype: Literal["float32", "bfloat16"] = "float32"
     context: int | None = Field(None, ge=16)
     """Tokens that prompt and reply share; None is what the base has room for."""
+    thinking: bool | None = None
+    """Whether models that can think before they answer do so; None is what their template says."""
     max_rows: int = Field(512, ge=1)
     """Rows decoded at once."""
     lr: float | None = Field(None, gt=0)

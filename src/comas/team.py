@@ -75,8 +75,8 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
         if bases:
             hosts[name] = make_local_host(
                 name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
-                device=host.device, dtype=host.dtype, context=host.context, max_rows=host.max_rows,
-                trust_remote_code=host.trust_remote_code,
+                device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
+                max_rows=host.max_rows, trust_remote_code=host.trust_remote_code,
             )
     members = members_of(config, hosts)
     for role in method.paid:

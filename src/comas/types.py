@@ -118,6 +118,9 @@ class Reply:
     seconds: float
     margin: float = 1.0
     """Smallest distance of a draw from flipping to another token, as probability mass."""
+    thoughts: str = ""
+    """What a thinking model said to itself before `text`; sampled and trained on. A reply that ended or was cut within
+    its thoughts has no text."""
 
 
 @dataclass
@@ -151,6 +154,8 @@ class Turn:
     """Pieces of history left out of the prompt, oldest first, for want of room."""
     info: dict[str, Any] = field(default_factory=dict[str, Any])
     """Facts of the game: a score that was read, for instance."""
+    thoughts: str = ""
+    """The reply's thoughts, for the record: no game, judge or colleague reads them."""
 
 
 @dataclass
@@ -250,7 +255,8 @@ class Host(Protocol):
         ...
 
     def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
-        """Whether prompt and reply have room in the policy's context."""
+        """Whether prompt and reply have room in the policy's context. A host may also have `needs`, with these
+        arguments: the tokens needed and those that there are, for the error where nothing fits."""
         ...
 
     async def learn(

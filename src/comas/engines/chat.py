@@ -1,8 +1,8 @@
-"""Chat messages -> prompt tokens in which no message can forge a special token.
+"""Chat messages -> prompt tokens in which no message can forge a special token; reply tokens -> thoughts and text.
 
 The template is rendered with place holders where the contents go; its own pieces are tokenised with their special
 tokens, the contents apart from them and without any. Contents are trimmed where the template trims them. Leaves out:
-templates that rewrite contents otherwise (an error says so).
+templates that rewrite contents otherwise (an error says so), thoughts between other marks than <think> and </think>.
 """
 
 from __future__ import annotations
@@ -19,20 +19,45 @@ from comas.types import UserMistake
 
 _HOLE = '\ue000aB<&"{}\ue001'
 """Private-use characters, for which templates have no use, around what a change of case or an escape would change."""
+_DATE = "26 Jul 2024"
+"""Today, for every template that asks: a prompt must not depend on the day, or a resumed run would be another one."""
+_FORMATS = {
+    "%Y": "2024", "%y": "24", "%m": "07", "%-m": "7", "%B": "July", "%b": "Jul", "%d": "26", "%-d": "26", "%e": "26",
+    "%A": "Friday", "%a": "Fri", "%j": "208", "%F": "2024-07-26", "%H": "00", "%I": "12", "%M": "00", "%S": "00", "%p": "AM",
+}
+_CLOCK = "{% macro strftime_now(format) %}{{ format" + "".join(
+    f".replace('{code}', '{value}')" for code, value in _FORMATS.items()
+) + " }}{% endmacro %}\n"
+"""Put before a template, it hides the clock that transformers offers; no argument of a rendering can do that."""
 
 
 class Chat:
-    """A tokenizer with its chat template. Special ids are all added tokens and all end tokens."""
+    """A tokenizer with its chat template. Special ids are all end tokens and all added ones but white space.
 
-    def __init__(self, tokenizer: Any, end_ids: Sequence[int] = ()) -> None:
+    `thinking` is told to the template; None leaves its own default.
+    """
+
+    def __init__(self, tokenizer: Any, end_ids: Sequence[int] = (), thinking: bool | None = None) -> None:
         if tokenizer.chat_template is None:
             raise UserMistake(
                 f"tokenizer {tokenizer.name_or_path!r} has no chat template: choose an instruction-tuned base, or add a "
                 "chat_template.jinja to its folder"
             )
-        self.tokenizer = tokenizer
-        self.special_ids = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder, *end_ids}
-        names = sorted({t.content for t in tokenizer.added_tokens_decoder.values()} | set(tokenizer.all_special_tokens), key=len)
+        self.tokenizer, template = tokenizer, tokenizer.get_chat_template()
+        self._template, self._facts = _CLOCK + template, dict[str, Any](date_string=_DATE)
+        if thinking is not None:
+            if "enable_thinking" not in template:
+                raise UserMistake(
+                    f"thinking is {thinking}, but the chat template of {tokenizer.name_or_path!r} has no switch for it "
+                    "(enable_thinking): leave hosts.<name>.thinking out"
+                )
+            self._facts["enable_thinking"] = thinking
+        # line breaks and runs of spaces are added tokens of some families (Gemma), and contents all the same
+        added = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if not t.content.replace("▁", " ").isspace()}
+        self.special_ids = {*tokenizer.all_special_ids, *added, *end_ids}
+        names = sorted({*added.values(), *tokenizer.all_special_tokens}, key=len)
+        ids = {content: i for i, content in added.items()}
+        self._open, self._close = ids.get("<think>", -1), ids.get("</think>", -1)
         self._special = re.compile("|".join(re.escape(n) for n in reversed(names)) or r"(?!)")
         unk, named = tokenizer.unk_token_id, {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids}
         self._forbidden = self.special_ids - ({unk} - named)  # unknown words are contents, unless their id ends turns as well
@@ -41,16 +66,19 @@ class Chat:
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> np.ndarray:
         """Token ids of the prompt that asks for the next reply, int64, shape (prompt tokens,)."""
-        roles = tuple(m["role"] for m in messages)
-        if roles not in self._pieces:
-            pieces, trims = self._split(roles)
-            self._pieces[roles] = [self._ids(piece) for piece in pieces], trims
-        (first, *rest), trims = self._pieces[roles]
+        (first, *rest), trims = self._pieces_of(messages)
         ids = list(first)
         for message, after, trim in zip(messages, rest, trims, strict=True):
             content = message["content"]
             ids += [*self._content_ids(content.strip() if trim else content), *after]
         return np.array(ids, dtype=np.int64)
+
+    def _pieces_of(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[list[int]], list[bool]]:
+        roles = tuple(m["role"] for m in messages)
+        if roles not in self._pieces:
+            pieces, trims = self._split(roles)
+            self._pieces[roles] = [self._ids(piece) for piece in pieces], trims
+        return self._pieces[roles]
 
     def _split(self, roles: tuple[str, ...]) -> tuple[list[str], list[bool]]:
         """The template's own text before, between and after the contents of messages with these roles; which it trims."""
@@ -70,7 +98,9 @@ class Chat:
     def _render(self, roles: tuple[str, ...], contents: Sequence[str]) -> str:
         messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
         try:
-            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            return self.tokenizer.apply_chat_template(
+                messages, chat_template=self._template, tokenize=False, add_generation_prompt=True, **self._facts
+            )
         except TemplateError as error:
             raise UserMistake(
                 f"the chat template of {self.tokenizer.name_or_path!r} refuses messages of {', '.join(roles)}: {error}"
@@ -82,12 +112,27 @@ class Chat:
     def _content(self, text: str) -> list[int]:
         """Ids of a content; where it spells a special token, the spelling is broken, and what is special still is dropped."""
         ids = self._ids(text)
-        if self._forbidden.isdisjoint(ids):
+        if self.special_ids.isdisjoint(ids):
             return ids
         broken = self._special.sub(lambda m: m[0][0] + " " + m[0][1:], text)
         return [i for i in self._ids(broken) if i not in self._forbidden]
 
-    def decode(self, ids: np.ndarray, finished: bool) -> str:
-        """Text of a reply: its end token left out; any other special token stays readable, so that nothing is hidden."""
+    def opens(self, messages: Sequence[Mapping[str, str]]) -> bool:
+        """Whether the template itself begins a thought for the reply to go on with."""
+        after = [i for i in self._pieces_of(messages)[0][-1] if i in (self._open, self._close)]
+        return after[-1:] == [self._open]
+
+    def decode(self, ids: np.ndarray, finished: bool, opened: bool = False) -> tuple[str, str]:
+        """Text and thoughts of a reply, its end token left out; other special tokens stay readable: nothing is hidden.
+
+        The text is what follows the last thought; where a thought is still open there is none. Only the tokens <think> and
+        </think> tell, not their spelling; `opened`: the prompt ended within a thought.
+        """
         kept = ids[:-1] if finished else ids
-        return self.tokenizer.decode(kept.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False).strip()
+        marks = np.flatnonzero((kept == self._open) | (kept == self._close))
+        inside = kept[marks[-1]] == self._open if len(marks) else opened
+        start = len(kept) if inside else marks[-1] + 1 if len(marks) else 0
+        return self._read(kept[start:]), self._read(np.delete(kept[:start], marks))
+
+    def _read(self, ids: np.ndarray) -> str:
+        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False).strip()

@@ -41,7 +41,12 @@ class LocalHost:
 
     def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
         """Whether prompt and reply have room in the context."""
-        return len(self.chat.encode(messages)) + sampling.max_tokens <= self.context
+        needed, there = self.needs(policy, messages, sampling)
+        return needed <= there
+
+    def needs(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> tuple[int, int]:
+        """Tokens that prompt and reply need, and those that there are."""
+        return len(self.chat.encode(messages)) + sampling.max_tokens, self.context
 
     async def ask(
         self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
@@ -61,10 +66,10 @@ class LocalHost:
             )
         if keep:
             self._file(turn, role, request, done)
-        text = self.chat.decode(done.token_ids, done.finished)
+        text, thoughts = self.chat.decode(done.token_ids, done.finished, self.chat.opens(messages))
         return Reply(
             text, done.finished, self.versions[policy], len(request.prompt_ids), len(done.token_ids),
-            float(done.logprobs.sum(dtype=np.float64)), done.seconds, done.margin,
+            float(done.logprobs.sum(dtype=np.float64)), done.seconds, done.margin, thoughts,
         )
 
     def _generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
@@ -237,7 +242,8 @@ def context_of(model: Any, limit: int | None) -> int:
 
 def make_local_host(
     name: str, bases: Mapping[str, str], *, method: Method | None = None, recipe: Any = None, device: str = "auto",
-    dtype: str = "float32", context: int | None = None, max_rows: int = 512, trust_remote_code: bool = False,
+    dtype: str = "float32", context: int | None = None, thinking: bool | None = None, max_rows: int = 512,
+    trust_remote_code: bool = False,
 ) -> LocalHost:
     """A host with torch inside: policies with these bases; with `method` and `recipe` also a learner."""
     from comas.engines.torch import TorchEngine
@@ -249,4 +255,4 @@ def make_local_host(
     learner = FullLearner(models, recipe, method, pad) if method is not None else None
     engine = TorchEngine(models, ends, pad, room, max_rows)
     placed = str(next(iter(models.values())).device)
-    return LocalHost(name, list(bases), Chat(tokenizer, ends), engine, learner, room, placed)
+    return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking), engine, learner, room, placed)
