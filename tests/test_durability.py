@@ -125,7 +125,9 @@ def go_on(folder: Path) -> None:
 def story(folder: Path) -> Any:
     """All that a run is: texts, rewards, metrics but times, accuracies, and the last state."""
     run = Run.open(folder)
-    metrics = [{k: v for k, v in m.items() if k not in ("seconds", "spent")} for m in run.metrics()]
+    metrics = [{k: v for k, v in m.items() if k not in ("seconds", "spent", "peak_bytes")} for m in run.metrics()]
+    for row in (row for m in metrics for row in m["cost"]):
+        del row["seconds"]
     steps = range(len(metrics))
     talk = [[(t["id"], t["text"], t["reward"], t["version"]) for e in run.episodes(s) for t in e["turns"]] for s in steps]
     answers = [[(a["question"], a["verdict"]) for a in (run.read_eval(n) or {})["answers"]] for n in ("before", "after")]

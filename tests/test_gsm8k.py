@@ -178,7 +178,7 @@ def test_the_hub_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wording_has_the_holes_that_methods_fill() -> None:
     holes = {"solution": {"question", "history"}, "history": {"work", "evaluation"}, "history_bare": {"work"}}
-    for role in ("evaluation", "scoring_bare", "verdict_bare"):
+    for role in ("evaluation", "proxy", "scoring_bare", "verdict_bare"):
         holes[role] = {"question", "work"}
     holes["revision"] = {"question", "own", "history"}
     for role in ("scoring", "verdict"):

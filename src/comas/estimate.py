@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,21 @@ def parameters(base: str) -> int | None:
                     size *= n
                 total += size
     return total
+
+
+def peak_bytes(team: Any) -> int:
+    """The most memory so far: of the GPUs that hosts use, otherwise of this process; 0 where the system does not tell."""
+    gpus = sorted({device for h in team.hosts.values() if (device := getattr(h, "device", "cpu")).startswith("cuda")})
+    if gpus:
+        import torch
+
+        return sum(torch.cuda.max_memory_allocated(device) for device in gpus)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def process_facts(team: Any) -> dict[str, Any]:

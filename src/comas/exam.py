@@ -25,6 +25,7 @@ from comas import disk, report
 from comas.agent import Member
 from comas.answers.pool import usable_cpus
 from comas.config import filled, load_plugin, origin, parse_pair, plugin_names, split_options
+from comas.estimate import peak_bytes
 from comas.play import Scene, play_one
 from comas.report import Cell
 from comas.store import fresh
@@ -238,8 +239,7 @@ class Exam:
                         group.create_task(_play(scene, episode, who, room, gate, log, observer))
             finally:
                 gate.shutdown(wait=False, cancel_futures=True)
-                peak = max([h.peak_bytes() for h in team.hosts.values()], default=0)
-                log.close(seconds=time.monotonic() - began, peak_bytes=peak, bases=bases, team=_described(team, chosen))
+                log.close(seconds=time.monotonic() - began, peak_bytes=peak_bytes(team), bases=bases, team=_described(team, chosen))
         return log, len(games), _described(team, chosen)
 
     def _cell(self, key: tuple[str, str, str], found: Sequence[tuple[Log, int, str]]) -> Cell:

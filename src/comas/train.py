@@ -18,7 +18,7 @@ from typing import Any
 
 from comas.agent import derive_seed
 from comas.config import Config, read, resolve, split_options
-from comas.estimate import estimate, process_facts
+from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all
 from comas.metrics import summarise
 from comas.play import payoffs, play_all, settle_all
@@ -244,7 +244,7 @@ class Session:
         metrics = {"step": step, **summarise(episodes, {name: task.result() for name, task in learning.items()})}
         metrics |= {"tokens": self.tokens + metrics["step_tokens"], "seconds": time.monotonic() - began}
         metrics["spent"] = _spent(team, spent)
-        metrics["peak_bytes"] = max(h.peak_bytes() for h in team.hosts.values())
+        metrics["peak_bytes"] = peak_bytes(team)
         if config.eval_every and (step + 1) % config.eval_every == 0:
             found = accuracy(await self._answers(self.validation, f"validation{step + 1}"))
             self.watch.measured("validation", step + 1, found)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -145,19 +144,6 @@ class LocalHost:
         await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.load, path)
         self.versions = json.loads((path / f"{self.name}.json").read_text())["versions"]
         self.engine.refresh(self.learner.weights())
-
-    def peak_bytes(self) -> int:
-        """The most memory so far: of the GPU where there is one, otherwise of this process; 0 where the system does not tell."""
-        if self.device.startswith("cuda"):
-            import torch
-
-            return torch.cuda.max_memory_allocated(self.device)
-        try:
-            import resource
-        except ImportError:  # Windows
-            return 0
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
 
     def close(self) -> None:
         """End the worker thread."""
