@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import runpy
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,14 +16,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from comas.config import read, resolve
 from comas.engines import torch as engines
 from comas.engines.torch import TorchEngine
+from comas.estimate import memory
 from comas.hosts.local import make_local_host
 from comas.learners import full
 from comas.learners.full import FullLearner, Recipe
 from comas.learners.logprobs import halve, token_logprobs
+from comas.learners.memory import Facts, Meter, Shape, decode_bytes, facts_of, pass_bytes
 from comas.learners.precision import allow_recomputing, copy_in, recomputing
 from comas.store import Run
 from comas.team import run_sync
@@ -325,6 +330,60 @@ def test_a_run_in_bfloat16_that_recomputes_is_resumed_bit_by_bit(untaught: Path,
     (tmp_path / "cut" / "config.toml").write_text(text.replace("steps = 2", "steps = 4"))
     run_sync(resume_async(tmp_path / "cut", Watch()))
     assert essence(Run(tmp_path / "cut")) == essence(whole)
+
+
+def folder_of(model: Any, folder: Path) -> str:
+    model.config.save_pretrained(folder)
+    return str(folder)
+
+
+def test_the_meter_counts_what_is_alive_and_the_most_there_was() -> None:
+    with FakeTensorMode(), Meter() as meter:
+        a = torch.ones(100, 10)
+        b = a.view(10, 100)[1:]  # no storage of its own
+        c = a @ torch.ones(10, 50)
+        assert (meter.alive, meter.most) == (4 * (1000 + 5000), 4 * (1000 + 500 + 5000))
+        del c, a
+        assert meter.alive == 4 * 1000
+        del b
+        assert (meter.alive, meter.most) == (0, 4 * 6500)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_facts_and_passes_are_known_from_a_config_alone(family: str, tmp_path: Path) -> None:
+    model = model_of(family, num_hidden_layers=8)
+    folder = folder_of(model, tmp_path)
+    assert facts_of(folder) == Facts(sum(p.numel() for p in model.parameters()), 50, 128, family)
+    one, two, again = (pass_bytes(Shape(folder, False, 32), t, c) for t, c in ((1024, False), (2048, False), (2048, True)))
+    assert 1.8 * one < two < 2.1 * one
+    assert again < 0.5 * two
+    assert pass_bytes(Shape(folder, True, 32), 2048, False) < 0.9 * two
+    cache = 4 * 2 * 8 * 2 * 8 * 64 * 100  # keys and values, layers, heads, width, rows, tokens
+    assert cache < decode_bytes(Shape(folder, False, 100), 64, 64) < 2 * cache
+    assert decode_bytes(Shape(folder, False, 100), 64, 64) < decode_bytes(Shape(folder, False, 100), 64, 64 * 50)
+
+
+def test_the_estimate_adds_up_and_says_what_it_does_not_know(tmp_path: Path) -> None:
+    model = llama()
+    folder, size = folder_of(model, tmp_path), model.num_parameters()
+    config = lambda *keys: resolve(read(None, [f"hosts.home.base={folder}", "lr=1", "hosts.home.device=cpu", *keys]))  # noqa: E731
+    needs = {k.removeprefix("host home: "): v for k, v in memory(*config("agents=3", "threads=2")).items()}
+    assert needs["bytes of float32 weights"] == needs["bytes of the reference"] == 3 * 4 * size
+    assert needs["bytes of moments"] == 3 * 8 * size
+    assert needs["bytes of gradients, of policies that learn side by side"] == 2 * 4 * size
+    assert (needs["tokens of a row, at most"], needs["rows sampled at once"]) == (128, 512)
+    rounded = memory(*config("agents=3", "hosts.home.dtype=bfloat16", "kl={}"))
+    assert (rounded["host home: bytes of the reference"], rounded["host home: bytes of the engine's copy"]) == (0, 3 * 2 * size)
+    away = memory(*resolve(read(None, ["hosts.home.base=nobody/nothing", "lr=1"])))
+    assert away["host home: bytes at the peak"] == "unknown: nobody/nothing is not on this disk"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "words", "deep", "words, checkpointing", "words, bfloat16"])
+def test_the_estimate_is_near_what_is_measured(name: str) -> None:
+    path = Path(__file__).parent.parent / "benchmarks" / "memory_estimate.py"
+    bench = runpy.run_path(str(path))
+    assert bench["estimated"](name) == pytest.approx(bench["measured"](name), rel=0.2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -211,7 +211,7 @@ class FullLearner:
             model.save_pretrained(path / policy)
             names = [n for n, _ in model.named_parameters()]
             state = self.optimizers[policy].state_dict()["state"]
-            flat = {f"{names[i]}.{k}": v.clone() for i, slots in state.items() for k, v in slots.items()}
+            flat = {f"{names[i]}.{k}": v for i, slots in state.items() for k, v in slots.items()}
             save_file(flat, path / policy / "optimizer.safetensors")
 
     def load(self, path: Path) -> None:

@@ -44,12 +44,9 @@ def halve(model: Any) -> Halves | None:
     The head is the family's own forward behind a body that does nothing, so that what a family does to its logits
     (scales, caps) is done. Tried on a few tokens: both together must give exactly the model's logits.
     """
-    name = model.base_model_prefix
-    if name not in model._modules:
+    halves = cut(model)
+    if halves is None:
         return None
-    head = copy.copy(model)
-    head._modules = {**model._modules, name: _Given()}
-    halves = Halves(model._modules[name], head)
     ids = torch.arange(1, 9, device=model.device)[None]
     try:
         with torch.no_grad():
@@ -58,6 +55,16 @@ def halve(model: Any) -> Halves | None:
     except Exception:  # noqa: BLE001 - whatever fails, this family is not a body and then a head
         return None
     return halves if same else None
+
+
+def cut(model: Any) -> Halves | None:
+    """The same without the trial; None where the model has no body by the usual name."""
+    name = model.base_model_prefix
+    if name not in model._modules:
+        return None
+    head = copy.copy(model)
+    head._modules = {**model._modules, name: _Given()}
+    return Halves(model._modules[name], head)
 
 
 def _logits(halves: Halves, hidden_BTD: torch.Tensor) -> torch.Tensor:

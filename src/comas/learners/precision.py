@@ -26,9 +26,14 @@ def copy_in(model: Any, dtype: torch.dtype) -> Any:
 def working_copy(master: Any, dtype: torch.dtype) -> Any:
     """A copy in `dtype` whose gradients are added to those of `master`, one tensor at a time."""
     made = copy_in(master, dtype)
-    for weight, own in zip(master.parameters(), made.parameters(), strict=True):
-        own.register_post_accumulate_grad_hook(lambda got, weight=weight: _collect(weight, got))
+    hand_on(master, made)
     return made
+
+
+def hand_on(master: Any, working: Any) -> None:
+    """From now on each gradient of `working` is added to the master's, and freed, as soon as it is there."""
+    for weight, own in zip(master.parameters(), working.parameters(), strict=True):
+        own.register_post_accumulate_grad_hook(lambda got, weight=weight: _collect(weight, got))
 
 
 def _collect(weight: torch.Tensor, got: torch.Tensor) -> None:
@@ -51,9 +56,8 @@ def allow_recomputing(model: Any) -> None:
     """Make `recomputing` work for this Hugging Face model; an error where it cannot, or would change what the model says."""
     name = type(model).__name__
     remedy = "set hosts.<name>.checkpointing=false"
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # its older name
     try:
-        enable({"use_reentrant": False})
+        switch_on(model)
     except ValueError as error:
         raise UserMistake(f"checkpointing: {name} cannot recompute activations ({error}): {remedy}") from error
     ids = torch.arange(1, 33, device=model.device)[None] % model.get_input_embeddings().num_embeddings
@@ -63,6 +67,12 @@ def allow_recomputing(model: Any) -> None:
             got = model(input_ids=ids, use_cache=False).logits
     if not torch.equal(wanted, got):
         raise UserMistake(f"checkpointing: {name} gives other probabilities while it trains (dropout in its config?): {remedy}")
+
+
+def switch_on(model: Any) -> None:
+    """Mark the layers that `recomputing` is to make twice; ValueError where the family has none."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # its older name
+    enable({"use_reentrant": False})
 
 
 @contextmanager
