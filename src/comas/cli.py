@@ -181,17 +181,17 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
     import tomli_w
 
     from comas.config import resolve
-    from comas.estimate import estimate
+    from comas.estimate import estimate, memory
     from comas.store import without_none
 
     resolved, method, task = resolve(config)
-    needs = estimate(resolved, method, task)
+    needs = {**estimate(resolved, method, task), **memory(resolved, method, task)}
     if as_json:
         print_json(ctx, {"config": resolved.model_dump(), "estimate": needs})
         return
     print(tomli_w.dumps(without_none(resolved.model_dump())))
     for key, value in needs.items():
-        print(f"# {key}: {value:,}")
+        print(f"# {key}: {value:,}" if isinstance(value, int) else f"# {key}: {value}")
 
 
 @app.command()

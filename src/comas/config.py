@@ -41,13 +41,18 @@ class HostConfig(_Table):
     engine: Literal["torch"] = "torch"
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of sampling and of the learner's passes; auto is float32 on CPU, bfloat16 on a GPU. Trained weights are float32 always."""
     context: int | None = Field(None, ge=16)
     """Tokens that prompt and reply share; None is what the base has room for."""
     thinking: bool | None = None
     """Whether models that can think before they answer do so; None is what their template says."""
     max_rows: int = Field(512, ge=1)
     """Rows decoded at once."""
+    tokens_per_pass: int = Field(8192, ge=64)
+    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
+    checkpointing: bool = False
+    """Recompute activations in the backward pass: slower, smaller."""
     lr: float | None = Field(None, gt=0)
     """Overrides the shared one."""
     trust_remote_code: bool = False

@@ -6,12 +6,14 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from comas import disk
-from comas.config import Config, seed_models
+from comas.config import Config, HostConfig, seed_models
 from comas.hosts.local import resolve_base
 from comas.types import Method, Task
 
@@ -19,15 +21,18 @@ EXTRAS = {"datasets": "hub", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
 BYTES_PER_TURN = 800
 """On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take 650."""
+QUESTION = 512
+"""Tokens of a question and the words around it, for the estimate of memory: nobody knows before they are asked."""
+LIBRARIES = 400_000_000
+"""Resident bytes of Python with torch and transformers."""
 CORE = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pydantic", "rich", "typer")
 
 
 def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
-    """Upper bounds: generated tokens, and bytes of weights, gradients, Adam's moments, reference and checkpoints."""
-    room = {**task.max_tokens, **config.room}
+    """Upper bounds: generated tokens, parameters, and bytes of checkpoints and transcripts."""
     options = config.options
     calls = options.get("rounds", 1) * (1 + 2 * options.get("evaluations", 1)) if "rounds" in options else options.get("votes", 1)
-    longest = max([config.max_tokens] if set(method.paid) - set(room) else [room[r] for r in method.paid])
+    longest = _reply(config, method, task)
     per_step = (config.questions or 0) * (config.samples or 1) * calls * longest
     bound = per_step * config.steps
     needs = {"generated tokens, at most": min(bound, config.tokens + per_step) if config.tokens else bound}
@@ -36,12 +41,97 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     known = [s for s in sizes if s is not None]
     if len(known) < len(sizes):
         return needs
-    copies = 4 + bool(any((config.kl or {}).values()))
     needs["parameters of all policies"] = sum(known)
-    needs["bytes of weights, gradients, moments and reference"] = 4 * copies * sum(known)
     turns = config.steps * (config.questions or 0) * (config.samples or 1) * calls
     # weights and two moments in float32; the last two, the best, and one that is being written. Transcripts: as measured
     needs["bytes on disk"] = 4 * 3 * 4 * sum(known) + turns * BYTES_PER_TURN
+    return needs
+
+
+def _reply(config: Config, method: Method, task: Task) -> int:
+    """Tokens of the longest reply."""
+    room = {**task.max_tokens, **config.room}
+    return max([config.max_tokens] if set(method.paid) - set(room) else [room[r] for r in method.paid])
+
+
+def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
+    """Per host, the bytes of what training keeps and the most that is alive at once; from config.json files alone."""
+    from comas.learners.memory import facts_of
+
+    options, reply = config.options, _reply(config, method, task)
+    needs: dict[str, int | str] = {}
+    shown = 0  # replies in a prompt: the work and its criticism, or what a solver sees of the rounds before
+    if "rounds" in options:
+        shown = max(2, options.get("kappa", 1) * (1 + options.get("references", 1)) * (options["rounds"] > 1))
+    asked = max((config.questions or 0) * (config.samples or 1) * options.get("votes", 1), config.test_questions)
+    for name, host in config.hosts.items():
+        agents = {a.policy or n: a for n, a in config.agents.items() if a.host == name}
+        folders = [resolve_base(a.base or host.base) for a in agents.values()]
+        if away := sorted(f for f in folders if not (Path(f) / "config.json").is_file()):
+            needs[f"host {name}: bytes at the peak"] = f"unknown: {away[0]} is not on this disk"
+        if away or not folders:
+            continue
+        try:
+            room = host.context or facts_of(folders[0]).positions
+            load = Load(host, min(room, QUESTION + (shown + 1) * reply), min(asked, host.max_rows), any((config.kl or {}).values()))
+            found = host_memory(folders, load, [not a.frozen for a in agents.values()], config.threads)
+        except Exception as error:  # noqa: BLE001 - whatever a family does that needs real numbers
+            needs[f"host {name}: bytes at the peak"] = f"unknown: {type(error).__name__} in {folders[0]}"
+            continue
+        needs |= {f"host {name}: tokens of a row, at most": load.longest, f"host {name}: rows sampled at once": load.rows}
+        needs |= {f"host {name}: {what}": size for what, size in found.items()}
+    return {**needs, "bytes of Python and its libraries, about": LIBRARIES}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a host is asked to do; `longest` row of prompt and reply, `rows` sampled at once."""
+
+    host: HostConfig
+    longest: int
+    rows: int
+    reference: bool
+
+
+def host_memory(
+    folders: Sequence[str], load: Load, learning: Sequence[bool] | None = None, threads: int | None = None
+) -> dict[str, int]:
+    """Bytes by what they are for; policies have the models of `folders` and those of `learning` are trained."""
+    import torch
+
+    from comas.engines import torch as engine
+    from comas.engines.llama import SMALL
+    from comas.learners import memory as fake
+
+    gpu = load.host.device != "cpu" and (load.host.device != "auto" or torch.cuda.is_available())
+    half = load.host.dtype == "bfloat16" or (load.host.dtype == "auto" and gpu)
+    facts = {f: fake.facts_of(f) for f in set(folders)}
+    sizes = [facts[f].parameters for f in folders]
+    trained = [f for f, on in zip(folders, learning or [True] * len(folders), strict=True) if on]
+    small = not gpu and max(sizes) < SMALL
+    stacked = small and not half and {x.family for x in facts.values()} == {"llama"} and len(set(sizes)) == 1
+    beside = min(threads or os.cpu_count() or 1, len(trained)) if small else 1
+    passes, samples = 0, 0
+    for f, fact in facts.items():
+        shape = fake.Shape(f, half, min(load.longest, load.host.context or fact.positions))
+        tokens = shape.longest * load.rows if stacked else engine.PREFILL
+        drawn = 8 * 4 * fact.vocabulary * min(load.rows, max(1, engine.DRAWN // fact.vocabulary))
+        samples = max(samples, fake.decode_bytes(shape, load.rows, tokens) + drawn)
+        if f in trained:
+            passes = max(passes, fake.pass_bytes(shape, load.host.tokens_per_pass, load.host.checkpointing))
+    largest = max(facts[f].parameters for f in trained) if trained else 0
+    needs = {
+        "bytes of float32 weights": 4 * sum(sizes),
+        "bytes of moments": 8 * sum(facts[f].parameters for f in trained),
+        "bytes of the reference": (2 if half else 4) * sum(sizes) * load.reference,
+        "bytes of the engine's copy": 2 * sum(sizes) if half else 4 * sum(sizes) * stacked,
+    }
+    kept = sum(needs.values())
+    needs["bytes of gradients, of policies that learn side by side"] = 4 * largest * beside
+    needs["bytes of a learner's pass, of policies that learn side by side"] = passes * beside
+    needs["bytes of sampling, caches included"] = samples
+    update = 4 * largest * beside * small  # a temporary of AdamW's
+    needs["bytes at the peak"] = kept + max(samples, 4 * largest * beside + max(passes * beside, update))
     return needs
 
 

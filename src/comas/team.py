@@ -116,7 +116,10 @@ def _recipe(config: Config, host: str) -> Any:
     assert config.betas is not None, "resolve fills in the recipe"
     assert config.weight_decay is not None
     assert config.grad_norm is not None
-    return Recipe(config.hosts[host].lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm)
+    h = config.hosts[host]
+    return Recipe(
+        h.lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm, h.tokens_per_pass, h.checkpointing
+    )
 
 
 def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> Team:

@@ -20,6 +20,10 @@ from comas.engines.llama import StackedLlama, can_stack
 from comas.engines.sampling import draw, uniforms
 from comas.types import Generation, Request, always
 
+PREFILL = 8192
+"""Padded prompt tokens in one forward pass, more where there are more rows: bounds memory."""
+DRAWN = 2**22
+"""Probabilities, in float64, from which tokens are drawn at once, more where a vocabulary is larger: bounds memory."""
 SHRINK = 0.75
 """A batch is packed when the living rows fall below this share of it."""
 
@@ -53,8 +57,10 @@ class _Tape:
         """Draw token `step` for requests `rows_B`; entries of -1 are padding. Returns the ids, shape (B,)."""
         rows = np.maximum(rows_B, 0)
         move = lambda a: torch.from_numpy(a[rows]).to(logits_BV.device)  # noqa: E731
-        drawn = draw(logits_BV, move(self.noise_RT[:, step]), move(self.temperature_R), move(self.top_p_R))
-        ids_B, logprobs_B, margin_B = (t.cpu().numpy() for t in drawn)
+        size = max(1, DRAWN // logits_BV.shape[1])
+        given = (logits_BV, move(self.noise_RT[:, step]), move(self.temperature_R), move(self.top_p_R))
+        parts = [draw(*part) for part in zip(*(g.split(size) for g in given), strict=True)]
+        ids_B, logprobs_B, margin_B = (torch.cat(t).cpu().numpy() for t in zip(*parts, strict=True))
         live_B = (rows_B >= 0) & self.alive_R[rows]
         r = rows[live_B]
         self.ids_RT[r, step], self.logprobs_RT[r, step] = ids_B[live_B], logprobs_B[live_B]
@@ -131,6 +137,7 @@ class TorchEngine:
         ids_BT, attend_BT, cache = ids_BT.to(device), attend_BT.to(device), DynamicCache(config=model.config)
         positions_BT = (attend_BT.cumsum(1) - 1).clamp(min=0)
         rows_B = np.arange(len(requests))
+        ids_BT, positions_BT = self._prefill(model, ids_BT, attend_BT, positions_BT, cache)
         for step in range(tape.ids_RT.shape[1]):
             logits = model(
                 input_ids=ids_BT, attention_mask=attend_BT, position_ids=positions_BT, past_key_values=cache, use_cache=True,
@@ -147,6 +154,17 @@ class TorchEngine:
                 cache.batch_select_indices(kept)
                 rows_B, ids_BT, positions_BT, attend_BT = rows_B[live_B], ids_BT[kept], positions_BT[kept], attend_BT[kept]
         return tape.generations()
+
+    def _prefill(self, model: Any, ids_BT: torch.Tensor, attend_BT: torch.Tensor, positions_BT: torch.Tensor, cache: Any) -> Any:
+        """Fill the cache with the prompts but for their last columns; ids and positions of those."""
+        size = max(1, PREFILL // len(ids_BT))
+        *parts, last = zip(ids_BT.split(size, 1), positions_BT.split(size, 1), strict=True)
+        seen = 0
+        for ids, positions in parts:
+            seen += ids.shape[1]
+            given = {"input_ids": ids, "attention_mask": attend_BT[:, :seen], "position_ids": positions}
+            model(**given, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return last
 
     def _decode_stack(
         self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]

@@ -157,8 +157,10 @@ def _mean_kl(row: Row) -> float:
     return float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
 
 
-def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "float32", trust_remote_code: bool = False) -> Any:
+def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None, trust_remote_code: bool = False) -> Any:
     """Policy -> model, their common tokenizer, and the end-of-turn ids, from Hugging Face names or folders.
+
+    `dtype` is a torch dtype, by default float32.
 
     Policies of one host must share a tokenizer; agents with another belong to a host of their own.
     """
@@ -167,13 +169,6 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserMistake(f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu") from error
     models, tokenizers = {}, {}
     for policy, base in bases.items():
         source = resolve_base(base)
@@ -181,7 +176,7 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
             raise UserMistake(f"base {base!r}: no such folder")
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True,
+                source, dtype=dtype or torch.float32, trust_remote_code=trust_remote_code, use_safetensors=True,
                 output_loading_info=True,
             )
         except (OSError, ValueError, SafetensorError) as error:
@@ -193,7 +188,7 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
             tokenizers[policy] = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
         except (OSError, ValueError) as error:
             raise UserMistake(f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}") from error
-        models[policy] = model.to(torch.device(device)).eval()
+        models[policy] = model.to(device).eval()
     first = next(iter(tokenizers.values()))
     for policy, tokenizer in tokenizers.items():
         if tokenizer.get_vocab() != first.get_vocab() or tokenizer.chat_template != first.chat_template:
@@ -208,6 +203,22 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: str = "flo
     if not ends:
         raise UserMistake(f"base {next(iter(bases.values()))!r} names no end token: set eos_token_id in its generation_config.json")
     return models, first, sorted(ends)
+
+
+def place_of(device: str, dtype: str) -> tuple[Any, Any]:
+    """The torch device and dtype that these names mean on this machine; an error where the device cannot be used."""
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserMistake(f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu") from error
+    if dtype == "auto":
+        dtype = "float32" if place.type == "cpu" else "bfloat16"
+    return place, getattr(torch, dtype)
 
 
 def _brief(error: Exception) -> str:
@@ -228,17 +239,20 @@ def context_of(model: Any, limit: int | None) -> int:
 
 def make_local_host(
     name: str, bases: Mapping[str, str], *, method: Method | None = None, recipe: Any = None, device: str = "auto",
-    dtype: str = "float32", context: int | None = None, thinking: bool | None = None, max_rows: int = 512,
+    dtype: str = "auto", context: int | None = None, thinking: bool | None = None, max_rows: int = 512,
     trust_remote_code: bool = False,
 ) -> LocalHost:
-    """A host with torch inside: policies with these bases; with `method` and `recipe` also a learner."""
+    """A host with torch inside: policies with these bases; with `method` and `recipe` also a learner.
+
+    What learns is loaded in float32, and copied where `dtype` is another; what only samples is loaded in `dtype`, once.
+    """
     from comas.engines.torch import TorchEngine
     from comas.learners.full import FullLearner
 
-    models, tokenizer, ends = load_models(bases, device, dtype, trust_remote_code)
+    place, kind = place_of(device, dtype)
+    models, tokenizer, ends = load_models(bases, place, None if method is not None else kind, trust_remote_code)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
     room = context_of(next(iter(models.values())), context)
-    learner = FullLearner(models, recipe, method, pad) if method is not None else None
-    engine = TorchEngine(models, ends, pad, room, max_rows)
-    placed = str(next(iter(models.values())).device)
-    return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking), engine, learner, room, placed)
+    learner = FullLearner(models, recipe, method, pad, kind) if method is not None else None
+    engine = TorchEngine(learner.weights() if learner else models, ends, pad, room, max_rows)
+    return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking), engine, learner, room, str(place))

@@ -2,15 +2,16 @@
 
 The old policy is this learner's own recomputation, fixed before the first minibatch; the engine's log-probs are kept to
 measure the gap, which a truncated importance weight corrects where it exceeds a tolerance. Terms are divided by the
-policy's token count over the whole optimizer step. Leaves out: adapters, sharding.
+policy's token count over the whole optimizer step. Weights that are trained, their gradients and moments are those of
+`models`, in float32; in another precision a working copy does the passes. Leaves out: adapters, sharding.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,15 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from comas.learners.logprobs import LOGITS, Halves, halve, token_logprobs, vocabulary
+from comas.learners.precision import allow_recomputing, copy_in, publish, recomputing, working_copy
 from comas.losses import Batch
 from comas.types import Method, Row, UserMistake
 
 SPREAD, FULL = 1.25, 512
 """A pass takes rows up to so many times its shortest, unless it has fewer tokens than FULL: too small to be worth its calls."""
+SMALL = 4_000_000
+"""Parameters below which policies learn side by side on CPU, and AdamW may take temporaries of the weights' size."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Recipe:
     grad_norm: float = 1.0
     tokens_per_pass: int = 8192
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
+    checkpointing: bool = False
+    """Recompute activations in the backward pass: slower, smaller."""
     gap_tolerance: float = 0.02
     """Mean absolute gap in nats between engine and learner above which rows get an importance weight."""
     gap_clip: float = 2.0
@@ -45,21 +52,29 @@ class Recipe:
 
 
 class FullLearner:
-    """Trains `models` (policy -> Hugging Face causal LM) by policy gradient."""
+    """Trains `models` (policy -> Hugging Face causal LM) by policy gradient; passes in `dtype`, by default the models' own."""
 
-    def __init__(self, models: Mapping[str, Any], recipe: Recipe, method: Method, pad_id: int) -> None:
+    def __init__(
+        self, models: Mapping[str, Any], recipe: Recipe, method: Method, pad_id: int, dtype: torch.dtype | None = None
+    ) -> None:
         self.models, self.recipe, self.pad_id = dict(models), recipe, pad_id
-        self.reference = {p: copy.deepcopy(m) for p, m in models.items()} if any(method.kl.values()) else {}
+        apart = [p for p, m in models.items() if dtype not in (None, m.dtype)]
+        self.working = {p: working_copy(m, dtype) if dtype and p in apart else m for p, m in self.models.items()}
+        kept = any(method.kl.values())
+        self.reference = {p: copy_in(m, m.dtype).requires_grad_(False) for p, m in self.working.items()} if kept else {}
+        for model in self.working.values() if recipe.checkpointing else ():
+            allow_recomputing(model)
         self.optimizers = {
             p: torch.optim.AdamW(
-                m.parameters(), lr=recipe.lr, betas=recipe.betas, weight_decay=recipe.weight_decay, foreach=True
+                m.parameters(), lr=recipe.lr, betas=recipe.betas, weight_decay=recipe.weight_decay, **_kernel(m)
             )
             for p, m in self.models.items()
         }
+        self._halves: dict[Any, Halves | None] = {}
 
     def weights(self) -> Mapping[str, Any]:
-        """Policy -> model as it is now."""
-        return self.models
+        """Policy -> model to sample from, as it is now."""
+        return self.working
 
     def logprobs(self, policy: str, rows: Sequence[Row], reference: bool = False) -> list[np.ndarray]:
         """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0 outside the mask."""
@@ -67,7 +82,7 @@ class FullLearner:
         with torch.no_grad():
             for part in self._passes(rows):
                 chosen = [rows[i] for i in part]
-                logprobs_BT = self._forward((self.reference if reference else self.models)[policy], chosen)
+                logprobs_BT = self._forward((self.reference if reference else self.working)[policy], chosen)
                 for i, row, got in zip(part, chosen, logprobs_BT.cpu().numpy(), strict=True):
                     out[i] = got[: len(row.token_ids_T)]
         return out
@@ -75,7 +90,7 @@ class FullLearner:
     def step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]:
         """One learning step for every policy that has rows; on CPU several small policies at a time."""
         policies = [p for p in sorted(rows) if rows[p]]
-        small = all(m.device.type == "cpu" and m.num_parameters() < 4_000_000 for m in self.models.values())
+        small = all(m.device.type == "cpu" and m.num_parameters() < SMALL for m in self.models.values())
         if not small or len(policies) < 2:
             return {p: self._learn(p, rows[p], method) for p in policies}
         threads = torch.get_num_threads()
@@ -119,11 +134,11 @@ class FullLearner:
 
         None where one of them is not finite: then nothing is changed, neither weights nor moments.
         """
-        model, optimizer = self.models[policy], self.optimizers[policy]
+        model, working, optimizer = self.models[policy], self.working[policy], self.optimizers[policy]
         tokens, total = sum(int(r.mask_T.sum()) for r in rows), 0.0
         for n, part in enumerate(self._passes(rows)):
             chosen = [rows[i] for i in part]
-            logprobs_BT = graphs[n] if graphs is not None else self._forward(model, chosen)
+            logprobs_BT = graphs[n] if graphs is not None else self._forward(working, chosen)
             fill = lambda arrays, like=logprobs_BT: _pad(arrays, like)  # noqa: E731
             mask_BT = fill([r.mask_T for r in chosen]).bool()
             batch = Batch(fill([r.advantages_T for r in chosen]), fill([r.logprobs_T for r in chosen]), mask_BT)
@@ -137,6 +152,8 @@ class FullLearner:
         finite = bool(np.isfinite([norm, total]).all())
         if finite:
             optimizer.step()
+            if working is not model:
+                publish(model, working)
         optimizer.zero_grad(set_to_none=True)
         return (total, norm) if finite else None
 
@@ -154,7 +171,7 @@ class FullLearner:
         passes = self._passes(rows)
         if sum(len(part) * len(rows[part[-1]].token_ids_T) for part in passes) > self.recipe.tokens_per_pass:
             return None
-        graphs = [self._forward(self.models[policy], [rows[i] for i in part]) for part in passes]
+        graphs = [self._forward(self.working[policy], [rows[i] for i in part]) for part in passes]
         for part, graph in zip(passes, graphs, strict=True):
             for i, logprobs in zip(part, graph.detach().cpu().numpy(), strict=True):
                 rows[i].logprobs_T = logprobs[: len(rows[i].token_ids_T)]
@@ -175,21 +192,16 @@ class FullLearner:
         return passes
 
     def _forward(self, model: Any, rows: Sequence[Row]) -> torch.Tensor:
-        """Log-probs of softmax(logits / T) at the generated tokens, (B, T), padded on the right, 0 outside the mask."""
-        width = max(len(r.token_ids_T) for r in rows)
-        ids_BT = torch.full((len(rows), width), self.pad_id)
-        mask_BT = torch.zeros(len(rows), width, dtype=torch.bool)
-        for i, row in enumerate(rows):
-            ids_BT[i, : len(row.token_ids_T)] = torch.from_numpy(row.token_ids_T)
-            mask_BT[i, : len(row.token_ids_T)] = torch.from_numpy(row.mask_T)
-        ids_BT, mask_BT = ids_BT.to(model.device), mask_BT.to(model.device)
-        lengths_B = torch.tensor([len(r.token_ids_T) for r in rows], device=model.device)
-        attend_BT = (torch.arange(width, device=model.device) < lengths_B[:, None]).long()
-        logits = model(input_ids=ids_BT, attention_mask=attend_BT, use_cache=False).logits[:, :-1]
-        places = mask_BT[:, 1:]
-        temperature_B = torch.tensor([r.temperature for r in rows], device=model.device)[:, None].expand(places.shape)[places]
-        picked = (logits[places].float() / temperature_B[:, None]).log_softmax(-1).gather(1, ids_BT[:, 1:][places][:, None])
-        return torch.zeros(mask_BT.shape, device=model.device).masked_scatter(mask_BT, picked[:, 0])
+        """Log-probs of the rows' generated tokens, (B, T); with gradients if they are switched on."""
+        with recomputing(model) if self.recipe.checkpointing and torch.is_grad_enabled() else nullcontext():
+            return token_logprobs(model, self._split(model), rows, self.pad_id)
+
+    def _split(self, model: Any) -> Halves | None:
+        """Body and head, where the logits of a pass would be many."""
+        if model not in self._halves:
+            few = vocabulary(model) * self.recipe.tokens_per_pass <= LOGITS
+            self._halves[model] = None if few else halve(model)
+        return self._halves[model]
 
     def save(self, path: Path) -> None:
         """Per policy a Hugging Face folder, and its optimizer as safetensors."""
@@ -199,7 +211,7 @@ class FullLearner:
             model.save_pretrained(path / policy)
             names = [n for n, _ in model.named_parameters()]
             state = self.optimizers[policy].state_dict()["state"]
-            flat = {f"{names[i]}.{k}": v.clone() for i, slots in state.items() for k, v in slots.items()}
+            flat = {f"{names[i]}.{k}": v for i, slots in state.items() for k, v in slots.items()}
             save_file(flat, path / policy / "optimizer.safetensors")
 
     def load(self, path: Path) -> None:
@@ -214,6 +226,14 @@ class FullLearner:
                 state.setdefault(index[name], {})[slot] = value
             groups = self.optimizers[policy].state_dict()["param_groups"]
             self.optimizers[policy].load_state_dict({"state": state, "param_groups": groups})
+            if self.working[policy] is not model:
+                publish(model, self.working[policy])
+
+
+def _kernel(model: Any) -> dict[str, bool]:
+    """The implementation of AdamW: all tensors at once is quickest for small models, and takes a temporary of each."""
+    small = model.num_parameters() < SMALL
+    return {"foreach": small, "fused": not small}
 
 
 def _load_weights(model: Any, path: Path) -> None:
@@ -229,7 +249,7 @@ def _load_weights(model: Any, path: Path) -> None:
 
 def _pad(arrays: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
     """Rows of arrays -> a tensor of the shape, dtype and device of `like`, 0 on the right."""
-    out = np.zeros(like.shape, dtype=np.float32)
+    out = np.zeros(like.shape, dtype=np.float64 if like.dtype == torch.float64 else np.float32)
     for i, array in enumerate(arrays):
         out[i, : len(array)] = array
     return torch.from_numpy(out).to(like.device)

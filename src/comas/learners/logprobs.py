@@ -1,0 +1,121 @@
+"""Log-probs of generated tokens, without the logits of a whole batch.
+
+Logits are the largest thing of a step: tokens x vocabulary. Only generated tokens need theirs, so the body of the model
+runs first, and the head is put on chosen hidden states, a chunk at a time; the backward pass makes each chunk anew, so
+that one chunk of logits is alive. Small vocabularies take the plain path. Leaves out: fused kernels.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import MoeModelOutputWithPast
+
+from comas.types import Row
+
+LOGITS = 2**25
+"""Logits of one chunk, at most: 128 MiB in float32, and in the backward pass about three times that."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A causal LM in two: `body` ids (B, T) -> hidden states (B, T, D), `head` hidden states (1, N, D) -> logits (1, N, V)."""
+
+    body: Any
+    head: Any
+
+
+class _Given(torch.nn.Module):
+    """In the place of a body: its output is what it gets as embeddings."""
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> MoeModelOutputWithPast:
+        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)  # type: ignore[arg-type]
+
+
+def halve(model: Any) -> Halves | None:
+    """Body and head of a Hugging Face causal LM, sharing its weights; None where it is not one after the other.
+
+    The head is the family's own forward behind a body that does nothing, so that what a family does to its logits
+    (scales, caps) is done. Tried on a few tokens: both together must give exactly the model's logits.
+    """
+    halves = cut(model)
+    if halves is None:
+        return None
+    ids = torch.arange(1, 9, device=model.device)[None]
+    try:
+        with torch.no_grad():
+            wanted = model(input_ids=ids, use_cache=False).logits
+            same = torch.equal(wanted, _logits(halves, halves.body(input_ids=ids, use_cache=False).last_hidden_state))
+    except Exception:  # noqa: BLE001 - whatever fails, this family is not a body and then a head
+        return None
+    return halves if same else None
+
+
+def cut(model: Any) -> Halves | None:
+    """The same without the trial; None where the model has no body by the usual name."""
+    name = model.base_model_prefix
+    if name not in model._modules:
+        return None
+    head = copy.copy(model)
+    head._modules = {**model._modules, name: _Given()}
+    return Halves(model._modules[name], head)
+
+
+def _logits(halves: Halves, hidden_BTD: torch.Tensor) -> torch.Tensor:
+    return halves.head(inputs_embeds=hidden_BTD, use_cache=False).logits
+
+
+def token_logprobs(model: Any, halves: Halves | None, rows: Sequence[Row], pad_id: int, room: int | None = None) -> torch.Tensor:
+    """Log-probs of softmax(logits / T) at the generated tokens, (B, T), padded on the right, 0 outside the mask.
+
+    Without `halves` all logits are made at once; with them at most `room` (default LOGITS) at a time.
+    """
+    lengths = [len(r.token_ids_T) for r in rows]
+    shape = (len(rows), max(lengths))
+    ids, mask = np.full(shape, pad_id), np.zeros(shape, dtype=bool)
+    for i, row in enumerate(rows):
+        ids[i, : lengths[i]], mask[i, : lengths[i]] = row.token_ids_T, row.mask_T
+    move = lambda a: torch.from_numpy(a).to(model.device)  # noqa: E731
+    given = {"input_ids": move(ids), "attention_mask": move((np.arange(shape[1]) < np.array(lengths)[:, None]).astype(int))}
+    places = np.flatnonzero(mask)
+    places_N, ids_N = move(places), move(ids.reshape(-1)[places])
+    temperature_N = move(np.array([r.temperature for r in rows])[places // shape[1]])
+    if halves is None:
+        logits_NV = model(**given, use_cache=False).logits.flatten(0, 1).index_select(0, places_N - 1)
+        picked_N = _pick(logits_NV, ids_N, temperature_N)
+    else:
+        hidden_ND = halves.body(**given, use_cache=False).last_hidden_state.flatten(0, 1).index_select(0, places_N - 1)
+        picked_N = _in_chunks(halves, hidden_ND, ids_N, temperature_N, room or LOGITS)
+    return picked_N.new_zeros(mask.size).index_copy(0, places_N, picked_N).view(shape)
+
+
+def _in_chunks(
+    halves: Halves, hidden_ND: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor, room: int
+) -> torch.Tensor:
+    def chunk(hidden_CD: torch.Tensor, ids_C: torch.Tensor, temperature_C: torch.Tensor) -> torch.Tensor:
+        return _pick(_logits(halves, hidden_CD[None])[0], ids_C, temperature_C)
+
+    size = max(1, room // vocabulary(halves.head))
+    parts = zip(hidden_ND.split(size), ids_N.split(size), temperature_N.split(size), strict=True)
+    if not torch.is_grad_enabled():
+        return torch.cat([chunk(*part) for part in parts])
+    made: list[Any] = [checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+    return torch.cat(made)
+
+
+def _pick(logits_NV: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor) -> torch.Tensor:
+    """Log-probs of these ids, (N,), in float32 at least."""
+    if logits_NV.dtype != torch.float64:
+        logits_NV = logits_NV.float()
+    return (logits_NV / temperature_N[:, None].to(logits_NV.dtype)).log_softmax(-1).gather(1, ids_N[:, None])[:, 0]
+
+
+def vocabulary(model: Any) -> int:
+    """Logits per position."""
+    return int(model.config.get_text_config().vocab_size)
