@@ -66,9 +66,9 @@ def test_holm_against_statsmodels() -> None:
 def test_two_levels_against_their_limits() -> None:
     rng = np.random.default_rng(0)
     runs_alike = np.tile((rng.random(200) < 0.6).astype(float), (5, 1))  # nothing varies between runs: an interval over questions
-    assert two_level(runs_alike.tolist())[:3] == pytest.approx(mean_interval(list(runs_alike[0]))[:3])
+    assert two_level(runs_alike.tolist())[0][:3] == pytest.approx(mean_interval(list(runs_alike[0]))[:3])
     questions_alike = np.tile(rng.random((6, 1)), (1, 50))  # nothing varies between questions: an interval over runs
-    assert two_level(questions_alike.tolist())[:3] == pytest.approx(mean_interval(list(questions_alike[:, 0]))[:3])
+    assert two_level(questions_alike.tolist())[0][:3] == pytest.approx(mean_interval(list(questions_alike[:, 0]))[:3])
     with pytest.raises(ValueError, match="two or more of each"):
         two_level([[1.0, 0.0]])
     found, p = two_level_difference([[0.0, 1.0, 0.0, 1.0]], [[1.0, 1.0, 1.0, 1.0]])  # one run each: a paired t test
@@ -86,7 +86,7 @@ def simulated(trials: int, S: int, Q: int, run: float, question: float) -> tuple
     for _ in range(trials):
         hardness = rng.normal(0, question, (1, Q))
         one, other = ((rng.random((S, Q)) < chance(rng.normal(0, run, (S, 1)) + hardness)).astype(float) for _ in range(2))
-        found, runs = two_level(one.tolist()), mean_interval(list(one.mean(1)))
+        (found, _), runs = two_level(one.tolist()), mean_interval(list(one.mean(1)))
         covered += found.low <= truth <= found.high
         over_runs += runs.low <= truth <= runs.high
         alarms += two_level_difference(one.tolist(), other.tolist())[1] < 0.05
@@ -179,15 +179,19 @@ def test_several_runs_are_a_level_of_their_own() -> None:
     team = dataclasses.replace(cell(list("r")), runs=runs, planned=30, bases=("seed", "seed"))
     found = report.accuracy(team)
     assert found is not None
-    assert found[:3] == pytest.approx(two_level(report.table(team.shares()))[:3])
+    assert found[:3] == pytest.approx(two_level(report.table(team.shares()))[0][:3])
     against = report.difference(cell(["w"] * 30, "B"), team)
     assert against is not None
     assert against.test == "t over runs and questions"
-    (note,) = report.notes([team])
-    assert "2 runs of one base model (seed)" in note
+    again = report.difference(dataclasses.replace(team, setup="vote"), team)  # the same runs in two ways
+    assert again is not None
+    assert (again.test, again.interval[:3], again.p) == ("t over runs and questions, paired", (0, 0, 0), 1.0)
+    team = dataclasses.replace(team, system="runs/1,runs/2")
+    (note,) = report.notes([team, dataclasses.replace(team, setup="vote")])
+    assert "2 runs (1 to 2) of one base model (seed)" in note
     assert "nothing of other base models" in note
     other = dataclasses.replace(team, bases=("seed", "seed-b"))
-    assert "2 base models (seed, seed-b); intervals are over runs and questions" in report.notes([other])[0]
+    assert "(1 to 2) of 2 base models (seed, seed-b); intervals are over runs and questions" in report.notes([other])[0]
 
 
 def test_a_cell_as_json() -> None:

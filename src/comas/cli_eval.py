@@ -139,7 +139,7 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
         failed = f"{c['failed']} ({low:.3f} to {high:.3f})" if c["failed"] else "0"
         said = _span(c["accuracy"], c["low"], c["high"], "") if c["accuracy"] is not None else "nothing judged"
         each = f"{c['tokens'] / max(1, answers):,.0f}"
-        table.add_row(_plain(c["system"]), c["task"], c["setup"], c["team"], str(c["n"]), said, failed, each, f"{c['tokens']:,}")
+        table.add_row(_plain(c["label"]), c["task"], c["setup"], c["team"], str(c["n"]), said, failed, each, f"{c['tokens']:,}")
     console.print(table)
     titles = {"systems": "against the first system", "setups": "against the first setup", "equal_tokens": "at equal tokens"}
     for key, title in titles.items():
@@ -152,7 +152,7 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
 def _comparisons(found: Sequence[Mapping[str, Any]], title: str) -> Any:
     table = _table(f"{title}{_family(found)}", ("task", "second", "minus", "difference, 95 %", "p", "test", "tokens", "verdict"))
     for d in found:
-        second, first = (f"{_plain(d[k]['system'])} {d[k]['setup']}" for k in ("second", "first"))
+        second, first = (f"{_plain(d[k]['label'])} {d[k]['setup']}" for k in ("second", "first"))
         span = _span(d["difference"], d["low"], d["high"], "+")
         costs = " : ".join(f"{t:,.0f}" for t in reversed(d["tokens"]))
         table.add_row(d["task"], second, first, span, _p(d["p_corrected"]), d["test"].split(",")[0], costs, d["verdict"])
@@ -182,10 +182,10 @@ def _print_notes(found: Mapping[str, Any]) -> None:
 
 
 def _plain(name: str) -> str:
-    """A name without markup; paths by their last part."""
+    """A name without markup."""
     from rich.markup import escape
 
-    return escape(", ".join(Path(part).name or part for part in name.split(",")))
+    return escape(name)
 
 
 def _p(value: float, sign: str = "") -> str:

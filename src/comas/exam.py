@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,9 +26,10 @@ from comas.agent import Member
 from comas.answers.pool import usable_cpus
 from comas.config import filled, load_plugin, origin, parse_pair, plugin_names, split_options
 from comas.estimate import peak_bytes
+from comas.overlap import Overlap, overlap
 from comas.play import Scene, play_one
 from comas.report import Cell
-from comas.store import fresh
+from comas.store import fresh, run_at
 from comas.team import Team, system_team
 from comas.types import Episode, Method, Question, Sampling, Setup, Task, UserMistake
 
@@ -133,6 +134,8 @@ class Exam:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
         self._lock = filelock.FileLock(folder / ".lock")
+        self.overlaps: list[tuple[str, str, str, Overlap | None]] = []
+        """(system, run, task, what was trained on; None where that is not known)."""
 
     @classmethod
     def create(cls, plan: Plan, out: str | None = None) -> Exam:
@@ -188,6 +191,8 @@ class Exam:
                 games += sum(len(_players(team, way(s, team))) * len(qs) for _, qs, s in asked)
                 if only is None:
                     observer.begin(self.folder, games * len(runs) // (at + 1), done)  # exact once all teams are known
+                if only is None:
+                    self.overlaps += [(system, run, *found) for found in _overlaps(run, team, asked)]
                 for task, questions, setup in asked:
                     log = await self._sit(run, team, task, questions, setup, system, observer)
                     cells.setdefault((system, task.name, setup), []).append(log)
@@ -271,8 +276,31 @@ class Exam:
             "folder": str(self.folder), "cells": [report.cell_record(c) for c in everything],
             "systems": [d.record() for d in report.between_systems(cells, seed)],
             "setups": [d.record() for d in report.between_setups(cells, seed)],
-            "equal_tokens": [d.record() for d in equal], "notes": report.notes(everything),
+            "equal_tokens": [d.record() for d in equal], "notes": report.notes(everything) + self._warnings(),
+            "overlap": [
+                {"run": run, "task": task, **(dataclasses.asdict(o) if o else {"exact": None, "near": None})}
+                for _, run, task, o in self.overlaps
+            ],
         }
+
+    def _warnings(self) -> list[str]:
+        """About questions that were trained on, or may have been."""
+        unknown = [f"{run}: its training questions cannot be read here: whether {t} was among them is not known"
+                   for _, run, t, o in self.overlaps if o is None]
+        return unknown + [f"{run}, {t}: {o}" for _, run, t, o in self.overlaps if o is not None and (o.exact or o.near)]
+
+
+def _overlaps(run: str, team: Team, asked: Sequence[tuple[Task, Sequence[Question], str]]) -> Iterator[tuple[str, Overlap | None]]:
+    """Per task what a run was trained on; nothing for base models, whose past nobody here knows."""
+    if run_at(run) is None:
+        return
+    c = team.config
+    try:
+        trained = team.task.load("train", path=c.data, seed=c.seed, **c.task_options)
+    except UserMistake:
+        trained = None
+    for task, questions in {t.name: (t, qs) for t, qs, _ in asked}.values():
+        yield task.name, overlap(trained, questions) if trained is not None else None
 
 
 def way(said: str, team: Team) -> Way:

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from comas.metrics import cost
@@ -47,6 +48,12 @@ class Cell:
     seconds: float = 0.0
     """Wall time, over all processes that worked on it."""
     peak_bytes: int = 0
+
+    @property
+    def label(self) -> str:
+        """The system's name; of several runs the first and the last."""
+        names = [Path(part).name or part for part in self.system.split(",")]
+        return names[0] if len(names) == 1 else f"{len(names)} runs ({names[0]} to {names[-1]})"
 
     @property
     def records(self) -> list[Record]:
@@ -88,7 +95,7 @@ def accuracy(cell: Cell) -> Interval | None:
     if not values or not values[0]:
         return None
     if len(values) > 1 and len(values[0]) > 1:
-        found = two_level(values)
+        found, _ = two_level(values)
         return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
     if cell.single:
         return wilson(round(sum(values[0])), len(values[0]))
@@ -102,8 +109,8 @@ def cell_record(cell: Cell) -> dict[str, Any]:
     total, turns = len(records), [t for r in records for t in r["turns"]]
     bounds = [count["right"] / total, (count["right"] + count["failed"]) / total] if total else [None, None]
     return {
-        "system": cell.system, "task": cell.task, "setup": cell.setup, "team": cell.team, "runs": len(cell.runs),
-        "n": len({r["question"] for r in records}), **count,
+        "system": cell.system, "label": cell.label, "task": cell.task, "setup": cell.setup, "team": cell.team,
+        "runs": len(cell.runs), "n": len({r["question"] for r in records}), **count,
         "machine_failed": sum(r["error"] is not None for r in records),
         **_accuracies(found), "bounds": bounds, "complete": total / max(1, cell.planned * len(cell.runs)),
         "tokens": sum(t["tokens"] for t in turns), "prompt_tokens": sum(t["prompt_tokens"] for t in turns),
@@ -143,7 +150,7 @@ class Difference:
     def record(self) -> dict[str, Any]:
         """As JSON."""
         i, sides = self.interval, (self.first, self.second)
-        first, second = ({"system": c.system, "setup": c.setup} for c in sides)
+        first, second = ({"system": c.system, "label": c.label, "setup": c.setup} for c in sides)
         return {
             "task": self.first.task, "setup": self.second.setup, "first": first, "second": second, "n": i.n, "difference": i.mean,
             "low": _finite(i.low), "high": _finite(i.high), "p": self.p, "p_corrected": self.corrected, "test": self.test,
@@ -157,6 +164,9 @@ def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
     if not values or len(values[0]) < 2:
         return None
     one, other = values[: len(first.runs)], values[len(first.runs) :]
+    if len(one) > 1 and first.system == second.system:  # the same runs in two ways
+        interval, p = two_level([[b - a for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=True)])
+        return Difference(first, second, interval, p, "t over runs and questions, paired", p)
     if len(values) > 2:
         interval, p = two_level_difference(one, other)
         return Difference(first, second, interval, p, "t over runs and questions", p)
@@ -198,13 +208,12 @@ def votes_for(cheap: Cell, dear: Cell) -> int | None:
 def notes(cells: Sequence[Cell]) -> list[str]:
     """What a reader has to know besides the numbers."""
     said = []
-    for system, group in itertools.groupby(cells, key=lambda c: c.system):
-        cell = next(group)
+    for cell in {c.system: c for c in cells}.values():
         if len(cell.runs) > 1:
             bases = sorted(set(cell.bases))
             kinds = "one base model" if len(bases) == 1 else f"{len(bases)} base models"
             said.append(
-                f"{system}: {len(cell.runs)} runs of {kinds} ({', '.join(bases)}); intervals are over runs and questions"
+                f"{cell.label} of {kinds} ({', '.join(bases)}); intervals are over runs and questions"
                 + (", and say nothing of other base models" if len(bases) == 1 else "")
             )
     for cell in cells:
@@ -212,5 +221,5 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         if failed:
             machine = [r["error"] for r in failed if r["error"]]
             why = f"; {len(machine)} by a machine, the first: {machine[0]}" if machine else "; the checker could not decide them"
-            said.append(f"{cell.system}, {cell.task}, {cell.setup}: {len(failed)} of {len(cell.records)} answers failed{why}")
+            said.append(f"{cell.label}, {cell.task}, {cell.setup}: {len(failed)} of {len(cell.records)} answers failed{why}")
     return said

@@ -86,11 +86,12 @@ def paired_bootstrap(differences: Sequence[float], seed: int = 0, draws: int = 9
     return Interval(float(array.mean()), float(low), float(high), len(array)), min(1.0, 2 * (beyond + 1) / (draws + 1))
 
 
-def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> Interval:
-    """Mean over S runs and Q questions, both of them samples, with a t interval; `n` is S * Q.
+def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tuple[Interval, float]:
+    """Mean over S runs and Q questions, both of them samples, with a t interval (`n` is Q), and the two-sided p of a mean of 0.
 
-    `values_SQ[s][q]` is what run s made of question q. Crossed random effects: var = (MS_run + MS_question - MS_rest) / (S Q), its
-    degrees of freedom after Satterthwaite (1946). With one run there is nothing to learn about others: a ValueError.
+    `values_SQ[s][q]` is what run s made of question q, or by how much it did better in one way than in another. Crossed random
+    effects: var = (MS_run + MS_question - MS_rest) / (S Q), its degrees of freedom after Satterthwaite (1946). With one run there
+    is nothing to learn about others: a ValueError.
     """
     array = np.asarray(values_SQ, dtype=np.float64)
     if array.ndim != 2 or min(array.shape) < 2:
@@ -99,7 +100,7 @@ def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> Inte
     squares = _mean_squares(array)
     parts = [(squares[0], S - 1), (squares[1], Q - 1), (-squares[2], (S - 1) * (Q - 1))]
     variance = max(sum(square for square, _ in parts), squares[0], squares[1]) / (S * Q)  # an estimate may come out too small
-    return _t_interval(float(array.mean()), variance, _satterthwaite(parts), S * Q, level)
+    return _t_test(float(array.mean()), variance, _satterthwaite(parts), Q, level)
 
 
 def _mean_squares(array_SQ: np.ndarray) -> tuple[float, float, float]:
@@ -118,17 +119,19 @@ def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
     return sum(square for square, _ in parts) ** 2 / spread if spread > 0 else math.inf
 
 
-def _t_interval(mean: float, variance: float, df: float, n: int, level: float) -> Interval:
+def _t_test(mean: float, variance: float, df: float, n: int, level: float) -> tuple[Interval, float]:
     from scipy import stats
 
-    half = float(stats.t.ppf(0.5 + level / 2, max(1.0, df))) * math.sqrt(variance)
-    return Interval(mean, mean - half, mean + half, n)
+    df, error = max(1.0, df), math.sqrt(variance)
+    half = float(stats.t.ppf(0.5 + level / 2, df)) * error
+    p = float(2 * stats.t.sf(abs(mean) / error, df)) if error > 0 else float(mean == 0.0)
+    return Interval(mean, mean - half, mean + half, n), p
 
 
 def two_level_difference(
     first_SQ: Sequence[Sequence[float]], second_SQ: Sequence[Sequence[float]], level: float = 0.95
 ) -> tuple[Interval, float]:
-    """Second minus first on the same Q questions, each system a sample of runs, with a t interval and its two-sided p.
+    """Second minus first on the same Q questions, each system a sample of runs of its own, with a t interval and its two-sided p.
 
     var = var_q(differences) / Q + what runs add to each mean (none for a system of one run: it stands for itself alone).
     """
@@ -142,12 +145,7 @@ def two_level_difference(
         if len(array) > 1:
             runs, _, rest = _mean_squares(array)
             parts.append((max(0.0, runs - rest) / array.size, len(array) - 1))
-    mean, variance = float(differences_Q.mean()), sum(part for part, _ in parts)
-    df = max(1.0, _satterthwaite(parts))
-    from scipy import stats
-
-    p = float(2 * stats.t.sf(abs(mean) / math.sqrt(variance), df)) if variance > 0 else float(mean == 0.0)
-    return _t_interval(mean, variance, df, Q, level), p
+    return _t_test(float(differences_Q.mean()), sum(part for part, _ in parts), _satterthwaite(parts), Q, level)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

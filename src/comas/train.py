@@ -21,6 +21,7 @@ from comas.config import Config, read, resolve, split_options
 from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all
 from comas.metrics import summarise
+from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
 from comas.signals import listening
 from comas.stats import Interval
@@ -134,13 +135,16 @@ class Session:
     def __init__(self, team: Team, watch: Watch) -> None:
         self.team, self.watch, self.config = team, watch, team.config
         self.questions = self._load("train")
-        self.validation = self._load("validation", self.config.eval_questions) if self.config.eval_every else []
-        self.test = self._load("test", self.config.test_questions) if self.config.test_questions else []
+        self.validation = self._measured("validation", self.config.eval_questions if self.config.eval_every else 0)
+        self.test = self._measured("test", self.config.test_questions)
         if both := {q.id for q in self.questions} & {q.id for q in self.test}:
             raise UserMistake(
                 f"task {self.config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
                 "with a file per split, or set test_questions=0"
             )
+        self.overlap = overlap(self.questions, self.test)
+        if self.overlap.exact or self.overlap.near:
+            watch.note(str(self.overlap))
         self.tokens, self.best, self.began = 0, (-1.0, None), time.monotonic()
         self.broken: dict[str, int] = {}
         """`host/policy` -> steps in a row whose update was skipped."""
@@ -151,6 +155,14 @@ class Session:
         found = self.team.task.load(split, path=c.data, limit=limit, seed=c.seed, **c.task_options)
         if not found:
             raise UserMistake(f"task {c.task} has no questions in split {split!r}" + (f" of {c.data}" if c.data else ""))
+        return found
+
+    def _measured(self, split: str, limit: int) -> list[Question]:
+        """Questions to measure accuracy on; none where none has an answer."""
+        found = self._load(split, limit) if limit else []
+        if found and all(q.answer is None for q in found):
+            self.watch.note(f"task {self.config.task}: no question of split {split!r} has an answer, so nothing is measured there")
+            return []
         return found
 
     def draw(self, step: int) -> list[Question]:
@@ -176,6 +188,7 @@ class Session:
         with listening(self._stop, working.cancel):
             try:
                 if run.marker() is None:
+                    run.write_eval("overlap", asdict(self.overlap))
                     await self._measure("before", 0, self.test)
                     await self._commit(0)
                 await self._measure("after", await self.loop(start), self.test)
@@ -219,7 +232,7 @@ class Session:
             await self._whole(self._learn(step, episodes, began, spent))
             broken = [p for p, times in self.broken.items() if times >= PATIENCE]
             last = step + 1 == self.config.steps or self._spent() or self.stopping or broken
-            if last or (step + 1) % self.config.checkpoint_every == 0:
+            if last or (step + 1) % self.config.checkpoint_every == 0 or self.best[1] == step + 1:
                 await self._whole(self._commit(step + 1))
             self.looping = False
             if broken:
@@ -245,7 +258,7 @@ class Session:
         metrics |= {"tokens": self.tokens + metrics["step_tokens"], "seconds": time.monotonic() - began}
         metrics["spent"] = _spent(team, spent)
         metrics["peak_bytes"] = peak_bytes(team)
-        if config.eval_every and (step + 1) % config.eval_every == 0:
+        if self.validation and (step + 1) % config.eval_every == 0:
             found = accuracy(await self._answers(self.validation, f"validation{step + 1}"))
             self.watch.measured("validation", step + 1, found)
             metrics["validation"] = found._asdict() if found else None
