@@ -90,7 +90,7 @@ def test_own_questions_train_with_and_without_answers(answers: bool, tiny: Path,
     else:
         assert result.accuracy == {"before": None, "after": None}
         assert not any("validation" in m for m in steps)
-        assert sum("has an answer, so nothing is measured" in note for note in watch.said) == 2
+        assert sum("has an answer to be judged by" in note for note in watch.said) == 2
         with pytest.raises(comas.types.UserMistake, match="none of its test questions has an answer"):
             run_sync(Exam.create(Plan([out]), str(tmp_path / "e")).go(Observer()))
 

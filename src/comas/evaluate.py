@@ -55,6 +55,11 @@ def _judge(episode: Episode, agent: str, task: Task) -> Answer:
     return Answer(episode.question.id, agent, episode.answer, verdict, tokens, seconds)
 
 
+def can_judge(task: Task, questions: Sequence[Question]) -> bool:
+    """Whether the task's verifier has something to hold against an answer, for one of the questions at least."""
+    return any(task.verify(q, "") != "failed" for q in questions)
+
+
 def _unsettled(*args: object) -> Any:
     raise AssertionError("evaluation never settles")
 

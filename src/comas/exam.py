@@ -26,6 +26,7 @@ from comas.agent import Member
 from comas.answers.pool import usable_cpus
 from comas.config import filled, load_plugin, origin, parse_pair, plugin_names, split_options
 from comas.estimate import peak_bytes
+from comas.evaluate import can_judge
 from comas.overlap import Overlap, overlap
 from comas.play import Scene, play_one
 from comas.report import Cell
@@ -210,7 +211,7 @@ class Exam:
             asked = task.load("test", path=place, limit=plan.limit, seed=plan.seed, **options)
             if not asked:
                 raise UserMistake(f"task {name} has no test questions" + (f" in {plan.data}" if plan.data else ""))
-            if all(q.answer is None for q in asked):
+            if not can_judge(task, asked):
                 raise UserMistake(f"task {name}: none of its test questions has an answer, so none can be judged; add `answer`")
             found.append((task, asked))
         return found

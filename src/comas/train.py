@@ -19,7 +19,7 @@ from typing import Any
 from comas.agent import derive_seed
 from comas.config import Config, read, resolve, split_options
 from comas.estimate import estimate, peak_bytes, process_facts
-from comas.evaluate import accuracy, answer_all
+from comas.evaluate import accuracy, answer_all, can_judge
 from comas.metrics import summarise
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
@@ -158,10 +158,10 @@ class Session:
         return found
 
     def _measured(self, split: str, limit: int) -> list[Question]:
-        """Questions to measure accuracy on; none where none has an answer."""
+        """Questions to measure accuracy on; none where none can be judged."""
         found = self._load(split, limit) if limit else []
-        if found and all(q.answer is None for q in found):
-            self.watch.note(f"task {self.config.task}: no question of split {split!r} has an answer, so nothing is measured there")
+        if found and not can_judge(self.team.task, found):
+            self.watch.note(f"task {self.config.task}: no question of split {split!r} has an answer to be judged by, so nothing is measured there")
             return []
         return found
 
