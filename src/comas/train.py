@@ -161,7 +161,7 @@ class Session:
         """Questions to measure accuracy on; none where none can be judged."""
         found = self._load(split, limit) if limit else []
         if found and not can_judge(self.team.task, found):
-            self.watch.note(f"task {self.config.task}: no {split} question has an answer to be judged by; nothing is measured on them")
+            self.watch.note(f"task {self.config.task}: no {split} question has an answer to be judged by; none is measured")
             return []
         return found
 
