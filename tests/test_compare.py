@@ -141,7 +141,7 @@ NAMES = {"r": "right", "w": "wrong", "f": "failed"}
 def games(agents: str, right: list[str], tokens: int = 10) -> list[dict[str, Any]]:
     """`right` per question: r, w or f, one letter per agent."""
     return [
-        {"id": f"{a}/q{i}", "question": f"q{i:02d}", "agent": a, "verdict": NAMES[v], "error": None,
+        {"id": f"{a}/q{i}", "question": f"q{i:02d}", "agent": a, "verdict": NAMES[v], "error": None, "answer": "x",
          "turns": [{**TURN, "tokens": tokens}]}
         for i, word in enumerate(right) for a, v in zip(agents, word, strict=True)
     ]
@@ -202,6 +202,7 @@ def test_a_cell_as_json() -> None:
     assert said["accuracy"] == pytest.approx((0.5 + 1 + 0) / 3)
     assert (said["tokens"], said["prompt_tokens"]) == (60, 30)
     assert said["cost"] == [{**TURN, "turns": 6, "prompt_tokens": 30, "tokens": 60, "seconds": 3.0}]
+    assert said["failures"] == [{"question": "q01", "agent": "a", "answer": "x", "error": None}]
     single = report.cell_record(cell(list("rrw")))
     assert (single["accuracy"], single["low"], single["high"]) == pytest.approx(wilson(2, 3)[:3])
     nothing = report.cell_record(cell(list("ff")))

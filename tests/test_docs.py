@@ -138,7 +138,7 @@ def test_the_method_on_the_page_is_the_example() -> None:
     assert blocks(ROOT / "docs" / "extending.md", "python")[0] == (ROOT / "examples" / "best_of.py").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("keys", [{"method": "best_of.py"}, {"task": "coins.py"}], ids=str)
+@pytest.mark.parametrize("keys", [{"method": "best_of.py"}, {"method": "debate.py"}, {"task": "coins.py"}], ids=str)
 def test_examples_train(keys: dict[str, str], tmp_path: Path) -> None:
     found = {kind: str(ROOT / "examples" / name) for kind, name in keys.items()}
     result = comas.train(**found, steps=2, questions=16, test_questions=64, eval_every=0, threads=1, out=str(tmp_path / "run"))

@@ -16,6 +16,7 @@ import comas
 from comas.agent import Member
 from comas.config import read, resolve
 from comas.engines.chat import _FORMATS, Chat
+from comas.exam import Exam, Observer, Plan
 from comas.hosts.local import LocalHost, load_models, make_local_host
 from comas.methods import comas as game
 from comas.play import Scene, play_all, settle_all
@@ -407,6 +408,12 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     assert {t["policy"] for t in said} == {"a/a0", "b/a1", "a/a2"}
     for turn in said:  # each by its own template
         assert turn["prompt_tokens"] == len(chats[turn["policy"][0]].encode(user(turn["prompt"])))
+
+    plan = Plan([str(tmp_path / "cut")], setups=("single", "vote:votes=3", "debate"), limit=3)
+    cells = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Observer()))["cells"]
+    assert [(c["team"], c["right"] + c["wrong"], c["failed"]) for c in cells] == [
+        ("3 agents, each alone", 9, 0), ("team of 3", 3, 0), ("team of 3", 3, 0),
+    ]
 
 
 def test_thinking_is_a_key_of_hosts(tmp_path: Path) -> None:

@@ -15,14 +15,16 @@ from typing import Any
 from comas import disk
 from comas.config import Config, HostConfig, seed_models
 from comas.hosts.local import resolve_base
-from comas.types import Method, Task
+from comas.types import Method, Task, UserMistake
 
 EXTRAS = {"datasets": "hub", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
 BYTES_PER_TURN = 800
 """On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take 650."""
 QUESTION = 512
-"""Tokens of a question and the words around it, for the estimate of memory: nobody knows before they are asked."""
+"""Tokens of a question and the words around it, for the estimate of memory, where the questions are not on this disk."""
+TEMPLATE = 64
+"""Tokens that a chat template may add."""
 LIBRARIES = 400_000_000
 """Resident bytes of Python with torch and transformers."""
 CORE = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pydantic", "rich", "typer")
@@ -54,6 +56,21 @@ def _reply(config: Config, method: Method, task: Task) -> int:
     return max([config.max_tokens] if set(method.paid) - set(room) else [room[r] for r in method.paid])
 
 
+def _question(config: Config, task: Task, folder: str) -> int:
+    """Tokens of the longest of a few questions with the words around it."""
+    if not (config.data or os.environ.get("COMAS_DATA") or task.base):
+        return QUESTION
+    from transformers import AutoTokenizer
+
+    try:
+        asked = task.load("train", path=config.data, limit=256, seed=config.seed, **config.task_options)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    except (UserMistake, OSError, ValueError):
+        return QUESTION
+    around = max(task.wording.values(), key=len, default="")
+    return TEMPLATE + max((len(tokenizer(f"{around} {q.prompt}").input_ids) for q in asked), default=QUESTION)
+
+
 def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
     """Per host, the bytes of what training keeps and the most that is alive at once; from config.json files alone."""
     from comas.learners.memory import facts_of
@@ -73,7 +90,8 @@ def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
             continue
         try:
             room = host.context or facts_of(folders[0]).positions
-            load = Load(host, min(room, QUESTION + (shown + 1) * reply), min(asked, host.max_rows), any((config.kl or {}).values()))
+            longest = min(room, _question(config, task, folders[0]) + (shown + 1) * reply)
+            load = Load(host, longest, min(asked, host.max_rows), any((config.kl or {}).values()))
             found = host_memory(folders, load, [not a.frozen for a in agents.values()], config.threads)
         except Exception as error:  # noqa: BLE001 - whatever a family does that needs real numbers
             needs[f"host {name}: bytes at the peak"] = f"unknown: {type(error).__name__} in {folders[0]}"

@@ -115,6 +115,7 @@ def cell_record(cell: Cell) -> dict[str, Any]:
         **_accuracies(found), "bounds": bounds, "complete": total / max(1, cell.planned * len(cell.runs)),
         "tokens": sum(t["tokens"] for t in turns), "prompt_tokens": sum(t["prompt_tokens"] for t in turns),
         "seconds": round(cell.seconds, 3), "peak_bytes": cell.peak_bytes, "cost": cost(turns),
+        "failures": [{k: r[k] for k in ("question", "agent", "answer", "error")} for r in records if r["verdict"] == "failed"],
     }
 
 

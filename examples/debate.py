@@ -1,0 +1,24 @@
+"""A setup that is trained: a debate pays what the majority ends with.  comas train method=./examples/debate.py
+
+The game is the setup that `comas eval --setups debate` plays; all that is added is who is paid for what. No labels: an answer of
+either round is paid 1 if it is what most agents end with, otherwise 0. Beware of habits that all share (see docs/method.md).
+"""
+
+from comas.credit import reinforce_pp
+from comas.losses import clipped
+from comas.majority import agrees, majority, read
+from comas.setups.debate import play
+from comas.types import Method
+
+
+def settle(episodes, task):
+    for episode in episodes:
+        read(episode.question, episode.turns, task)
+        last = max(t.round for t in episode.turns)
+        best = majority([t.info["answer"] for t in episode.turns if t.round == last], task)
+        for turn in episode.turns:
+            turn.reward = float(best is not None and agrees(turn, best, task))
+
+
+KL = {"solution": 0.1, "revision": 0.1}
+method = Method(play, settle, reinforce_pp, clipped, KL, paid=tuple(KL))
