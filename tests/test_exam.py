@@ -276,3 +276,4 @@ def test_the_commands(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ]:
         assert run(arguments, monkeypatch) == 2, arguments
         assert mistake in capsys.readouterr().err, arguments
+    assert len(list(Path("evals").iterdir())) == 3  # none of mistakes, but for the one that was found after asking

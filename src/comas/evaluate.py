@@ -56,8 +56,8 @@ def _judge(episode: Episode, agent: str, task: Task) -> Answer:
 
 
 def can_judge(task: Task, questions: Sequence[Question]) -> bool:
-    """Whether the task's verifier has something to hold against an answer, for one of the questions at least."""
-    return any(task.verify(q, "") != "failed" for q in questions)
+    """Whether one of the questions at least has a reference, or a task whose verifier does without."""
+    return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
 
 
 def _unsettled(*args: object) -> Any:

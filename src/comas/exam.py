@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -135,6 +136,8 @@ class Exam:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
         self._lock = filelock.FileLock(folder / ".lock")
+        self.games = 0
+        """That are planned, as far as that is known."""
         self.overlaps: list[tuple[str, str, str, Overlap | None]] = []
         """(system, run, task, what was trained on; None where that is not known)."""
 
@@ -173,8 +176,16 @@ class Exam:
             found = self._report(cells, extra)
             disk.replace(self.folder / "report.json", json.dumps(found, ensure_ascii=False, indent=1))
             return found
+        except UserMistake:
+            self._forget()
+            raise
         finally:
             self._lock.release()
+
+    def _forget(self) -> None:
+        """A mistake before anything was asked leaves no folder behind."""
+        if not any((self.folder / "answers").iterdir()) and {p.name for p in self.folder.iterdir()} <= {PLAN, "answers", ".lock"}:
+            shutil.rmtree(self.folder)
 
     async def _cells(
         self, setups: Sequence[str], observer: Observer, only: Sequence[tuple[str, str, str]] | None = None
@@ -183,15 +194,15 @@ class Exam:
         cells: dict[tuple[str, str, str], list[tuple[Log, int, str]]] = {}
         runs = [(s, run) for s in self.plan.systems for run in s.split(",") if only is None or any(s == name for name, *_ in only)]
         done = sum(len(Log(p).found) for p in (self.folder / "answers").glob("*.jsonl"))
-        games = 0
+        games, known = 0, self.games
         for at, (system, run) in enumerate(runs):
             team = system_team(run, self.plan.pairs)
             try:
                 wanted = lambda key: only is None or key in only  # noqa: E731
                 asked = [(t, qs, s) for t, qs in self._questions(team) for s in setups if wanted((system, t.name, s))]
                 games += sum(len(_players(team, way(s, team))) * len(qs) for _, qs, s in asked)
-                if only is None:
-                    observer.begin(self.folder, games * len(runs) // (at + 1), done)  # exact once all teams are known
+                self.games = known + games * len(runs) // (at + 1)  # exact once all teams are known
+                observer.begin(self.folder, self.games, done)
                 if only is None:
                     self.overlaps += [(system, run, *found) for found in _overlaps(run, team, asked)]
                 for task, questions, setup in asked:

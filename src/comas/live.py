@@ -23,6 +23,7 @@ from rich.text import Text
 
 from comas.estimate import estimate
 from comas.exam import Observer
+from comas.report import label
 from comas.stats import Interval
 from comas.store import Run
 from comas.team import Team
@@ -232,7 +233,7 @@ class ExamLines(Observer):
         self.games = games
 
     def cell(self, system: str, task: str, setup: str) -> None:
-        self.what = clean(f"{', '.join(Path(s).name for s in system.split(','))} {task} {setup}")
+        self.what = clean(f"{label(system)} {task} {setup}")
 
     def game(self, record: Mapping[str, Any]) -> None:
         self.done, self.fresh = self.done + 1, self.fresh + 1

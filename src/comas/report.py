@@ -50,12 +50,6 @@ class Cell:
     peak_bytes: int = 0
 
     @property
-    def label(self) -> str:
-        """The system's name; of several runs the first and the last."""
-        names = [Path(part).name or part for part in self.system.split(",")]
-        return names[0] if len(names) == 1 else f"{len(names)} runs ({names[0]} to {names[-1]})"
-
-    @property
     def records(self) -> list[Record]:
         return [r for run in self.runs for r in run]
 
@@ -76,6 +70,12 @@ class Cell:
     def tokens_per_question(self) -> float:
         """Generated tokens per question and answer: what one more answer of this kind costs."""
         return _mean([sum(t["tokens"] for t in r["turns"]) for r in self.records]) if self.records else 0.0
+
+
+def label(system: str) -> str:
+    """A system's name; of several runs the first and the last."""
+    names = [Path(part).name or part for part in system.split(",")]
+    return names[0] if len(names) == 1 else f"{len(names)} runs ({names[0]} to {names[-1]})"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -109,7 +109,7 @@ def cell_record(cell: Cell) -> dict[str, Any]:
     total, turns = len(records), [t for r in records for t in r["turns"]]
     bounds = [count["right"] / total, (count["right"] + count["failed"]) / total] if total else [None, None]
     return {
-        "system": cell.system, "label": cell.label, "task": cell.task, "setup": cell.setup, "team": cell.team,
+        "system": cell.system, "label": label(cell.system), "task": cell.task, "setup": cell.setup, "team": cell.team,
         "runs": len(cell.runs), "n": len({r["question"] for r in records}), **count,
         "machine_failed": sum(r["error"] is not None for r in records),
         **_accuracies(found), "bounds": bounds, "complete": total / max(1, cell.planned * len(cell.runs)),
@@ -151,7 +151,7 @@ class Difference:
     def record(self) -> dict[str, Any]:
         """As JSON."""
         i, sides = self.interval, (self.first, self.second)
-        first, second = ({"system": c.system, "label": c.label, "setup": c.setup} for c in sides)
+        first, second = ({"system": c.system, "label": label(c.system), "setup": c.setup} for c in sides)
         return {
             "task": self.first.task, "setup": self.second.setup, "first": first, "second": second, "n": i.n, "difference": i.mean,
             "low": _finite(i.low), "high": _finite(i.high), "p": self.p, "p_corrected": self.corrected, "test": self.test,
@@ -214,7 +214,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
             bases = sorted(set(cell.bases))
             kinds = "one base model" if len(bases) == 1 else f"{len(bases)} base models"
             said.append(
-                f"{cell.label} of {kinds} ({', '.join(bases)}); intervals are over runs and questions"
+                f"{label(cell.system)} of {kinds} ({', '.join(bases)}); intervals are over runs and questions"
                 + (", and say nothing of other base models" if len(bases) == 1 else "")
             )
     for cell in cells:
@@ -222,5 +222,6 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         if failed:
             machine = [r["error"] for r in failed if r["error"]]
             why = f"; {len(machine)} by a machine, the first: {machine[0]}" if machine else "; the checker could not decide them"
-            said.append(f"{cell.label}, {cell.task}, {cell.setup}: {len(failed)} of {len(cell.records)} answers failed{why}")
+            what = f"{label(cell.system)}, {cell.task}, {cell.setup}"
+            said.append(f"{what}: {len(failed)} of {len(cell.records)} answers failed{why}")
     return said
