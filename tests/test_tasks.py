@@ -109,14 +109,19 @@ def test_scibench_asks_for_the_unit(tmp_path: Path) -> None:
 def test_the_mix_has_each_kind_checked_its_own_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"prompt": f"m{i}", "answer": "\\frac{1}{2}", "task": "math"} for i in range(40)]
     rows += [{"prompt": f"s{i}", "answer": "2.0", "task": "science"} for i in range(40)]
-    rows += [{"prompt": f"c{i}", "answer": "def f(): pass", "task": "coding"} for i in range(9)]
+    tests = "def test_it():\n    assert double(2) == 4\n"
+    rows += [{"prompt": f"c{i}", "answer": tests, "task": "coding"} for i in range(40)]
     file = write(tmp_path / "comas_mix.jsonl", rows)
     task = load_plugin("task", "mix")
     check_task(task, path=str(file))
     parts = {split: task.load(split, path=str(tmp_path)) for split in ("train", "validation", "test")}
-    assert sum(map(len, parts.values())) == 80
+    assert sum(map(len, parts.values())) == 120
     assert len(parts["train"]) > len(parts["test"]) > 4
-    math, science = (next(q for q in parts["train"] if q.kind == kind) for kind in ("math", "science"))
+    math, science, coding = (next(q for q in parts["train"] if q.kind == kind) for kind in ("math", "science", "coding"))
+    programs = [f"So:\n```python\ndef double(x):\n    return {x}\n```" for x in ("2 * x", "x")]
+    assert [task.verify(coding, program) for program in programs] == ["right", "wrong"]
+    assert "```python" in coding.prompt
+    assert "boxed" in math.prompt
     assert [task.verify(math, rf"\boxed{{{x}}}") for x in ("0.5", "0.51")] == ["right", "wrong"]
     assert [task.verify(science, rf"\boxed{{{x}}}") for x in ("2.05", "2.2")] == ["right", "wrong"]
     with pytest.raises(UserMistake, match="`task` is 'poetry': one of math, science, coding"):
@@ -199,7 +204,7 @@ def test_math500_references_against_rewritings_and_against_each_other() -> None:
 @pytest.mark.parametrize("name", ["scibench", "mmlu", "mix"])
 def test_real_references_are_right_and_those_of_others_wrong(name: str) -> None:
     task = load_plugin("task", name)
-    questions = task.load("test", path=DATA)
+    questions = [q for q in task.load("test", path=DATA) if q.kind != "coding"]
     assert len(questions) >= 60
     assert verdicts(task.verify, [(q, boxed(q)) for q in questions]) == ["right"] * len(questions)
     rng = random.Random(0)
@@ -219,3 +224,67 @@ def _close(one: Question, other: Question) -> bool:
         return False
     a, b = quantity(one.answer), quantity(other.answer)
     return any(abs(b - g) <= 0.05 * abs(g) for g in (a, a * 10.0 ** one.meta.get("power", 0)))
+
+
+def block(program: str) -> str:
+    return f"Like this:\n```python\n{program}\n```\n"
+
+
+@needs_data
+def test_every_reference_of_humaneval_passes_and_every_empty_body_fails() -> None:
+    task = load_plugin("task", "humaneval")
+    questions = {q.prompt: q for q in task.load("test", path=DATA)}
+    rows = [json.loads(line) for line in (Path(DATA) / "humaneval_test.jsonl").read_text().splitlines()]
+    assert len(questions) == len(rows) == 164
+    asked = [(questions[f"Complete this function:\n{r['prompt'].strip()}"], r) for r in rows]
+    assert verdicts(task.verify, [(q, block(r["prompt"] + r["canonical_solution"])) for q, r in asked]) == ["right"] * 164
+    assert verdicts(task.verify, [(q, block(r["prompt"] + "    pass")) for q, r in asked]) == ["wrong"] * 164
+
+
+@needs_data
+def test_the_tests_of_mbpp_and_of_the_mix_run() -> None:
+    for name, stuck in (("mbpp", 2), ("mix", 0)):
+        task = load_plugin("task", name)
+        questions = [q for q in task.load("test", path=DATA, limit=100) if q.kind == "coding"]
+        found = verdicts(task.verify, [(q, block("pass")) for q in questions])
+        assert len(found) > 15
+        assert found.count("failed") <= stuck  # tests of objects
+        assert found.count("wrong") == len(found) - found.count("failed")
+
+
+CODING = {
+    "humaneval": {"prompt": "import math\n\ndef root(x):\n    \"\"\" The root. \"\"\"\n", "entry_point": "root", "task_id": "0",
+                  "test": "def check(candidate):\n    assert candidate(4) == 2\n    assert root(9) == 3\n"},
+    "mbpp": {"text": "Write a function for the root.", "test_list": ["assert root(4) == 2", "assert root(9) == 3"],
+             "test_setup_code": ""},
+    "kodcode": {"question": "Write root(x).", "test": "from solution import root\n\ndef test_it():\n    assert root(4) == 2\n"},
+}
+
+
+@pytest.mark.parametrize("name", CODING)
+def test_coding_tasks(name: str, tmp_path: Path) -> None:
+    rows = [CODING[name]] if name != "kodcode" else [{**CODING[name], "question": f"{i}"} for i in range(40)]
+    file = write(tmp_path / "rows.jsonl", rows)
+    task = load_plugin("task", name)
+    check_task(task, ["test"], path=str(file))
+    question = task.load("test", path=str(file))[0]
+    said = {"right": "import math\ndef root(x):\n    return math.isqrt(x)", "wrong": "def root(x):\n    return x"}
+    assert [task.verify(question, block(program)) for program in said.values()] == list(said)
+    assert task.verify(question, said["right"]) == "wrong"  # no block
+    assert task.verify(question, block(said["wrong"]) + block(said["right"])) == "right"  # the last one counts
+    assert task.verify(question, block("def root(")) == "wrong"
+
+
+def test_a_completion_gets_what_stands_before_its_function(tmp_path: Path) -> None:
+    task = load_plugin("task", "humaneval")
+    (question,) = task.load("test", path=str(write(tmp_path / "rows.jsonl", [CODING["humaneval"]])))
+    assert task.verify(question, block("def root(x):\n    return math.isqrt(x)")) == "right"
+
+
+def test_the_same_program() -> None:
+    from comas.answers import code
+
+    assert code.same("def f(x):\n    return x + 1  # more", "def f(x): return x+1")
+    assert not code.same("def f(x): return x + 1", "def f(x): return x + 2")
+    assert code.extract(Question("q", "?"), block('import re\nx = "\\d"')) is not None  # bad style, and no warning
+    assert code.called("import os\nassert f(1) == g(os.sep)\nfor i in range(3):\n    assert f(i) == abs(i)") == ["f", "g"]

@@ -1,22 +1,35 @@
-r"""The training mix of CoMAS (arXiv 2510.08529): mathematics (MATH) and science (WebInstruct-verified) in one batch.
+r"""The training mix of CoMAS (arXiv 2510.08529): mathematics (MATH), coding (KodCode) and science (WebInstruct-verified) in one
+batch.
 
 The mix is not on the hub under a name of its own: `data` names a JSON Lines file, or a folder with `comas_mix.jsonl`, with the
 columns `prompt`, `answer`, `task` (math, science, coding). Train, validation and test are cut from it by a hash of each
-question. Mathematics is checked by math-verify, science as a number within 5 %. Leaves out: the coding part.
+question. Mathematics is checked by math-verify, science as a number within 5 %, programs in the sandbox. Leaves out: nothing of
+the mix.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from comas.answers import boxed, maths, numbers
+from comas.answers import boxed, code, maths, numbers
 from comas.answers.pool import verdicts
 from comas.rows import Row, Source, cut, identity
 from comas.types import Question, Task, UserMistake, Verdict
 
 SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
-KINDS = {"math": maths, "science": numbers}
-LEFT_OUT = ("coding",)
+KINDS = {"math": maths, "science": numbers, "coding": code}
+FORM = {
+    "math": "Put the final answer alone in \\boxed{}.", "science": "Put the final answer, a number, alone in \\boxed{}.",
+    "coding": "Give the whole program in one block that begins with ```python and ends with ```.",
+}
+"""How each kind is to be answered; stands in the question, since the wording is one for all."""
+WORDING = {
+    **boxed.WORDING,
+    "solution": "Solve this problem:\n{question}\n\n{history}\nReason step by step in your own words, check each step, and answer "
+    "in the form that the problem asks for.",
+    "revision": "Solve this problem:\n{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is right in the other "
+    "answers, and do not take them on trust. Answer in the form that the problem asks for.",
+}
 SOURCE = Source(
     "mix", None, None, {name: name for name, _ in SHARES}, ("prompt", "task"), ("answer",),
     files={name: "comas_mix.jsonl" for name, _ in SHARES},
@@ -25,14 +38,15 @@ SOURCE = Source(
 
 def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
     """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a folder with it."""
-    mine = cut("mix", split, SHARES)
-    return SOURCE.questions(_question, split, path, limit, seed, lambda q: q.kind not in LEFT_OUT and mine(q))
+    return SOURCE.questions(_question, split, path, limit, seed, cut("mix", split, SHARES))
 
 
 def _question(row: Row, where: str) -> Question:
-    if row["task"] not in (*KINDS, *LEFT_OUT):
-        raise UserMistake(f"{where}: `task` is {row['task']!r}: one of {', '.join((*KINDS, *LEFT_OUT))}")
-    prompt = row["prompt"].strip()
+    if row["task"] not in KINDS:
+        raise UserMistake(f"{where}: `task` is {row['task']!r}: one of {', '.join(KINDS)}")
+    prompt = f"{row['prompt'].strip()}\n\n{FORM[row['task']]}"
+    if row["task"] == "coding":
+        return code.question("mix", prompt, str(row["answer"]))
     return Question(identity("mix", prompt), prompt, row["task"], str(row["answer"]).strip())
 
 
@@ -47,11 +61,11 @@ def extract(question: Question, text: str) -> str | None:
 
 
 def same(a: str, b: str) -> bool:
-    """Whether two answers are the same as mathematics; what is a number to both is compared as one, exactly."""
-    return maths.same(a, b)
+    """Whether two answers are the same mathematics (numbers are compared exactly), or the same program."""
+    return a == b or (code.same(a, b) if "\n" in a or "\n" in b else maths.same(a, b))
 
 
 verify_many = partial(verdicts, verify)
 task = Task(
-    "mix", load, verify, extract, same=same, wording=boxed.WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
+    "mix", load, verify, extract, same=same, wording=WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
 )

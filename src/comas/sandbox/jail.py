@@ -1,0 +1,193 @@
+"""Processes behind walls: no network, no files but a read-only system and an empty folder, no secrets, hard limits.
+
+Linux: as root, namespaces and a uid of its own per process; otherwise bubblewrap where it is installed, else user namespaces.
+Memory and the number of processes are also watched from outside, for all processes of a sandbox together. Leaves out: other
+systems (an error says so), system-call filters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from comas.types import UserMistake
+
+FIRST_UID = 1_879_048_192
+"""Uids from here on belong to nobody."""
+_uids = itertools.count(os.getpid() % 20_000 * 10_000)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one sandbox."""
+
+    seconds: float = 10.0
+    """Wall time of a whole case."""
+    cpu: int = 10
+    """Seconds of one process."""
+    memory: int = 512 << 20
+    """Bytes, of one process and of all together."""
+    processes: int = 16
+    disk: int = 16 << 20
+    """Bytes of all files together."""
+
+
+class Broken(RuntimeError):
+    """The sandbox itself could not be built."""
+
+
+def system_folders() -> list[str]:
+    """What a Python needs to run: the libraries of the system, and its own."""
+    folders = ["/usr", *[p for p in ("/bin", "/lib", "/lib64", "/lib32") if os.path.lexists(p)]]
+    mine = {str(Path(p).resolve()) for p in (sys.base_prefix, sys.base_exec_prefix, Path(_python()).parent)}
+    outside = {p for p in mine if not p.startswith("/usr/")}
+    return folders + sorted(p for p in outside if not any(p.startswith(q + "/") for q in outside))
+
+
+def _python() -> str:
+    """The interpreter behind a virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+@lru_cache
+def _source() -> str:
+    return (resources.files("comas.sandbox") / "inside.py").read_text(encoding="utf-8")
+
+
+class Jail:
+    """One process behind walls, and a line of talk with it."""
+
+    def __init__(self, side: str, limits: Limits, kind: str) -> None:
+        self.limits, self.uid = limits, None
+        if kind == "unshare" and os.geteuid() == 0:
+            self.uid = FIRST_UID + next(_uids) % 200_000_000
+        told = {
+            "side": side, "enter": kind == "unshare", "uid": self.uid, "cpu": limits.cpu, "memory": limits.memory,
+            "disk": limits.disk, "processes": limits.processes, "system": system_folders(), "stage": _stage(), "owner": os.getpid(),
+        }
+        python = [_python(), "-I", "-S", "-B", "-X", "utf8", "-c", _source(), json.dumps(told)]
+        self.process = subprocess.Popen(
+            [*_walls(kind, limits), *python], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={},
+            cwd="/", start_new_session=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+
+    def used(self) -> tuple[int, int]:
+        """Processes, and bytes that they hold in memory together."""
+        pids = _descendants(self.process.pid)
+        return len(pids), sum(map(_resident, pids))
+
+    def end(self) -> None:
+        """Kill everything in it."""
+        for pid in reversed(_descendants(self.process.pid)):  # the first of the namespace takes all others along
+            try:
+                os.kill(pid, 9)
+            except (ProcessLookupError, PermissionError):
+                continue
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.stdin, self.stdout):
+            try:
+                pipe.close()
+            except OSError:
+                continue  # what was not read by a dead process
+
+
+def _stage() -> str:
+    """A folder to build the new root on: one that hides nothing which is needed."""
+    for path in ("/mnt", "/srv", "/media", "/tmp"):
+        if os.path.isdir(path) and not os.path.islink(path) and not any(f.startswith(path + "/") for f in system_folders()):
+            return path
+    raise Broken("no folder for the sandbox's root: /mnt, /srv, /media, /tmp are missing or in use")
+
+
+def _walls(kind: str, limits: Limits) -> list[str]:
+    """The command that builds them, for what does not build its own."""
+    if kind != "bwrap":
+        return []
+    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    for path in system_folders():
+        command += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+    command += ["--dev", "/dev", "--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work", "--remount-ro", "/"]
+    return [*command, "--"]
+
+
+def _descendants(pid: int) -> list[int]:
+    """A process and all below it, parents first."""
+    found, at = [pid], 0
+    while at < len(found):
+        try:
+            for task in os.listdir(f"/proc/{found[at]}/task"):
+                children = Path(f"/proc/{found[at]}/task/{task}/children").read_text(encoding="ascii")
+                found += map(int, children.split())
+        except OSError:
+            pass  # it ended meanwhile
+        at += 1
+    return found
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+@lru_cache
+def isolation() -> str:
+    """What builds the walls here: `unshare` or `bwrap`. Raises UserMistake where nothing does."""
+    if sys.platform != "linux":
+        raise UserMistake("programs that models write run in a sandbox, which needs Linux; sandbox='none' runs them without one")
+    wanted = ["unshare", "bwrap"] if os.geteuid() == 0 else ["bwrap", "unshare"]
+    said = []
+    for kind in [k for k in wanted if k == "unshare" or shutil.which("bwrap")]:
+        try:
+            probe(kind)
+        except Broken as error:
+            said.append(f"{kind}: {error}")
+        else:
+            return kind
+    raise UserMistake(
+        f"no sandbox can be built here ({'; '.join(said)}): install bubblewrap (apt install bubblewrap), or allow user namespaces "
+        "(sysctl kernel.unprivileged_userns_clone=1); sandbox='none' runs programs that models write without one"
+    )
+
+
+def probe(kind: str) -> None:
+    """Go in once. Raises Broken."""
+    jail = Jail("program", Limits(), kind)
+    try:
+        greet(jail, time.monotonic() + 30)
+    finally:
+        jail.end()
+
+
+def greet(jail: Jail, deadline: float) -> None:
+    """Wait until a sandbox is ready. Raises Broken."""
+    said = b""
+    while not said.endswith(b"\n") and time.monotonic() < deadline and (jail.process.poll() is None or said == b""):
+        said += jail.stdout.read() or b""
+        if jail.process.poll() is not None and not said.endswith(b"\n"):
+            said += jail.stdout.read() or b""
+            break
+        if not said.endswith(b"\n"):
+            time.sleep(0.001)
+    try:
+        told: Any = json.loads(said)
+    except ValueError:
+        raise Broken(f"it ended with code {jail.process.poll()} before it was ready") from None
+    if "broken" in told:
+        raise Broken(told["broken"])

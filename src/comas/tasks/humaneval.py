@@ -1,0 +1,35 @@
+"""HumanEval (arXiv 2107.03374): functions to be written from their signature and docstring.
+
+Hub: `openai/openai_humaneval`, split test, columns `prompt`, `test`, `entry_point`; file `humaneval_test.jsonl`. A program gets
+what stands before the function in its prompt (imports, helpers), and is called from another process. For evaluation only.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from comas.answers import boxed, code
+from comas.answers.code import verify
+from comas.answers.pool import verdicts
+from comas.rows import Row, Source, identity
+from comas.types import Question, Task
+
+SOURCE = Source("humaneval", "openai/openai_humaneval", None, {"test": "test"}, ("prompt", "test", "entry_point"))
+verify_many = partial(verdicts, verify)
+
+
+def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
+    """The 164 functions in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the file."""
+    return SOURCE.questions(_question, split, path, limit, seed)
+
+
+def _question(row: Row, where: str) -> Question:
+    prompt, name = row["prompt"], row["entry_point"]
+    before = prompt[: max(0, prompt.rfind(f"def {name}"))]
+    meta = {"tests": row["test"], "names": [name], "check": name, "setup": prompt + "\n    pass\n", "before": before + "\n"}
+    return Question(identity("humaneval", prompt), f"Complete this function:\n{prompt.strip()}", "coding", "tests", meta)
+
+
+task = Task(
+    "humaneval", load, verify, code.extract, same=code.same, wording={**boxed.WORDING, **code.WORDING}, max_tokens=boxed.ROOM
+)

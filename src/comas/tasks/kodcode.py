@@ -1,0 +1,34 @@
+"""KodCode (arXiv 2503.02951): programming tasks with unit tests, made by models and checked by running them; for training.
+
+Hub: `KodCode/KodCode-V1`, split train, columns `question` and `test`; file `kodcode_train.jsonl`. Train, validation and test are
+cut from it by a hash of each question. Leaves out: questions whose tests need more than functions and literal values.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from comas.answers import boxed, code
+from comas.answers.code import verify
+from comas.answers.pool import verdicts
+from comas.rows import Row, Source, cut
+from comas.types import Question, Task
+
+SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
+SOURCE = Source("kodcode", "KodCode/KodCode-V1", None, {name: "train" for name, _ in SHARES}, ("question", "test"))
+verify_many = partial(verdicts, verify)
+
+
+def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
+    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a folder with it."""
+    return SOURCE.questions(_question, split, path, limit, seed, cut("kodcode", split, SHARES))
+
+
+def _question(row: Row, where: str) -> Question:
+    return code.question("kodcode", row["question"].strip(), row["test"])
+
+
+task = Task(
+    "kodcode", load, verify, code.extract, same=code.same, wording={**boxed.WORDING, **code.WORDING}, max_tokens=boxed.ROOM,
+    recipe=boxed.RECIPE,
+)

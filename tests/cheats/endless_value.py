@@ -1,0 +1,4 @@
+def f(x):
+    a = []
+    a.append(a)
+    return a

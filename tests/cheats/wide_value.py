@@ -1,0 +1,2 @@
+def f(x):
+    return list(range(3_000_000))
