@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import comas.sandbox as sandbox
-from comas.sandbox import Found, check
+from comas import sandbox
+from comas.sandbox import Found, check, jail
 from comas.sandbox.inside import NotLiteral, decode, encode
 from comas.sandbox.jail import Broken, Limits, isolation, probe, system_folders
 from comas.types import UserMistake
@@ -301,9 +301,25 @@ def test_without_any_isolation_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> 
         raise Broken("operation not permitted")
 
     monkeypatch.setattr("comas.sandbox.jail.probe", broken)
-    isolation.cache_clear()
+    jail._working.cache_clear()
     try:
         with pytest.raises(UserMistake, match=r"operation not permitted.*apt install bubblewrap.*sandbox='none'"):
             isolation()
+        jail.choose("none")
+        assert isolation() == "none"
+        assert check("def f():\n    return 1", "assert f() == 1", names=["f"]).verdict == "right"
+        assert check("import os\nos._exit(0)", "assert f() == 1", names=["f"]).verdict == "wrong"
     finally:
-        isolation.cache_clear()
+        jail.choose("auto")
+        jail._working.cache_clear()
+
+
+def test_the_doctor_proves_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = sandbox.prove()
+    assert found.pop("isolation") == kind
+    assert len(found) == 3
+    assert set(found.values()) == {"held"}
+    monkeypatch.setattr(sandbox, "isolation", lambda: "none")  # the control: without walls the attacks get through
+    open_ = sandbox.prove()
+    assert "NOT HELD" in open_["reading /etc/passwd"]
+    assert "NOT HELD" in open_["a connection to this machine"]

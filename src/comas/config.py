@@ -109,6 +109,8 @@ class Config(_Table):
     """0 leaves the measurements before and after out."""
     eval_temperature: float = Field(0.7, ge=0)
     eval_top_p: float = Field(1.0, gt=0, le=1)
+    sandbox: Literal["auto", "none"] = "auto"
+    """Of programs that models write; none runs them without walls."""
     threads: int | None = Field(None, ge=1)
     """Of torch; None is one per CPU that this process may use."""
     options: dict[str, Any] = {}

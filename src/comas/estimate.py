@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from comas import disk
+from comas import disk, sandbox
 from comas.config import Config, HostConfig, seed_models
 from comas.hosts.local import resolve_base
 from comas.types import Method, Task, UserMistake
@@ -214,7 +214,7 @@ def _processor() -> str:
 
 
 def examine() -> dict[str, Any]:
-    """Versions, extras, processors, shipped seed models."""
+    """Versions, extras, processors, shipped seed models, and whether the sandbox holds."""
     import torch
 
     from comas import __version__
@@ -229,6 +229,7 @@ def examine() -> dict[str, Any]:
     found["gpus"] = ", ".join(gpus) if gpus else "none: everything runs on the CPU"
     found["seed models"] = ", ".join(seed_models())
     found["device = auto"] = "cuda" if gpus else "cpu"
+    found["sandbox, of programs that models write"] = sandbox.prove()
     return found
 
 

@@ -61,8 +61,10 @@ class Team:
 def build_team(config: Config, method: Method, task: Task, *, learn: bool = True, weights: Path | None = None) -> Team:
     """The team that a resolved config describes; with `weights`, policies come from that checkpoint instead of bases."""
     from comas.engines.torch import use_threads
+    from comas.sandbox import jail
 
     use_threads(config.threads)
+    jail.choose(config.sandbox)
     hosts: dict[str, Host] = {}
     for name, host in config.hosts.items():
         bases = {}

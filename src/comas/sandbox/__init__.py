@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import select
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from comas.sandbox.jail import Broken, Jail, Limits, greet, isolation
-from comas.types import Verdict
+from comas.types import UserMistake, Verdict
 
 LONGEST = 16 << 20
 """Bytes of one line between the two."""
@@ -109,3 +110,26 @@ def _over(jail: Jail) -> str | None:
     if processes > jail.limits.processes + 2:  # the one that waits outside, and the first inside
         return f"it has more than {jail.limits.processes} processes"
     return None
+
+
+ATTACKS = {
+    "reading /etc/passwd": "open('/etc/passwd').read()",
+    "a connection to this machine": "import socket\n        socket.create_connection(('127.0.0.1', {port}), timeout=1)",
+    "4 GB of memory": "bytearray(4 << 30)",
+}
+"""What `comas doctor` tries, each bounded in itself."""
+
+
+def prove() -> dict[str, str]:
+    """The isolation that is in force here, and how three attacks on it ended."""
+    try:
+        found = {"isolation": isolation()}
+    except UserMistake as error:
+        return {"isolation": f"none: {error}"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for name, attack in ATTACKS.items():
+            body = attack.format(port=server.getsockname()[1])
+            program = f"def f():\n    try:\n        {body}\n    except (OSError, MemoryError):\n        return 'held'\n"
+            told = check(program, "assert f() == 'held'", names=["f"])
+            found[name] = "held" if told.verdict == "right" else f"NOT HELD ({told.why or told.verdict})"
+    return found

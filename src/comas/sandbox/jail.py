@@ -91,14 +91,18 @@ class Jail:
         return len(pids), sum(map(_resident, pids))
 
     def end(self) -> None:
-        """Kill everything in it."""
-        for pid in reversed(_descendants(self.process.pid)):  # the first of the namespace takes all others along
+        """Kill everything in it, and wait until it is gone."""
+        known = _descendants(self.process.pid)
+        for pid in reversed(known):  # the first of the namespace takes all others along, and is not gone before they are
             try:
                 os.kill(pid, 9)
             except (ProcessLookupError, PermissionError):
                 continue
         self.process.kill()
         self.process.wait()
+        deadline = time.monotonic() + 5
+        while any(os.path.exists(f"/proc/{pid}") for pid in known) and time.monotonic() < deadline:
+            time.sleep(0.001)
         for pipe in (self.stdin, self.stdout):
             try:
                 pipe.close()
@@ -146,9 +150,22 @@ def _resident(pid: int) -> int:
         return 0
 
 
-@lru_cache
+def choose(kind: str) -> None:
+    """`auto`: the best isolation that works here; `none`: programs run in processes of their own, but without walls."""
+    global _chosen
+    _chosen = kind
+
+
 def isolation() -> str:
-    """What builds the walls here: `unshare` or `bwrap`. Raises UserMistake where nothing does."""
+    """What builds the walls: `unshare`, `bwrap`, or `none` where the user wants none. Raises UserMistake where nothing does."""
+    return "none" if _chosen == "none" else _working()
+
+
+_chosen = "auto"
+
+
+@lru_cache
+def _working() -> str:
     if sys.platform != "linux":
         raise UserMistake("programs that models write run in a sandbox, which needs Linux; sandbox='none' runs them without one")
     wanted = ["unshare", "bwrap"] if os.geteuid() == 0 else ["bwrap", "unshare"]
