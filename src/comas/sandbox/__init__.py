@@ -105,11 +105,9 @@ def _pass_on(line: bytes, to: Jail) -> None:
 
 def _over(jail: Jail) -> str | None:
     processes, resident = jail.used()
-    if resident > jail.limits.memory:
-        return f"it holds more than {jail.limits.memory >> 20} MB in memory"
     if processes > jail.limits.processes + 2:  # the one that waits outside, and the first inside
         return f"it has more than {jail.limits.processes} processes"
-    return None
+    return f"it holds more than {jail.limits.memory >> 20} MB in memory" if resident > jail.limits.memory else None
 
 
 ATTACKS = {

@@ -101,7 +101,7 @@ class Jail:
         self.process.kill()
         self.process.wait()
         deadline = time.monotonic() + 5
-        while any(os.path.exists(f"/proc/{pid}") for pid in known) and time.monotonic() < deadline:
+        while any(map(_alive, known)) and time.monotonic() < deadline:
             time.sleep(0.001)
         for pipe in (self.stdin, self.stdout):
             try:
@@ -141,6 +141,14 @@ def _descendants(pid: int) -> list[int]:
             pass  # it ended meanwhile
         at += 1
     return found
+
+
+def _alive(pid: int) -> bool:
+    """Whether it can still do something: a zombie, which waits for its parent to take notice, cannot."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
 
 
 def _resident(pid: int) -> int:
