@@ -47,7 +47,7 @@ def test_quantities_in_every_usual_notation(text: str) -> None:
 
 @pytest.mark.parametrize("text", [
     "", "3 4", "3 m 20 cm", "three", "3.2 ± 0.1", "1e999", "H2O", "CO_2", "nan", "inf", "1 234", "x",
-    r"\infty", "9" * 999, "5" + "a" * 230 + "!",
+    r"\infty", "5 or 6", r"5\text{ to }1", "5 million", "9" * 999, "5" + "a" * 230 + "!",
 ])
 def test_no_quantity(text: str) -> None:
     assert numbers.quantity(text) is None
@@ -89,6 +89,8 @@ def test_no_text_breaks_the_reader_of_quantities(text: str) -> None:
     (r"\boxed{b}", None),
     (r"\boxed{Because}", None), (r"\boxed{BC}", None), (r"\boxed{12}", None), ("B", None), (r"\boxed{}", None),
     (r"\boxed{A'}", None),
+    (r"\boxed{B or C}", None), (r"\boxed{B: no, C}", None), (r"\boxed{A duty of care}", None), (r"\boxed{D-glucose}", None),
+    (r"\boxed{\text{Option B}}", "B"), (r"\boxed{\left(B\right)}", "B"), (r"\boxed{[B]}", "B"), (r"\boxed{\mathsf{B}}", "B"),
     (r"\boxed{A} \boxed{none}", None),
 ])
 def test_choices_are_letters_in_the_last_box(text: str, letter: str | None) -> None:

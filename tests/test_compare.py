@@ -15,7 +15,7 @@ from scipy import stats
 from comas import report
 from comas.metrics import cost
 from comas.report import Cell
-from comas.stats import holm, mcnemar, mean_interval, paired_bootstrap, two_level, two_level_difference, wilson
+from comas.stats import holm, mcnemar, mean_interval, paired_bootstrap, sign_flips, two_level, two_level_difference, wilson
 
 
 def test_mcnemar_against_the_binomial_by_hand() -> None:
@@ -34,15 +34,17 @@ def test_wilson_by_hand() -> None:
 
 def test_the_bootstrap_against_the_normal_limit() -> None:
     differences = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], 400, p=[0.2, 0.5, 0.3])
-    interval, p = paired_bootstrap(list(differences))
+    interval, p = paired_bootstrap(list(differences)), sign_flips(list(differences))
     error = differences.std() / np.sqrt(400)
     assert interval.mean == pytest.approx(differences.mean())
     limits = tuple(differences.mean() + error * np.array([-1.96, 1.96]))
     assert (interval.low, interval.high) == pytest.approx(limits, abs=0.2 * error)
     assert p == pytest.approx(2 * stats.norm.sf(abs(differences.mean()) / error), abs=0.02)
-    assert paired_bootstrap(list(differences)) == (interval, p)
-    assert paired_bootstrap([0.0] * 9)[1] == 1.0
-    assert paired_bootstrap([1.0] * 9)[1] == pytest.approx(2 / 10_000)
+    assert paired_bootstrap(list(differences)) == interval
+    assert sign_flips(list(differences)) == p
+    room = 1 - 0.025 ** (1 / 9)  # nine that agree say little of the tenth
+    assert paired_bootstrap([0.0] * 9)[:3] == pytest.approx((0, -room, room))
+    assert paired_bootstrap([1.0] * 9)[:3] == pytest.approx((1, 1 - room, 1))
     with pytest.raises(ValueError, match="takes two or more"):
         paired_bootstrap([1.0])
 
@@ -110,11 +112,53 @@ def test_what_the_two_levels_are_for_and_where_they_miss() -> None:
     assert 0.05 < alarms < 0.12
 
 
+def test_sign_flips_by_hand_and_against_mcnemar() -> None:
+    assert sign_flips([0.5, 0.25]) == 2 / 4
+    assert sign_flips([0.0, 0.0]) == 1.0
+    assert sign_flips([1.0] * 6 + [0.0] * 50) == mcnemar(6, 0) == 2 / 64
+    assert sign_flips([1.0] * 9 + [-1.0] * 2) == pytest.approx(mcnemar(9, 2))
+    assert sign_flips([1.0] * 30 + [-1.0] * 15) == pytest.approx(mcnemar(30, 15), abs=0.02)
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, 12, 30])
+def test_sign_flips_keep_their_level_with_few_questions(n: int) -> None:
+    rng, alarms, trials = np.random.default_rng(n), 0, 500
+    for trial in range(trials):
+        alarms += sign_flips(list(rng.choice([-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1], n)), trial, 666) < 0.05
+    assert alarms / trials < 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5
+
+
+def test_few_questions_on_which_all_agree_are_no_certainty() -> None:
+    three_runs = dataclasses.replace(cell(list("wwwww")), runs=[games("a", list("wwwww"))] * 3)
+    assert report.accuracy(three_runs) == wilson(0, 5)
+    one = dataclasses.replace(cell(list("r")), runs=[games("a", ["r"]), games("a", ["w"]), games("a", ["w"])])
+    assert report.accuracy(one) == (pytest.approx(1 / 3), 0.0, 1.0, 1)
+    better = report.difference(cell(["ww", "ww"], agents="ab"), cell(["rr", "rr"], "B", agents="ab"))
+    assert better is not None
+    assert better.p == 0.5
+    twice = report.difference(dataclasses.replace(three_runs, system="x,y,z"), dataclasses.replace(three_runs, system="u,v,w"))
+    assert twice is not None
+    assert twice.interval.low < -0.3
+
+
+def test_bounds_hold_the_accuracy() -> None:
+    runs = [games("a", list("fww")), games("a", list("rww"))]
+    said = report.cell_record(dataclasses.replace(cell(list("rww")), runs=runs))
+    assert (said["accuracy"], said["n"], said["judged"]) == (0.0, 3, 2)
+    assert said["bounds"] == pytest.approx([1 / 6, 2 / 6])  # over three questions: the one that failed counts
+
+
+def test_systems_of_one_name_are_told_apart() -> None:
+    assert report.label("x/final", ["x/final", "y/final", "seed"]) == "x/final"
+    assert report.label("x/final", ["x/final", "seed"]) == "final"
+    assert report.label("runs/a,runs/b", ["runs/a,runs/b", "seed"]) == "2 runs (a to b)"
+
+
 def test_false_alarms_and_coverage_of_the_bootstrap_by_simulation() -> None:
     rng, alarms, covered, trials = np.random.default_rng(1), 0, 0, 400
     for trial in range(trials):
         differences = rng.choice([-0.5, 0.0, 0.5], 80, p=[0.25, 0.5, 0.25])
-        interval, p = paired_bootstrap(list(differences), seed=trial, draws=599)
+        interval, p = paired_bootstrap(list(differences), seed=trial, draws=599), sign_flips(list(differences), trial, 666)
         alarms += p < 0.05
         covered += interval.low <= 0 <= interval.high
     error = 3 * (0.05 * 0.95 / trials) ** 0.5
@@ -169,7 +213,7 @@ def test_teams_are_compared_by_their_share_of_right_answers() -> None:
     first, second = cell(["rw", "ww", "rr"] * 8, agents="ab"), cell(["rrw", "wwf", "rrr"] * 8, "B", agents="cde")
     found = report.difference(first, second)
     assert found is not None
-    assert found.test == "paired bootstrap"
+    assert found.test == "sign flips"
     assert found.interval.mean == pytest.approx((2 / 3 - 1 / 2) / 3)
 
 
@@ -185,7 +229,8 @@ def test_several_runs_are_a_level_of_their_own() -> None:
     assert against.test == "t over runs and questions"
     again = report.difference(dataclasses.replace(team, setup="vote"), team)  # the same runs in two ways
     assert again is not None
-    assert (again.test, again.interval[:3], again.p) == ("t over runs and questions, paired", (0, 0, 0), 1.0)
+    assert (again.test, again.interval.mean, again.p) == ("t over runs and questions, paired", 0.0, 1.0)
+    assert again.interval.high == -again.interval.low == pytest.approx(1 - 0.025 ** (1 / 30))
     team = dataclasses.replace(team, system="runs/1,runs/2")
     (note,) = report.notes([team, dataclasses.replace(team, setup="vote")])
     assert "2 runs (1 to 2) of one base model (seed)" in note

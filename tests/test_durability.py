@@ -249,12 +249,15 @@ def test_a_damaged_checkpoint_is_passed_over_in_one_line(
     assert note.endswith(("going on from step 4", "going on from step 2"))
 
 
-def test_a_damaged_marker_is_replaced_by_the_checkpoints(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"step": ', "{}", "[]", '{"step": "x"}', "null", None])
+def test_a_damaged_marker_is_replaced_by_the_checkpoints(whole: tuple[Any, list[str]], tmp_path: Path, text: str | None) -> None:
     folder, watch = tmp_path / "whole", Notes()
-    (folder / "commit.json").write_text('{"step": ')
+    (folder / "commit.json").unlink()
+    if text is not None:
+        (folder / "commit.json").write_text(text)
     run_sync(resume_async(folder, watch))
     assert story(folder) == whole[0]
-    assert "commit.json is damaged" in watch.notes[0]
+    assert "commit.json is " + ("damaged" if text is not None else "missing") in watch.notes[0]
 
 
 def test_nothing_whole_left_is_an_error_that_keeps_what_there_is(whole: tuple[Any, list[str]], tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config import origin, read, resolve
-from comas.exam import Exam, Observer, Plan, way
+from comas.config import origins, read, resolve
+from comas.exam import Exam, Observer
 from comas.hosts.local import LocalHost
+from comas.plan import Plan, way
 from comas.store import Run, run_at
 from comas.team import load, run_sync, system_team
 from comas.types import HostFailure, UserMistake
@@ -212,9 +213,9 @@ def weights(team: Any, policy: str) -> Any:
 def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
     keys = {"steps": 1, "agents": 2, "questions": 8, "test_questions": 0, "eval_every": 0}
     trained = run_of(tmp_path / "first", "seed", **keys).path
-    assert origin(str(trained)) == origin(f"{trained}@1") == "seed"
+    assert origins(str(trained)) == origins(f"{trained}@1") == {"seed"}
     second = run_of(tmp_path / "second", f"{trained}@1", **keys).path
-    assert origin(str(second)) == "seed"
+    assert origins(str(second)) == {"seed"}
     for policy in ("a0", "a1"):
         started, given = load(f"{second}@0"), load(f"{trained}@1")
         assert bool((weights(started, policy) == weights(given, policy)).all())
@@ -234,6 +235,37 @@ def test_copies_of_a_model() -> None:
         system_team("seed", ["agents=0"])
 
 
+def test_training_on_does_not_change_what_is_evaluated(trained: Path, tmp_path: Path) -> None:
+    exam = Exam.create(Plan([str(trained), "seed"], limit=4), str(tmp_path / "e"))
+    assert exam.plan.places == {str(trained): f"{trained}@2", "seed": "seed"}
+
+
+@pytest.mark.parametrize("line", ["{}", "[1]", "\xff", '{"id": "x", "verdict": 7}'])
+def test_a_damaged_log_is_one_line(exam: Path, tmp_path: Path, line: str) -> None:
+    copy = tmp_path / "e"
+    subprocess.run(["cp", "-r", str(exam), str(copy)], check=True)
+    log = next((copy / "answers").glob("*.jsonl"))
+    with log.open("ab") as file:
+        file.write(line.encode("latin-1") + b"\n")
+    with pytest.raises(UserMistake, match=r"jsonl line \d+ is damaged"):
+        sat(Exam.open(copy))
+    (copy / "evaluation.json").write_text('{"systems": "seed"}')
+    with pytest.raises(UserMistake, match=r"evaluation\.json is damaged: systems"):
+        Exam.open(copy)
+
+
+def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: Path) -> None:
+    from comas.cli_eval import _plan
+
+    assert _plan(["seed"], "pick,pick", "single,vote,single", None, 0, None, False).setups == ["single", "vote"]
+    (tmp_path / "cheat.py").write_text(
+        "from dataclasses import replace\nfrom comas.methods.rlvr import method as rlvr\n"
+        "async def play(question, agents, rng, task):\n    return task.verify(question, '')\n"
+        "method = replace(rlvr, play=play, presets={})\n"
+    )
+    assert not way(str(tmp_path / "cheat.py"), system_team("seed", ["agents=1"])).method.supervised
+
+
 @pytest.mark.parametrize(("text", "said"), [
     ("votes", "did you mean vote"), ("vote:vote=3", "did you mean votes"), ("vote:votes=0", "greater than or equal to 1"),
     ("vote:votes=many", "valid integer"), ("./none.py", "no such file"),
@@ -247,7 +279,7 @@ def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
     team = system_team("seed", ["agents=2"])
     assert way("vote:votes=3", team).options == {"votes": 3}
     assert way("comas:rounds=2", team).options["rounds"] == 2
-    assert way("game", team).method is team.method
+    assert way("game", team).method == team.method
     (tmp_path / "mine.py").write_text("from comas.setups.vote import play\nfrom comas.types import Setup\nsetup = Setup(play)\n")
     assert way(f"{tmp_path}/mine.py:votes=2", team).options == {"votes": 2}
 
@@ -273,6 +305,11 @@ def test_the_commands(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["eval", "agents=2"], "at least one"), (["compare", "seed"], "Missing"), (["eval", "seed", "--setups", ","], "names none"),
         (["eval", "seed", "--tasks", "math5000"], "did you mean math500"), (["compare", "seed", "seed-b", "seed-c"], "two systems"),
         (["compare", "seed", "seed-b", "--limit", "1"], "fewer than two questions"), (["eval", "nowhere/at/all"], "nowhere/at/all"),
+        (["eval", "seed,seed"], "stands twice"), (["eval", "evals/none"], "no such run"),
+        (["eval", "seed,"], "beside one of its commas"),
+        (["eval", "seed", "--out", str(trained)], "something else"),
+        (["eval", "seed", "test_questions=x"], "a number of questions"),
+        (["eval", "seed", "seed=3"], "--seed"), (["train", "out=e"], "an evaluation in this folder"),
     ]:
         assert run(arguments, monkeypatch) == 2, arguments
         assert mistake in capsys.readouterr().err, arguments

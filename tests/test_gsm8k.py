@@ -42,7 +42,9 @@ def folder(tmp_path: Path) -> Path:
     ("1 / 4", "0.25"), (r"\frac{3}{4}", "0.75"), (r"-\dfrac{1}{3}", "-1/3"),
     (r"\frac{-1}{2}", "-0.5"), ("1e3", "1000"), ("2.5E-3", "0.0025"),
     (r"2 \times 10^3", "2000"), (r"2\cdot10^{-1}", "0.2"), (r"18\text{ dollars}", "18"), ("0", "0"), ("-0.0", "0"), ("007", "7"),
-    ("1e60", "1" + "0" * 60), ("$$7$$", "7"),
+    ("1e60", "1" + "0" * 60), ("$$7$$", "7"), (r"\text{72}", "72"), (r"\textbf{72}", "72"), ("72 clips", "72"), ("x = 72", "72"),
+    (r"72^\circ", "72"), (r"72\text{ cm}^2", "72"), ("(72)", "72"), (r"\left(72\right)", "72"), (r"\approx 72", "72"),
+    (r"72\mbox{ cm}", "72"), (r"\text{72 clips}", "72"),
 ])
 def test_reads_one_number(text: str, value: str) -> None:
     assert gsm8k.extract(ASKED, rf"So \boxed{{{text}}}.") == value
@@ -50,7 +52,7 @@ def test_reads_one_number(text: str, value: str) -> None:
 
 @pytest.mark.parametrize("text", [
     "", "x", "NaN", "nan", "inf", "-Infinity", "1e999999999", "1e-999999999", "9" * 100_000, "1e61", "1/0", "0/0", "1/2/3", "1,00",
-    ",5", "1,0000", "--5", "5 apples", "x = 5", "3 4", "1 1/2", r"1\frac{1}{2}", r"1 \frac{1}{2}", "5-3", "2+2", "1_000", "0x10",
+    ",5", "1,0000", "--5", "5 million", "5 or 6", "3 4", "1 1/2", r"1\frac{1}{2}", r"1 \frac{1}{2}", "5-3", "2+2", "1_000", "0x10",
     "٣", "²", "5..", "1.2.3", r"\frac{1}{}", r"\frac{1}{0}", "e5", "$", "%", "{5}",
 ])
 def test_anything_else_is_not_a_number(text: str) -> None:
@@ -71,7 +73,7 @@ def test_anything_else_is_not_a_number(text: str) -> None:
     (r"\boxed{many} #### 4", None),
     ("The answer is 72.", None),
     ("72", None),
-    ("#### 5 apples", None),
+    ("#### 5 apples", "5"), ("#### **5**", "5"), (r"\fbox{5}", "5"),
     ("", None),
 ])
 def test_the_last_box_decides_then_the_last_mark(text: str, value: str | None) -> None:

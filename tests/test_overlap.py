@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import comas
 from comas.config import read
-from comas.exam import Exam, Observer, Plan
+from comas.exam import Exam, Observer
 from comas.overlap import overlap
+from comas.plan import Plan
 from comas.store import Run
 from comas.team import run_sync
 from comas.train import Watch, train_async

@@ -77,25 +77,33 @@ def _family(table: Sequence[Any]) -> str:
 def _plan(
     systems: Sequence[str], tasks: str | None, setups: str, limit: int | None, seed: int, data: str | None, equal: bool
 ) -> Plan:
-    from comas.exam import LIMIT, Plan
+    from comas.config import load_plugin, parse_pair
+    from comas.plan import LIMIT, Plan
+    from comas.store import run_at
     from comas.types import UserMistake
 
-    names = [s for s in systems if "=" not in s]
+    names = [s for s in systems if "=" not in s or run_at(s.split(",")[0]) is not None]
     if not names:
         raise UserMistake("eval needs at least one run or base model, such as: comas eval seed")
-    if twice := [n for n in names if names.count(n) > 1]:
-        raise UserMistake(f"{twice[0]} is named twice: what is compared has to differ")
     ways = _listed(setups)
     if not ways:
         raise UserMistake("--setups names none: one or more of single, vote, debate, autogen, game, a method")
-    pairs = [s for s in systems if "=" in s]
+    pairs = [s for s in systems if s not in names]
     if limit is None:
-        limit = next((int(p.partition("=")[2]) for p in pairs if p.startswith("test_questions=")), LIMIT)
-    return Plan(names, _listed(tasks or ""), ways, limit or None, seed, pairs, data, equal)
+        limit = dict(map(parse_pair, pairs)).get("test_questions", LIMIT)
+        if type(limit) is not int:
+            raise UserMistake(f"test_questions={limit!r}: a number of questions; 0 is all")
+    asked = _listed(tasks or "")
+    for task in asked:
+        load_plugin("task", task)  # a name that is none is told before anything is loaded
+    for key, flag in (("out", "--out"), ("seed", "--seed")):
+        if any(p.startswith(f"{key}=") for p in pairs):
+            raise UserMistake(f"{key}= is a key of training: here it is {flag}")
+    return Plan(names, asked, ways, limit or None, seed, pairs, data, equal)
 
 
 def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def sit(ctx: typer.Context, exam: Exam, as_json: bool) -> None:

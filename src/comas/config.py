@@ -141,6 +141,11 @@ class Config(_Table):
         for name, agent in self.agents.items():
             if agent.host not in self.hosts:
                 raise ValueError(f"agents.{name}.host is {agent.host!r}: {_nearest(agent.host, self.hosts)}")
+        homes: dict[str, str] = {}
+        for name, agent in self.agents.items():
+            policy = agent.policy or name
+            if homes.setdefault(policy, agent.host) != agent.host:
+                raise ValueError(f"policy {policy!r} is at hosts {homes[policy]} and {agent.host}: give it two names")
         return self
 
 
@@ -298,7 +303,7 @@ def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
     recipe = dict(SEED_RECIPE)
     for name, host in data["hosts"].items():
         bases = {a.base or host["base"] for a in config.agents.values() if a.host == name and not a.frozen}
-        if foreign := sorted(b for b in bases if not is_seed(origin(b))):
+        if foreign := sorted(o for b in bases for o in origins(b) if not is_seed(o)):
             recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
         rate = task.recipe.get("lr") if foreign else SEED_RECIPE["lr"]
         if bases and host["lr"] is None and data["lr"] is None:
@@ -327,20 +332,25 @@ def _absolute(data: dict[str, Any]) -> None:
         if (base := table["base"]) is None or is_seed(base):
             continue
         if (found := run_at(base)) is not None:
-            step = base[len(str(found[0].path)) :] if found[1] is not None else ""
+            step = "@" + base.rpartition("@")[2] if found[1] is not None else ""
             table["base"] = str(found[0].path.resolve()) + step
         elif Path(base).is_dir():
             table["base"] = str(Path(base).resolve())
 
 
-def origin(base: str) -> str:
-    """The base that a run started from, where `base` is a run (through runs of runs); otherwise itself."""
-    for _ in range(100):
-        if is_seed(base) or (found := run_at(base)) is None:
-            return base
-        hosts = found[0].config()["hosts"].values()
-        base = ", ".join(sorted({h["base"] for h in hosts})) if len(hosts) > 1 else next(iter(hosts))["base"]
-    raise UserMistake(f"base {base!r}: runs that start from each other")
+def bases_of(config: Config) -> set[str]:
+    """The models that the policies of a run start from."""
+    return {a.base or config.hosts[a.host].base for a in config.agents.values()}
+
+
+def origins(base: str, depth: int = 100) -> set[str]:
+    """The bases that a run started from, where `base` is a run (through runs of runs); otherwise itself."""
+    if is_seed(base) or (found := run_at(base)) is None:
+        return {base}
+    if depth == 0:
+        raise UserMistake(f"base {base!r}: runs that start from each other")
+    below = bases_of(Config.model_validate(found[0].config()))
+    return {o for b in below for o in origins(b, depth - 1)}
 
 
 def is_seed(base: str) -> bool:

@@ -14,63 +14,32 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import filelock
+from pydantic import TypeAdapter, ValidationError
 
 from comas import disk, report
 from comas.agent import Member
 from comas.answers.pool import usable_cpus
-from comas.config import filled, load_plugin, origin, parse_pair, plugin_names, split_options
+from comas.config import load_plugin, origins
 from comas.estimate import peak_bytes
 from comas.evaluate import can_judge
-from comas.overlap import Overlap, overlap
+from comas.overlap import Overlap
+from comas.plan import Plan, Way, described, overlaps, places, players, way
 from comas.play import Scene, play_one
 from comas.report import Cell
-from comas.store import fresh, run_at
+from comas.store import fresh
 from comas.team import Team, system_team
-from comas.types import Episode, Method, Question, Sampling, Setup, Task, UserMistake
+from comas.types import Episode, Question, Sampling, Task, UserMistake
 
 AT_ONCE = 512
 """Games that are played side by side."""
-LIMIT = 500
-"""Questions per task, where it has more: the first ones of an order drawn by the seed."""
 PLAN = "evaluation.json"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is asked of whom."""
-
-    systems: Sequence[str]
-    """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, or several runs of one system divided by commas."""
-    tasks: Sequence[str] = ()
-    """Empty: the first system's own task, `pick` for a base model."""
-    setups: Sequence[str] = ("single",)
-    """Setups or methods by name or file, `game` for the run's own, with options: `vote:votes=16`."""
-    limit: int | None = LIMIT
-    """Questions per task; None is all."""
-    seed: int = 0
-    pairs: Sequence[str] = ()
-    """`key=value` of the config, for all systems."""
-    data: str | None = None
-    """A file or folder of questions, for tasks that read one."""
-    equal_tokens: bool = False
-    """Also let the cheaper side of each comparison vote, as often as the dearer side's tokens allow."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """How answers are given: a setup or a method's game, with its options."""
-
-    name: str
-    method: Method
-    alone: bool
-    options: Mapping[str, Any]
 
 
 class Observer:
@@ -100,15 +69,17 @@ class Log:
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
-        whole, newline, torn = text.rpartition("\n")
+        raw = self.path.read_bytes() if self.path.exists() else b""
+        whole, newline, torn = raw.rpartition(b"\n")
         if torn:  # the process died while it wrote
-            disk.truncate(self.path, len((whole + newline).encode()))
-        for number, line in enumerate(filter(None, whole.split("\n")), 1):
+            disk.truncate(self.path, len(whole + newline))
+        for number, line in enumerate(filter(None, whole.split(b"\n")), 1):
             try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise UserMistake(f"{self.path} line {number} is damaged ({error}): remove it to have it played again") from error
+                record = json.loads(line.decode("utf-8"))
+                if "sitting" not in record and (record["verdict"] not in ("right", "wrong", "failed") or not record["id"]):
+                    raise ValueError("it is no game's record")
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserMistake(f"{self.path} line {number} is damaged ({error!r}): remove it to have it played again") from error
             self._take(record)
 
     def _take(self, record: dict[str, Any]) -> None:
@@ -136,6 +107,12 @@ class Exam:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
         self._lock = filelock.FileLock(folder / ".lock")
+        self._made = False
+        """Whether this process made the folder."""
+        self._own: tuple[str, Task, dict[str, Any], str | None] | None = None
+        """The first system's task, with its options and data."""
+        self.said: list[str] = []
+        """What a reader has to know of the systems."""
         self.games = 0
         """That are planned, as far as that is known."""
         self.overlaps: list[tuple[str, str, str, Overlap | None]] = []
@@ -144,25 +121,34 @@ class Exam:
     @classmethod
     def create(cls, plan: Plan, out: str | None = None) -> Exam:
         """A new folder, `evals/<time>` unless `out` names one."""
+        plan = replace(plan, places=places(plan.systems), data=str(Path(plan.data).resolve()) if plan.data else None)
         folder = Path(out) if out else fresh(Path("evals") / time.strftime("%Y%m%d-%H%M%S"))
         if (folder / PLAN).exists():
-            raise UserMistake(f"out={out}: there is an evaluation already; go on with `comas resume {out}` or choose another")
+            raise UserMistake(f"--out {out}: there is an evaluation already; go on with `comas resume {out}` or choose another")
+        if out and folder.is_dir() and any(folder.iterdir()):
+            raise UserMistake(f"--out {out}: there is something else in this folder; choose another")
+        made = out is None or not folder.exists()
         try:
             (folder / "answers").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserMistake(f"out={folder}: {error.strerror}") from error
+            raise UserMistake(f"--out {folder}: {error.strerror}") from error
         disk.replace(folder / PLAN, json.dumps(asdict(plan), indent=1))
-        return cls(folder, plan)
+        exam = cls(folder, plan)
+        exam._made = made
+        return exam
 
     @classmethod
     def open(cls, folder: str | Path) -> Exam:
         """One that exists."""
         try:
-            return cls(Path(folder), Plan(**json.loads((Path(folder) / PLAN).read_text(encoding="utf-8"))))
+            plan = TypeAdapter(Plan).validate_json((Path(folder) / PLAN).read_bytes(), strict=True)
+            (Path(folder) / "answers").mkdir(exist_ok=True)
+            return cls(Path(folder), plan)
         except FileNotFoundError as error:
             raise UserMistake(f"{folder} is not an evaluation: it has no {PLAN}") from error
-        except (ValueError, TypeError) as error:
-            raise UserMistake(f"{folder}/{PLAN} is damaged: {error}") from error
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise UserMistake(f"{folder}/{PLAN} is damaged: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
 
     async def go(self, observer: Observer) -> dict[str, Any]:
         """Play what is missing; returns the report, which is also written."""
@@ -184,7 +170,7 @@ class Exam:
 
     def _forget(self) -> None:
         """A mistake before anything was asked leaves no folder behind."""
-        if not any((self.folder / "answers").iterdir()) and {p.name for p in self.folder.iterdir()} <= {PLAN, "answers", ".lock"}:
+        if self._made and not any((self.folder / "answers").iterdir()):
             shutil.rmtree(self.folder)
 
     async def _cells(
@@ -196,15 +182,15 @@ class Exam:
         done = sum(len(Log(p).found) for p in (self.folder / "answers").glob("*.jsonl"))
         games, known = 0, self.games
         for at, (system, run) in enumerate(runs):
-            team = system_team(run, self.plan.pairs)
+            team = system_team(self.plan.places.get(run, run), self.plan.pairs)
             try:
                 wanted = lambda key: only is None or key in only  # noqa: E731
                 asked = [(t, qs, s) for t, qs in self._questions(team) for s in setups if wanted((system, t.name, s))]
-                games += sum(len(_players(team, way(s, team))) * len(qs) for _, qs, s in asked)
+                games += sum(len(players(team, way(s, team))) * len(qs) for _, qs, s in asked)
                 self.games = known + games * len(runs) // (at + 1)  # exact once all teams are known
                 observer.begin(self.folder, self.games, done)
                 if only is None:
-                    self.overlaps += [(system, run, *found) for found in _overlaps(run, team, asked)]
+                    self.overlaps += [(system, run, *found) for found in overlaps(self.plan.places.get(run, run), asked)]
                 for task, questions, setup in asked:
                     log = await self._sit(run, team, task, questions, setup, system, observer)
                     cells.setdefault((system, task.name, setup), []).append(log)
@@ -213,13 +199,18 @@ class Exam:
         return [self._cell(key, found) for key, found in cells.items()]
 
     def _questions(self, team: Team) -> list[tuple[Task, list[Question]]]:
-        plan, found = self.plan, []
-        for name in plan.tasks or [team.config.task]:
-            own = name == team.config.task
-            task = team.task if own else load_plugin("task", name)
-            options = team.config.task_options if own else {}
-            place = plan.data or (team.config.data if own else None)
-            asked = task.load("test", path=place, limit=plan.limit, seed=plan.seed, **options)
+        """The questions that all systems are asked: those of the tasks that were named, or of the first system's own."""
+        plan, c = self.plan, team.config
+        if self._own is None:
+            self._own = (c.task, team.task, dict(c.task_options), c.data)
+        own, task_of_own, options_of_own, data_of_own = self._own
+        if c.task == own and c.task_options != options_of_own:
+            self.said.append(f"{team.config.out or own}: trained with task_options {c.task_options}, asked with {options_of_own}")
+        found: list[tuple[Task, list[Question]]] = []
+        for name in plan.tasks or [own]:
+            task = task_of_own if name == own else load_plugin("task", name)
+            place = plan.data or (data_of_own if name == own else None)
+            asked = task.load("test", path=place, limit=plan.limit, seed=plan.seed, **(options_of_own if name == own else {}))
             if not asked:
                 raise UserMistake(f"task {name} has no test questions" + (f" in {plan.data}" if plan.data else ""))
             if not can_judge(task, asked):
@@ -235,13 +226,15 @@ class Exam:
         slug = re.sub(r"[^\w.=-]+", "-", f"{Path(run).name}.{task.name}.{setup}")
         digest = hashlib.sha256(f"{run} {task.name} {setup}".encode()).hexdigest()[:8]
         log = Log(self.folder / "answers" / f"{slug}.{digest}.jsonl")
-        players = _players(team, chosen)
-        games = [(Episode(f"eval-{setup}/{who}/{q.id}/0", q), who, members) for who, members in players.items() for q in questions]
+        playing = players(team, chosen)
+        games = [(Episode(f"eval-{setup}/{who}/{q.id}/0", q), who, members) for who, members in playing.items() for q in questions]
         left = [game for game in games if (log.found.get(game[0].id) or {"error": ""})["error"] is not None]
+        ids = {game[0].id for game in games}
+        log.found = {key: r for key, r in log.found.items() if key in ids}  # not those of questions that are gone
         again = [r for r in log.found.values() if r["verdict"] == "failed" and r["error"] is None]
         observer.cell(system, task.name, setup)
         if left or again:
-            began, bases = time.monotonic(), sorted({origin(b) for b in team.bases()})
+            began, bases = time.monotonic(), sorted(set().union(*map(origins, team.bases())))
             sampling = Sampling(team.config.eval_temperature, team.config.eval_top_p)
             room, gate = asyncio.Semaphore(AT_ONCE), ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
             asked = {q.id: q for q in questions}
@@ -256,8 +249,8 @@ class Exam:
                         group.create_task(_play(scene, episode, who, room, gate, log, observer))
             finally:
                 gate.shutdown(wait=False, cancel_futures=True)
-                log.close(seconds=time.monotonic() - began, peak_bytes=peak_bytes(team), bases=bases, team=_described(team, chosen))
-        return log, len(games), _described(team, chosen)
+                log.close(seconds=time.monotonic() - began, peak_bytes=peak_bytes(team), bases=bases, team=described(team, chosen))
+        return log, len(games), described(team, chosen)
 
     def _cell(self, key: tuple[str, str, str], found: Sequence[tuple[Log, int, str]]) -> Cell:
         logs = [log for log, *_ in found]
@@ -276,19 +269,23 @@ class Exam:
             votes = report.votes_for(cheap, dear)
             setup = f"vote:votes={votes}"
             if votes and cheap.setup == "single" and not dear.setup.startswith("vote"):
+                if known := [c for c in cells if (c.system, c.task, c.setup) == (cheap.system, cheap.task, setup)]:
+                    found.append((known[0], dear))
+                    continue
                 (vote,) = await self._cells([setup], observer, only=[(cheap.system, cheap.task, setup)])
                 found.append((vote, dear))
         return found
 
     def _report(self, cells: Sequence[Cell], matched: Sequence[tuple[Cell, Cell]]) -> dict[str, Any]:
-        everything = [*cells, *{(c.system, c.task, c.setup): c for c, _ in matched}.values()]
+        everything = list({(c.system, c.task, c.setup): c for c in [*cells, *[vote for vote, _ in matched]]}.values())
         seed = self.plan.seed
         equal = report.corrected([report.difference(vote, dear, seed) for vote, dear in matched])
         return {
-            "folder": str(self.folder), "cells": [report.cell_record(c) for c in everything],
-            "systems": [d.record() for d in report.between_systems(cells, seed)],
-            "setups": [d.record() for d in report.between_setups(cells, seed)],
-            "equal_tokens": [d.record() for d in equal], "notes": report.notes(everything) + self._warnings(),
+            "folder": str(self.folder), "cells": [report.cell_record(c, self.plan.systems) for c in everything],
+            "systems": [d.record(self.plan.systems) for d in report.between_systems(cells, seed)],
+            "setups": [d.record(self.plan.systems) for d in report.between_setups(cells, seed)],
+            "equal_tokens": [d.record(self.plan.systems) for d in equal], 
+            "notes": [*report.notes(everything), *self._warnings(), *dict.fromkeys(self.said)],
             "overlap": [
                 {"run": run, "task": task, **(dataclasses.asdict(o) if o else {"exact": None, "near": None})}
                 for _, run, task, o in self.overlaps
@@ -300,57 +297,6 @@ class Exam:
         unknown = [f"{run}: its training questions cannot be read here: whether {t} was among them is not known"
                    for _, run, t, o in self.overlaps if o is None]
         return unknown + [f"{run}, {t}: {o}" for _, run, t, o in self.overlaps if o is not None and (o.exact or o.near)]
-
-
-def _overlaps(run: str, team: Team, asked: Sequence[tuple[Task, Sequence[Question], str]]) -> Iterator[tuple[str, Overlap | None]]:
-    """Per task what a run was trained on; nothing for base models, whose past nobody here knows."""
-    if run_at(run) is None:
-        return
-    c = team.config
-    try:
-        trained = team.task.load("train", path=c.data, seed=c.seed, **c.task_options)
-    except UserMistake:
-        trained = None
-    for task, questions in {t.name: (t, qs) for t, qs, _ in asked}.values():
-        yield task.name, overlap(trained, questions) if trained is not None else None
-
-
-def way(said: str, team: Team) -> Way:
-    """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own."""
-    name, *pairs = re.split(r":(?=\w+=)", said)
-    given = dict(parse_pair(p) for p in pairs)
-    if name == "game":
-        options = {**split_options(team.config.options, team.method.play), **given}
-        return Way(said, team.method, False, filled(name, options, team.method.play))
-    if name.endswith(".py"):
-        text = Path(name).read_text(encoding="utf-8") if Path(name).is_file() else ""
-        kind = "method" if re.search(r"^method\s*=", text, re.MULTILINE) else "setup"
-    else:
-        kind = "method" if name in plugin_names("method") else "setup"
-    found = load_plugin(kind, name)
-    options = filled(name, given, found.play)
-    if isinstance(found, Setup):
-        return Way(said, Method(found.play, _unsettled, _unsettled, _unsettled), found.alone, options)
-    return Way(said, found, False, options)
-
-
-def _unsettled(*args: object) -> Any:
-    raise AssertionError("evaluation never settles")
-
-
-def _players(team: Team, chosen: Way) -> dict[str, list[Member]]:
-    """Who plays: every policy by itself, or the team."""
-    if not chosen.alone:
-        return {"team": list(team.members)}
-    different = {m.address: m for m in reversed(team.members)}  # copies of one policy answer once, by the first of them
-    return {m.name: [m] for m in team.members if different[m.address] is m}
-
-
-def _described(team: Team, chosen: Way) -> str:
-    policies, n = len({m.address for m in team.members}), len(team.members)
-    if chosen.alone:
-        return "1 agent" if policies == 1 else f"{policies} agents, each alone"
-    return f"{n} copies of one model" if policies == 1 and n > 1 else "1 agent" if n == 1 else f"team of {n}"
 
 
 def _evaluating(member: Member, sampling: Sampling, alone: bool) -> Member:
@@ -369,6 +315,8 @@ async def _play(
 ) -> None:
     async with room:
         await play_one(scene, episode)
+    if not any(t.finished for t in episode.turns if t.text == episode.answer):
+        episode.answer = None  # cut off for want of room: no answer in any setup
     await _judge(episode, who, [dataclasses.asdict(t) for t in episode.turns], scene.task, gate, log, observer)
 
 

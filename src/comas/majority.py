@@ -5,6 +5,7 @@ Leaves out: weights. Unreadable answers have no vote.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from comas.types import Question, Task, Turn
@@ -26,6 +27,16 @@ def majority(answers: Sequence[str | None], task: Task) -> str | None:
 def agrees(turn: Turn, answer: str, task: Task) -> bool:
     """Whether a turn's readable answer is the same as `answer`."""
     return turn.info["answer"] is not None and task.same(turn.info["answer"], answer)
+
+
+async def decide(question: Question, turns: Sequence[Turn], task: Task) -> str | None:
+    """`read`, then `winner`; in a thread, since a checker may take seconds, for which other games do not wait."""
+
+    def work() -> str | None:
+        read(question, turns, task)
+        return winner(turns, task)
+
+    return await asyncio.to_thread(work)
 
 
 def winner(turns: Sequence[Turn], task: Task) -> str | None:

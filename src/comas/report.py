@@ -21,6 +21,7 @@ from comas.stats import (
     holm,
     mcnemar,
     paired_bootstrap,
+    sign_flips,
     two_level,
     two_level_difference,
     wilson,
@@ -72,9 +73,14 @@ class Cell:
         return _mean([sum(t["tokens"] for t in r["turns"]) for r in self.records]) if self.records else 0.0
 
 
-def label(system: str) -> str:
-    """A system's name; of several runs the first and the last."""
-    names = [Path(part).name or part for part in system.split(",")]
+def label(system: str, others: Sequence[str] = ()) -> str:
+    """A system's name, by the last part of its path, or as many as tell it from `others`; of several runs the first and last."""
+    parts, names = system.split(","), [system]
+    for depth in range(1, 9):
+        short = lambda name, depth=depth: "/".join(Path(name).parts[-depth:]) or name  # noqa: E731
+        names = [short(part) for part in parts]
+        if not {short(p) for o in others if o != system for p in o.split(",")} & set(names):
+            break
     return names[0] if len(names) == 1 else f"{len(names)} runs ({names[0]} to {names[-1]})"
 
 
@@ -94,7 +100,12 @@ def accuracy(cell: Cell) -> Interval | None:
     values = table(cell.shares())
     if not values or not values[0]:
         return None
-    if len(values) > 1 and len(values[0]) > 1:
+    everything = {v for run in values for v in run}
+    if len(values) > 1 and (len(everything) == 1 and everything <= {0.0, 1.0}):
+        return wilson(int(sum(values[0])), len(values[0]))
+    if len(values) > 1 and len(values[0]) == 1:
+        return Interval(_mean([run[0] for run in values]), 0.0, 1.0, 1)
+    if len(values) > 1:
         found, _ = two_level(values)
         return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
     if cell.single:
@@ -102,21 +113,29 @@ def accuracy(cell: Cell) -> Interval | None:
     return accuracy_interval(values[0])
 
 
-def cell_record(cell: Cell) -> dict[str, Any]:
-    """A cell as JSON: counts, accuracy with interval, bounds over failures, tokens, seconds, completeness."""
+def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
+    """A cell as JSON: counts, accuracy with interval, bounds over failures, tokens, seconds, completeness. `others` are the
+    systems that its label has to be told from."""
     records, found = cell.records, accuracy(cell)
     count = {v: sum(r["verdict"] == v for r in records) for v in ("right", "wrong", "failed")}
     total, turns = len(records), [t for r in records for t in r["turns"]]
-    bounds = [count["right"] / total, (count["right"] + count["failed"]) / total] if total else [None, None]
+    bounds = [_bound(cell, v) for v in ("wrong", "right")]
     return {
-        "system": cell.system, "label": label(cell.system), "task": cell.task, "setup": cell.setup, "team": cell.team,
-        "runs": len(cell.runs), "n": len({r["question"] for r in records}), **count,
+        "system": cell.system, "label": label(cell.system, others), "task": cell.task, "setup": cell.setup, "team": cell.team,
+        "runs": len(cell.runs), "n": len({r["question"] for r in records}), "judged": found.n if found else 0, **count,
         "machine_failed": sum(r["error"] is not None for r in records),
         **_accuracies(found), "bounds": bounds, "complete": total / max(1, cell.planned * len(cell.runs)),
         "tokens": sum(t["tokens"] for t in turns), "prompt_tokens": sum(t["prompt_tokens"] for t in turns),
         "seconds": round(cell.seconds, 3), "peak_bytes": cell.peak_bytes, "cost": cost(turns),
         "failures": [{k: r[k] for k in ("question", "agent", "answer", "error")} for r in records if r["verdict"] == "failed"],
     }
+
+
+def _bound(cell: Cell, verdict: str) -> float | None:
+    """Accuracy if all answers that failed had this verdict."""
+    runs = [[{**r, "verdict": verdict if r["verdict"] == "failed" else r["verdict"]} for r in run] for run in cell.runs]
+    found = accuracy(dataclasses.replace(cell, runs=runs))
+    return found.mean if found else None
 
 
 def _accuracies(found: Interval | None) -> dict[str, float | None]:
@@ -148,10 +167,10 @@ class Difference:
         """`better` or `worse` only where the corrected p is below .05, else `none shown`."""
         return "none shown" if self.corrected >= LEVEL else "better" if self.interval.mean > 0 else "worse"
 
-    def record(self) -> dict[str, Any]:
-        """As JSON."""
+    def record(self, others: Sequence[str] = ()) -> dict[str, Any]:
+        """As JSON; `others` as in `cell_record`."""
         i, sides = self.interval, (self.first, self.second)
-        first, second = ({"system": c.system, "label": label(c.system), "setup": c.setup} for c in sides)
+        first, second = ({"system": c.system, "label": label(c.system, others), "setup": c.setup} for c in sides)
         return {
             "task": self.first.task, "setup": self.second.setup, "first": first, "second": second, "n": i.n, "difference": i.mean,
             "low": _finite(i.low), "high": _finite(i.high), "p": self.p, "p_corrected": self.corrected, "test": self.test,
@@ -172,11 +191,11 @@ def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
         interval, p = two_level_difference(one, other)
         return Difference(first, second, interval, p, "t over runs and questions", p)
     gaps = [b - a for a, b in zip(one[0], other[0], strict=True)]
-    interval, p = paired_bootstrap(gaps, seed)
-    if first.single and second.single:
+    interval, p = paired_bootstrap(gaps, seed), sign_flips(gaps, seed)
+    if first.single and second.single:  # the same p, by another road
         p = mcnemar(gaps.count(1.0), gaps.count(-1.0))
         return Difference(first, second, interval, p, "McNemar, exact", p)
-    return Difference(first, second, interval, p, "paired bootstrap", p)
+    return Difference(first, second, interval, p, "sign flips", p)
 
 
 def corrected(found: Sequence[Difference | None]) -> list[Difference]:

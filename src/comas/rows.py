@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +72,8 @@ class Source:
             if not whole or not all(isinstance(row.get(c), str | int | float) for c in self.values):
                 names = ", ".join(f"`{c}`" for c in self.columns + self.values)
                 raise UserMistake(f"{where}{at}: expected an object with the texts {names}, got {str(row)[:60]}")
+            if any(re.search("[\ud800-\udfff]", row[c]) for c in self.columns):
+                raise UserMistake(f"{where}{at}: half a character (a lone surrogate) stands in one of its texts")
             yield row, f"{where}{at}"
 
     def _hub_rows(self, split: str) -> Iterator[tuple[int, Any]]:

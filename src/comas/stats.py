@@ -72,18 +72,44 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return float(stats.binomtest(only_first, only_first + only_second).pvalue)
 
 
-def paired_bootstrap(differences: Sequence[float], seed: int = 0, draws: int = 9999, level: float = 0.95) -> tuple[Interval, float]:
-    """Mean of paired differences with its percentile interval, and the two-sided p of no difference, over resampled questions
-    (Efron and Tibshirani 1993, chapters 13 and 15). Differences that are all 0 give p = 1."""
+def paired_bootstrap(differences: Sequence[float], seed: int = 0, draws: int = 9999, level: float = 0.95) -> Interval:
+    """Mean of paired differences with its percentile interval over resampled questions (Efron and Tibshirani 1993, chapter 13).
+
+    Where all differences are equal nothing is resampled: the interval is what as many questions without an exception allow.
+    """
     array = np.asarray(differences, dtype=np.float64)
     if len(array) < 2:
         raise ValueError(f"a paired comparison of {len(array)} questions was asked for: it takes two or more")
+    if np.ptp(array) == 0:
+        return _unanimous(float(array.mean()), len(array), level)
     rng, means = np.random.default_rng(seed), np.empty(draws)
     for i in range(draws):
         means[i] = array[rng.integers(0, len(array), len(array))].mean()
     low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
-    beyond = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    return Interval(float(array.mean()), float(low), float(high), len(array)), min(1.0, 2 * (beyond + 1) / (draws + 1))
+    return Interval(float(array.mean()), float(low), float(high), len(array))
+
+
+def sign_flips(differences: Sequence[float], seed: int = 0, draws: int = 9999) -> float:
+    """Two-sided p of no difference: how often a mean as far from 0 comes about if every difference may as well have the other
+    sign (Fisher's randomisation test). Exact up to 13 differences that are not 0, sampled beyond."""
+    array = np.asarray([d for d in differences if d != 0], dtype=np.float64)
+    if len(array) == 0:
+        return 1.0
+    if len(array) <= 13:
+        every = np.arange(2 ** len(array), dtype=np.int64)[:, None]
+        signs = 1.0 - 2.0 * ((every >> np.arange(len(array), dtype=np.int64)) & 1)
+        return float((np.abs(signs @ array) >= abs(array.sum()) - 1e-9).mean())
+    rng, beyond = np.random.default_rng(seed), 1
+    for _ in range(0, draws, 333):
+        signs = rng.choice([-1.0, 1.0], (333, len(array)))
+        beyond += int((np.abs(signs @ array) >= abs(array.sum()) - 1e-9).sum())
+    return beyond / (draws + draws % 333 + 1)
+
+
+def _unanimous(mean: float, n: int, level: float) -> Interval:
+    """Of n questions that all say the same: by as much could the mean differ, were others among them (Clopper and Pearson 1934)."""
+    room = 1 - (0.5 - level / 2) ** (1 / n)
+    return Interval(mean, max(-1.0, mean - room), min(1.0, mean + room), n)
 
 
 def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tuple[Interval, float]:
@@ -123,8 +149,10 @@ def _t_test(mean: float, variance: float, df: float, n: int, level: float) -> tu
     from scipy import stats
 
     df, error = max(1.0, df), math.sqrt(variance)
+    if error == 0:  # all say the same: what chance makes of n equal signs
+        return _unanimous(mean, n, level), 1.0 if mean == 0 else min(1.0, 2.0 ** (1 - n))
     half = float(stats.t.ppf(0.5 + level / 2, df)) * error
-    p = float(2 * stats.t.sf(abs(mean) / error, df)) if error > 0 else float(mean == 0.0)
+    p = float(2 * stats.t.sf(abs(mean) / error, df))
     return Interval(mean, mean - half, mean + half, n), p
 
 

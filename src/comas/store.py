@@ -41,6 +41,8 @@ class Run:
         """A fresh folder with its config; without `out`, `runs/<time>-<method>`."""
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(config['method']).stem}"
         path = fresh(Path("runs") / name) if out is None else Path(out)
+        if (path / "evaluation.json").exists():
+            raise UserMistake(f"out={path}: there is an evaluation in this folder; choose another")
         run = cls(path)
         taken = UserMistake(f"out={out}: there is a run already; continue it with `comas resume {out}` or choose another")
         if (path / "config.toml").exists():
@@ -152,7 +154,15 @@ class Run:
 
     def marker(self) -> dict[str, Any] | None:
         """The last commit: `step`, `metrics_bytes`, `best`; None before the first."""
-        return _object(self.path / "commit.json")
+        path = self.path / "commit.json"
+        if not path.exists():
+            if max(self.steps_kept(), default=0) > 0:  # sealed folders say that there have been commits
+                raise UserMistake(f"{path} is missing, although there are checkpoints")
+            return None
+        found = _object(path)
+        if not isinstance(found, dict) or any(type(found.get(key)) is not int for key in ("step", "metrics_bytes")):
+            raise UserMistake(f"{path} is damaged: it names no step")
+        return found
 
     def intact(self, step: int | None = None) -> Path:
         """The checkpoint after `step` steps (None: of the marker); its policies are proved to be as they were written, its

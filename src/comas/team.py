@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from comas.agent import Member
-from comas.config import Config, is_seed, parse_pair, read, resolve, split_options
+from comas.config import Config, bases_of, is_seed, parse_pair, read, resolve, split_options
 from comas.hosts.local import LocalHost, make_local_host
 from comas.play import Scene, play_all
 from comas.store import Run, run_at
@@ -50,7 +50,7 @@ class Team:
 
     def bases(self) -> list[str]:
         """The models that its policies started from."""
-        return sorted({a.base or self.config.hosts[a.host].base for a in self.config.agents.values()})
+        return sorted(bases_of(self.config))
 
     def close(self) -> None:
         """Give threads and memory back."""

@@ -13,8 +13,15 @@ from comas.answers.boxed import last_box
 from comas.types import Question, Verdict
 
 LETTERS = string.ascii_uppercase
-_LETTER = re.compile(r"\(?([A-Z])(?![A-Za-z0-9'’])(?:\)|\s*[.:)-].*|\s+.*|)\Z", re.DOTALL)
-_LATEX = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf)|mbox)\s*|[{}$*]")
+_LATEX = re.compile(
+    r"\\(?:text|math|bold|operatorname|underline)(?:bf|it|rm|sf|tt|symbol|name)?(?![a-z])\s*"
+    r"|\\(?:bf|rm|left|right|quad|[,;:! ])|[{}$*~]"
+)
+_LETTER = re.compile(
+    r"(?:(?:the )?(?:option|answer|choice)(?: is)?:? ?)?[(\[]? ?([A-Z])(?: ?[)\].:]+(?: (.*))?|)", re.DOTALL | re.IGNORECASE
+)
+_HEDGE = re.compile(r"(?<![A-Za-z'’])[B-H](?![A-Za-z'’])")
+"""Another letter that stands alone; A is an article, and I a person."""
 
 
 def asked(question: str, choices: Sequence[str]) -> str:
@@ -26,8 +33,10 @@ def asked(question: str, choices: Sequence[str]) -> str:
 def extract(question: Question, text: str) -> str | None:
     """The boxed letter; None where the last box holds something else. `a`, as an article, is no letter: capitals only."""
     inside = last_box(text)
-    found = _LETTER.match(_LATEX.sub("", inside).strip()) if inside is not None else None
-    return found[1] if found else None
+    found = _LETTER.fullmatch(" ".join(_LATEX.sub(" ", inside).split())) if inside is not None else None
+    if found is None or not found[1].isupper() or _HEDGE.search(found[2] or ""):
+        return None
+    return found[1]
 
 
 def verify(question: Question, text: str) -> Verdict:

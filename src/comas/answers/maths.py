@@ -6,6 +6,7 @@ last box of a reply. Leaves out: proofs.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 
 from comas.answers.boxed import last_box
@@ -17,13 +18,32 @@ LIMIT = 5.0
 WORKERS = Workers("comas.answers.maths_worker", LIMIT)
 
 
-@lru_cache(maxsize=65536)
+_broken: dict[tuple[str, str], str] = {}
+"""Pairs that could not be compared, and why: nobody waits for them twice."""
+_hopeless: Counter[str] = Counter()
+"""Answers, and in how many of those pairs they stand."""
+
+
 def equal(gold: str, answer: str) -> bool:
     """Whether `answer` is the same as `gold`, which may be stated the more loosely of the two (`x = 5` for 5).
 
     Raises WorkerFailed where that could not be found out: a time limit, a bug in the checker.
     """
-    return gold == answer or bool(WORKERS.ask(["equal", gold, answer]))
+    if gold == answer:
+        return True
+    if (gold, answer) in _broken:
+        raise WorkerFailed(_broken[gold, answer])
+    try:
+        return _compared(gold, answer)
+    except WorkerFailed as error:
+        _broken[gold, answer] = str(error)
+        _hopeless.update((gold, answer))
+        raise
+
+
+@lru_cache(maxsize=65536)
+def _compared(gold: str, answer: str) -> bool:
+    return bool(WORKERS.ask(["equal", gold, answer]))
 
 
 @lru_cache(maxsize=65536)
@@ -33,9 +53,12 @@ def value(text: str) -> float | None:
 
 
 def same(a: str, b: str) -> bool:
-    """Whether two answers are the same, for votes: where the checker fails, only if they are written the same."""
-    if a == b:
-        return True
+    """Whether two answers are the same, for votes: where the checker fails, only if they are written the same.
+
+    An answer that was part of two failures is compared by its writing from then on: a vote does not wait for it again and again.
+    """
+    if a == b or max(_hopeless[a], _hopeless[b]) > 1:
+        return a == b
     try:
         return equal(min(a, b), max(a, b))
     except WorkerFailed:

@@ -17,7 +17,13 @@ from comas.types import Question, Verdict
 DIGITS = 60
 """Longest number and largest exponent that are read: beyond that a reply is noise, and exact arithmetic is slow."""
 
-_UNIT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{[^{}]*\}\s*\Z")
+_UNIT = re.compile(
+    r"(?:\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*\{[ ~]*[^{}0-9]*\}|\^\{?\\circ\}?|\^\{?[0-9]\}?(?<=\}\^[0-9])|/)+\s*\Z"
+)
+_WRAP = re.compile(r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*\{\s*([-+$]*[0-9][^{}]*)\}|\*\*([^*]*)\*\*|\(([^()]*)\)")
+_SCALE = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|dozen|or|and|to)\b", re.IGNORECASE)
+_WORD = re.compile(r"(?<=[0-9.%]) +[A-Za-z][A-Za-z .]*\Z")
+_NAMED = re.compile(r"\A[A-Za-z]\w* ?=(?=[^=]*\Z)|\A(?:\\approx|≈)")
 _THIN, _WIDE = re.compile(r"\\[,!]"), re.compile(r"\\[;: ]|~|\s+")
 _FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}\Z")
 _POWER = re.compile(r"(?:\\times|\\cdot|×|\*)10\^(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))\Z")
@@ -28,11 +34,17 @@ def number(text: str) -> Fraction | None:
     """The exact value of a text that is one number and nothing else; None for anything else, NaN and infinity included.
 
     Understands `1,000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`, `-7`, `3/4`, `\\frac{3}{4}`, `1e3`,
-    `2 \\times 10^3`, LaTeX spaces, and a unit at the end in `\\text{...}`.
+    `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit behind it, in words or in `\\text{...}`.
     """
     if len(text) > 4 * DIGITS:
         return None
-    text = _UNIT.sub("", text.strip().strip("$").strip())
+    text = text.strip().strip("$").strip()
+    if _SCALE.search(text):  # `5 million` is not 5, and `5 or 6` is not a number
+        return None
+    text = text.replace("\\left", "").replace("\\right", "")
+    if whole := _WRAP.fullmatch(text):
+        text = next(part for part in whole.groups() if part is not None)
+    text = _WORD.sub("", _UNIT.sub("", _NAMED.sub("", text).strip()).strip())
     for mark, plain in (("{,}", ","), ("\\$", "$"), ("\\%", "%"), ("−", "-")):
         text = text.replace(mark, plain)
     text = _WIDE.sub(" ", _THIN.sub("", text))
@@ -79,24 +91,29 @@ _BOX_OF_TEXT = re.compile(
     r"\\(?:text|mathrm|mathbf|textbf|mbox|operatorname|rm)\b\s*|[{}$]|\\(?:[,;:! ]|left|right|quad)|~|\\(?=%)"
 )
 _SYMBOL = re.compile(
-    r"\\(?:pi|sqrt|frac|dfrac|tfrac|ln|log|exp|sin|cos|tan)(?![a-zA-Z])|[π√]|"
+    r"\\(?:pi|sqrt|frac|dfrac|tfrac|ln|log|exp|sinh?|cosh?|tanh?|arc(?:sin|cos|tan)|infty|overline)(?![a-zA-Z])|(?<![1-9.,]10)(?<=[1-9])\^|[π√]|"
     r"(?<![a-zA-Z])e\^|\)\(|/[0-9]|(?:(?<!\*)\*|×|⋅|·|\\times|\\cdot)(?!10)[0-9(]"
 )
 _RAISED, _LOWERED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+"), str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _RELATION = re.compile(r"=|≈|≃|\\(?:approx|simeq|cong|sim)(?![a-zA-Z])")
-_UNITS = re.compile(r"(?:\\?+[^\W\d_]++|[°º%'\"]|\^[+-]?+[0-9]++|(?<=[^\W\d_])[+-]?+[0-9](?![0-9.])|[/·⋅*.^()\\-])*+\Z")
+_UNITS = re.compile(
+    r"(?!\^)(?:\\?+[^\W\d_]++|[°º%'\"]|(?<=[^\W\d_)])\^[+-]?+[0-9]++|(?<=[^\W\d_])[+-]?+[0-9](?![0-9.])|[/·⋅*.^()\\-])*+\Z"
+)
 """Letters, exponents, signs between units; no number that stands by itself."""
 
 
-def quantity(text: str) -> float | None:
+def quantity(text: str, percent: bool = True) -> float | None:
     r"""The number in a physical quantity, whatever its unit: `-3.8 \times 10^{-8} \text{ C/m}^2` is -3.8e-08.
 
     Powers of ten as `3e5`, `3 x 10^5`, `3·10⁵`, `3*10**5`, `3\times10^{5}`, `10^5`; `v = 3 m/s` is 3; `5\%` is .05. Other
-    expressions (`\sqrt{2}/3`, `2\pi`) are left to the checker of mathematics. None where there is not exactly one number.
+    expressions (`\sqrt{2}/3`, `2\pi`) are left to the checker of mathematics. None where there is not exactly one number. With
+    `percent` off, 5 % is 5: where percent is the unit that was asked for.
     Raises WorkerFailed.
     """
     said = _RELATION.split(text)[-1]
-    flat = _flat(said)
+    if _SCALE.search(said):
+        return None
+    flat = _flat(re.sub(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", "", said))
     if len(flat) > 4 * DIGITS or not flat:
         return None
     found = _LEADING.match(flat) if not _SYMBOL.search(flat) else None
@@ -111,7 +128,7 @@ def quantity(text: str) -> float | None:
     if abs(exponent) > 300 or not _UNITS.match(rest):
         return None
     value = float(f"{mantissa}e{exponent}")
-    return value / 100 if rest.startswith("%") else value
+    return value / 100 if percent and rest.startswith("%") else value
 
 
 def _flat(text: str) -> str:
@@ -155,8 +172,9 @@ def verify(question: Question, text: str) -> Verdict:
     Where the asked unit begins with a power of ten (`meta["power"]`), the number may be given with it or without it.
     """
     try:
-        gold = quantity(question.answer or "")
-        value = _boxed(text)
+        asked = "%" in (question.answer or "") or question.meta.get("percent", False)
+        gold = quantity(question.answer or "", not asked)
+        value = _boxed(text, not asked)
     except WorkerFailed:
         return "failed"
     if gold is None:
@@ -165,6 +183,6 @@ def verify(question: Question, text: str) -> Verdict:
     return "right" if value is not None and any(near(value, g) for g in golds) else "wrong"
 
 
-def _boxed(text: str) -> float | None:
+def _boxed(text: str, percent: bool = True) -> float | None:
     inside = last_box(text)
-    return quantity(inside) if inside is not None else None
+    return quantity(inside, percent) if inside is not None else None

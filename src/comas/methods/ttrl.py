@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from comas.agent import Agent
 from comas.credit import grpo
 from comas.losses import clipped
-from comas.majority import agrees, majority, read, winner
+from comas.majority import agrees, decide, majority
 from comas.types import Count, Episode, Method, Question, Task
 from comas.wording import words
 
@@ -28,8 +28,7 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)]
     turns = [t.result() for t in asked]
-    read(question, turns, task)
-    return winner(turns, task)
+    return await decide(question, turns, task)
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:

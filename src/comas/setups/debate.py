@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from comas.agent import Agent
-from comas.majority import read, winner
+from comas.majority import decide
 from comas.types import Question, Setup, Task, Turn, Whole
 from comas.wording import defuse, words
 
@@ -32,8 +32,7 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
     turns = await _together([a.ask("solution", prompt) for a in able])
     for at in range(1, revisions + 1):
         turns = await _together([_revise(question, agent, i, turns, task, at) for i, agent in enumerate(able)])
-    read(question, turns, task)
-    return winner(turns, task)
+    return await decide(question, turns, task)
 
 
 def _revise(question: Question, agent: Agent, own: int, turns: Sequence[Turn], task: Task, at: int) -> Ask:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from comas.agent import Agent
-from comas.majority import read, winner
+from comas.majority import decide
 from comas.types import Count, Question, Setup, Task
 from comas.wording import words
 
@@ -25,8 +25,7 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)]
     turns = [a.result() for a in asked]
-    read(question, turns, task)
-    return winner(turns, task)
+    return await decide(question, turns, task)
 
 
 setup = Setup(play)

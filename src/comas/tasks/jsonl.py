@@ -8,6 +8,8 @@ cut by a hash of each question into train, validation and test, or a folder with
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from comas.types import Question, Task, UserMistake, Verdict
 
 SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
 KINDS = {"math": maths, "science": numbers, "choice": choice, "text": words}
+SAME = {"math": maths.same, "science": numbers.same}
 SOURCE = Source(
     "jsonl", None, None, {name: name for name, _ in SHARES}, ("question",), files={name: f"{name}.jsonl" for name, _ in SHARES}
 )
@@ -33,9 +36,11 @@ def load(split: str, path: str | None = None, limit: int | None = None, seed: in
 
 def _question(row: Row, where: str) -> Question:
     kind, answer = row.get("kind", "math"), row.get("answer")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UserMistake(f"{where}: `kind` is {kind!r}: one of {', '.join(KINDS)}")
-    if answer is not None and not isinstance(answer, str | int | float):
+    if isinstance(answer, bool) or (isinstance(answer, float) and not math.isfinite(answer)) or not isinstance(
+        answer, str | int | float | None
+    ):
         raise UserMistake(f"{where}: `answer` is {answer!r}: a text or a number, or leave it out")
     prompt = row["question"].strip()
     return Question(identity("jsonl", prompt), prompt, kind, str(answer).strip() if answer is not None else None)
@@ -47,11 +52,19 @@ def verify(question: Question, text: str) -> Verdict:
 
 
 def extract(question: Question, text: str) -> str | None:
-    """By the reader of the question's kind."""
-    return KINDS[question.kind].extract(question, text)
+    """By the reader of the question's kind, which stands in front of what it read."""
+    found = KINDS[question.kind].extract(question, text)
+    return f"{question.kind}: {found}" if found is not None else None
+
+
+def same(a: str, b: str) -> bool:
+    """Whether two answers are the same, in the sense of their kind."""
+    kind, one = a.split(": ", 1)
+    other = b.split(": ", 1)[1]
+    return SAME.get(kind, operator.eq)(one, other)
 
 
 verify_many = partial(verdicts, verify)
 task = Task(
-    "jsonl", load, verify, extract, same=maths.same, wording=boxed.WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
+    "jsonl", load, verify, extract, same=same, wording=boxed.WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
 )

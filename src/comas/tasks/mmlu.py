@@ -27,7 +27,7 @@ def load(split: str, path: str | None = None, limit: int | None = None, seed: in
 
 def _question(row: Row, where: str) -> Question:
     choices, right = row.get("choices"), row["answer"]
-    if not isinstance(choices, list | tuple) or not isinstance(right, int) or not 0 <= right < len(choices):
+    if not isinstance(choices, list | tuple) or type(right) is not int or not 0 <= right < min(len(choices), 26):
         raise UserMistake(f"{where}: expected texts `choices`, and `answer`, an index into them, got {right!r} of {choices!r}")
     prompt = choice.asked(row["question"], choices)
     return Question(identity("mmlu", prompt), prompt, row.get("subject") or "choice", choice.LETTERS[right])

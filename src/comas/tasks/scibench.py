@@ -32,8 +32,8 @@ def _question(row: Row, where: str) -> Question:
     prompt = row["problem_text"].strip()
     if unit.strip("$ "):
         prompt += f"\n\nGive the number in this unit: {unit}"
-    power = numbers.power_of(unit)
-    return Question(identity("scibench", prompt), prompt, "science", str(row["answer_number"]).strip(), {"power": power})
+    meta = {"power": numbers.power_of(unit), "percent": "%" in unit}
+    return Question(identity("scibench", prompt), prompt, "science", str(row["answer_number"]).strip(), meta)
 
 
 task = Task("scibench", load, verify, numbers.extract, same=numbers.same, wording=boxed.WORDING, max_tokens=boxed.ROOM)

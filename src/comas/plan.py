@@ -1,0 +1,139 @@
+"""What an evaluation asks of whom: systems, tasks, setups by name, and what they mean.
+
+Leaves out: asking (`exam`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from comas.agent import Member
+from comas.config import bases_of, filled, is_seed, load_plugin, parse_pair, plugin_names, read, resolve, split_options
+from comas.overlap import Overlap, overlap
+from comas.store import run_at
+from comas.team import Team
+from comas.types import Method, Question, Setup, Task, UserMistake
+
+LIMIT = 500
+"""Questions per task, where it has more: the first ones of an order drawn by the seed."""
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of whom."""
+
+    systems: Sequence[str]
+    """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, or several runs of one system divided by commas."""
+    tasks: Sequence[str] = ()
+    """Empty: the first system's own task, `pick` for a base model."""
+    setups: Sequence[str] = ("single",)
+    """Setups or methods by name or file, `game` for the run's own, with options: `vote:votes=16`."""
+    limit: int | None = LIMIT
+    """Questions per task; None is all."""
+    seed: int = 0
+    pairs: Sequence[str] = ()
+    """`key=value` of the config, for all systems."""
+    data: str | None = None
+    """A file or folder of questions, for tasks that read one."""
+    equal_tokens: bool = False
+    """Also let the cheaper side of each comparison vote, as often as the dearer side's tokens allow."""
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Run or model as named -> where it is found from anywhere, at the step that was meant when the evaluation began."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How answers are given: a setup or a method's game, with its options."""
+
+    name: str
+    method: Method
+    alone: bool
+    options: Mapping[str, Any]
+
+
+def way(said: str, team: Team) -> Way:
+    """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own."""
+    name, *pairs = re.split(r":(?=\w+=)", said)
+    given = dict(parse_pair(p) for p in pairs)
+    if name == "game":
+        options = {**split_options(team.config.options, team.method.play), **given}
+        return Way(said, replace(team.method, supervised=False), False, filled(name, options, team.method.play))
+    if name.endswith(".py"):
+        text = Path(name).read_text(encoding="utf-8") if Path(name).is_file() else ""
+        kind = "method" if re.search(r"^method\s*=", text, re.MULTILINE) else "setup"
+    else:
+        kind = "method" if name in plugin_names("method") else "setup"
+    found = load_plugin(kind, name)
+    options = filled(name, given, found.play)
+    if isinstance(found, Setup):
+        return Way(said, Method(found.play, _unsettled, _unsettled, _unsettled), found.alone, options)
+    return Way(said, replace(found, supervised=False), False, options)  # labels are for training
+
+
+def _unsettled(*args: object) -> Any:
+    raise AssertionError("evaluation never settles")
+
+
+def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
+    """Who plays: every policy by itself, or the team."""
+    if not chosen.alone:
+        return {"team": list(team.members)}
+    different = {m.address: m for m in reversed(team.members)}  # copies of one policy answer once, by the first of them
+    return {m.name: [m] for m in team.members if different[m.address] is m}
+
+
+def described(team: Team, chosen: Way) -> str:
+    policies, n = len({m.address for m in team.members}), len(team.members)
+    if chosen.alone:
+        return "1 agent" if policies == 1 else f"{policies} agents, each alone"
+    return f"{n} copies of one model" if policies == 1 and n > 1 else "1 agent" if n == 1 else f"team of {n}"
+
+
+def overlaps(run: str, asked: Sequence[tuple[Task, Sequence[Question], str]]) -> Iterator[tuple[str, Overlap | None]]:
+    """Per task what a run was trained on; nothing for base models, whose past nobody here knows."""
+    if run_at(run) is None:
+        return
+    try:
+        trained = trained_on(run)
+    except UserMistake:
+        trained = None
+    for task, questions in {t.name: (t, qs) for t, qs, _ in asked}.values():
+        yield task.name, overlap(trained, questions) if trained is not None else None
+
+
+def trained_on(run: str) -> list[Question]:
+    """The training questions of a run, and of the runs that it started from; by its own config, whatever is asked of it now."""
+    found = run_at(run)
+    if found is None:
+        return []
+    config, _, task = resolve(read(found[0].path / "config.toml"))
+    questions = task.load("train", path=config.data, seed=config.seed, **config.task_options)
+    return questions + [q for base in bases_of(config) for q in trained_on(base)]
+
+
+def places(systems: Sequence[str]) -> dict[str, str]:
+    """Where each run or model is found from anywhere; a run at the step that it has now, which training on does not change."""
+    found: dict[str, str] = {}
+    for system in systems:
+        for name in system.split(","):
+            if not name:
+                raise UserMistake(f"{system!r}: nothing stands beside one of its commas")
+            if (at := run_at(name)) is not None:
+                run, step = at
+                found[name] = f"{run.path.resolve()}@{run.intact(step).name.removeprefix('step-')}"
+            elif Path(name).is_dir():
+                found[name] = str(Path(name).resolve())
+            elif not is_seed(name) and (name[0] in "./~" or (Path(name).parent != Path() and Path(name).parent.is_dir())):
+                raise UserMistake(f"{name}: there is no such run or folder here")
+            else:
+                found[name] = name
+        mine = [found[name] for name in system.split(",")]
+        if twice := [p for p in mine if mine.count(p) > 1]:
+            raise UserMistake(f"{twice[0]} stands twice in {system}: several runs of a system have to be different ones")
+    every = [found[name] for system in systems for name in system.split(",")]
+    if twice := [p for p in every if every.count(p) > 1]:
+        raise UserMistake(f"{twice[0]} is named twice: what is compared has to differ")
+    return found
