@@ -308,6 +308,22 @@ def test_an_ask_that_is_cancelled_gives_its_place_back(serve: Any, host_at: Any)
     assert asyncio.run(impatient()).text == "4"
 
 
+def test_closing_waits_for_no_server(serve: Any, host_at: Any) -> None:
+    host = host_at(serve(hangs).url)
+
+    async def leave() -> float:
+        asked = asyncio.create_task(ask(host))
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        host.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        return time.monotonic() - began
+
+    assert asyncio.run(leave()) < 0.5
+    host.close()  # twice is no harm
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
 def test_a_certificate_that_nobody_vouches_for(serve: Any, host_at: Any, tmp_path: Path) -> None:
     made = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out crt -days 2 -subj /CN=x"
