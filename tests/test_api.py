@@ -132,7 +132,7 @@ def answers(body: Any = None, status: int = 200, **headers: str) -> Act:
 
 
 def hangs(handler: Handler, asked: dict[str, Any]) -> None:
-    time.sleep(1.0)
+    time.sleep(5.0)
     handler.close_connection = True
 
 
@@ -203,7 +203,7 @@ def test_what_is_no_completion_may_be_asked_again(data: bytes) -> None:
 ])
 def test_a_fault_is_asked_again_and_nothing_twice_without_need(act: Act, kind: str, serve: Any, host_at: Any) -> None:
     server = serve(act, answers())
-    host = host_at(server.url, timeout=0.3)
+    host = host_at(server.url, timeout=1.0 if kind == "timeout" else 60.0)
     assert asyncio.run(ask(host)).text == "4"
     assert asyncio.run(ask(host)).text == "4"
     assert len(server.asked) == 3
@@ -234,7 +234,7 @@ def test_retry_after_is_honoured_as_seconds_and_as_a_date(serve: Any, host_at: A
         host = host_at(serve(answers(b"", 429, Retry_After=wait()), answers()).url)
         began = time.monotonic()
         asyncio.run(ask(host))
-        assert 0.9 < time.monotonic() - began < 4
+        assert 0.9 < time.monotonic() - began < 8
     host = host_at(serve(answers(b"", 429, Retry_After="86400")).url)
     with pytest.raises(HostFailure, match="asks to wait 86400 seconds"):
         asyncio.run(ask(host))
@@ -320,7 +320,7 @@ def test_closing_waits_for_no_server(serve: Any, host_at: Any) -> None:
             await asked
         return time.monotonic() - began
 
-    assert asyncio.run(leave()) < 0.5
+    assert asyncio.run(leave()) < 3
     host.close()  # twice is no harm
 
 
@@ -522,6 +522,10 @@ def test_a_run_does_not_begin_without_its_key(mixed: Any, tmp_path: Path, monkey
     with pytest.raises(UserMistake, match="JUDGE_KEY is not set"):
         comas.train(out=str(tmp_path / "run"), **keys)
     assert not (tmp_path / "run").exists()
+    plan = Plan(["m"], limit=3, pairs=["hosts.home.api=http://localhost:1/v1", "hosts.home.key_env=JUDGE_KEY"])
+    with pytest.raises(UserMistake, match="JUDGE_KEY is not set"):
+        asyncio.run(Exam.create(plan, str(tmp_path / "eval")).go(Observer()))
+    assert not (tmp_path / "eval").exists()
 
 
 def test_estimates_leave_others_models_out(mixed: Any) -> None:

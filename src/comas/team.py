@@ -54,6 +54,12 @@ class Team:
         hosts, agents = self.config.hosts, self.config.agents.values()
         return sorted({(a.base or hosts[a.host].base) + (f" at {api}" if (api := hosts[a.host].api) else "") for a in agents})
 
+    def open(self) -> None:
+        """Find the keys of hosts behind an API: one that is missing is missed before anything is written."""
+        for host in self.hosts.values():
+            if isinstance(host, ApiHost):
+                host.open()
+
     def close(self) -> None:
         """Give threads and memory back."""
         for host in self.hosts.values():
@@ -83,11 +89,10 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
     if learn and not any(not m.frozen and (m.roles is None or set(m.roles) & set(method.paid)) for m in members):
         paid = ", ".join(method.paid)
         raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")
+    team = Team(config, method, task, hosts, members)  # type: ignore[arg-type]
     if learn:
-        for host in hosts.values():
-            if isinstance(host, ApiHost):
-                host.open()  # a key that is missing is missed before a run begins
-    return Team(config, method, task, hosts, members)  # type: ignore[arg-type]
+        team.open()
+    return team
 
 
 def _bases(config: Config, name: str, weights: Path | None) -> dict[str, str]:
