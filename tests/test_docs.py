@@ -77,7 +77,8 @@ def test_every_method_is_on_the_config_page() -> None:
 def test_configs_on_other_pages_resolve(block: str, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(block)
     hosts = resolve(read(tmp_path / "run.toml"))[0].hosts
-    assert {name: {"base": host.base} for name, host in hosts.items()} == tomllib.loads(block)["hosts"]
+    told = tomllib.loads(block)["hosts"]
+    assert {name: {key: getattr(host, key) for key in told[name]} for name, host in hosts.items()} == told
 
 
 WRITTEN = "\n".join(b for p in PAGES for b in blocks(p, "sh")).replace("\\\n", " ")

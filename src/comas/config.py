@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_json
 
+from comas.bases import is_seed
 from comas.store import run_at
 from comas.types import Method, Setup, Task, UserMistake
 
@@ -28,15 +29,18 @@ SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm
 """The embedded recipe: for the shipped seed models only."""
 
 
+Price = Annotated[float, Field(ge=0)]
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class HostConfig(_Table):
-    """`[hosts.<name>]`: one owner of weights."""
+    """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's models answer."""
 
     base: str = "seed"
-    """Of its policies: a shipped seed model, a folder, or a hub name."""
+    """Of its policies: a shipped seed model, a folder, or a hub name; with `api` the model's name there."""
     learner: Literal["full"] = "full"
     engine: Literal["torch"] = "torch"
     device: str = "auto"
@@ -56,6 +60,23 @@ class HostConfig(_Table):
     lr: float | None = Field(None, gt=0)
     """Overrides the shared one."""
     trust_remote_code: bool = False
+    api: str | None = Field(None, pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$")
+    """Base URL of an OpenAI-compatible endpoint: no weights here, and its agents are frozen."""
+    key_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Name of the environment variable that holds the key; never the key."""
+    concurrency: int = Field(16, ge=1)
+    """Requests at once."""
+    timeout: float = Field(120.0, gt=0)
+    """Seconds for one request."""
+    retries: int = Field(5, ge=0)
+    logprobs: bool = False
+    """Whether the endpoint is asked for them."""
+    price: tuple[Price, Price] | None = None
+    """Of a million prompt tokens, and of a million generated ones."""
+    budget_tokens: int | None = Field(None, ge=1)
+    """Prompt and generated tokens, over all processes of a run; when they are spent the run stops."""
+    budget_money: float | None = Field(None, gt=0)
+    """The same in the unit of `price`."""
 
 
 class AgentConfig(_Table):
@@ -68,6 +89,7 @@ class AgentConfig(_Table):
     """Share this policy (self-play); None is one of its own."""
     roles: list[str] | None = None
     frozen: bool = False
+    """Always true at a host with `api`, whatever is written."""
     temperature: float | None = Field(None, gt=0)
 
 
@@ -141,11 +163,18 @@ class Config(_Table):
         for name, agent in self.agents.items():
             if agent.host not in self.hosts:
                 raise ValueError(f"agents.{name}.host is {agent.host!r}: {_nearest(agent.host, self.hosts)}")
+            agent.frozen = agent.frozen or self.hosts[agent.host].api is not None
         homes: dict[str, str] = {}
         for name, agent in self.agents.items():
             policy = agent.policy or name
             if homes.setdefault(policy, agent.host) != agent.host:
                 raise ValueError(f"policy {policy!r} is at hosts {homes[policy]} and {agent.host}: give it two names")
+        for name, host in self.hosts.items():
+            for key in ("key_env", "price", "budget_tokens", "budget_money"):
+                if getattr(host, key) is not None and host.api is None:
+                    raise ValueError(f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or leave it out")
+            if host.budget_money is not None and host.price is None:
+                raise ValueError(f"hosts.{name}.budget_money needs a price: set hosts.{name}.price = [prompt, generated]")
         return self
 
 
@@ -196,8 +225,17 @@ def _explain(error: ValidationError) -> str:
         *_, last = first["loc"]
         table = {"hosts": HostConfig, "agents": AgentConfig}.get(str(first["loc"][0]), Config) if len(first["loc"]) > 1 else Config
         return f"unknown key {place}: {_nearest(str(last), table.model_fields)}"
+    if first["loc"] and first["loc"][-1] in SECRETIVE:
+        return f"{place}: {SECRETIVE[str(first['loc'][-1])]}"
     said = first["msg"].removeprefix("Value error, ")
     return f"{place} = {first['input']!r}: {said}" if place else said
+
+
+SECRETIVE = {
+    "key_env": "the name of an environment variable is wanted, never the key itself (letters, digits and _)",
+    "api": "wanted is http(s)://host[:port]/path without a user, a password, ? or #: a key belongs into the variable of key_env",
+}
+"""Keys whose value may be a secret in the wrong place: what is said of a mistake does not repeat it."""
 
 
 def _nearest(name: str, known: Any) -> str:
@@ -328,7 +366,8 @@ def _absolute(data: dict[str, Any]) -> None:
             data[key] = str(Path(data[key]).resolve())
     if data["data"] is not None and Path(data["data"]).exists():  # a task may take something else than a path
         data["data"] = str(Path(data["data"]).resolve())
-    for table in (*data["hosts"].values(), *data["agents"].values()):
+    own = {name: host for name, host in data["hosts"].items() if host["api"] is None}  # elsewhere a base is a name only
+    for table in (*own.values(), *(a for a in data["agents"].values() if a["host"] in own)):
         if (base := table["base"]) is None or is_seed(base):
             continue
         if (found := run_at(base)) is not None:
@@ -339,8 +378,8 @@ def _absolute(data: dict[str, Any]) -> None:
 
 
 def bases_of(config: Config) -> set[str]:
-    """The models that the policies of a run start from."""
-    return {a.base or config.hosts[a.host].base for a in config.agents.values()}
+    """The models that the policies of a run start from; those behind an API are not ours."""
+    return {a.base or config.hosts[a.host].base for a in config.agents.values() if config.hosts[a.host].api is None}
 
 
 def origins(base: str, depth: int = 100) -> set[str]:
@@ -351,19 +390,6 @@ def origins(base: str, depth: int = 100) -> set[str]:
         raise UserMistake(f"base {base!r}: runs that start from each other")
     below = bases_of(Config.model_validate(found[0].config()))
     return {o for b in below for o in origins(b, depth - 1)}
-
-
-def is_seed(base: str) -> bool:
-    """Whether this is a shipped model, for which the embedded recipe was made."""
-    shipped = seed_models()
-    if base not in shipped and base.startswith("seed") and "/" not in base and not Path(base).is_dir():
-        raise UserMistake(f"base {base!r} cannot be loaded: no such folder, and the shipped models are {', '.join(shipped)}")
-    return base in shipped
-
-
-def seed_models() -> dict[str, Path]:
-    """Name -> folder of the models that are shipped with comas."""
-    return {p.parent.name: p.parent for p in sorted((Path(__file__).parent / "seed" / "models").glob("*/config.json"))}
 
 
 def split_options(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

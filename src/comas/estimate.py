@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from comas import disk, sandbox
-from comas.config import Config, HostConfig, seed_models
+from comas.bases import seed_models
+from comas.config import Config, HostConfig
 from comas.hosts.local import resolve_base
 from comas.types import Method, Task, UserMistake
 
-EXTRAS = {"datasets": "hub", "matplotlib": "plot"}
+EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
 BYTES_PER_TURN = 800
 """On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take 650."""
@@ -38,7 +39,8 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     per_step = (config.questions or 0) * (config.samples or 1) * calls * longest
     bound = per_step * config.steps
     needs = {"generated tokens, at most": min(bound, config.tokens + per_step) if config.tokens else bound}
-    policies = {a.policy or n: a.base or config.hosts[a.host].base for n, a in config.agents.items()}
+    here = {n: a for n, a in config.agents.items() if config.hosts[a.host].api is None}  # others' weights take no room
+    policies = {a.policy or n: a.base or config.hosts[a.host].base for n, a in here.items()}
     sizes = [parameters(base) for base in policies.values()]
     known = [s for s in sizes if s is not None]
     if len(known) < len(sizes):
@@ -82,7 +84,7 @@ def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
         shown = max(2, options.get("kappa", 1) * (1 + options.get("references", 1)) * (options["rounds"] > 1))
     asked = max((config.questions or 0) * (config.samples or 1) * options.get("votes", 1), config.test_questions)
     for name, host in config.hosts.items():
-        agents = {a.policy or n: a for n, a in config.agents.items() if a.host == name}
+        agents = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None}
         folders = [resolve_base(a.base or host.base) for a in agents.values()]
         if away := sorted(f for f in folders if not (Path(f) / "config.json").is_file()):
             needs[f"host {name}: bytes at the peak"] = f"unknown: {away[0]} is not on this disk"

@@ -234,6 +234,7 @@ class Exam:
         again = [r for r in log.found.values() if r["verdict"] == "failed" and r["error"] is None]
         observer.cell(system, task.name, setup)
         if left or again:
+            team.open()
             began, bases = time.monotonic(), sorted(set().union(*map(origins, team.bases())))
             sampling = Sampling(team.config.eval_temperature, team.config.eval_top_p)
             room, gate = asyncio.Semaphore(AT_ONCE), ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")

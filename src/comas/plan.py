@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from comas.agent import Member
-from comas.config import bases_of, filled, is_seed, load_plugin, parse_pair, plugin_names, read, resolve, split_options
+from comas.bases import is_seed
+from comas.config import bases_of, filled, load_plugin, parse_pair, plugin_names, read, resolve, split_options
 from comas.overlap import Overlap, overlap
 from comas.store import run_at
 from comas.team import Team

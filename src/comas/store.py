@@ -112,6 +112,14 @@ class Run:
             note(f"{error}; it counts as not measured")
             return None
 
+    def write_spent(self, accounts: Mapping[str, Any]) -> None:
+        """What hosts behind an API have cost; apart from checkpoints, since what is dropped has been paid for all the same."""
+        disk.replace(self.path / "spent.json", json.dumps(accounts, indent=1))
+
+    def spent(self) -> dict[str, Any]:
+        """The same as it was last written; nothing where nothing was."""
+        return _object(self.path / "spent.json") or {}
+
     def write_process(self, facts: Mapping[str, Any]) -> list[str]:
         """Note what a process that works on this run runs on; returns what differs from the one before, in words."""
         path = self.path / "processes.json"

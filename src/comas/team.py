@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from comas.agent import Member
-from comas.config import Config, bases_of, is_seed, parse_pair, read, resolve, split_options
+from comas.bases import is_seed
+from comas.config import Config, parse_pair, read, resolve, split_options
+from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host
 from comas.play import Scene, play_all
 from comas.store import Run, run_at
@@ -30,7 +32,7 @@ class Team:
     config: Config
     method: Method
     task: Task
-    hosts: Mapping[str, LocalHost]
+    hosts: Mapping[str, LocalHost | ApiHost]
     members: Sequence[Member]
     _played: int = field(default=0, repr=False)
 
@@ -50,7 +52,14 @@ class Team:
 
     def bases(self) -> list[str]:
         """The models that its policies started from."""
-        return sorted(bases_of(self.config))
+        hosts, agents = self.config.hosts, self.config.agents.values()
+        return sorted({(a.base or hosts[a.host].base) + (f" at {api}" if (api := hosts[a.host].api) else "") for a in agents})
+
+    def open(self) -> None:
+        """Find the keys of hosts behind an API: one that is missing is missed before anything is written."""
+        for host in self.hosts.values():
+            if isinstance(host, ApiHost):
+                host.open()
 
     def close(self) -> None:
         """Give threads and memory back."""
@@ -67,14 +76,10 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
     jail.choose(config.sandbox)
     hosts: dict[str, Host] = {}
     for name, host in config.hosts.items():
-        bases = {}
-        for agent, a in config.agents.items():
-            if a.host == name:
-                policy = a.policy or agent
-                base = str(weights / policy) if weights else _weights(a.base or host.base, policy)
-                if bases.setdefault(policy, base) != base:
-                    raise UserMistake(f"agents.{agent}.base is {base!r}, but policy {policy} has base {bases[policy]!r} already")
-        if bases:
+        bases = _bases(config, name, weights)
+        if bases and host.api:
+            hosts[name] = ApiHost(name, bases, host)
+        elif bases:
             hosts[name] = make_local_host(
                 name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
                 device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
@@ -87,7 +92,24 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
     if learn and not any(not m.frozen and (m.roles is None or set(m.roles) & set(method.paid)) for m in members):
         paid = ", ".join(method.paid)
         raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")
-    return Team(config, method, task, hosts, members)  # type: ignore[arg-type]
+    team = Team(config, method, task, hosts, members)  # type: ignore[arg-type]
+    if learn:
+        team.open()
+    return team
+
+
+def _bases(config: Config, name: str, weights: Path | None) -> dict[str, str]:
+    """Policy -> what it starts from, of one host; behind an API the model's name."""
+    bases: dict[str, str] = {}
+    host = config.hosts[name]
+    for agent, a in config.agents.items():
+        if a.host == name:
+            policy, base = a.policy or agent, a.base or host.base
+            if host.api is None:
+                base = str(weights / policy) if weights else _weights(base, policy)
+            if bases.setdefault(policy, base) != base:
+                raise UserMistake(f"agents.{agent}.base is {base!r}, but policy {policy} has base {bases[policy]!r} already")
+    return bases
 
 
 def _weights(base: str, policy: str) -> str:
@@ -134,6 +156,9 @@ def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = (
     run, named = found or (Run.open(path), None)
     step = named if step is None else step
     config, method, task = resolve(read(run.path / "config.toml", overrides))
+    for host, table in run.config()["hosts"].items():
+        if config.hosts[host].api and not table.get("api"):
+            raise UserMistake(f"{path}: hosts.{host}.api would have others answer in the place of what was trained: leave it out")
     return build_team(config, method, task, learn=False, weights=run.intact(step))
 
 

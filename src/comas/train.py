@@ -20,6 +20,7 @@ from comas.agent import derive_seed
 from comas.config import Config, read, resolve, split_options
 from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, can_judge
+from comas.hosts.api import ApiHost
 from comas.metrics import summarise
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
@@ -107,6 +108,9 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None)
         if run.marker() is not None:
             for name, host in team.hosts.items():
                 await _at(name, f"loading step {start}", host.load(run.path / "checkpoints" / f"step-{start}"))
+        for name, account in run.spent().items():
+            if isinstance(host := team.hosts.get(name), ApiHost):
+                host.restore(account)
         return await Session(team, watch).go(run, start)
     finally:
         if team is not None:
@@ -262,6 +266,7 @@ class Session:
             found = accuracy(await self._answers(self.validation, f"validation{step + 1}"))
             self.watch.measured("validation", step + 1, found)
             metrics["validation"] = found._asdict() if found else None
+        self._account()
         self.run.write_step(metrics, episodes)
         self._count(metrics)
         self.watch.step(metrics, episodes)
@@ -292,16 +297,22 @@ class Session:
             self.run.write_eval(name, record)
         self.watch.measured(name, step, Interval(**record["accuracy"]) if record["accuracy"] else None)
 
+    def _account(self) -> None:
+        if found := {n: h.account() for n, h in self.team.hosts.items() if isinstance(h, ApiHost)}:
+            self.run.write_spent(found)
+
     async def _answers(self, questions: Sequence[Question], occasion: str) -> list[Any]:
         c = self.config
+        here = [m for m in self.team.members if not isinstance(m.host, ApiHost)]  # the others do not change, and cost
         return await answer_all(
-            self.team.members, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature,
+            here, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature,
             room=c.room, top_p=c.eval_top_p,
         )
 
     async def _keep(self, step: int) -> None:
         """Commit before an error ends the run; where that fails too, the error is the news."""
         try:
+            self._account()
             await self._commit(step)
         except (HostFailure, OSError) as error:
             self.watch.note(f"the {step} steps so far could not all be saved: {error}")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from comas.config import is_seed, seed_models
+from comas.bases import is_seed, seed_models
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.types import Engine, Generation, Learner, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
