@@ -75,7 +75,8 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
 
     from comas.credit import reinforce_pp
     from comas.engines.torch import TorchEngine
-    from comas.learners.full import FullLearner, Recipe
+    from comas.learners.full import FullLearner
+    from comas.learners.update import Recipe
     from comas.losses import clipped
     from comas.types import Method, Request, Row, Sampling
 

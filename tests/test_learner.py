@@ -13,7 +13,8 @@ import torch
 
 from comas.credit import grpo, reinforce_pp
 from comas.hosts.local import make_local_host
-from comas.learners.full import FullLearner, Recipe
+from comas.learners.full import FullLearner
+from comas.learners.update import Recipe, _gap
 from comas.losses import clipped, plain
 from comas.types import Method, Payoff, Row, Sampling, UserMistake
 from tests.test_engines import llama
@@ -132,10 +133,10 @@ def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
     part = rows()
     for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
         row.logprobs_T, row.sampled_logprobs_T = logprobs, logprobs.copy()
-    assert learner._gap(part) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
-    part[0].sampled_logprobs_T[part[0].mask_T] -= 5.0  # type: ignore[index]
-    stats, weights = learner._gap(part)
-    assert stats["gap_max"] == pytest.approx(5.0)
+    assert _gap("p", part, learner.recipe) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
+    part[0].sampled_logprobs_T[part[0].mask_T] -= 3.0  # type: ignore[index]
+    stats, weights = _gap("p", part, learner.recipe)
+    assert stats["gap_max"] == pytest.approx(3.0)
     assert weights["t0"].max() == 2.0
     assert weights["t1"].max() == 1.0
 

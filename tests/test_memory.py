@@ -25,7 +25,8 @@ from comas.engines.torch import TorchEngine
 from comas.estimate import memory
 from comas.hosts.local import make_local_host
 from comas.learners import full
-from comas.learners.full import FullLearner, Recipe
+from comas.learners.full import FullLearner
+from comas.learners.update import Recipe, passes
 from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.memory import Facts, Meter, Shape, decode_bytes, facts_of, pass_bytes
 from comas.learners.precision import allow_recomputing, copy_in, recomputing
@@ -162,7 +163,7 @@ def test_gradients_do_not_depend_on_the_passes(tokens_per_pass: int, chunks: boo
         learner.optimizers = {"p": torch.optim.SGD(model.parameters(), lr=1.0)}
         part = rows(40)
         learner.step({"p": part}, METHOD)
-        assert (len(learner._passes(part)) > 2) == (tokens != 8192)
+        assert (len(passes([("p", r) for r in part], tokens)) > 2) == (tokens != 8192)
         assert (learner._halves[model] is not None) == (chunks and tokens != 8192)
         moved[tokens] = difference(model, llama(1).double())
     assert moved[8192].norm() > 0.1

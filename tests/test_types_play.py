@@ -330,7 +330,7 @@ def test_wording_of_methods_has_its_holes() -> None:
 
 def test_hosts_keep_join_and_forget(untaught: Path) -> None:
     from comas.hosts.local import make_local_host
-    from comas.learners.full import Recipe
+    from comas.learners.update import Recipe
 
     method = game(one)
     asyncio.run(check_host(Scripted({"solution": "x"}), "a0", method))

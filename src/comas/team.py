@@ -135,7 +135,7 @@ def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
 
 
 def _recipe(config: Config, host: str) -> Any:
-    from comas.learners.full import Recipe
+    from comas.learners.update import Recipe
 
     assert config.betas is not None, "resolve fills in the recipe"
     assert config.weight_decay is not None
