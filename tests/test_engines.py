@@ -48,7 +48,7 @@ SHAPES = [
 def test_stacked_logits_equal_hugging_face(shape: dict) -> None:
     models = [llama(i, **shape).double() for i in range(3)]
     assert can_stack(models)
-    stack = StackedLlama(models, 128)
+    stack = StackedLlama(models[0].config, [m.state_dict() for m in models], 128)
     ids = torch.randint(4, 50, (3, 2, 7), generator=torch.Generator().manual_seed(1))
     stack.start(3, 2, 8)
     positions = torch.arange(7).expand(3, 2, 7)

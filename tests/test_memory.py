@@ -26,10 +26,10 @@ from comas.estimate import memory
 from comas.hosts.local import make_local_host
 from comas.learners import full
 from comas.learners.full import FullLearner
-from comas.learners.update import Recipe, passes
 from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.memory import Facts, Meter, Shape, decode_bytes, facts_of, pass_bytes
 from comas.learners.precision import allow_recomputing, copy_in, recomputing
+from comas.learners.update import Recipe, passes
 from comas.store import Run
 from comas.team import run_sync
 from comas.testing import FAMILIES

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_json
 
-from comas.bases import is_seed
+from comas.bases import adapter_base, is_adapter, is_seed
 from comas.store import run_at
 from comas.types import Method, Setup, Task, UserMistake
 
@@ -41,7 +41,15 @@ class HostConfig(_Table):
 
     base: str = "seed"
     """Of its policies: a shipped seed model, a folder, or a hub name; with `api` the model's name there."""
-    learner: Literal["full"] = "full"
+    learner: Literal["full", "adapters"] | None = None
+    """What of a policy is trained: all of it, or an adapter on a base that the host's policies share; None is full for seed
+    models (and runs that trained them so), otherwise adapters."""
+    rank: int | None = Field(None, ge=1)
+    """Of adapters; None is 16, or what an adapter has that is the base."""
+    alpha: float | None = Field(None, gt=0)
+    """An adapter counts alpha / rank times; None is twice the rank, or what an adapter has that is the base."""
+    targets: list[str] | None = Field(None, min_length=1)
+    """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
     engine: Literal["torch"] = "torch"
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
@@ -91,6 +99,11 @@ class AgentConfig(_Table):
     frozen: bool = False
     """Always true at a host with `api`, whatever is written."""
     temperature: float | None = Field(None, gt=0)
+    lr: float | None = Field(None, gt=0)
+    """Overrides the host's; so do the next three."""
+    rank: int | None = Field(None, ge=1)
+    alpha: float | None = Field(None, gt=0)
+    targets: list[str] | None = Field(None, min_length=1)
 
 
 class Config(_Table):
@@ -170,6 +183,10 @@ class Config(_Table):
             if homes.setdefault(policy, agent.host) != agent.host:
                 raise ValueError(f"policy {policy!r} is at hosts {homes[policy]} and {agent.host}: give it two names")
         for name, host in self.hosts.items():
+            for key in ("rank", "alpha", "targets") if host.learner == "full" or host.api else ():
+                tables = {f"hosts.{name}": host} | {f"agents.{n}": a for n, a in self.agents.items() if a.host == name}
+                if given := [n for n, table in tables.items() if getattr(table, key) is not None]:
+                    raise ValueError(f"{given[0]}.{key} is for hosts.{name}.learner=adapters: set that, or leave it out")
             for key in ("key_env", "price", "budget_tokens", "budget_money"):
                 if getattr(host, key) is not None and host.api is None:
                     raise ValueError(f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or leave it out")
@@ -301,6 +318,8 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     data["credit"] = filled("credit", data["credit"], method.advantage)
     data["loss"] = filled("loss", data["loss"], method.loss)
     data["task_options"] = filled("task_options", data["task_options"], task.load)
+    for name, host in data["hosts"].items():
+        host["learner"] = None if host["api"] else host["learner"] or _learner(config, name)
     _recipe(data, config, task)
     _absolute(data)
     method = replace(
@@ -333,6 +352,19 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(function, include_extras=True)
     except NameError as error:  # imported for the type checker only
         raise UserMistake(f"{function.__name__}: the annotation of an option cannot be read, {error}") from error
+
+
+def _learner(config: Config, name: str) -> str:
+    """Seed models were taught to be trained whole, and runs that did so give whole models; any other base gets adapters."""
+    bases = {a.base or config.hosts[name].base for a in config.agents.values() if a.host == name}
+    return "full" if any(map(_whole, bases)) else "adapters"
+
+
+def _whole(base: str) -> bool:
+    if is_seed(base):
+        return True
+    found = run_at(base)
+    return found is not None and all(h.get("learner", "full") == "full" for h in found[0].config()["hosts"].values())
 
 
 def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
@@ -384,7 +416,11 @@ def bases_of(config: Config) -> set[str]:
 
 def origins(base: str, depth: int = 100) -> set[str]:
     """The bases that a run started from, where `base` is a run (through runs of runs); otherwise itself."""
-    if is_seed(base) or (found := run_at(base)) is None:
+    if is_seed(base):
+        return {base}
+    if is_adapter(base):
+        return {adapter_base(base)}
+    if (found := run_at(base)) is None:
         return {base}
     if depth == 0:
         raise UserMistake(f"base {base!r}: runs that start from each other")

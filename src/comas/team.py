@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from comas.agent import Member
-from comas.bases import is_seed
-from comas.config import Config, parse_pair, read, resolve, split_options
+from comas.bases import is_adapter, is_seed
+from comas.config import Config, origins, parse_pair, read, resolve, split_options
 from comas.hosts.api import ApiHost
-from comas.hosts.local import LocalHost, make_local_host
+from comas.hosts.local import LocalHost, make_local_host, resolve_base
 from comas.play import Scene, play_all
 from comas.store import Run, run_at
 from comas.types import Episode, Host, HostFailure, Method, Question, Sampling, Stopped, Task, UserMistake
@@ -77,13 +77,15 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
     hosts: dict[str, Host] = {}
     for name, host in config.hosts.items():
         bases = _bases(config, name, weights)
+        under = _under(config, name, bases, learn) if bases and not host.api else None
         if bases and host.api:
             hosts[name] = ApiHost(name, bases, host)
         elif bases:
             hosts[name] = make_local_host(
                 name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
                 device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
-                max_rows=host.max_rows, trust_remote_code=host.trust_remote_code,
+                max_rows=host.max_rows, trust_remote_code=host.trust_remote_code, under=under,
+                shapes=_shapes(config, name) if under else None, seed=config.seed,
             )
     members = members_of(config, hosts)
     for role in method.paid:
@@ -123,6 +125,41 @@ def _weights(base: str, policy: str) -> str:
     return str(checkpoint / policy)
 
 
+def _under(config: Config, name: str, sources: Mapping[str, str], learn: bool) -> str | None:
+    """The one model below all adapters of a host; None where each policy has a model of its own."""
+    if not any(map(is_adapter, sources.values())) and not (learn and config.hosts[name].learner == "adapters"):
+        return None
+    found: dict[str, str] = {}
+    for agent, a in config.agents.items():
+        if a.host == name:
+            source, base = sources[a.policy or agent], a.base or config.hosts[name].base
+            for below in origins(base) if is_adapter(source) else {source}:
+                place = resolve_base(below)
+                found[str(Path(place).resolve()) if Path(place).is_dir() else place] = agent
+    if len(found) > 1:
+        (one, first), (other, second), *_ = found.items()
+        raise UserMistake(
+            f"agents {first} and {second} of host {name} start from {one!r} and {other!r}: adapters share one base; give them "
+            f"hosts of their own, or set hosts.{name}.learner=full"
+        )
+    return next(iter(found))
+
+
+def _shapes(config: Config, name: str) -> dict[str, Any]:
+    """Policy -> shape of a new adapter."""
+    from comas.learners.population import Spec
+
+    shapes: dict[str, Any] = {}
+    for agent, a in config.agents.items():
+        if a.host == name:
+            given = {k: getattr(a, k) or getattr(config.hosts[name], k) for k in ("rank", "alpha", "targets")}
+            rank = given["rank"] or 16
+            shape = Spec(rank, given["alpha"] or 2.0 * rank, tuple(given["targets"]) if given["targets"] else None)
+            if shapes.setdefault(a.policy or agent, shape) != shape:
+                raise UserMistake(f"agents.{agent} has another rank, alpha or targets than others of policy {a.policy}")
+    return shapes
+
+
 def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
     """The agents of a config at these hosts."""
     return [
@@ -141,8 +178,10 @@ def _recipe(config: Config, host: str) -> Any:
     assert config.weight_decay is not None
     assert config.grad_norm is not None
     h = config.hosts[host]
+    rates = {a.policy or n: a.lr for n, a in config.agents.items() if a.host == host and a.lr is not None}
     return Recipe(
-        h.lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm, h.tokens_per_pass, h.checkpointing
+        h.lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm, h.tokens_per_pass, h.checkpointing,
+        rates=rates,
     )
 
 

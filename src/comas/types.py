@@ -313,8 +313,8 @@ class Engine(Protocol):
         """One generation per request, in their order. Once `wanted` says no, nobody waits for them: end with what there is."""
         ...
 
-    def refresh(self, weights: Mapping[str, Any]) -> None:
-        """Take over new weights, policy -> model."""
+    def refresh(self, weights: Any) -> None:
+        """Take over new weights, as its learner's `weights` gives them."""
         ...
 
 
@@ -325,7 +325,7 @@ class Learner(Protocol):
 
     def step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]: ...
 
-    def weights(self) -> Mapping[str, Any]: ...
+    def weights(self) -> Any: ...
 
     def save(self, path: Path) -> None: ...
 

@@ -9,6 +9,8 @@ everything that a Llama config may switch on beyond plain RoPE (biases, scaled R
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
@@ -32,21 +34,20 @@ def can_stack(models: list) -> bool:
 class StackedLlama:
     """Weights of P models as (P, in, out) stacks, with a key-value cache for a grid of P x B rows."""
 
-    def __init__(self, models: list, context: int) -> None:
-        config = models[0].config
+    def __init__(self, config: Any, states: Sequence[Mapping[str, torch.Tensor]], context: int) -> None:
+        """`states` are state dicts of models with this config, whose rows share `context` positions."""
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.width, self.depth = config.head_dim or config.hidden_size // self.heads, config.num_hidden_layers
-        self.load(models)
+        self.load(states)
         self.floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.hidden_size), dtype=self.dtype)
         theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta") or config.rope_theta
         inverse = 1.0 / theta ** (torch.arange(0, self.width, 2, dtype=torch.float32) / self.width)
         angle = torch.arange(context, dtype=torch.float32)[:, None] * inverse
         self.turns = torch.complex(angle.cos().to(self.dtype), angle.sin().to(self.dtype))
 
-    def load(self, models: list) -> None:
-        """Take over the weights of `models`."""
-        self.dtype = models[0].dtype
-        states = [m.state_dict() for m in models]
+    def load(self, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Take over these weights."""
+        self.dtype = states[0]["lm_head.weight"].dtype
         self.embedding = torch.cat([s["model.embed_tokens.weight"] for s in states])
         self.vocab, size = states[0]["model.embed_tokens.weight"].shape
         half = torch.arange(self.width).view(2, -1).T.flatten()  # the two halves that RoPE turns against each other, paired

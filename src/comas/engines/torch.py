@@ -1,4 +1,4 @@
-"""Sampling with torch: any Hugging Face causal LM, and a stacked fast path for teams of small Llamas.
+"""Sampling with torch: any Hugging Face causal LM, whole or as a population, and a stacked fast path for teams of small Llamas.
 
 Requests of all policies are decoded together; finished rows leave the batch as it goes. Fixed order, so that the batch
 is a function of the program. Leaves out: rows that enter a running batch, paged caches (vLLM has them).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformers import DynamicCache
 
 from comas.engines.llama import StackedLlama, can_stack
 from comas.engines.sampling import draw, uniforms
+from comas.learners.population import Population
 from comas.types import Generation, Request, always
 
 PREFILL = 8192
@@ -83,21 +85,31 @@ class _Tape:
 
 
 class TorchEngine:
-    """Samples for one or more policies; `models` maps policy to a Hugging Face causal LM on one device."""
+    """Samples for one or more policies: a population, or models (policy -> Hugging Face causal LM), on one device."""
 
-    def __init__(self, models: Mapping[str, Any], end_ids: Sequence[int], pad_id: int, context: int, max_rows: int = 512) -> None:
+    def __init__(
+        self, weights: Mapping[str, Any] | Population, end_ids: Sequence[int], pad_id: int, context: int, max_rows: int = 512
+    ) -> None:
         self.end_ids, self.pad_id, self.max_rows, self.context = np.array(sorted(end_ids)), pad_id, max_rows, context
-        self.policies = sorted(models)
-        self.models = {p: models[p] for p in self.policies}
-        listed = list(self.models.values())
+        self.population = weights if isinstance(weights, Population) else None
+        self.policies = weights.policies if isinstance(weights, Population) else sorted(weights)
+        self.models = {} if isinstance(weights, Population) else {p: weights[p] for p in self.policies}
+        listed = [self.population.model] if self.population else list(self.models.values())
         on_cpu = listed[0].device.type == "cpu"
-        self.stack = StackedLlama(listed, context) if on_cpu and can_stack(listed) else None
+        self.stack = StackedLlama(listed[0].config, self._states(), context) if on_cpu and can_stack(listed) else None
 
-    def refresh(self, weights: Mapping[str, Any]) -> None:
-        """Sample from these models from now on."""
-        self.models.update(weights)
+    def refresh(self, weights: Mapping[str, Any] | Population) -> None:
+        """Sample from these from now on; a population is the one that there was."""
+        if not isinstance(weights, Population):
+            self.models.update(weights)
         if self.stack is not None:
-            self.stack.load([self.models[p] for p in self.policies])
+            self.stack.load(self._states())
+
+    def _states(self) -> list[dict[str, torch.Tensor]]:
+        """Whole weights of every policy, for stacking: small models only."""
+        if self.population is None:
+            return [self.models[p].state_dict() for p in self.policies]
+        return [{**self.population.model.state_dict(), **self.population.merged(p)} for p in self.policies]
 
     @torch.no_grad()
     def generate(self, requests: Sequence[Request], wanted: Callable[[], bool] = always) -> list[Generation]:
@@ -107,17 +119,22 @@ class TorchEngine:
             unknown = sorted({r.policy for r in requests} - set(self.policies))
             raise KeyError(f"no policy {', '.join(unknown)} at this engine: it has {', '.join(self.policies)}")
         done: list[Generation | None] = [None] * len(requests)
-        for batch in self._batches(places):
-            rows = [i for column in batch.values() for i in column]
-            run = self._decode_stack if self.stack is not None else self._decode
-            for i, generation in zip(rows, run(batch, [requests[i] for i in rows], wanted), strict=True):
-                done[i] = generation
+        with self.population.sampling() if self.population and self.stack is None else nullcontext():
+            for batch in self._batches(places):
+                rows = [i for column in batch.values() for i in column]
+                run = self._decode_stack if self.stack is not None else self._decode
+                for i, generation in zip(rows, run(batch, [requests[i] for i in rows], wanted), strict=True):
+                    done[i] = generation
         return [g for g in done if g is not None]
 
     def _batches(self, places: dict[str, list[int]]) -> list[dict[str, list[int]]]:
-        """Stacked: grids of all policies; otherwise one policy at a time."""
+        """Grids of all policies where they are stacked, all policies of a population together, otherwise one at a time."""
+        n = self.max_rows
+        if self.population and self.stack is None:
+            listed = [(p, i) for p, rows in places.items() for i in rows]
+            parts = [listed[k : k + n] for k in range(0, len(listed), n)]
+            return [{p: [i for q, i in part if q == p] for p in self.policies} for part in parts]
         if self.stack is None:
-            n = self.max_rows
             return [{p: rows[i : i + n]} for p, rows in places.items() for i in range(0, len(rows), n)]
         n = max(1, self.max_rows // len(places))
         most = max(map(len, places.values()))
@@ -125,8 +142,9 @@ class TorchEngine:
 
     def _decode(self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
         """The Hugging Face forward with a dynamic cache, prompts padded on the left."""
-        ((policy, _),) = batch.items()
-        model, tape = self.models[policy], _Tape(requests, self.end_ids)
+        policy_B = np.repeat(np.arange(len(batch)), [len(rows) for rows in batch.values()])
+        model = self.population.model if self.population else self.models[next(iter(batch))]
+        tape = _Tape(requests, self.end_ids)
         lengths = [len(r.prompt_ids) for r in requests]
         width, device = max(lengths), model.device
         ids_BT = torch.full((len(requests), width), self.pad_id)
@@ -137,12 +155,11 @@ class TorchEngine:
         ids_BT, attend_BT, cache = ids_BT.to(device), attend_BT.to(device), DynamicCache(config=model.config)
         positions_BT = (attend_BT.cumsum(1) - 1).clamp(min=0)
         rows_B = np.arange(len(requests))
-        ids_BT, positions_BT = self._prefill(model, ids_BT, attend_BT, positions_BT, cache)
+        *parts, (ids_BT, positions_BT) = _slices(ids_BT, positions_BT)
+        for seen, (ids, positions) in zip(np.cumsum([p[0].shape[1] for p in parts]), parts, strict=True):
+            self._forward(model, policy_B, ids, attend_BT[:, :seen], positions, cache)
         for step in range(tape.ids_RT.shape[1]):
-            logits = model(
-                input_ids=ids_BT, attention_mask=attend_BT, position_ids=positions_BT, past_key_values=cache, use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
+            logits = self._forward(model, policy_B, ids_BT, attend_BT, positions_BT, cache)
             drawn_B = tape.draw(logits, rows_B, step)
             live_B = tape.alive_R[rows_B]
             if not live_B.any() or not wanted():
@@ -152,19 +169,20 @@ class TorchEngine:
             if live_B.mean() < SHRINK:
                 kept = torch.from_numpy(np.flatnonzero(live_B)).to(device)
                 cache.batch_select_indices(kept)
-                rows_B, ids_BT, positions_BT, attend_BT = rows_B[live_B], ids_BT[kept], positions_BT[kept], attend_BT[kept]
+                rows_B, policy_B = rows_B[live_B], policy_B[live_B]
+                ids_BT, positions_BT, attend_BT = ids_BT[kept], positions_BT[kept], attend_BT[kept]
         return tape.generations()
 
-    def _prefill(self, model: Any, ids_BT: torch.Tensor, attend_BT: torch.Tensor, positions_BT: torch.Tensor, cache: Any) -> Any:
-        """Fill the cache with the prompts but for their last columns; ids and positions of those."""
-        size = max(1, PREFILL // len(ids_BT))
-        *parts, last = zip(ids_BT.split(size, 1), positions_BT.split(size, 1), strict=True)
-        seen = 0
-        for ids, positions in parts:
-            seen += ids.shape[1]
-            given = {"input_ids": ids, "attention_mask": attend_BT[:, :seen], "position_ids": positions}
-            model(**given, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return last
+    def _forward(
+        self, model: Any, policy_B: np.ndarray, ids_BT: torch.Tensor, attend_BS: torch.Tensor, positions_BT: torch.Tensor,
+        cache: Any,
+    ) -> torch.Tensor:
+        """Logits of the last tokens, (B, V); rows of a population go through their adapters."""
+        with self.population.routed(policy_B) if self.population else nullcontext():
+            return model(
+                input_ids=ids_BT, attention_mask=attend_BS, position_ids=positions_BT, past_key_values=cache, use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
 
     def _decode_stack(
         self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]
@@ -213,6 +231,12 @@ class TorchEngine:
                 pad_N[n] = width - len(requests[row].prompt_ids)
                 ids_NT[n, pad_N[n] :] = requests[row].prompt_ids
         return torch.from_numpy(ids_NT).view(*rows_PB.shape, width), torch.from_numpy(pad_N)
+
+
+def _slices(ids_BT: torch.Tensor, positions_BT: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Prompts in columns of at most PREFILL tokens."""
+    size = max(1, PREFILL // len(ids_BT))
+    return list(zip(ids_BT.split(size, 1), positions_BT.split(size, 1), strict=True))
 
 
 def _grid(counts: list[int], offsets: np.ndarray) -> np.ndarray:

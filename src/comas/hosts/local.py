@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from comas.bases import is_seed, seed_models
+from comas.bases import is_adapter, is_seed, seed_models
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.types import Engine, Generation, Learner, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
@@ -205,6 +205,22 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
     return models, first, sorted(ends)
 
 
+def load_population(
+    sources: Mapping[str, str], under: str, device: Any, dtype: Any, trust_remote_code: bool, shapes: Mapping[str, Any], seed: int
+) -> Any:
+    """A population on the base `under`, its tokenizer and end-of-turn ids; `sources` are adapter folders, or the base itself."""
+    from comas.learners import peft_folder
+    from comas.learners.population import Population, Spec
+
+    models, tokenizer, ends = load_models({"base": under}, device, dtype, trust_remote_code)
+    kept = {p: s for p, s in sources.items() if is_adapter(s)}
+    found = {p: peft_folder.spec_of(kept[p]) if p in kept else shapes.get(p, Spec()) for p in sources}
+    population = Population(models["base"], found, seed)
+    for policy, folder in kept.items():
+        peft_folder.load(population, policy, Path(folder))
+    return population, tokenizer, ends
+
+
 def place_of(device: str, dtype: str) -> tuple[Any, Any]:
     """The torch device and dtype that these names mean on this machine; an error where the device cannot be used."""
     import torch
@@ -240,16 +256,26 @@ def context_of(model: Any, limit: int | None) -> int:
 def make_local_host(
     name: str, bases: Mapping[str, str], *, method: Method | None = None, recipe: Any = None, device: str = "auto",
     dtype: str = "auto", context: int | None = None, thinking: bool | None = None, max_rows: int = 512,
-    trust_remote_code: bool = False,
+    trust_remote_code: bool = False, under: str | None = None, shapes: Mapping[str, Any] | None = None, seed: int = 0,
 ) -> LocalHost:
     """A host with torch inside: policies with these bases; with `method` and `recipe` also a learner.
 
-    What learns is loaded in float32, and copied where `dtype` is another; what only samples is loaded in `dtype`, once.
+    With `under`, policies are adapters on that one model: those found in the folders of `bases`, elsewhere new ones of
+    `shapes` (policy -> Spec). Otherwise each has a model of its own: what learns is loaded in float32, and copied where
+    `dtype` is another; what only samples is loaded in `dtype`, once.
     """
     from comas.engines.torch import TorchEngine
+    from comas.learners.adapters import AdapterLearner
     from comas.learners.full import FullLearner
 
     place, kind = place_of(device, dtype)
+    if under is not None:
+        population, tokenizer, ends = load_population(bases, under, place, kind, trust_remote_code, shapes or {}, seed)
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
+        room, name_of_base = context_of(population.model, context), str(population.model.config.name_or_path)
+        adapting = AdapterLearner(population, recipe, method, pad, name_of_base) if method is not None else None
+        engine = TorchEngine(population, ends, pad, room, max_rows)
+        return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking), engine, adapting, room, str(place))
     models, tokenizer, ends = load_models(bases, place, None if method is not None else kind, trust_remote_code)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
     room = context_of(next(iter(models.values())), context)

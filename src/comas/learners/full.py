@@ -42,7 +42,7 @@ class FullLearner:
             allow_recomputing(model)
         self.optimizers = {
             p: torch.optim.AdamW(
-                m.parameters(), lr=recipe.lr, betas=recipe.betas, weight_decay=recipe.weight_decay, **_kernel(m)
+                m.parameters(), lr=recipe.rate(p), betas=recipe.betas, weight_decay=recipe.weight_decay, **_kernel(m)
             )
             for p, m in self.models.items()
         }
@@ -70,10 +70,6 @@ class FullLearner:
         finally:
             torch.set_num_threads(threads)
         return {p: told for part in done for p, told in part.items()}
-
-    def rate(self, policy: str) -> float:
-        """See `update.Weights`."""
-        return self.recipe.lr
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
         """Log-probs of one policy's rows, (B, T); see `update.Weights`."""

@@ -8,7 +8,7 @@ policy's own token count over the whole optimizer step, so that policies may sha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,8 @@ class Recipe:
     """How a policy is trained."""
 
     lr: float
+    rates: Mapping[str, float] = field(default_factory=dict[str, float], kw_only=True)
+    """Learning rates of policies that have another."""
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
     grad_norm: float = 1.0
@@ -43,15 +45,15 @@ class Recipe:
     gap_limit: float = 0.5
     """Mean gap at which the run stops: the engine does not sample from the weights that are trained."""
 
+    def rate(self, policy: str) -> float:
+        """The learning rate of a policy."""
+        return self.rates.get(policy, self.lr)
+
 
 class Weights(Protocol):
     """What a step needs of those who hold the weights of one or more policies."""
 
     recipe: Recipe
-
-    def rate(self, policy: str) -> float:
-        """The learning rate of a policy."""
-        ...
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
         """Log-probs of the rows' generated tokens, (B, T), 0 outside the mask; with gradients if they are switched on."""
@@ -102,7 +104,7 @@ def learn(weights: Weights, rows: Mapping[str, Sequence[Row]], method: Method) -
             part = [(p, r) for p in sorted(rows) for r in rows[p][k :: method.minibatches]]
             for policy, update in _update(weights, part, method, weight, graphs).items():
                 taken[policy].append(update)
-    return {p: {**_stats(told[p], len(rows[p]), taken[p]), "lr": weights.rate(p)} for p in told}
+    return {p: {**_stats(told[p], len(rows[p]), taken[p]), "lr": weights.recipe.rate(p)} for p in told}
 
 
 def _stats(gap: dict[str, float], rows: int, updates: Sequence[tuple[float, float] | None]) -> dict[str, float]:

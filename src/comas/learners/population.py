@@ -1,0 +1,334 @@
+"""N LoRA adapters on one frozen base: one forward and one backward pass for rows of all policies.
+
+Rows of a batch are sorted by policy; each adapted linear layer multiplies every policy's block of tokens with that
+policy's A and B in one grouped product, so that nothing of one policy, not even a NaN, enters another's result. All
+adapters lie in one tensor (policies, weights): a policy's gradients, moments and updates are those of one of its rows.
+LoRA: arXiv 2106.09685, y = W x + (alpha / rank) B A x. Leaves out: dropout, DoRA, embeddings and heads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import grouped_mm
+
+from comas.types import UserMistake
+
+ALIGNED = 8
+"""Ranks are padded to a multiple of this on a GPU, whose grouped products want rows of 16 bytes."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The shape of one policy's adapter."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    targets: tuple[str, ...] | None = None
+    """Names of linear layers, or ends of names (`q_proj`); None is all of them but the head."""
+
+
+class Route:
+    """Which policies the rows of a batch belong to: `counts[p]` rows of policy p, one policy after the other."""
+
+    def __init__(self, counts: Sequence[int], device: Any) -> None:
+        self.rows, here = sum(counts), [p for p, n in enumerate(counts) if n]
+        self.present = slice(here[0], here[-1] + 1)
+        self.even = len({counts[p] for p in range(here[0], here[-1] + 1)}) == 1
+        """Whether the policies that are present are neighbours with the same number of rows: then blocks are a view."""
+        self.counts = tuple(counts[self.present])
+        self._ends = torch.tensor(np.cumsum(self.counts), dtype=torch.int32, device=device)
+        self._known: dict[int, Tensor] = {}
+
+    def ends(self, tokens: int) -> Tensor:
+        """int32 (P,): where each policy's block of tokens ends, at `tokens` per row."""
+        if tokens not in self._known:
+            self._known[tokens] = self._ends * tokens
+        return self._known[tokens]
+
+    def spread(self, numbers_P: Tensor, tokens: int) -> Tensor:
+        """One number per policy -> one per token."""
+        times = torch.tensor(self.counts, device=numbers_P.device) * tokens
+        return numbers_P.repeat_interleave(times, output_size=self.rows * tokens)
+
+
+class Population:
+    """Adapters of several policies, put into `model` by hooks; outside `routed` the model is its base alone."""
+
+    def __init__(self, model: Any, specs: Mapping[str, Spec], seed: int = 0) -> None:
+        self.model, self.specs, self.policies = model.requires_grad_(False), dict(specs), sorted(specs)
+        self.targets = {p: targets_of(model, s) for p, s in specs.items()}
+        wanted = {name for names in self.targets.values() for name in names}
+        self.names = [name for name, _ in model.named_modules() if name in wanted]
+        pad = ALIGNED if model.device.type == "cuda" else 1
+        self.rank = -(-max(s.rank for s in specs.values()) // pad) * pad
+        modules = [model.get_submodule(n) for n in self.names]
+        size = sum(self.rank * (m.in_features + m.out_features) for m in modules)
+        kind = torch.float64 if model.dtype == torch.float64 else torch.float32
+        self.flat_PN = torch.zeros(len(specs), -(-size // ALIGNED) * ALIGNED, dtype=kind, device=model.device)
+        """The adapters: row p is all that policy p may change, zero where its rank or its targets are fewer than others'."""
+        self.grad_PN: Tensor | None = None
+        self.start_PN: Tensor | None = None
+        """The adapters at the start of the run; None where all of them were zero, so that the base itself is the start."""
+        self.route: Route | None = None
+        self._last: tuple[tuple[int, ...], Route] | None = None
+        self.layers = [_Layer(self, n, m) for n, m in zip(self.names, modules, strict=True)]
+        self._use(self.flat_PN)
+        for policy in self.policies:
+            self._begin(policy, seed)
+        for layer, module in zip(self.layers, modules, strict=True):
+            module.register_forward_hook(layer)
+        self._try()
+
+    @contextmanager
+    def routed(self, policy_B: Sequence[int] | np.ndarray, reference: bool = False) -> Iterator[None]:
+        """In here row b of a batch is of policy number `policy_B[b]`; rows are sorted by it.
+
+        With `reference` as these policies were at the start of the run. Backward passes that recompute activations belong
+        in here as well.
+        """
+        if reference and self.start_PN is None:
+            yield
+            return
+        if (np.diff(policy_B) < 0).any():
+            raise ValueError("rows of a population are sorted by policy")
+        self.route = self._route_of(np.bincount(policy_B, minlength=len(self.policies)))
+        if reference and self.start_PN is not None:
+            self._use(self.start_PN)
+        try:
+            yield
+        finally:
+            self.route = None
+            if reference:
+                self._use(self.flat_PN)
+
+    def _route_of(self, counts_P: np.ndarray) -> Route:
+        """Made anew only where the counts are others than the last time: a decoder asks for the same ones again and again."""
+        counts = tuple(counts_P.tolist())
+        if self._last is None or self._last[0] != counts:
+            self._last = counts, Route(counts, self.model.device)
+        return self._last[1]
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """In here adapters are kept in the base's own dtype, which saves a conversion in every layer and step; no gradients."""
+        apart = self.model.dtype != self.flat_PN.dtype
+        if apart:
+            self._use(self.flat_PN.to(self.model.dtype))
+        try:
+            yield
+        finally:
+            if apart:
+                self._use(self.flat_PN)
+
+    def collect(self) -> Tensor:
+        """From now on backward passes add to this tensor, of the shape of `flat_PN`."""
+        if self.grad_PN is None:
+            self.grad_PN = torch.zeros_like(self.flat_PN)
+            for layer, grads in zip(self.layers, self._views(self.grad_PN), strict=True):
+                layer.grads = grads
+            self._use(self.flat_PN)
+        return self.grad_PN
+
+    def keep_start(self) -> None:
+        """What `reference` means from now on is the policies as they are."""
+        zero = not any(bool(b.any()) for _, b in self._views(self.flat_PN))
+        self.start_PN = None if zero else self.flat_PN.clone()
+
+    def merged(self, policy: str) -> dict[str, Tensor]:
+        """Weights of adapted modules with this policy's adapter added: W + (alpha / rank) B A, in the base's dtype."""
+        p, found = self.policies.index(policy), {}
+        for layer, (a, b) in zip(self.layers, self._views(self.flat_PN), strict=True):
+            weight = self.model.get_submodule(layer.name).weight
+            change = b[p].mT.to(torch.float64) @ a[p].to(torch.float64) * layer.scales[p]
+            found[f"{layer.name}.weight"] = (weight.to(torch.float64) + change).to(weight.dtype)
+        return found
+
+    def tensors(self, policy: str, flat_PN: Tensor | None = None) -> dict[str, Tensor]:
+        """`<module>.lora_A` (rank, in) and `<module>.lora_B` (out, rank) of a policy; of another tensor of that layout too."""
+        p, rank, found = self.policies.index(policy), self.specs[policy].rank, {}
+        for name, (a, b) in zip(self.names, self._views(self.flat_PN if flat_PN is None else flat_PN), strict=True):
+            if name in self.targets[policy]:
+                found[f"{name}.lora_A"], found[f"{name}.lora_B"] = a[p, :rank], b[p, :rank].mT
+        return found
+
+    def fill(self, policy: str, tensors: Mapping[str, Tensor], flat_PN: Tensor | None = None) -> None:
+        """The inverse of `tensors`; names and shapes must be those."""
+        own = self.tensors(policy, flat_PN)
+        if odd := sorted(set(own) ^ set(tensors)):
+            raise UserMistake(f"adapter of policy {policy}: {odd[0]} is in {'it' if odd[0] in tensors else 'the base'} only")
+        for name, there in own.items():
+            if there.shape != tensors[name].shape:
+                raise UserMistake(
+                    f"adapter of policy {policy}: {name} is {tuple(tensors[name].shape)}, and {tuple(there.shape)} in this base: "
+                    "it was made for another base"
+                )
+            there.copy_(tensors[name])
+
+    def _views(self, flat_PN: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Per layer the stacks A (P, rank, in) and B transposed (P, rank, out)."""
+        made, at, P = [], 0, len(flat_PN)
+        for name in self.names:
+            module: Any = self.model.get_submodule(name)
+            middle = at + self.rank * module.in_features
+            end = middle + self.rank * module.out_features
+            made.append((flat_PN[:, at:middle].view(P, self.rank, -1), flat_PN[:, middle:end].view(P, self.rank, -1)))
+            at = end
+        return made
+
+    def _use(self, flat_PN: Tensor) -> None:
+        learning = flat_PN is self.flat_PN and self.grad_PN is not None
+        for layer, (a, b) in zip(self.layers, self._views(flat_PN), strict=True):
+            layer.a, layer.b = a.detach().requires_grad_(learning), b
+
+    def _begin(self, policy: str, seed: int) -> None:
+        """A uniform within 1 / root of its inputs, as usual for LoRA; B zero. Depends on seed, policy and module alone."""
+        for name, tensor in self.tensors(policy).items():
+            if name.endswith("lora_A"):
+                key = hashlib.sha256(f"{seed} {policy} {name}".encode()).digest()
+                draw = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
+                tensor.copy_(torch.from_numpy(draw.uniform(-1, 1, tuple(tensor.shape)) / tensor.shape[1] ** 0.5))
+
+    @torch.no_grad()
+    def _try(self) -> None:
+        """Some layers see tokens apart from their rows (experts): found out here, with a row of each policy."""
+        ids = torch.ones(len(self.policies), 2, dtype=torch.long, device=self.model.device)
+        with self.routed(range(len(self.policies))):
+            self.model(input_ids=ids, use_cache=False)
+
+
+class _Layer:
+    """What is added to the output of one linear layer."""
+
+    def __init__(self, population: Population, name: str, module: Any) -> None:
+        self.population, self.name, self.seen = population, name, module.in_features
+        specs = population.specs
+        self.scales = [specs[p].alpha / specs[p].rank if name in population.targets[p] else 0.0 for p in population.policies]
+        one = {s for s in self.scales if s}
+        self.scale: float | Tensor = one.pop() if len(one) == 1 else torch.tensor(self.scales, device=module.weight.device)
+        self.a: Tensor
+        self.b: Tensor
+        self.grads: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, module: Any, inputs: tuple[Tensor, ...], output_BTO: Tensor) -> Tensor:
+        route, x_BTD = self.population.route, inputs[0]
+        if route is None:
+            return output_BTO
+        if x_BTD.dim() != 3 or len(x_BTD) != route.rows:
+            raise UserMistake(
+                f"module {self.name} gets {tuple(x_BTD.shape)}, tokens apart from their {route.rows} rows: leave it out of targets"
+            )
+        if torch.is_grad_enabled() and self.a.requires_grad:
+            return _Mixed.apply(output_BTO, x_BTD, self.a, self, route)  # type: ignore[return-value]
+        _add(output_BTO, x_BTD, self, route)
+        return output_BTO
+
+
+class _Mixed(torch.autograd.Function):
+    """output + scale x A^T B, in place; gradients of A and B are added to the population's tensor at once.
+
+    `a` is among the arguments so that autograd knows of something to differentiate, also in the first layer.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output_BTO: Tensor, x_BTD: Tensor, a: Tensor, layer: _Layer, route: Route) -> Tensor:
+        h_NR = _add(output_BTO, x_BTD, layer, route)
+        ctx.mark_dirty(output_BTO)
+        ctx.save_for_backward(x_BTD, h_NR)
+        ctx.layer, ctx.route = layer, route
+        return output_BTO
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g_BTO,), (x_BTD, h_NR) = grads, ctx.saved_tensors
+        layer, route, T = ctx.layer, ctx.route, x_BTD.shape[1]
+        g_NO, x_ND = g_BTO.contiguous().flatten(0, 1), x_BTD.flatten(0, 1)
+        a, b = (w[route.present].to(x_ND.dtype) for w in (layer.a, layer.b))
+        gh_NR = _scaled(_times(g_NO, b.mT, route, T), layer, route, T)
+        grad_a, grad_b = (w[route.present] for w in layer.grads)
+        _collect(grad_a, gh_NR, x_ND, route, T)
+        _collect(grad_b, h_NR, g_NO, route, T)
+        needed = ctx.needs_input_grad[1]
+        return g_BTO, _times(gh_NR, a, route, T).view_as(x_BTD) if needed else None, None, None, None
+
+
+def _add(output_BTO: Tensor, x_BTD: Tensor, layer: _Layer, route: Route) -> Tensor:
+    """Add to `output_BTO`; returns scale x A^T, (tokens, rank)."""
+    T, kind = x_BTD.shape[1], x_BTD.dtype
+    a, b = (w.detach()[route.present].to(kind) for w in (layer.a, layer.b))
+    h_NR = _scaled(_times(x_BTD.flatten(0, 1), a.mT, route, T), layer, route, T)
+    if route.even:
+        output_BTO.view(len(b), -1, output_BTO.shape[-1]).baddbmm_(h_NR.view(len(b), -1, h_NR.shape[-1]), b)
+    else:
+        output_BTO += _times(h_NR, b, route, T).view_as(output_BTO)
+    return h_NR
+
+
+def _scaled(h_NR: Tensor, layer: _Layer, route: Route, T: int) -> Tensor:
+    if isinstance(layer.scale, Tensor):
+        return h_NR.mul_(route.spread(layer.scale[route.present], T).to(h_NR.dtype)[:, None])
+    return h_NR.mul_(layer.scale)
+
+
+def _times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
+    """Each policy's block of tokens times its matrix, (N, O)."""
+    if route.even:
+        return torch.bmm(x_NI.view(len(weights_PIO), -1, x_NI.shape[1]), weights_PIO).flatten(0, 1)
+    if x_NI.dtype != torch.float64:
+        return grouped_mm(x_NI, weights_PIO, offs=route.ends(T))
+    blocks = x_NI.split([n * T for n in route.counts])  # torch has no grouped product of doubles, which only tests want
+    return torch.cat([x @ w for x, w in zip(blocks, weights_PIO, strict=True)])
+
+
+def _collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -> None:
+    """Add each policy's x^T g to `sum_PIO`."""
+    if route.even:
+        P = len(sum_PIO)
+        sum_PIO += torch.bmm(x_NI.view(P, -1, x_NI.shape[1]).mT, g_NO.view(P, -1, g_NO.shape[1]))
+    elif x_NI.dtype != torch.float64:
+        sum_PIO += grouped_mm(x_NI.mT, g_NO, offs=route.ends(T))
+    else:
+        for p, (x, g) in enumerate(zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)):
+            sum_PIO[p] += x.mT @ g
+
+
+def targets_of(model: Any, spec: Spec) -> set[str]:
+    """Names of the modules that an adapter of this shape changes; an error where there are none such."""
+    if spec.rank < 1:
+        raise UserMistake(f"rank {spec.rank}: an adapter has at least rank 1")
+    shared = {id(m) for m in (model.get_input_embeddings(), model.get_output_embeddings())}
+    modules = {n: m for n, m in model.named_modules() if n}
+    linear = {n for n, m in modules.items() if isinstance(m, torch.nn.Linear) and id(m) not in shared}
+    if spec.targets is None:
+        if not linear:
+            raise UserMistake(f"{type(model).__name__} has no linear layers to adapt: set hosts.<name>.learner=full")
+        return linear
+    found: set[str] = set()
+    for target in spec.targets:
+        named = {n for n in modules if n == target or n.endswith(f".{target}")}
+        if not named:
+            known = ", ".join(sorted({n.rpartition(".")[2] for n in linear}))
+            raise UserMistake(f"targets: {type(model).__name__} has no module {target!r}; its linear layers are {known}")
+        for name in sorted(named):
+            if id(modules[name]) in shared:
+                raise UserMistake(f"targets: {name} is the embedding or the head, which all agents of a host share")
+            if name not in linear:
+                raise UserMistake(f"targets: {name} is a {type(modules[name]).__name__}, not a linear layer")
+        found |= named
+    return found
+
+
+def fingerprint(model: Any) -> str:
+    """A base by its names, shapes and first numbers, whatever the dtype in which it was loaded."""
+    made = hashlib.sha256()
+    for name, weight in model.named_parameters():
+        made.update(f"{name} {tuple(weight.shape)} ".encode())
+        made.update(weight.detach().flatten()[:64].to("cpu", torch.bfloat16).float().numpy().tobytes())
+    return made.hexdigest()[:16]
