@@ -27,6 +27,8 @@ from comas.types import Method, Setup, Task, UserMistake
 
 SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm": 1.0}
 """The embedded recipe: for the shipped seed models only."""
+ADAPTER_RATE = 10
+"""Adapters take about ten times the learning rate of the whole model: a rule of thumb, measured on the seed model only."""
 
 
 Price = Annotated[float, Field(ge=0)]
@@ -375,12 +377,14 @@ def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
         bases = {a.base or host["base"] for a in config.agents.values() if a.host == name and not a.frozen}
         if foreign := sorted(o for b in bases for o in origins(b) if not is_seed(o)):
             recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
-        rate = task.recipe.get("lr") if foreign else SEED_RECIPE["lr"]
+        rate: Any = task.recipe.get("lr") if foreign else SEED_RECIPE["lr"]
+        if rate is not None and host["learner"] == "adapters":
+            rate *= ADAPTER_RATE
         if bases and host["lr"] is None and data["lr"] is None:
             if rate is None:
                 raise UserMistake(
-                    f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or hosts.{name}.lr (full models of a few "
-                    "billion parameters: about 1e-6)"
+                    f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or hosts.{name}.lr (a few billion "
+                    "parameters: about 1e-5 for adapters, 1e-6 for whole models)"
                 )
             rates[name] = rate
     if len(set(rates.values())) == 1:
