@@ -1,20 +1,32 @@
 """The answer that most agree on, for votes and for the methods that are paid by them.
 
-Leaves out: weights. Unreadable answers have no vote.
+An answer counts as itself, or as the ballot that its task makes of it: of a program, what it does. Unreadable answers have no
+vote. Leaves out: weights.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from comas.types import Question, Task, Turn
 
+SIDE_BY_SIDE = 4
+"""Ballots that are made at a time: programs wait for each other's time limits."""
+
 
 def read(question: Question, turns: Sequence[Turn], task: Task) -> None:
-    """Note on each turn the canonical answer that it gives, `info["answer"]`; None where it is unreadable or unfinished."""
-    for turn in turns:
-        turn.info["answer"] = task.extract(question, turn.text) if turn.finished else None
+    """Note on each turn what it votes for, `info["answer"]`: the canonical answer that it gives, or its ballot; None where it is
+    unreadable or unfinished."""
+    answers = [task.extract(question, turn.text) if turn.finished else None for turn in turns]
+    counted: dict[str | None, str | None] = {a: a for a in answers}
+    if (ballot := task.ballot) is not None:
+        distinct = [a for a in counted if a is not None]
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+            counted.update(zip(distinct, threads.map(lambda a: ballot(question, a), distinct), strict=True))
+    for turn, answer in zip(turns, answers, strict=True):
+        turn.info["answer"] = counted[answer]
 
 
 def majority(answers: Sequence[str | None], task: Task) -> str | None:

@@ -206,6 +206,8 @@ def check_task(task: Task, names: Sequence[str] = ("train", "validation", "test"
             assert found is None or (isinstance(found, str) and task.same(found, found)), f"extract({text!r}) gave {found!r}"
             bare = dataclasses.replace(question, answer=None, meta={})  # what label-free games see
             assert task.extract(bare, text) == found, f"extract({text!r}) looks at the answer or at meta"
+            if task.ballot is not None and found is not None and (counted := task.ballot(bare, found)) is not None:
+                assert task.same(counted, counted), f"ballot({found!r}) gave {counted!r}, which is not the same as itself"
             assert task.verify(question, text) in ("right", "wrong", "failed"), "verify says right, wrong or failed"
             assert isinstance(task.shown(bare, text), str), "shown gives a text"
         assert task.verify(question, "") != "right", "an empty reply is right"

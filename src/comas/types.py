@@ -72,6 +72,9 @@ class Task:
     """What peers see of a piece of work."""
     same: Callable[[str, str], bool] = operator.eq
     """Whether two canonical answers are the same answer."""
+    ballot: Callable[[Question, str], str | None] | None = None
+    """`ballot(question, answer)`: what a canonical answer counts as in a vote, where it is not the answer itself; None: it has
+    none. May take seconds; raises HostFailure where a machine let it down."""
     wording: Mapping[str, str] = field(default_factory=dict[str, str])
     """Templates per role that replace the method's own; never its flow."""
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -1,20 +1,23 @@
 """Answers that are programs: the last fenced Python block of a reply, run in the sandbox against its question's tests.
 
-One rule and one time limit in training and in evaluation. Leaves out: what cannot be tested by calling functions with literal
-values; such a question's verdict is failed.
+One rule and one time limit in training and in evaluation. In a vote, programs count as what they do on the calls that their
+question shows. Leaves out: what cannot be tested by calling functions with literal values; such a question's verdict is failed.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 import re
 import threading
 import warnings
+from collections.abc import Iterator
 
 from comas import sandbox
 from comas.rows import identity
-from comas.types import Question, Verdict
+from comas.sandbox.jail import Broken
+from comas.types import HostFailure, Question, Verdict
 
 WORDING = {
     "solution": "Write a program in Python for this task:\n{question}\n\n{history}\nThink it through, then give the whole program, "
@@ -25,6 +28,10 @@ WORDING = {
 }
 """Of the roles that differ from other questions."""
 
+DOES = "does "
+"""How a ballot begins that is no program, but what one does."""
+CLOSING = 50
+"""Brackets among which the end of a call is looked for."""
 _PARSING = threading.Lock()
 _BLOCK = re.compile(r"^```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 
@@ -53,6 +60,72 @@ def _tree(program: str) -> str | None:
 def same(a: str, b: str) -> bool:
     """Whether two programs are the same but for comments and spaces."""
     return a == b or (_tree(a) is not None and _tree(a) == _tree(b))
+
+
+def ballot(question: Question, program: str, before: str = "") -> str | None:
+    """What a program counts as in a vote: what its functions give for the calls that its question shows, whatever the question
+    expects of them; `before` is run before it. The program itself where no calls can be read; None where it ends, or reaches a
+    limit, or gives no value for any of them. Raises HostFailure where the sandbox breaks down.
+    """
+    shown = examples(question.prompt)
+    if not shown:
+        return program
+    try:
+        seen = _observed(before + program, shown)
+    except Broken as error:
+        raise HostFailure(f"the sandbox broke down while {question.id} was counted: {error}") from error
+    if seen is not None and not seen.calls:
+        return program
+    return DOES + seen.digest if seen is not None and seen.values else None
+
+
+def _observed(program: str, shown: str) -> sandbox.Seen | None:
+    names = called(shown)
+    try:
+        return sandbox.observe(program, shown, names=names)
+    except Broken:
+        return sandbox.observe(program, shown, names=names)  # once more, before the whole game is played again
+
+
+def examples(prompt: str) -> str:
+    """The calls that a question shows, as Python: its blocks with asserts, else its lines from the first assert on, else the
+    calls with literal arguments of the last function that it defines. Empty where there are none."""
+    blocks = [b for b in _BLOCK.findall(prompt) if _asserts(b)]
+    if blocks:
+        return "\n".join(blocks)
+    lines = prompt.splitlines()
+    first = next((i for i, line in enumerate(lines) if line.startswith("assert ")), len(lines))
+    if _asserts(rest := "\n".join(lines[first:])):
+        return rest
+    defined = re.findall(r"^def (\w+)\(", prompt, re.MULTILINE)
+    return "\n".join(dict.fromkeys(_calls(prompt, defined[-1]))) if defined else ""
+
+
+def _asserts(text: str) -> bool:
+    """Whether it is Python with an assert in it."""
+    return _tree(text) is not None and any(isinstance(n, ast.Assert) for n in ast.walk(_parsed(text)))
+
+
+def _calls(prompt: str, name: str) -> Iterator[str]:
+    """Calls of a function with literal arguments, one at least, wherever in a text they stand."""
+    for start in re.finditer(rf"(?<![\w.]){name}\(", prompt):
+        for end in itertools.islice(re.finditer(r"\)", prompt[start.end() :]), CLOSING):
+            text = " ".join(prompt[start.start() : start.end() + end.end()].split("\n"))
+            if _tree(text) is not None:
+                if _literal(text):
+                    yield text
+                break
+
+
+def _literal(call: str) -> bool:
+    node = _parsed(call).body[0]
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return False
+    given = [*node.value.args, *[k.value for k in node.value.keywords]]
+    try:
+        return bool([ast.literal_eval(value) for value in given])
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
 
 
 def verify(question: Question, text: str) -> Verdict:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from comas.sandbox import cgroup
 from comas.sandbox.jail import Broken, Jail, Limits, greet, isolation
 from comas.types import UserMistake, Verdict
 
@@ -33,6 +34,17 @@ class Found:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a program did when it was called; two that did the same have the same."""
+
+    calls: int
+    values: int
+    """Calls that gave a value; the others raised an error."""
+    digest: str
+    """Of all values and errors in their order."""
+
+
 def check(
     program: str, tests: str, *, names: Sequence[str] = (), setup: str = "", check: str = "", limits: Limits | None = None
 ) -> Found:
@@ -43,64 +55,97 @@ def check(
     lists, tuples, sets, dicts); a function that returns something else fails. Failed: the sandbox broke down, or there are no
     tests.
     """
-    began, kind, limits = time.monotonic(), isolation(), limits or Limits()
+    began = time.monotonic()
     case = {"program": program, "tests": tests, "names": list(names), "setup": setup, "check": check}
+    try:
+        told = _judged(case, limits or Limits())
+    except Broken as error:
+        return Found("failed", f"the sandbox broke down: {error}", time.monotonic() - began)
+    return Found(told["verdict"], told["why"], time.monotonic() - began)
+
+
+def observe(program: str, calls: str, *, names: Sequence[str], limits: Limits | None = None) -> Seen | None:
+    """What the functions `names` of `program` do when `calls` is run, whose asserts all count as true: what they say of results
+    is not looked at. None where the program does not run, or ends or reaches a limit on the way. Raises Broken.
+    """
+    case = {"program": program, "tests": calls, "names": list(names), "setup": "", "check": "", "seen": []}
+    told = _judged(case, limits or Limits())
+    return Seen(**told["seen"]) if "seen" in told else None
+
+
+def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """What the tests' side says in the end. Raises Broken."""
+    began, kind = time.monotonic(), isolation()
     jails: list[Jail] = []
-    told: dict[str, Any]
     try:
         for side in ("program", "tests"):  # one by one: what has been started has to be ended
             jails += [Jail(side, limits, kind)]
         for jail in jails:
             greet(jail, began + 30)
-        jails[1].stdin.write(json.dumps(case).encode() + b"\n")
-        jails[1].stdin.flush()
-        told = _carry(*jails, deadline=time.monotonic() + limits.seconds)
-    except (Broken, OSError) as error:
-        told = {"verdict": "failed", "why": f"the sandbox broke down: {error}"}
+            jail.enclose()
+        told = _carry(*jails, case=json.dumps(case).encode() + b"\n", deadline=time.monotonic() + limits.seconds)
+        if any(jail.orphaned() for jail in jails):
+            raise Broken("the process that forks sandboxes was killed")
+    except OSError as error:
+        raise Broken(str(error)) from error
+    else:
+        return told
     finally:
         for jail in jails:
             jail.end()
-    return Found(told["verdict"], told["why"], time.monotonic() - began)
 
 
-def _carry(program: Jail, tests: Jail, deadline: float) -> dict[str, Any]:
-    """Lines from the tests to the program and back, until the tests give their verdict or a limit is reached."""
-    heard = {program: b"", tests: b""}
-    by_fd = {jail.stdout.fileno(): jail for jail in heard}
-    looked = time.monotonic()
+def _carry(program: Jail, tests: Jail, case: bytes, deadline: float) -> dict[str, Any]:
+    """Lines from the tests to the program and back, one at a time, until the tests give their verdict or a limit is reached.
+
+    Never waits for a side to read: a program may choose not to.
+    """
+    heard, owed = {program: bytearray(), tests: bytearray()}, {program: memoryview(b""), tests: memoryview(case)}
+    asked, open_, looked = False, {program, tests}, time.monotonic()
     while True:
         now = time.monotonic()
         if now > deadline:
             return {"verdict": "wrong", "why": f"it took longer than {program.limits.seconds:g} s"}
-        ready, _, _ = select.select(list(by_fd), [], [], TICK)
-        if now - looked > TICK and (over := _over(program)):
-            return {"verdict": "wrong", "why": over}
-        looked = now if now - looked > TICK else looked
-        for fd in ready:
-            jail = by_fd[fd]
-            said = os.read(fd, 1 << 16)
-            if not said:
-                if jail is tests:
-                    return {"verdict": "failed", "why": "the tests ended without a verdict"}
-                del by_fd[fd]
-                tests.stdin.close()  # nobody will answer any more
-                continue
+        if now - looked > TICK:
+            looked = now
+            if over := _over(program):
+                return {"verdict": "wrong", "why": over}
+        if program not in open_ and not owed[tests]:
+            tests.hang_up()  # nobody will answer any more
+        full = [jail for jail in owed if owed[jail]]
+        ready, free, _ = select.select([j.stdout for j in open_], [j.stdin for j in full], [], TICK)
+        for jail in full:
+            if jail.stdin in free:
+                owed[jail] = _tell(jail, owed[jail])
+        for jail in [j for j in open_ if j.stdout in ready]:
+            said = os.read(jail.stdout, 1 << 16)
             heard[jail] += said
             if len(heard[jail]) > LONGEST:
                 return {"verdict": "wrong", "why": "it says too much"}
-            if heard[jail].endswith(b"\n"):
-                line, heard[jail] = heard[jail], b""
-                if jail is tests and b'"verdict"' in line[:12]:
-                    return json.loads(line)
-                _pass_on(line, program if jail is tests else tests)
+            if jail is tests:
+                if not said:
+                    return {"verdict": "failed", "why": "the tests ended without a verdict"}
+                if said.endswith(b"\n"):
+                    if b'"verdict"' in heard[tests][:12]:
+                        return json.loads(heard[tests])
+                    asked, owed[program], heard[tests] = True, memoryview(heard[tests]), bytearray()
+                continue
+            if not said:
+                open_.remove(program)
+            elif not asked or b"\n" in said[:-1]:
+                return {"verdict": "wrong", "why": "it speaks when nobody has asked it"}
+            elif said.endswith(b"\n"):
+                asked, owed[tests], heard[program] = False, memoryview(heard[program]), bytearray()
 
 
-def _pass_on(line: bytes, to: Jail) -> None:
+def _tell(jail: Jail, line: memoryview) -> memoryview:
+    """Give a side what its pipe takes of a line; the rest of the line."""
     try:
-        to.stdin.write(line)
-        to.stdin.flush()
-    except (OSError, ValueError):
-        return  # it is gone, which its own end says
+        return line[os.write(jail.stdin, line[: 1 << 16]) :]
+    except BlockingIOError:
+        return line
+    except OSError:
+        return memoryview(b"")  # it is gone, which its own end says
 
 
 def _over(jail: Jail) -> str | None:
@@ -124,6 +169,10 @@ def prove() -> dict[str, str]:
         found = {"isolation": isolation()}
     except UserMistake as error:
         return {"isolation": f"none: {error}"}
+    place = cgroup.place()
+    watched = "watched from outside"
+    how = f"control groups in {place}, and {watched}" if place else f"{watched}; no control groups can be made here"
+    found["memory and processes"] = how
     with socket.create_server(("127.0.0.1", 0)) as server:
         for name, attack in ATTACKS.items():
             body = attack.format(port=server.getsockname()[1])

@@ -1,15 +1,17 @@
 """Processes behind walls: no network, no files but a read-only system and an empty folder, no secrets, hard limits.
 
 Linux: as root, namespaces and a uid of its own per process; otherwise bubblewrap where it is installed, else user namespaces.
-Memory and the number of processes are also watched from outside, for all processes of a sandbox together. Leaves out: other
-systems (an error says so), system-call filters.
+Memory and the number of processes are also watched from outside, for all processes of a sandbox together, and limited by the
+kernel where it lets us (`cgroup`). Leaves out: other systems (an error says so), system-call filters.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -20,10 +22,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from comas.sandbox import cgroup
+from comas.sandbox.forks import Forks
 from comas.types import UserMistake
 
 FIRST_UID = 1_879_048_192
 """Uids from here on belong to nobody."""
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+"""All that there is of one: in a set, texts have the same order in every run, so that a verdict can be had again."""
 _uids = itertools.count(os.getpid() % 20_000 * 10_000)
 
 
@@ -61,7 +67,23 @@ def _python() -> str:
 
 @lru_cache
 def _source() -> str:
-    return (resources.files("comas.sandbox") / "inside.py").read_text(encoding="utf-8")
+    """`inside`, with the one module that it imports: none of our files is there where it runs."""
+    literals, inside = ((resources.files("comas.sandbox") / f"{n}.py").read_text(encoding="utf-8") for n in ("literals", "inside"))
+    return (
+        f"import sys\nmodule = type(sys)('comas.sandbox.literals')\nexec({literals!r}, module.__dict__)\n"
+        f"sys.modules[module.__name__] = module\nexec(compile({inside!r}, '<inside>', 'exec'))"
+    )
+
+
+def _command(*told: str) -> list[str]:
+    """Our side of the walls in Python: no site packages, nothing from the folder it starts in."""
+    return [_python(), "-s", "-P", "-S", "-B", "-X", "utf8", "-c", _source(), *told]
+
+
+@lru_cache
+def forks() -> Forks:
+    """Where sandboxes come from that build their own walls."""
+    return Forks(_command("forks", f'"owner": {os.getpid()}'), ENVIRONMENT)
 
 
 class Jail:
@@ -75,39 +97,74 @@ class Jail:
             "side": side, "enter": kind == "unshare", "uid": self.uid, "cpu": limits.cpu, "memory": limits.memory,
             "disk": limits.disk, "processes": limits.processes, "system": system_folders(), "stage": _stage(), "owner": os.getpid(),
         }
-        python = [_python(), "-I", "-S", "-B", "-X", "utf8", "-c", _source(), json.dumps(told)]
-        self.process = subprocess.Popen(
-            [*_walls(kind, limits), *python], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={},
-            cwd="/", start_new_session=True,
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        os.set_blocking(self.process.stdout.fileno(), False)
-        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.process: subprocess.Popen[bytes] | None = None
+        self._source: subprocess.Popen[bytes] | None = None
+        self._group: cgroup.Group | None = None
+        (theirs, stdin), (stdout, said) = os.pipe(), os.pipe()
+        try:
+            if kind == "unshare":
+                self.pid, self._source = forks().born(told, theirs, said)
+            else:
+                self.process = subprocess.Popen(
+                    [*_walls(kind, limits), *_command(json.dumps(told))], stdin=theirs, stdout=said, stderr=subprocess.DEVNULL,
+                    env=ENVIRONMENT, cwd="/", start_new_session=True,
+                )
+                self.pid = self.process.pid
+        except BaseException:
+            os.close(stdin)
+            os.close(stdout)
+            raise
+        finally:
+            os.close(theirs)
+            os.close(said)
+        os.set_blocking(stdin, False)
+        self.stdin, self.stdout = stdin, stdout
+
+    def enclose(self) -> None:
+        """Let the kernel keep its limits, where there are control groups: to be called before it is told of any program."""
+        if (place := cgroup.place()) is not None:
+            pids = _descendants(self.pid)
+            self._group = cgroup.Group(place, self.limits.memory, self.limits.processes + len(pids))
+            self._group.take(pids)
+
+    def orphaned(self) -> bool:
+        """Whether what it was forked from is gone, which takes it along: what it seems to have done is not its own doing."""
+        return self._source is not None and self._source.poll() is not None
 
     def used(self) -> tuple[int, int]:
         """Processes, and bytes that they hold in memory together."""
-        pids = _descendants(self.process.pid)
+        pids = _descendants(self.pid)
         return len(pids), sum(map(_resident, pids))
 
     def end(self) -> None:
         """Kill everything in it, and wait until it is gone."""
-        known = _descendants(self.process.pid)
+        known = [] if self.orphaned() else _descendants(self.pid)  # its pid may be another's by now
+        if self._group is not None:
+            self._group.kill()
         for pid in reversed(known):  # the first of the namespace takes all others along, and is not gone before they are
             try:
                 os.kill(pid, 9)
             except (ProcessLookupError, PermissionError):
                 continue
-        self.process.kill()
-        self.process.wait()
+        if self.process is None:
+            with contextlib.suppress(OSError):  # what it was forked from is gone, which has taken it along
+                forks().bury(self.pid)
+        else:
+            self.process.kill()
+            self.process.wait()
         deadline = time.monotonic() + 5
         while any(map(_alive, known)) and time.monotonic() < deadline:
             time.sleep(0.001)
-        for pipe in (self.stdin, self.stdout):
-            try:
-                pipe.close()
-            except OSError:
-                continue  # what was not read by a dead process
+        if self._group is not None:
+            self._group.end()
+        self.hang_up()
+        os.close(self.stdout)
+
+    def hang_up(self) -> None:
+        """Tell it nothing more: it reads an end."""
+        if self.stdin != -1:
+            os.close(self.stdin)
+            self.stdin = -1
 
 
 def _stage() -> str:
@@ -122,7 +179,8 @@ def _walls(kind: str, limits: Limits) -> list[str]:
     """The command that builds them, for what does not build its own."""
     if kind != "bwrap":
         return []
-    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    command = ["bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    command += [part for item in ENVIRONMENT.items() for part in ("--setenv", *item)]
     for path in system_folders():
         command += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
     command += ["--dev", "/dev", "--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work", "--remount-ro", "/"]
@@ -203,16 +261,14 @@ def probe(kind: str) -> None:
 def greet(jail: Jail, deadline: float) -> None:
     """Wait until a sandbox is ready. Raises Broken."""
     said = b""
-    while not said.endswith(b"\n") and time.monotonic() < deadline and (jail.process.poll() is None or said == b""):
-        said += jail.stdout.read() or b""
-        if jail.process.poll() is not None and not said.endswith(b"\n"):
-            said += jail.stdout.read() or b""
-            break
-        if not said.endswith(b"\n"):
-            time.sleep(0.001)
+    while not said.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
+        if select.select([jail.stdout], [], [], left)[0]:
+            if not (more := os.read(jail.stdout, 1 << 16)):
+                break
+            said += more
     try:
         told: Any = json.loads(said)
     except ValueError:
-        raise Broken(f"it ended with code {jail.process.poll()} before it was ready") from None
+        raise Broken(f"it {'was not ready in time' if time.monotonic() > deadline else 'ended before it was ready'}") from None
     if "broken" in told:
         raise Broken(told["broken"])

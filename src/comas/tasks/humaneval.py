@@ -15,6 +15,7 @@ from comas.rows import Row, Source, identity
 from comas.types import Question, Task
 
 SOURCE = Source("humaneval", "openai/openai_humaneval", None, {"test": "test"}, ("prompt", "test", "entry_point"))
+LEAD = "Complete this function:\n"
 verify_many = partial(verdicts, verify)
 
 
@@ -25,11 +26,21 @@ def load(split: str, path: str | None = None, limit: int | None = None, seed: in
 
 def _question(row: Row, where: str) -> Question:
     prompt, name = row["prompt"], row["entry_point"]
-    before = prompt[: max(0, prompt.rfind(f"def {name}"))]
-    meta = {"tests": row["test"], "names": [name], "check": name, "setup": prompt + "\n    pass\n", "before": before + "\n"}
-    return Question(identity("humaneval", prompt), f"Complete this function:\n{prompt.strip()}", "coding", "tests", meta)
+    meta = {"tests": row["test"], "names": [name], "check": name, "setup": prompt + "\n    pass\n", "before": _before(prompt)}
+    return Question(identity("humaneval", prompt), LEAD + prompt.strip(), "coding", "tests", meta)
+
+
+def _before(prompt: str) -> str:
+    """What stands before the function that is asked for: the last one."""
+    return prompt[: max(0, prompt.rfind("\ndef ") + 1)] + "\n"
+
+
+def ballot(question: Question, answer: str) -> str | None:
+    """As of any program, which gets what stands before the function here as well."""
+    return code.ballot(question, answer, _before(question.prompt.removeprefix(LEAD)))
 
 
 task = Task(
-    "humaneval", load, verify, code.extract, same=code.same, wording={**boxed.WORDING, **code.WORDING}, max_tokens=boxed.ROOM
+    "humaneval", load, verify, code.extract, same=code.same, ballot=ballot, wording={**boxed.WORDING, **code.WORDING},
+    max_tokens=boxed.ROOM,
 )

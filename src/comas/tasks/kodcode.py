@@ -29,6 +29,6 @@ def _question(row: Row, where: str) -> Question:
 
 
 task = Task(
-    "kodcode", load, verify, code.extract, same=code.same, wording={**boxed.WORDING, **code.WORDING}, max_tokens=boxed.ROOM,
-    recipe=boxed.RECIPE,
+    "kodcode", load, verify, code.extract, same=code.same, ballot=code.ballot, wording={**boxed.WORDING, **code.WORDING},
+    max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
 )

@@ -34,4 +34,7 @@ def _question(row: Row, where: str) -> Question:
     return Question(identity("mbpp", prompt), prompt, "coding", "tests", meta)
 
 
-task = Task("mbpp", load, verify, code.extract, same=code.same, wording={**boxed.WORDING, **code.WORDING}, max_tokens=boxed.ROOM)
+task = Task(
+    "mbpp", load, verify, code.extract, same=code.same, ballot=code.ballot, wording={**boxed.WORDING, **code.WORDING},
+    max_tokens=boxed.ROOM,
+)

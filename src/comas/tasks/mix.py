@@ -62,10 +62,16 @@ def extract(question: Question, text: str) -> str | None:
 
 def same(a: str, b: str) -> bool:
     """Whether two answers are the same mathematics (numbers are compared exactly), or the same program."""
-    return a == b or (code.same(a, b) if "\n" in a or "\n" in b else maths.same(a, b))
+    programs = any("\n" in x or x.startswith(code.DOES) for x in (a, b))
+    return a == b or (code.same(a, b) if programs else maths.same(a, b))
+
+
+def ballot(question: Question, answer: str) -> str | None:
+    """A program counts as what it does, any other answer as itself."""
+    return code.ballot(question, answer) if question.kind == "coding" else answer
 
 
 verify_many = partial(verdicts, verify)
 task = Task(
-    "mix", load, verify, extract, same=same, wording=WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
+    "mix", load, verify, extract, same=same, ballot=ballot, wording=WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
 )

@@ -1,0 +1,84 @@
+"""Literal values as JSON: all that a program and its tests can tell each other.
+
+Builds builtin values only, whatever the other side says. Leaves out: objects of other classes, which do not cross.
+"""
+
+from __future__ import annotations
+
+import binascii
+
+TYPE_CHECKING = False  # see `inside`
+if TYPE_CHECKING:
+    from typing import Any
+
+DEPTH, ITEMS = 60, 1_000_000
+"""Nesting and number of values that cross at once."""
+
+
+class NotLiteral(TypeError):
+    """A value that is not made of numbers, texts and containers."""
+
+
+def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> Any:
+    """A literal value as JSON: containers become lists that begin with their kind. Raises NotLiteral."""
+    count = count if count is not None else [0]
+    count[0] += 1
+    if depth == 0 or count[0] > ITEMS:
+        raise NotLiteral("too deep or too large")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value if isinstance(value, bool | None) else _basic(value)
+    if isinstance(value, complex):
+        return ["complex", value.real, value.imag]
+    if isinstance(value, bytes):
+        return ["bytes", binascii.b2a_base64(value, newline=False).decode()]
+    if isinstance(value, dict):
+        return ["dict", *[[encode(k, depth - 1, count), encode(v, depth - 1, count)] for k, v in dict.items(value)]]
+    kind: Any
+    for kind in (list, tuple, set, frozenset):
+        if isinstance(value, kind):  # by the kind's own iterator, whatever a subclass says
+            return [kind.__name__, *[encode(x, depth - 1, count) for x in kind.__iter__(value)]]
+    raise NotLiteral(f"a {type(value).__name__} is no literal value")
+
+
+def _basic(value: Any) -> Any:
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def decode(told: Any, depth: int = DEPTH) -> Any:
+    """The inverse of `encode`; builds builtin values only. Raises NotLiteral."""
+    if not isinstance(told, list):
+        if isinstance(told, dict):
+            raise NotLiteral("a bare object")
+        return told
+    kind, *parts = told
+    if depth == 0:
+        raise NotLiteral("too deep")
+    if kind == "complex":
+        return complex(*parts)
+    if kind == "bytes":
+        return binascii.a2b_base64(parts[0])
+    if kind == "dict":
+        return {decode(k, depth - 1): decode(v, depth - 1) for k, v in parts}
+    made = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(kind)
+    if made is None:
+        raise NotLiteral(f"no kind of value: {str(kind)[:20]}")
+    return made(decode(x, depth - 1) for x in parts)
+
+
+def plain(value: Any) -> Any:
+    """A literal value such that equal ones are the same text as JSON: numbers to ten digits, sets and dicts in one order."""
+    if isinstance(value, dict):
+        return ["dict", *sorted(([plain(k), plain(v)] for k, v in value.items()), key=repr)]
+    if isinstance(value, set | frozenset):
+        return ["set", *sorted(map(plain, value), key=repr)]
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, *map(plain, value)]
+    if isinstance(value, int):
+        return ["number", str(int(value)) if abs(value) < 2**53 else hex(value)]  # hex: of any length
+    if isinstance(value, float):
+        whole = value.is_integer() and abs(value) < 2**53
+        return ["number", str(int(value)) if whole else f"{value:.10g}"]
+    return repr(value)
