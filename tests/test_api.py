@@ -252,9 +252,17 @@ def test_a_certificate_that_nobody_vouches_for(serve: Any, host_at: Any, tmp_pat
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
     server.socket, server.scheme = context.wrap_socket(server.socket, server_side=True), "https"
+    host = host_at(server.url)
     with pytest.raises(UserMistake, match=r"certificate of https://.* is not trusted"):
-        asyncio.run(ask(host_at(server.url)))
+        asyncio.run(ask(host))
+    assert host.events == {"certificate": 1}
     assert not server.asked
+
+
+def test_log_probs_are_asked_for_and_kept(serve: Any, host_at: Any) -> None:
+    server = serve(answers(said("x", logprobs={"content": [{"logprob": -0.5}, {"logprob": -1.0}]})))
+    assert asyncio.run(ask(host_at(server.url, logprobs=True))).logprob == -1.5
+    assert server.asked[0]["logprobs"] is True
 
 
 def test_missing_usage_is_unknown_and_no_budget_holds_without(serve: Any, host_at: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 import comas
 from comas import spending
@@ -153,12 +154,30 @@ def test_discussions_that_the_server_lets_down_are_failed_and_never_wrong(
     no_secret(tmp_path / "run")
 
 
-def test_a_key_that_is_refused_ends_the_run_in_one_line(mixed: Any, tmp_path: Path) -> None:
-    _, keys = mixed(*[answers({"error": {"message": f"Incorrect key {KEY}"}}, 401)] * 500)
-    with pytest.raises(UserMistake, match="JUDGE_KEY") as caught:
-        comas.train(out=str(tmp_path / "run"), **keys)
-    assert KEY not in str(caught.value)
-    no_secret(tmp_path / "run")
+def test_a_key_is_in_no_output_and_no_file_whatever_happens(
+    mixed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
+    monkeypatch.chdir(tmp_path)
+    server, keys = mixed()
+    (tmp_path / "run.toml").write_text(tomli_w.dumps({**keys, "steps": 1}))
+    (tmp_path / "far.toml").write_text(TEAM.format(url=server.url))
+    refuses = answers({"error": {"message": f"Incorrect key {KEY}"}}, 401)
+    commands = [
+        (["train", "run.toml", "--dry-run"], judges, 0), (["train", "run.toml", "--dry-run", "--json"], judges, 0),
+        (["train", "run.toml", "out=refused"], refuses, 2), (["train", "run.toml", "out=done"], judges, 0),
+        (["report", "done", "--json"], judges, 0), (["play", "done", "--json"], judges, 0),
+        (["eval", "far.toml", "--limit", "2", "--out", "e"], answers(f"no {KEY}".encode(), 400), 0),
+    ]
+    for words, act, code in commands:
+        server.acts = [act]
+        assert run(words, monkeypatch) == code
+        out, err = capfd.readouterr()
+        assert KEY not in out + err + caplog.text
+        assert err.count("\n") == (code == 2)
+        assert code == 0 or "JUDGE_KEY" in err
+    assert {x["key"] for x in server.asked} == {f"Bearer {KEY}"}
+    no_secret(tmp_path)
 
 
 def test_a_run_does_not_begin_without_its_key(mixed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +243,8 @@ def test_a_run_and_a_model_behind_an_api_in_one_evaluation(
     comas.train(out="r", **{**alone, "steps": 1, "agents": 2})
     server.acts = [answers(b"", 429, Retry_After="0"), seed_model]
     (tmp_path / "far.toml").write_text(TEAM.format(url=server.url))
-    command = ["eval", "r", "far.toml", "seed", "--setups", "single,vote:votes=2", "--limit", "12", "--out", "e", "eval_temperature=0"]
-    assert run(command, monkeypatch) == 0
+    command = ["eval", "r", "far.toml", "seed", "--setups", "single,vote:votes=2", "--limit", "12", "--out", "e"]
+    assert run([*command, "eval_temperature=0"], monkeypatch) == 0
     out = capsys.readouterr().out
     assert re.search(r"far.toml +pick +single +1 agent +12", out)  # copies of one model answer once
     assert re.search(r"far.toml: host far, behind an API: 36 answers, .* cost 0\.\d+; went wrong: 429 1 x", out)
