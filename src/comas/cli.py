@@ -103,16 +103,18 @@ def train(
 
 @app.command()
 def resume(
-    ctx: typer.Context, run: Annotated[str, typer.Argument(help="The folder of a run.")], json_: Json = False
+    ctx: typer.Context, run: Annotated[str, typer.Argument(help="The folder of a run or an evaluation.")],
+    changes: Annotated[list[str] | None, typer.Argument(help="hosts.<name>.budget_tokens=... (see docs/config.md)")] = None,
+    json_: Json = False,
 ) -> None:
-    """Go on with a run from its last commit, or with an evaluation."""
+    """Go on with a run from its last commit, or with an evaluation; budgets and the like of hosts behind an API may change."""
     from comas.exam import PLAN, Exam
     from comas.train import resume_async
 
     if (Path(run) / PLAN).is_file():
-        cli_eval.sit(ctx, Exam.open(run), json_)
+        cli_eval.sit(ctx, Exam.open(run, changes or ()), json_)
         return
-    _watched(ctx, lambda watch: resume_async(run, watch), json_)
+    _watched(ctx, lambda watch: resume_async(run, watch, changes=changes or ()), json_)
 
 
 def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
@@ -145,15 +147,18 @@ def _stopped(watch: Watch) -> str:
 
 
 def _result_json(result: Result) -> dict[str, Any]:
+    from comas.store import Run
+
     found = {name: interval_json(i) for name, i in result.accuracy.items()}
     return {
         "run": str(result.run), "steps": result.steps, "tokens": result.tokens, "seconds": round(result.seconds, 3),
-        "accuracy": found, "gain": interval_json(result.gain),
+        "accuracy": found, "gain": interval_json(result.gain), "api": Run.open(result.run).spent(),
     }
 
 
 def _summary(console: Console, result: Result) -> None:
     from comas.live import span
+    from comas.spending import told
     from comas.store import Run
 
     spent: dict[str, float] = {}
@@ -167,8 +172,9 @@ def _summary(console: Console, result: Result) -> None:
     if result.gain:
         lines.append(f"  gain    {result.gain.mean:+.3f} [{result.gain.low:+.3f}, {result.gain.high:+.3f}]")
     parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
-    whole = f"this process, with measurements: {span(result.seconds)}"
-    lines.append(f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(total)} ({parts}); {whole}")
+    whole = f"; this process, with measurements: {span(result.seconds)}" if result.seconds else ""
+    lines.append(f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(total)} ({parts}){whole}")
+    lines += told(Run.open(result.run).spent())
     lines.append(f"run:  {result.run}")
     folder = shlex.quote(str(result.run))
     lines += [f"next: comas play {folder}", f"next: comas eval {folder}"]
@@ -264,6 +270,27 @@ def _team(arguments: list[str] | None) -> Team:
         if not Path(arguments[0]).is_file():
             raise UserMistake(f"{arguments[0]} is neither a run's folder nor a config: see comas play --help")
     return build_team(*resolve(_read(arguments)), learn=False)
+
+
+@app.command()
+def report(
+    ctx: typer.Context, folder: Annotated[str, typer.Argument(help="A run or an evaluation.")], json_: Json = False
+) -> None:
+    """What a run or an evaluation has come to so far; nothing is computed."""
+    from rich.console import Console
+
+    from comas.exam import PLAN
+    from comas.store import Run
+    from comas.train import result_of
+
+    if (Path(folder) / PLAN).is_file():
+        cli_eval.show_again(ctx, Path(folder), json_)
+        return
+    result = result_of(Run.open(folder), 0.0)
+    if json_:
+        print_json(ctx, _result_json(result))
+    else:
+        _summary(Console(), result)
 
 
 app.command("eval")(cli_eval.evaluate)

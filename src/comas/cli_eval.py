@@ -31,7 +31,9 @@ Equal = Annotated[bool, typer.Option("--equal-tokens", help="Let the cheaper sid
 
 def evaluate(
     ctx: typer.Context,
-    systems: Annotated[list[str], typer.Argument(help="Runs (RUN, RUN@best, RUN@40; run1,run2 is one system), models, key=value.")],
+    systems: Annotated[
+        list[str], typer.Argument(help="Runs (RUN, RUN@best, RUN@40; run1,run2 is one system), models, TEAM.toml, key=value.")
+    ],
     tasks: Tasks = None, setups: Setups = "single", limit: Limit = None, seed: Seed = 0, data: Data = None, out: Out = None,
     equal_tokens: Equal = False, json_: Json = False,
 ) -> None:
@@ -42,13 +44,13 @@ def evaluate(
 
 
 def compare(
-    ctx: typer.Context, first: Annotated[str, typer.Argument(help="A run or a base model.")],
+    ctx: typer.Context, first: Annotated[str, typer.Argument(help="A run, a base model or TEAM.toml.")],
     second: Annotated[str, typer.Argument(help="Another one: is it better?")],
     pairs: Annotated[list[str] | None, typer.Argument(help="key=value of the config, for both.")] = None,
     tasks: Tasks = None, setups: Setups = "single", limit: Limit = None, seed: Seed = 0, data: Data = None, out: Out = None,
     equal_tokens: Equal = False, json_: Json = False,
 ) -> None:
-    """Whether the second of two runs or base models is better than the first, on the same held-out questions."""
+    """Whether the second of two systems is better than the first, on the same held-out questions."""
     from comas.exam import Exam
     from comas.types import UserMistake
 
@@ -108,9 +110,30 @@ def _listed(text: str) -> list[str]:
 
 def sit(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
     """Play what is missing of an evaluation, and show it."""
+    found = _watched(exam, as_json)
+    _print(ctx, found, as_json)
+
+
+def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
+    """What an evaluation came to when it ended last; before that, what it has cost."""
+    from comas import spending
+    from comas.exam import SPENT
+
+    file = folder / "report.json"
+    if file.is_file():
+        _print(ctx, spending.read(file), as_json)
+        return
+    found = {"folder": str(folder), "api": spending.records(spending.read(folder / SPENT))}
+    if as_json:
+        print_json(ctx, found)
+        return
+    print(f"{folder} has not ended yet: comas resume {shlex.quote(str(folder))}")
+    _print_costs(found)
+
+
+def _print(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
     from rich.console import Console
 
-    found = _watched(exam, as_json)
     if as_json:
         print_json(ctx, found)
     else:
@@ -182,9 +205,19 @@ def _span(mean: float, low: float | None, high: float | None, sign: str) -> str:
     return f"{mean:{sign}.3f} [{ends[0]}, {ends[1]}]"
 
 
+def _print_costs(found: Mapping[str, Any]) -> None:
+    from comas.live import clean
+    from comas.spending import told
+
+    for account in found.get("api", []):
+        for line in told({account["host"]: account}):
+            print(clean(f"{account['system']}: {line}", 1000))
+
+
 def _print_notes(found: Mapping[str, Any]) -> None:
     from comas.live import clean
 
+    _print_costs(found)
     for note in found["notes"]:
         print(f"note: {clean(note, 1000)}")
 

@@ -9,11 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 MANIFEST = "manifest.json"
+
+
+def as_json(record: Any, indent: int | None = None) -> str:
+    """JSON that shows letters as they are, but escapes what steers a terminal, reverses a line or ends one for some readers."""
+    said = json.dumps(record, ensure_ascii=False, indent=indent)
+    return re.sub(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found[0]):04x}", said)
 
 
 def write(path: Path, text: str) -> None:

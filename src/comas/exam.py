@@ -23,23 +23,25 @@ from typing import Any
 import filelock
 from pydantic import TypeAdapter, ValidationError
 
-from comas import disk, report
+from comas import disk, report, spending
 from comas.agent import Member
 from comas.answers.pool import usable_cpus
-from comas.config import load_plugin, origins
+from comas.config import bases_of, load_plugin, origins
 from comas.estimate import peak_bytes
 from comas.evaluate import can_judge
+from comas.hosts.api import BudgetSpent
 from comas.overlap import Overlap
-from comas.plan import Plan, Way, described, overlaps, places, players, way
-from comas.play import Scene, play_one
+from comas.plan import Plan, Way, described, overlaps, places, players, teams, way
+from comas.play import Scene, first, play_one
 from comas.report import Cell
 from comas.store import fresh
-from comas.team import Team, system_team
+from comas.team import Team
 from comas.types import Episode, Question, Sampling, Task, UserMistake
 
 AT_ONCE = 512
 """Games that are played side by side."""
 PLAN = "evaluation.json"
+SPENT = "spent.json"
 
 
 class Observer:
@@ -93,7 +95,7 @@ class Log:
     def add(self, record: dict[str, Any]) -> None:
         """One more line; the system writes it to the disk in its own time, which `close` waits for."""
         self._take(record)
-        disk.append(self.path, json.dumps(record, ensure_ascii=False) + "\n")
+        disk.append(self.path, disk.as_json(record) + "\n")
 
     def close(self, **facts: Any) -> None:
         """One process's work on it is done."""
@@ -113,6 +115,8 @@ class Exam:
         """The first system's task, with its options and data."""
         self.said: list[str] = []
         """What a reader has to know of the systems."""
+        self.accounts: dict[str, dict[str, spending.Account]] = {}
+        """Run or model -> what its hosts behind an API have cost, over all processes."""
         self.games = 0
         """That are planned, as far as that is known."""
         self.overlaps: list[tuple[str, str, str, Overlap | None]] = []
@@ -121,7 +125,9 @@ class Exam:
     @classmethod
     def create(cls, plan: Plan, out: str | None = None) -> Exam:
         """A new folder, `evals/<time>` unless `out` names one."""
-        plan = replace(plan, places=places(plan.systems), data=str(Path(plan.data).resolve()) if plan.data else None)
+        found = places(plan.systems)
+        data = str(Path(plan.data).resolve()) if plan.data else None
+        plan = replace(plan, places=found, teams=teams(found, plan.pairs), data=data)
         folder = Path(out) if out else fresh(Path("evals") / time.strftime("%Y%m%d-%H%M%S"))
         if (folder / PLAN).exists():
             raise UserMistake(f"--out {out}: there is an evaluation already; go on with `comas resume {out}` or choose another")
@@ -138,12 +144,12 @@ class Exam:
         return exam
 
     @classmethod
-    def open(cls, folder: str | Path) -> Exam:
-        """One that exists."""
+    def open(cls, folder: str | Path, changes: Sequence[str] = ()) -> Exam:
+        """One that exists; `changes` are pairs of keys in `spending.CHANGEABLE`, which are written down when it goes on."""
         try:
             plan = TypeAdapter(Plan).validate_json((Path(folder) / PLAN).read_bytes(), strict=True)
             (Path(folder) / "answers").mkdir(exist_ok=True)
-            return cls(Path(folder), plan)
+            return cls(Path(folder), _changed(plan, changes) if changes else plan)
         except FileNotFoundError as error:
             raise UserMistake(f"{folder} is not an evaluation: it has no {PLAN}") from error
         except ValidationError as error:
@@ -157,10 +163,12 @@ class Exam:
         except filelock.Timeout:
             raise UserMistake(f"{self.folder}: another process is working on this evaluation; wait for it or stop it") from None
         try:
+            disk.replace(self.folder / PLAN, json.dumps(asdict(self.plan), indent=1))
+            self.accounts = spending.read(self.folder / SPENT)
             cells = await self._cells(self.plan.setups, observer)
             extra = await self._matched(cells, observer) if self.plan.equal_tokens else []
             found = self._report(cells, extra)
-            disk.replace(self.folder / "report.json", json.dumps(found, ensure_ascii=False, indent=1))
+            disk.replace(self.folder / "report.json", disk.as_json(found, indent=1))
             return found
         except UserMistake:
             self._forget()
@@ -182,7 +190,10 @@ class Exam:
         done = sum(len(Log(p).found) for p in (self.folder / "answers").glob("*.jsonl"))
         games, known = 0, self.games
         for at, (system, run) in enumerate(runs):
-            team = system_team(self.plan.places.get(run, run), self.plan.pairs)
+            team = self.plan.team(run)
+            spending.restore(team, self.accounts.get(run, {}), [a for r, a in self.accounts.items() if r != run])
+            for host in spending.api_hosts(team).values():
+                host.folder = self.folder
             try:
                 wanted = lambda key: only is None or key in only  # noqa: E731
                 asked = [(t, qs, s) for t, qs in self._questions(team) for s in setups if wanted((system, t.name, s))]
@@ -190,7 +201,8 @@ class Exam:
                 self.games = known + games * len(runs) // (at + 1)  # exact once all teams are known
                 observer.begin(self.folder, self.games, done)
                 if only is None:
-                    self.overlaps += [(system, run, *found) for found in overlaps(self.plan.places.get(run, run), asked)]
+                    past = bases_of(team.config) if run in self.plan.teams else [self.plan.places.get(run, run)]
+                    self.overlaps += [(system, run, *found) for found in overlaps(past, asked)]
                 for task, questions, setup in asked:
                     log = await self._sit(run, team, task, questions, setup, system, observer)
                     cells.setdefault((system, task.name, setup), []).append(log)
@@ -238,20 +250,26 @@ class Exam:
             began, bases = time.monotonic(), sorted(set().union(*map(origins, team.bases())))
             sampling = Sampling(team.config.eval_temperature, team.config.eval_top_p)
             room, gate = asyncio.Semaphore(AT_ONCE), ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
-            asked = {q.id: q for q in questions}
+            asked, spent = {q.id: q for q in questions}, list[BaseException]()
             try:
-                async with asyncio.TaskGroup() as group:
+                async with spending.kept(team, lambda: self._account(run, team)), asyncio.TaskGroup() as group:
                     for record in again:
                         episode = Episode(record["id"], asked[record["question"]], answer=record["answer"])
                         group.create_task(_judge(episode, record["agent"], record["turns"], task, gate, log, observer))
                     for episode, who, members in left:
                         speaking = [_evaluating(m, sampling, chosen.alone) for m in members]
                         scene = _scene(team, task, chosen, speaking, self.plan.seed)
-                        group.create_task(_play(scene, episode, who, room, gate, log, observer))
+                        group.create_task(_play(scene, episode, who, room, gate, log, observer, spent))
+                if spent:
+                    raise spent[0]
             finally:
                 gate.shutdown(wait=False, cancel_futures=True)
                 log.close(seconds=time.monotonic() - began, peak_bytes=peak_bytes(team), bases=bases, team=described(team, chosen))
         return log, len(games), described(team, chosen)
+
+    def _account(self, run: str, team: Team) -> None:
+        self.accounts[run] = spending.accounts(team)
+        disk.replace(self.folder / SPENT, disk.as_json(self.accounts, indent=1))
 
     def _cell(self, key: tuple[str, str, str], found: Sequence[tuple[Log, int, str]]) -> Cell:
         logs = [log for log, *_ in found]
@@ -285,7 +303,8 @@ class Exam:
             "folder": str(self.folder), "cells": [report.cell_record(c, self.plan.systems) for c in everything],
             "systems": [d.record(self.plan.systems) for d in report.between_systems(cells, seed)],
             "setups": [d.record(self.plan.systems) for d in report.between_setups(cells, seed)],
-            "equal_tokens": [d.record(self.plan.systems) for d in equal], 
+            "equal_tokens": [d.record(self.plan.systems) for d in equal],
+            "api": spending.records(self.accounts),
             "notes": [*report.notes(everything), *self._warnings(), *dict.fromkeys(self.said)],
             "overlap": [
                 {"run": run, "task": task, **(dataclasses.asdict(o) if o else {"exact": None, "near": None})}
@@ -300,6 +319,17 @@ class Exam:
         return unknown + [f"{run}, {t}: {o}" for _, run, t, o in self.overlaps if o is not None and (o.exact or o.near)]
 
 
+def _changed(plan: Plan, pairs: Sequence[str]) -> Plan:
+    """The plan with changes that are of use to one of its systems."""
+    spending.check_changes(pairs)
+    runs = [run for system in plan.systems for run in system.split(",")]
+    spending.check_hosts(pairs, [plan.resolved(run)[0] for run in runs])
+    plan = replace(plan, changes=[*plan.changes, {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}])
+    for run in runs:  # a wrong value is an error before anything is written
+        plan.resolved(run)
+    return plan
+
+
 def _evaluating(member: Member, sampling: Sampling, alone: bool) -> Member:
     sampling = replace(sampling, max_tokens=member.sampling.max_tokens)
     return replace(member, sampling=sampling, roles=None if alone else member.roles)
@@ -312,10 +342,20 @@ def _scene(team: Team, task: Task, chosen: Way, members: Sequence[Member], seed:
 
 
 async def _play(
-    scene: Scene, episode: Episode, who: str, room: asyncio.Semaphore, gate: ThreadPoolExecutor, log: Log, observer: Observer
+    scene: Scene, episode: Episode, who: str, room: asyncio.Semaphore, gate: ThreadPoolExecutor, log: Log, observer: Observer,
+    spent: list[BaseException],
 ) -> None:
+    """One game. Where a budget ends it, `spent` is told, so that games whose requests are open end in order."""
     async with room:
-        await play_one(scene, episode)
+        if spent:
+            return
+        try:
+            await play_one(scene, episode)
+        except* BudgetSpent as found:
+            episode.error = str(first(found))
+            spent.append(first(found))
+    if spent and episode.error:
+        return
     if not any(t.finished for t in episode.turns if t.text == episode.answer):
         episode.answer = None  # cut off for want of room: no answer in any setup
     await _judge(episode, who, [dataclasses.asdict(t) for t in episode.turns], scene.task, gate, log, observer)

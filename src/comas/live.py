@@ -40,9 +40,10 @@ COLOURS = {"solution": "cyan", "evaluation": "yellow", "scoring": "magenta", "ve
 
 def clean(text: str, limit: int = LONGEST) -> str:
     """Printable text on one line: no control, format or private characters."""
-    flat = "".join(c if c.isprintable() else " " for c in text if unicodedata.category(c) not in ("Cf", "Co", "Cs"))
+    seen = text[: 10 * limit]  # of a megabyte no more is looked at: this runs at every redraw
+    flat = "".join(c if c.isprintable() else " " for c in seen if unicodedata.category(c) not in ("Cf", "Co", "Cs"))
     flat = " ".join(flat.split())
-    return flat if len(flat) <= limit else flat[:limit] + " …"
+    return flat if len(flat) <= limit and len(seen) == len(text) else flat[:limit] + " …"
 
 
 def discussion(question: str, turns: Sequence[Turn], paid: bool = True, limit: int = LONGEST) -> RenderableType:

@@ -6,7 +6,7 @@ Leaves out: asking (`exam`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from comas.agent import Member
 from comas.bases import is_seed
 from comas.config import bases_of, filled, load_plugin, parse_pair, plugin_names, read, resolve, split_options
 from comas.overlap import Overlap, overlap
+from comas.spending import concerning
 from comas.store import run_at
-from comas.team import Team
+from comas.team import Resolved, Team, system_config, system_team, table_of
 from comas.types import Method, Question, Setup, Task, UserMistake
 
 LIMIT = 500
@@ -27,7 +28,8 @@ class Plan:
     """What is asked of whom."""
 
     systems: Sequence[str]
-    """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, or several runs of one system divided by commas."""
+    """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, config files of teams (`TEAM.toml`), or several runs of one system divided
+    by commas."""
     tasks: Sequence[str] = ()
     """Empty: the first system's own task, `pick` for a base model."""
     setups: Sequence[str] = ("single",)
@@ -43,6 +45,25 @@ class Plan:
     """Also let the cheaper side of each comparison vote, as often as the dearer side's tokens allow."""
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     """Run or model as named -> where it is found from anywhere, at the step that was meant when the evaluation began."""
+    teams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Config file as named -> the team that it described when the evaluation began."""
+    changes: Sequence[Mapping[str, Any]] = ()
+    """What was changed since, in order: `when`, and `pairs` of keys in `spending.CHANGEABLE`."""
+
+    def resolved(self, run: str) -> Resolved:
+        """Config, method and task of what stands under this name."""
+        return system_config(*self._system(run))
+
+    def team(self, run: str) -> Team:
+        """What stands under this name, ready to be asked."""
+        return system_team(*self._system(run))
+
+    def _system(self, run: str) -> tuple[str, Sequence[str], Mapping[str, Any] | None]:
+        name, table = self.places.get(run, run), self.teams.get(run)
+        changed = [pair for change in self.changes for pair in change["pairs"]]
+        if changed:
+            changed = concerning(changed, system_config(name, self.pairs, table)[0])
+        return name, [*self.pairs, *changed], table
 
 
 @dataclass(frozen=True)
@@ -93,12 +114,13 @@ def described(team: Team, chosen: Way) -> str:
     return f"{n} copies of one model" if policies == 1 and n > 1 else "1 agent" if n == 1 else f"team of {n}"
 
 
-def overlaps(run: str, asked: Sequence[tuple[Task, Sequence[Question], str]]) -> Iterator[tuple[str, Overlap | None]]:
-    """Per task what a run was trained on; nothing for base models, whose past nobody here knows."""
-    if run_at(run) is None:
+def overlaps(names: Iterable[str], asked: Sequence[tuple[Task, Sequence[Question], str]]) -> Iterator[tuple[str, Overlap | None]]:
+    """Per task what the runs among these were trained on; nothing for base models, whose past nobody here knows."""
+    runs = [name for name in names if run_at(name) is not None]
+    if not runs:
         return
     try:
-        trained = trained_on(run)
+        trained = [q for run in runs for q in trained_on(run)]
     except UserMistake:
         trained = None
     for task, questions in {t.name: (t, qs) for t, qs, _ in asked}.values():
@@ -125,8 +147,10 @@ def places(systems: Sequence[str]) -> dict[str, str]:
             if (at := run_at(name)) is not None:
                 run, step = at
                 found[name] = f"{run.path.resolve()}@{run.intact(step).name.removeprefix('step-')}"
-            elif Path(name).is_dir():
+            elif Path(name).is_dir() or (name.endswith(".toml") and Path(name).is_file()):
                 found[name] = str(Path(name).resolve())
+            elif name.endswith(".toml"):
+                raise UserMistake(f"{name}: there is no such file here")
             elif not is_seed(name) and (name[0] in "./~" or (Path(name).parent != Path() and Path(name).parent.is_dir())):
                 raise UserMistake(f"{name}: there is no such run or folder here")
             else:
@@ -138,3 +162,8 @@ def places(systems: Sequence[str]) -> dict[str, str]:
     if twice := [p for p in every if every.count(p) > 1]:
         raise UserMistake(f"{twice[0]} is named twice: what is compared has to differ")
     return found
+
+
+def teams(found: Mapping[str, str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The teams that config files among these `places` describe now: what the files say later changes nothing."""
+    return {name: table_of(place, pairs) for name, place in found.items() if place.endswith(".toml") and Path(place).is_file()}

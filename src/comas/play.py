@@ -61,13 +61,14 @@ async def play_one(scene: Scene, episode: Episode) -> None:
         try:
             episode.answer = await scene.method.play(question, agents, rng, task, **scene.options)
         except* HostFailure as failures:  # bare, or out of the game's own task groups
-            episode.error = str(_first(failures))
+            episode.error = str(first(failures))
         episode.turns.sort(key=_place)  # the order of completion may depend on batching
         if episode.error is None:
             return
 
 
-def _first(error: BaseException) -> BaseException:
+def first(error: BaseException) -> BaseException:
+    """The first error out of groups of them."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

@@ -14,6 +14,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -92,6 +93,17 @@ class Run:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"{path} is damaged: {error}") from error
 
+    def change(self, changes: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Other values of some dotted keys from now on; returns what they were and are."""
+        config, changed = self.config(), dict[str, list[Any]]()
+        for key, value in changes.items():
+            *path, last = key.split(".")
+            table = reduce(lambda found, part: found[part], path, config)
+            changed[key], table[last] = [table.get(last), value], value
+        if changes:
+            disk.replace(self.path / "config.toml", tomli_w.dumps(config))
+        return changed
+
     def write_step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         """Append a step's metrics, and its discussions as a file of their own; on the disk for certain after `commit`."""
         lines = "".join(_line(episode_record(e)) for e in episodes)
@@ -102,7 +114,7 @@ class Run:
 
     def write_eval(self, name: str, record: Mapping[str, Any]) -> None:
         """One measurement with its answers."""
-        disk.replace(self.path / "eval" / f"{name}.json", json.dumps(record, ensure_ascii=False))
+        disk.replace(self.path / "eval" / f"{name}.json", disk.as_json(record))
 
     def read_eval(self, name: str, note: Callable[[str], Any] = LOG.warning) -> dict[str, Any] | None:
         """That measurement; None if there is none, or, which `note` is told, if its file is damaged: the run itself is whole."""
@@ -114,7 +126,7 @@ class Run:
 
     def write_spent(self, accounts: Mapping[str, Any]) -> None:
         """What hosts behind an API have cost; apart from checkpoints, since what is dropped has been paid for all the same."""
-        disk.replace(self.path / "spent.json", json.dumps(accounts, indent=1))
+        disk.replace(self.path / "spent.json", disk.as_json(accounts, indent=1))
 
     def spent(self) -> dict[str, Any]:
         """The same as it was last written; nothing where nothing was."""
@@ -130,7 +142,7 @@ class Run:
             return [f"{error}; what it said is lost"]
         before = known[-1] if known else facts
         disk.replace(path, json.dumps({"processes": [*known, facts]}, indent=1))
-        keys = [k for k in {**before, **facts} if k != "step"]
+        keys = [k for k in {**before, **facts} if k not in ("step", "changed")]
         return [f"{k} was {before.get(k)}, is {facts.get(k)}" for k in keys if before.get(k) != facts.get(k)]
 
     def checkpoint(self) -> Path:
@@ -292,7 +304,7 @@ def episode_of(record: Mapping[str, Any]) -> Episode:
 
 
 def _line(record: Any) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return disk.as_json(record) + "\n"
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ Leaves out: training (`train`), other kinds of hosts.
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,6 +24,9 @@ from comas.store import Run, run_at
 from comas.types import Episode, Host, HostFailure, Method, Question, Sampling, Stopped, Task, UserMistake
 
 T = TypeVar("T")
+Resolved = tuple[Config, Method, Task]
+UNTRAINED = {"lr": 1e-6}
+"""A base without a recipe can be asked as well."""
 
 
 @dataclass
@@ -194,26 +198,54 @@ def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = (
     found = run_at(str(path))
     run, named = found or (Run.open(path), None)
     step = named if step is None else step
+    return build_team(*_run_config(run, overrides), learn=False, weights=run.intact(step))
+
+
+def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
     config, method, task = resolve(read(run.path / "config.toml", overrides))
     for host, table in run.config()["hosts"].items():
         if config.hosts[host].api and not table.get("api"):
-            raise UserMistake(f"{path}: hosts.{host}.api would have others answer in the place of what was trained: leave it out")
-    return build_team(config, method, task, learn=False, weights=run.intact(step))
+            raise UserMistake(
+                f"{run.path}: hosts.{host}.api would have others answer in the place of what was trained: leave it out"
+            )
+    return config, method, task
 
 
-def system_team(name: str, overrides: Sequence[str] = ()) -> Team:
-    """The team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`), or copies of one base model, four
-    unless `agents` says otherwise."""
-    if run_at(name) is not None:
-        return load(name, overrides=overrides)
+def system_config(name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None) -> Resolved:
+    """Of the team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`), the team that `table` describes,
+    or copies of one base model, four unless `agents` says otherwise."""
+    if table is not None:
+        return resolve(read(None, {**copy.deepcopy(dict(table)), **dict(map(parse_pair, overrides))}))
+    if found := run_at(name):
+        return _run_config(found[0], overrides)
     given = dict(map(parse_pair, overrides))
     count = given.pop("agents", 4)
     if not any(key.startswith("agents.") for key in given):
         if type(count) is not int or count < 1:
             raise UserMistake(f"agents={count!r}: a number of copies, at least 1")
         given["agents"] = {f"a{i}": {"policy": "a0"} for i in range(count)}
-    lr = {} if "lr" in given else {"lr": 1e-6}  # a base without a recipe can be asked as well
-    return build_team(*resolve(read(None, {"hosts.home.base": name, **lr, **given})), learn=False)
+    return resolve(read(None, {"hosts.home.base": name, **({} if "lr" in given else UNTRAINED), **given}))
+
+
+def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The team that a config file describes, untrained, for `system_config`. Agents that start from the same base at the same host
+    are copies of one model, which is not asked once for each."""
+    config = read(file, overrides)
+    config, _, _ = resolve(config if config.lr else read(file, [*overrides, f"lr={UNTRAINED['lr']}"]))
+    first: dict[tuple[str, str], str] = {}
+    for name, agent in config.agents.items():
+        host = config.hosts[agent.host]
+        base = agent.base or host.base
+        if agent.policy is None and (host.api or is_seed(base) or run_at(base) is None):  # the policies of a run differ
+            agent.policy = first.setdefault((agent.host, base), name)
+    return config.model_dump()
+
+
+def system_team(name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None) -> Team:
+    """The team of `system_config`; of a run as it was at its last checkpoint, or at the one that is named."""
+    if table is None and run_at(name) is not None:
+        return load(name, overrides=overrides)
+    return build_team(*system_config(name, overrides, table), learn=False)
 
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:

@@ -16,8 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from comas import spending
 from comas.agent import derive_seed
-from comas.config import Config, read, resolve, split_options
+from comas.config import Config, parse_pair, read, resolve, split_options
 from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, can_judge
 from comas.hosts.api import ApiHost
@@ -94,24 +95,29 @@ async def train_async(config: Config, watch: Watch) -> Result:
             run.unlock()
 
 
-async def resume_async(path: str | Path, watch: Watch, steps: int | None = None) -> Result:
-    """Go on from a run's last good checkpoint, to its own number of steps or to `steps`."""
+async def resume_async(path: str | Path, watch: Watch, steps: int | None = None, changes: Sequence[str] = ()) -> Result:
+    """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
+
+    `changes` are pairs of keys in `spending.CHANGEABLE`: they are written into the run's config.
+    """
+    spending.check_changes(changes)
     run = Run.open(path)
     run.lock()
     team = None
     try:
+        spending.check_hosts(changes, [Config.model_validate(run.config())])
+        changed = dict(map(parse_pair, changes))
         start, notes = run.rewind()
         for note in notes:
             watch.note(note)
-        config, method, task = resolve(Config.model_validate({**run.config(), **({"steps": steps} if steps else {})}))
+        config, method, task = resolve(read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed}))
         team = build_team(config, method, task)
         if run.marker() is not None:
             for name, host in team.hosts.items():
                 await _at(name, f"loading step {start}", host.load(run.path / "checkpoints" / f"step-{start}"))
-        for name, account in run.spent().items():
-            if isinstance(host := team.hosts.get(name), ApiHost):
-                host.restore(account)
-        return await Session(team, watch).go(run, start)
+        spending.restore(team, run.spent())
+        session = Session(team, watch)
+        return await session.go(run, start, run.change(changed))
     finally:
         if team is not None:
             team.close()
@@ -178,13 +184,16 @@ class Session:
             drawn.append(_order(n, derive_seed(self.config.seed, "order", turn))[i])
         return [self.questions[i] for i in dict.fromkeys(drawn)]  # a step that spans two passes asks nothing twice
 
-    async def go(self, run: Run, start: int) -> Result:
-        """Measure, loop from `start`, measure; all of it recorded in `run`."""
+    async def go(self, run: Run, start: int, changed: Mapping[str, Any] | None = None) -> Result:
+        """Measure, loop from `start`, measure; all of it recorded in `run`, also what its owner has just changed in its config."""
         self.run = run
+        for host in spending.api_hosts(self.team).values():
+            host.folder = run.path
         for metrics in run.metrics():
             self._count(metrics)
         self.watch.path = run.path
-        for change in run.write_process({"step": start, **process_facts(self.team)}):
+        facts = {"step": start, **({"changed": changed} if changed else {}), **process_facts(self.team)}
+        for change in run.write_process(facts):
             self.watch.note(f"since the last process on this run: {change} (bit-equal results need the same)")
         self.watch.begin(run, self.team, start)
         working = asyncio.current_task()
@@ -195,7 +204,9 @@ class Session:
                     run.write_eval("overlap", asdict(self.overlap))
                     await self._measure("before", 0, self.test)
                     await self._commit(0)
-                await self._measure("after", await self.loop(start), self.test)
+                async with spending.kept(self.team, self._account):
+                    reached = await self.loop(start)
+                await self._measure("after", reached, self.test)
             except asyncio.CancelledError:
                 if not self.stopping:  # somebody else's wish
                     raise
@@ -298,7 +309,7 @@ class Session:
         self.watch.measured(name, step, Interval(**record["accuracy"]) if record["accuracy"] else None)
 
     def _account(self) -> None:
-        if found := {n: h.account() for n, h in self.team.hosts.items() if isinstance(h, ApiHost)}:
+        if found := spending.accounts(self.team):
             self.run.write_spent(found)
 
     async def _answers(self, questions: Sequence[Question], occasion: str) -> list[Any]:

@@ -71,7 +71,7 @@ def defuse(text: str) -> str:
 def _rewrite(text: str, pattern: re.Pattern[str], left: str, right: str) -> str:
     """Every match becomes its first group between `left` and `right`; look-alikes match, what is kept stays as written."""
     out, end = [], 0
-    for found in pattern.finditer("".join(map(_plain, text))):
+    for found in pattern.finditer(text if text.isascii() else "".join(map(_plain, text))):
         out += [text[end : found.start()], left, text[found.start(1) : found.end(1)], right]
         end = found.end()
     return "".join([*out, text[end:]])

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import shlex
 import threading
 import time
 from collections import Counter
@@ -34,6 +35,18 @@ LONGEST = 300.0
 """Seconds that a server may have us wait; one that asks for more has failed."""
 AGAIN = (408, 409, 425, 429)
 """Answers, besides 5xx, after which the same request may succeed."""
+
+
+ROOMS = ("max_tokens", "max_completion_tokens")
+"""What the room of a reply is called: newer models of OpenAI refuse the first, most other servers know nothing else."""
+
+
+class Renamed(Exception):
+    """The server wants the room of a reply under its other name."""
+
+
+class BudgetSpent(UserMistake):
+    """No further request is made; those that are open may end."""
 
 
 class Trouble(Exception):
@@ -69,9 +82,15 @@ class ApiHost:
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         """Seconds in which at least one request was open."""
         self.events: Counter[str] = Counter()
-        """What went wrong, and how often: `429`, `timeout`, `invalid body` ..."""
+        """What went wrong, and how often: `429`, `timeout`, `invalid body` ...; `given up`: requests that got no answer."""
         self.spent: Counter[str] = Counter()
         """`requests` that were answered, their `prompt_tokens` and `tokens`, and those `without usage`, which count as 0."""
+        self.spent_elsewhere: tuple[int, float] = (0, 0.0)
+        """Tokens and money that count against the same budgets: those of an evaluation's other systems."""
+        self.folder: Path | None = None
+        """Of the run or evaluation that is worked on: how to go on with it stands in messages."""
+        self._room_of: dict[str, str] = {}
+        """Model -> what the room of a reply is called there, where that has been learnt."""
         self._key = SecretStr("")
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -138,12 +157,16 @@ class ApiHost:
         # no more than 31 bits of seed: servers differ in what they take
         body: dict[str, Any] = {
             "model": self.models[policy], "messages": [dict(m) for m in messages], "temperature": sampling.temperature,
-            "max_tokens": sampling.max_tokens, "seed": seed & 0x7FFFFFFF,
+            ROOMS[0]: sampling.max_tokens, "seed": seed & 0x7FFFFFFF,
         }
         body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}  # some servers take one of the two only
         body |= {"logprobs": True} if self.config.logprobs else {}
         began = time.perf_counter()
-        said = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._answer(body, seed), self._loop))
+        try:
+            said = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._answer(body, seed), self._loop))
+        except (HostFailure, UserMistake) as error:
+            error.__context__ = None  # what a library raised may repeat what the server sent, which may repeat the key
+            raise
         seconds = time.perf_counter() - began
         return Reply(
             said.text, said.finished, self.versions[policy], said.prompt_tokens or 0, said.tokens or 0, said.logprob, seconds,
@@ -157,10 +180,11 @@ class ApiHost:
             with self._busy():
                 for attempt in range(self.config.retries + 1):
                     try:
-                        said = await self._post(body)
+                        said = await self._post_renamed(body)
                     except Trouble as trouble:
                         self.events[trouble.kind] += 1
                         if attempt == self.config.retries:
+                            self.events["given up"] += 1
                             raise HostFailure(f"{trouble} (tried {attempt + 1} times)") from None
                         await asyncio.sleep(self._pause(seed, attempt, trouble))
                     else:
@@ -187,8 +211,20 @@ class ApiHost:
         if trouble.after is None:
             return pause
         if trouble.after > LONGEST:
+            self.events["given up"] += 1
             raise HostFailure(f"{trouble}; the server asks to wait {trouble.after:.0f} seconds, longer than {LONGEST:.0f}")
         return trouble.after + min(pause, 1.0)  # not all of them in the same moment
+
+    async def _post_renamed(self, body: Mapping[str, Any]) -> Said:
+        """With the room of the reply under the name that the model wants; a refusal teaches it, once per model."""
+        model = body["model"]
+        for _ in ROOMS:
+            name = self._room_of.get(model, ROOMS[0])
+            try:
+                return await self._post({**{k: v for k, v in body.items() if k != ROOMS[0]}, name: body[ROOMS[0]]})
+            except Renamed:
+                self._room_of[model] = ROOMS[1]
+        raise AssertionError("the second name is never refused with Renamed")
 
     async def _post(self, body: Mapping[str, Any]) -> Said:
         import httpx
@@ -200,18 +236,24 @@ class ApiHost:
                     data += chunk
                     if len(data) > LARGEST:
                         self.events["too large"] += 1
+                        self.events["given up"] += 1
                         raise HostFailure(f"reply too large: more than {LARGEST} bytes")
         except TimeoutError:
             limit = f"{self.config.timeout:g} seconds (hosts.{self.name}.timeout)"
             raise Trouble("timeout", f"no whole answer within {limit}") from None
         except httpx.RequestError as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                self.events["certificate"] += 1
                 raise UserMistake(
                     f"host {self.name}: the certificate of {self.url} is not trusted: name its authority in SSL_CERT_FILE"
                 ) from None
-            raise Trouble("connection", f"{self.url}: {type(error).__name__} {self._plain(str(error))}") from None
+            kind = "no connection" if isinstance(error, httpx.ConnectError) else "broken off"
+            raise Trouble(kind, f"{self.url}: {type(error).__name__} {self._plain(str(error))}") from None
         if 200 <= response.status_code < 300:
             return read_said(bytes(data))
+        if ROOMS[0] in body and response.status_code in (400, 422) and ROOMS[1].encode() in data and b"support" in data:
+            self.events[f"{ROOMS[0]} refused"] += 1
+            raise Renamed
         raise self._refused(response.status_code, response.headers, bytes(data))
 
     def _refused(self, status: int, headers: Mapping[str, str], data: bytes) -> Exception:
@@ -224,6 +266,7 @@ class ApiHost:
         if status in AGAIN or status >= 500:
             return Trouble(str(status), told, wait_of(headers.get("retry-after")))
         self.events[str(status)] += 1
+        self.events["given up"] += 1
         if status in (401, 403):
             key = f"the key in the environment variable {self.config.key_env}" if self.config.key_env else "no key was sent"
             return UserMistake(f"host {self.name}: {told}; check hosts.{self.name}.key_env ({key})")
@@ -255,21 +298,23 @@ class ApiHost:
         return (self.spent["prompt_tokens"] * self.config.price[0] + self.spent["tokens"] * self.config.price[1]) / 1e6
 
     def _check_budget(self) -> None:
-        tokens, money = self.spent["prompt_tokens"] + self.spent["tokens"], self.money()
+        tokens, money = self.spent["prompt_tokens"] + self.spent["tokens"] + self.spent_elsewhere[0], self.money()
+        money = None if money is None else money + self.spent_elsewhere[1]
         budgets = {"budget_tokens": (self.config.budget_tokens, tokens), "budget_money": (self.config.budget_money, money)}
-        for key, (budget, used) in budgets.items():
+        for name, (budget, used) in budgets.items():
             if budget is None or used is None:
                 continue
+            key = f"hosts.{self.name}.{name}"
             if unknown := self.spent["without usage"]:
                 raise UserMistake(
-                    f"host {self.name}: {unknown} replies came without usage, so hosts.{self.name}.{key} cannot be held: have the "
-                    "server report it, or leave the budget out"
+                    f"host {self.name}: {unknown} replies came without usage, so {key} cannot be held: have the server report it, "
+                    "or leave the budget out"
                 )
             if used >= budget:
                 cost = "" if money is None else f" at a cost of {money:.4f}"
-                raise UserMistake(
-                    f"host {self.name}: its budget is spent: {tokens} tokens{cost}, and hosts.{self.name}.{key} is {budget:g}; "
-                    "raise it in the run's config.toml and go on with `comas resume`"
+                on = f" and go on: comas resume {shlex.quote(str(self.folder))} {key}=NUMBER" if self.folder else ""
+                raise BudgetSpent(
+                    f"host {self.name}: its budget is spent: {tokens} tokens{cost}, and {key} is {budget:g}; raise it{on}"
                 )
 
     def account(self) -> dict[str, Any]:

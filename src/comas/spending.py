@@ -1,0 +1,126 @@
+"""What hosts behind an API have cost and what went wrong there: kept in the folder of a run or an evaluation, told in words.
+
+Also what of them may be changed when a run or an evaluation goes on: how much and how is asked, never what.
+Leaves out: counting (`hosts.api`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from comas.config import Config, nearest, parse_pair
+from comas.hosts.api import ApiHost
+from comas.team import Team
+from comas.types import UserMistake
+
+EVERY = 5.0
+"""Seconds between two notes of what has been spent: so much a process that is killed may leave uncounted."""
+CHANGEABLE = ("budget_tokens", "budget_money", "price", "timeout", "retries", "concurrency", "key_env")
+"""Keys of a host behind an API on which no text depends."""
+
+Account = Mapping[str, Any]
+
+
+def api_hosts(team: Team) -> dict[str, ApiHost]:
+    """Those of the team's hosts that cost money."""
+    return {name: host for name, host in team.hosts.items() if isinstance(host, ApiHost)}
+
+
+def accounts(team: Team) -> dict[str, Account]:
+    """Host -> what it has cost so far, as JSON."""
+    return {name: host.account() for name, host in api_hosts(team).items()}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What was written last; nothing where nothing was."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise UserMistake(f"{path} is damaged ({error}): remove it to go on without what it said") from error
+
+
+def restore(team: Team, mine: Mapping[str, Account], others: Sequence[Mapping[str, Account]] = ()) -> None:
+    """Go on counting where earlier processes stopped; `others` count against the budgets of hosts of the same name."""
+    for name, host in api_hosts(team).items():
+        if name in mine:
+            host.restore(mine[name])
+        known = [account[name] for account in others if name in account]
+        tokens: int = sum(a["spent"].get("prompt_tokens", 0) + a["spent"].get("tokens", 0) for a in known)
+        host.spent_elsewhere = (tokens, math.fsum(a["money"] or 0.0 for a in known))
+
+
+@asynccontextmanager
+async def kept(team: Team, write: Callable[[], None]) -> AsyncIterator[None]:
+    """Have it written every few seconds and at the end, however that comes; nothing where no host is behind an API."""
+    if not api_hosts(team):
+        yield
+        return
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            with suppress(OSError):  # a disk that stays full is the news of the last one
+                write()
+
+    ticking = asyncio.create_task(tick())
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # what went wrong before is the news
+            write()
+        raise
+    else:
+        write()
+    finally:
+        ticking.cancel()
+
+
+def records(found: Mapping[str, Mapping[str, Account]]) -> list[dict[str, Any]]:
+    """The accounts of an evaluation as rows."""
+    return [{"system": run, "host": host, **account} for run, hosts in found.items() for host, account in hosts.items()]
+
+
+def told(found: Mapping[str, Account]) -> Iterator[str]:
+    """A line per host: requests, tokens, money, and how often what went wrong."""
+    for name, account in found.items():
+        spent, money = account["spent"], account["money"]
+        parts = [f"{spent.get('requests', 0):,} answers", f"{spent.get('prompt_tokens', 0):,} prompt tokens"]
+        parts += [f"{spent.get('tokens', 0):,} generated tokens"]
+        parts += [f"{spent['without usage']:,} without usage"] if spent.get("without usage") else []
+        parts += [f"cost {money:.4f}"] if money is not None else []
+        wrong = ", ".join(f"{kind} {times:,} x" for kind, times in sorted(account["events"].items()))
+        yield f"host {name}, behind an API: {', '.join(parts)}; {'went wrong: ' + wrong if wrong else 'nothing went wrong'}"
+
+
+def check_changes(pairs: Sequence[str]) -> None:
+    """Only `hosts.judge.budget_tokens=5000` and the like: anything else would change what is computed."""
+    for pair in pairs:
+        key, _ = parse_pair(pair)
+        table, _, name = key.rpartition(".")
+        if table.count(".") != 1 or not table.startswith("hosts.") or name not in CHANGEABLE:
+            raise UserMistake(
+                f"{key} cannot be changed here: what goes on takes hosts.<name>.<key> of a host behind an API, <key> one of "
+                f"{', '.join(CHANGEABLE)}; for anything else begin anew"
+            )
+
+
+def concerning(pairs: Sequence[str], config: Config) -> list[str]:
+    """Those changes whose host this config has, behind an API."""
+    behind = {name for name, host in config.hosts.items() if host.api}
+    return [pair for pair in pairs if pair.split(".")[1] in behind]
+
+
+def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
+    """An error for a change that concerns none of them."""
+    behind = {name for config in configs for name, host in config.hosts.items() if host.api}
+    for pair in pairs:
+        if (name := pair.split(".")[1]) not in behind:
+            raise UserMistake(f"{pair}: there is no host {name!r} behind an API here: {nearest(name, behind)}")
