@@ -35,8 +35,6 @@ LONGEST = 300.0
 """Seconds that a server may have us wait; one that asks for more has failed."""
 AGAIN = (408, 409, 425, 429)
 """Answers, besides 5xx, after which the same request may succeed."""
-
-
 ROOMS = ("max_tokens", "max_completion_tokens")
 """What the room of a reply is called: newer models of OpenAI refuse the first, most other servers know nothing else."""
 
@@ -281,6 +279,7 @@ class ApiHost:
         """A line of somebody else's words, without the key."""
         if key := self._key.get_secret_value():
             text = text.replace(key, "***")
+        text = text[:10_000]  # of eight megabytes no more is looked at
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         return text if len(text) <= 200 else text[:200] + " ..."
 
