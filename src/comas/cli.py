@@ -44,6 +44,8 @@ def main() -> None:
         code = app(standalone_mode=False)
     except (UserMistake, HostFailure, OSError) as error:
         code = _fail(str(error))
+    except KeyboardInterrupt:
+        code = 130
     except Exception as error:
         if type(error).__name__ == "Abort":  # Ctrl-C, in the words of older parsers
             code = 130
@@ -182,9 +184,11 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
 
     from comas.config import resolve
     from comas.estimate import estimate, memory
+    from comas.roles import check_training
     from comas.store import without_none
 
     resolved, method, task = resolve(config)
+    check_training(resolved, method, task)
     needs = {**estimate(resolved, method, task), **memory(resolved, method, task)}
     if as_json:
         print_json(ctx, {"config": resolved.model_dump(), "estimate": needs})

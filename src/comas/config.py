@@ -162,7 +162,7 @@ class Config(_Table):
     def _known_hosts(self) -> Config:
         for name, agent in self.agents.items():
             if agent.host not in self.hosts:
-                raise ValueError(f"agents.{name}.host is {agent.host!r}: {_nearest(agent.host, self.hosts)}")
+                raise ValueError(f"agents.{name}.host is {agent.host!r}: {nearest(agent.host, self.hosts)}")
             agent.frozen = agent.frozen or self.hosts[agent.host].api is not None
         homes: dict[str, str] = {}
         for name, agent in self.agents.items():
@@ -224,7 +224,7 @@ def _explain(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         *_, last = first["loc"]
         table = {"hosts": HostConfig, "agents": AgentConfig}.get(str(first["loc"][0]), Config) if len(first["loc"]) > 1 else Config
-        return f"unknown key {place}: {_nearest(str(last), table.model_fields)}"
+        return f"unknown key {place}: {nearest(str(last), table.model_fields)}"
     if first["loc"] and first["loc"][-1] in SECRETIVE:
         return f"{place}: {SECRETIVE[str(first['loc'][-1])]}"
     said = first["msg"].removeprefix("Value error, ")
@@ -238,7 +238,8 @@ SECRETIVE = {
 """Keys whose value may be a secret in the wrong place: what is said of a mistake does not repeat it."""
 
 
-def _nearest(name: str, known: Any) -> str:
+def nearest(name: str, known: Any) -> str:
+    """What may have been meant by a name that is not known, in words."""
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(known)) or '(none)'}"
 
@@ -268,7 +269,7 @@ def load_plugin(kind: str, name: str) -> Any:
     else:
         known = plugin_names(kind)
         if name not in known:
-            raise UserMistake(f"{kind} {name!r}: {_nearest(name, known)} (or ./file.py)")
+            raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
         module = importlib.import_module(f"comas.{kind}s.{name}")
     if not isinstance(getattr(module, kind, None), PLUGINS[kind]):
         raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
@@ -317,7 +318,7 @@ def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any])
     found = dict(known)
     for key, value in given.items():
         if key not in known:
-            raise UserMistake(f"unknown key {table}.{key}: {_nearest(key, known)}")
+            raise UserMistake(f"unknown key {table}.{key}: {nearest(key, known)}")
         try:  # as JSON: a list from TOML is a tuple where one is asked for, but text is never a number
             found[key] = TypeAdapter(hints.get(key, Any)).validate_json(to_json(value, inf_nan_mode="strings"), strict=True)
         except ValidationError as error:
