@@ -54,8 +54,10 @@ def away(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (["frist"], "did you mean runs/first?", False), (["sed"], "did you mean seed?", False),
     (["runs/frist"], "there is no such run or folder here; did you mean runs/first?", False),
     (["seed", "org/model"], "base 'org/model': no such folder, and it is not in the hub's cache", True),
+    (["runs"], "'runs' is a folder without config.toml (a run) and without config.json (a model)", False),
     (["a b"], "no name that a model on the hub can have", False),
     (["seed", "hosts.hoem.device=cpu"], "no agent of these systems is at a host 'hoem': did you mean home?", False),
+    (["seed", "hosts.home.base=seed-b"], "what is evaluated is named as a system: comas eval seed-b", False),
     (["seed", "room.solutoin=3"], "room.solutoin: nobody is ever asked in that role: did you mean solution?", False),
     (["seed", "steps=3"], "steps is a key of training, and changes nothing", False),
     (["seed", "kl.solution=1"], "kl is a key of training", False), (["seed", "lr=1"], "lr is a key of training", False),
@@ -167,7 +169,8 @@ def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Pa
 def test_ctrl_c_while_the_library_is_imported_is_one_line() -> None:
     stop = "import sys, os, signal; sys.argv = ['comas', 'eval', 'seed']\n"
     stop += "class Find:\n    def find_spec(self, name, *_):\n"
-    code = stop + "        if name == 'comas.team': os.kill(os.getpid(), signal.SIGINT)\nsys.meta_path.insert(0, Find())\nimport comas"
+    stop += "        if name == 'comas.team': os.kill(os.getpid(), signal.SIGINT)\n"
+    code = stop + "sys.meta_path.insert(0, Find())\nimport comas"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "stopped\n")
     done = subprocess.run([sys.executable, "-c", code.replace("'comas', 'eval'", "'script.py', 'eval'")], capture_output=True,

@@ -40,6 +40,8 @@ def at_hand(base: str) -> str:
 
     The hub is asked once, briefly, whether it has a model of that name: its libraries try for a minute.
     """
+    if Path(base).is_dir() and not (Path(base) / "config.json").is_file():
+        raise UserMistake(f"base {base!r} is a folder without config.toml (a run) and without config.json (a model){meant(base)}")
     if is_seed(base) or Path(base).is_dir() or base.startswith((".", "/", "~")):
         return base
     from huggingface_hub import HfApi

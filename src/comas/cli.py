@@ -258,6 +258,7 @@ def _read_as(turn: Turn) -> str | None:
 
 
 def _team(arguments: list[str] | None) -> Team:
+    from comas.bases import meant
     from comas.config import resolve
     from comas.team import build_team, load
     from comas.types import UserMistake
@@ -266,7 +267,7 @@ def _team(arguments: list[str] | None) -> Team:
         if (Path(arguments[0]) / "config.toml").is_file():
             return load(arguments[0], overrides=arguments[1:])
         if not Path(arguments[0]).is_file():
-            raise UserMistake(f"{arguments[0]} is neither a run's folder nor a config: see comas play --help")
+            raise UserMistake(f"{arguments[0]} is neither a run's folder nor a config{meant(arguments[0])}; see comas play --help")
     return build_team(*resolve(_read(arguments)), learn=False)
 
 

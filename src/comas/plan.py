@@ -116,6 +116,8 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
     known = {agent.host for team in teams for agent in team.config.agents.values()}
     for pair in pairs:
         table, _, rest = pair.partition("=")[0].partition(".")
+        if rest.endswith(".base"):
+            raise UserMistake(f"{pair}: what is evaluated is named as a system: comas eval {pair.partition('=')[2]}")
         if table == "hosts" and (name := rest.split(".")[0]) not in known:
             raise UserMistake(f"{pair}: no agent of these systems is at a host {name!r}: {nearest(name, known)}")
 
