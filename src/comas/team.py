@@ -172,7 +172,9 @@ def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
     config, method, task = resolve(read(run.path / "config.toml", overrides))
     for host, table in run.config()["hosts"].items():
         if config.hosts[host].api and not table.get("api"):
-            raise UserMistake(f"{run.path}: hosts.{host}.api would have others answer in place of what was trained: leave it out")
+            raise UserMistake(
+                f"{run.path}: hosts.{host}.api would have others answer in the place of what was trained: leave it out"
+            )
     return config, method, task
 
 
