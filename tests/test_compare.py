@@ -258,7 +258,7 @@ def test_failures_are_told() -> None:
     broken = games("a", ["f", "f", "r"])
     broken[0]["error"] = "out of memory"
     (note,) = report.notes([dataclasses.replace(cell(list("ffr")), runs=[broken])])
-    assert "2 of 3 answers failed; 1 by a machine, the first: out of memory" in note
+    assert "2 of 3 answers failed (accuracy 0.333 if all were wrong, 1.000 if right); 1 by a machine, the first: out" in note
     assert "the checker could not decide" in report.notes([cell(list("fr"))])[0]
 
 

@@ -88,7 +88,7 @@ COMMANDS = re.findall(r"^comas train (.*)$", WRITTEN, re.MULTILINE)
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_on_the_pages_resolve(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    words = shlex.split(line.partition("#")[0])
+    words = [w for w in shlex.split(line.partition("#")[0]) if w != "team.toml"]  # which stands on the page, and resolves
     resolve(read(None, [w for w in words if not w.startswith("--")]))  # unknown keys, files, methods and tasks are errors
 
 
@@ -113,10 +113,25 @@ def test_commands_of_the_readme_run_as_written(line: str, home: Path, monkeypatc
     assert done.stdout.strip()
 
 
+def test_the_team_of_the_readme_trains(tmp_path: Path) -> None:
+    (tmp_path / "team.toml").write_text(TEAM)
+    keys = {"steps": 1, "questions": 8, "test_questions": 0, "eval_every": 0, "threads": 1, "out": str(tmp_path / "run")}
+    comas.train(tmp_path / "team.toml", **keys)
+    said = json.loads((tmp_path / "run/metrics.jsonl").read_text())["policies"]
+    assert list(said) == ["left/a0", "left/a2", "right/a1", "right/a3"]
+    assert max(stats["grad_norm"] for stats in said.values()) > 0
+    (process,) = json.loads((tmp_path / "run/processes.json").read_text())["processes"]
+    assert process["dtypes"] == "left: float32, right: float32"  # what `auto` came to
+
+
+TEAM = blocks(ROOT / "README.md", "toml")[0]
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a short run in runs/demo."""
     path = tmp_path_factory.mktemp("home")
+    (path / "team.toml").write_text(TEAM)
     comas.train(steps=2, questions=8, test_questions=8, eval_every=2, eval_questions=8, threads=1, out=str(path / "runs" / "demo"))
     return path
 

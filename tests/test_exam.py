@@ -296,7 +296,9 @@ def test_the_commands(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "better" in said  # than a model that was never taught
     assert run(["eval", str(trained), "seed", "--setups", "single,vote", "--limit", "6", "--out", "e"], monkeypatch) == 0
     said = capsys.readouterr().out
-    assert "against the first system, corrected for 2 comparisons" in said
+    assert "against the first system (sign flips, McNemar, corrected for 2 comparisons)" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert not [line for line in said.splitlines() if line != line.rstrip()]
     assert "all of it: e/report.json" in said
     assert run(["resume", "e", "--json"], monkeypatch) == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 4

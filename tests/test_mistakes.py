@@ -45,6 +45,11 @@ MISTAKES = [
     (["hosts.home.base=./text", LR], ["text' cannot be loaded as a causal language model"]),
     (["hosts.home.base=./cut", LR], ["cut' cannot be loaded", "header"]),
     (["hosts.home.device=tpu"], ["device 'tpu' cannot be used here", "hosts.<name>.device=cpu"]),
+    (["kl.scorng=1"], ["kl.scorng", "did you mean scoring?"]),
+    (["method=ttrl", "kl.scoring=1"], ["kl.scoring: method ttrl never trains on that role", "did you mean solution?"]),
+    (["room.solutoin=9"], ["room.solutoin", "did you mean solution?"]),
+    (['agents.a.roles=["solution", "scorng"]'], ["agents.a.roles", "'scorng'", "did you mean scoring?"]),
+    (["task=jsonl", "data=two.jsonl", LR], ["none of the 2 questions of", "two.jsonl falls into its train cut"]),
     (["out=taken"], ["out=taken: there is a run already", "comas resume taken"]),
     (["out=file/run"], ["out=file/run: Not a directory"]),
 ]
@@ -55,7 +60,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with everything that can be wrong."""
     folder = tmp_path_factory.mktemp("mistakes")
     files(folder, bad__toml="steps = 5\n[options]\nrounds = = 2\n", empty__py="x = 1\n", broken__py="x = 1\ny = = 2\n",
-          rows__jsonl=ROWS + '{"answer" "3"}\n', empty__jsonl="", file="")
+          rows__jsonl=ROWS + '{"answer" "3"}\n', empty__jsonl="", file="",
+          two__jsonl='{"question": "What is 1 + 1?", "answer": 2}\n{"question": "What is 1 + 3?", "answer": 4}\n')
     for name in ("mute", "other", "cut"):
         shutil.copytree(SEED, folder / name)
     for name in ("plain", "text", "taken"):
@@ -92,7 +98,7 @@ def test_a_question_that_is_too_long_for_the_context_is_named(
     assert run(["train", *pairs], monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "do not fit the context of home/" in line
-    assert "shorten the question or lower max_tokens" in line
+    assert "lower room.solution, shorten the question" in line
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ class Agent:
         sampling = member.sampling
         if role in table.max_tokens:
             sampling = replace(sampling, max_tokens=table.max_tokens[role])
-        messages, dropped = self._fit(prompt, history, sampling, turn_id)
+        messages, dropped = self._fit(role, prompt, history, sampling, turn_id)
         began = time.monotonic()
         seed = derive_seed(table.seed, turn_id)
         keep = table.keep and not member.frozen
@@ -118,7 +118,7 @@ class Agent:
         return turn
 
     def _fit(
-        self, prompt: str | Write, history: list[str], sampling: Sampling, turn_id: str
+        self, role: str, prompt: str | Write, history: list[str], sampling: Sampling, turn_id: str
     ) -> tuple[list[dict[str, str]], int]:
         host, policy = self.member.host, self.member.policy
         messages: list[dict[str, str]] = []
@@ -135,7 +135,7 @@ class Agent:
             told = f" ({needed} tokens of {there})"
         raise HostFailure(
             f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the context of {self.member.address}"
-            f"{told}: shorten the question or lower max_tokens, or raise hosts.{host.name}.context where the base has room"
+            f"{told}: lower room.{role}, shorten the question, or raise hosts.{host.name}.context where the base has room"
         )
 
 

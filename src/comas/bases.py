@@ -1,9 +1,15 @@
-"""What a base may be: a model that is shipped with comas, an adapter, or any other. Leaves out: loading them."""
+"""What a base may be: a model that is shipped with comas, an adapter, or any other; and whether it is to be had.
+
+Leaves out: loading it.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from comas.types import UserMistake
 
@@ -38,3 +44,56 @@ def adapter_base(folder: str | Path) -> str:
     if not isinstance(found, str) or not found:
         raise UserMistake(f"{path} names no base: set base_model_name_or_path there")
     return found
+
+
+def meant(name: str) -> str:
+    """`; did you mean runs/a?` where a shipped model, or a run or model in this folder or in `runs`, has nearly this name."""
+    here = [p for folder in (Path(), Path("runs"), Path(name).parent) if folder.is_dir() for p in sorted(folder.iterdir())]
+    known = {n: n for n in seed_models()}
+    for path in here:
+        if (path / "config.toml").is_file() or (path / "config.json").is_file():
+            known |= {path.name: str(path), str(path): str(path)}
+    close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(Path(name).name, known, 1)
+    return f"; did you mean {known[close[0]]}?" if close and known[close[0]] != name else ""
+
+
+@lru_cache
+def at_hand(base: str) -> str:
+    """What to load for a base that is no run: itself, or its folder in the hub's cache where the hub cannot be reached.
+
+    The hub is asked once, briefly, whether it has a model of that name: its libraries try for a minute.
+    """
+    if Path(base).is_dir() and not (Path(base) / "config.json").is_file() and not is_adapter(base):
+        missing = f"config.toml (a run), config.json (a model) and {ADAPTER}"
+        raise UserMistake(f"base {base!r} is a folder without {missing}{meant(base)}")
+    if is_seed(base) or Path(base).is_dir() or base.startswith((".", "/", "~")):
+        return base
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    try:
+        kept = snapshot(base)
+    except HFValidationError as error:
+        raise UserMistake(f"base {base!r}: no such folder, and no name that a model on the hub can have{meant(base)}") from error
+    if kept is None and "/" not in base and (near := meant(base)):
+        raise UserMistake(f"base {base!r}: no such folder{near}")
+    try:
+        HfApi().model_info(base, timeout=10)
+        return base
+    except RepositoryNotFoundError as error:
+        reason: Any = error
+        said = "the hub has no model of this name, or a private one (hf auth login)"
+    except Exception as error:  # noqa: BLE001 - offline, in the words of whatever HTTP library it uses
+        reason = error
+        said = f"it is not in the hub's cache on this disk, and the hub cannot be reached ({type(error).__name__}): go online"
+    if kept is None:
+        raise UserMistake(f"base {base!r}: no such folder, and {said}; or name a folder{meant(base)}") from reason
+    return str(kept)
+
+
+def snapshot(base: str) -> Path | None:
+    """The folder of a hub name in the hub's cache; None where it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(base, "config.json")
+    return Path(found).parent if isinstance(found, str) else None

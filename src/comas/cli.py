@@ -44,6 +44,8 @@ def main() -> None:
         code = app(standalone_mode=False)
     except (UserMistake, HostFailure, OSError) as error:
         code = _fail(str(error))
+    except KeyboardInterrupt:
+        code = 130
     except Exception as error:
         if type(error).__name__ == "Abort":  # Ctrl-C, in the words of older parsers
             code = 130
@@ -188,9 +190,11 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
 
     from comas.config import resolve
     from comas.estimate import estimate, memory
+    from comas.roles import check_training
     from comas.store import without_none
 
     resolved, method, task = resolve(config)
+    check_training(resolved, method, task)
     needs = {**estimate(resolved, method, task), **memory(resolved, method, task)}
     if as_json:
         print_json(ctx, {"config": resolved.model_dump(), "estimate": needs})
@@ -260,6 +264,7 @@ def _read_as(turn: Turn) -> str | None:
 
 
 def _team(arguments: list[str] | None) -> Team:
+    from comas.bases import meant
     from comas.config import resolve
     from comas.team import build_team, load
     from comas.types import UserMistake
@@ -268,7 +273,7 @@ def _team(arguments: list[str] | None) -> Team:
         if (Path(arguments[0]) / "config.toml").is_file():
             return load(arguments[0], overrides=arguments[1:])
         if not Path(arguments[0]).is_file():
-            raise UserMistake(f"{arguments[0]} is neither a run's folder nor a config: see comas play --help")
+            raise UserMistake(f"{arguments[0]} is neither a run's folder nor a config{meant(arguments[0])}; see comas play --help")
     return build_team(*resolve(_read(arguments)), learn=False)
 
 

@@ -5,6 +5,7 @@ Leaves out: statistics (`report`), playing (`exam`).
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -62,13 +63,12 @@ def compare(
     if not found["systems"]:
         raise UserMistake(f"{first} and {second}: fewer than two questions were judged for both; nothing can be said")
     if json_:
-        cells = [{**d, "p_single": d["p"], "p": d["p_corrected"]} for d in found["systems"]]
-        print_json(ctx, {**found, "cells": cells})
+        print_json(ctx, {**found, "cells": found["systems"]})
         return
     for d in found["systems"]:
         span = _span(d["difference"], d["low"], d["high"], "+")
         print(f"{second} minus {first}, {d['task']}, {d['setup']}: {span} over {d['n']} questions")
-        print(f"  p {_p(d['p_corrected'], '= ')} ({d['test']}{_family(found['systems'])}): {d['verdict']}")
+        print(f"  p {_p(d['p'], '= ')} ({d['test']}{_family(found['systems'])}): {d['verdict']}")
     _print_notes(found)
 
 
@@ -98,10 +98,23 @@ def _plan(
     asked = _listed(tasks or "")
     for task in asked:
         load_plugin("task", task)  # a name that is none is told before anything is loaded
-    for key, flag in (("out", "--out"), ("seed", "--seed")):
-        if any(p.startswith(f"{key}=") for p in pairs):
-            raise UserMistake(f"{key}= is a key of training: here it is {flag}")
+    for pair in pairs:
+        key = pair.partition("=")[0].split(".")[0].strip()
+        if key in INSTEAD or key in UNUSED:
+            raise UserMistake(f"{pair}: {key} is a key of training" + (f": here it is {INSTEAD[key]}" if key in INSTEAD else
+                              ", and changes nothing in an evaluation: leave it out"))
     return Plan(names, asked, ways, limit or None, seed, pairs, data, equal)
+
+
+INSTEAD = {
+    "out": "--out", "seed": "--seed", "data": "--data", "task": "--tasks", "temperature": "eval_temperature",
+    "questions": "--limit", "eval_questions": "--limit", "samples": "--setups vote:votes=N",
+}
+UNUSED = (
+    "steps", "tokens", "epochs", "minibatches", "lr", "betas", "weight_decay", "grad_norm", "checkpoint_every", "eval_every",
+    "credit", "loss", "kl",
+)
+"""Keys of the config that say nothing of an evaluation."""
 
 
 def _listed(text: str) -> list[str]:
@@ -132,13 +145,10 @@ def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
 
 
 def _print(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
-    from rich.console import Console
-
     if as_json:
         print_json(ctx, found)
     else:
-        console = Console()
-        _show(console if console.is_terminal else Console(width=200), found)  # a file has no edge
+        _show(found)
 
 
 def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
@@ -161,43 +171,66 @@ def watching(console: Console, quiet: bool) -> Any:
     return Bar(console) if console.is_terminal and not console.is_dumb_terminal else ExamLines(console, quiet)
 
 
-def _show(console: Console, found: Mapping[str, Any]) -> None:
-    names = ("system", "task", "setup", "who", "n", "accuracy, 95 %", "failed (bounds)", "tokens: each", "all")
-    table = _table("held-out answers", names, right=("n", "tokens: each", "all"))
+def _show(found: Mapping[str, Any]) -> None:
+    from comas.live import clean
+
+    rows, who = [], dict[str, dict[str, list[str]]]()
     for c in found["cells"]:
         answers = c["right"] + c["wrong"] + c["failed"]
-        low, high = c["bounds"]
-        failed = f"{c['failed']} ({low:.3f} to {high:.3f})" if c["failed"] else "0"
         said = _span(c["accuracy"], c["low"], c["high"], "") if c["accuracy"] is not None else "nothing judged"
         each = f"{c['tokens'] / max(1, answers):,.0f}"
-        table.add_row(_plain(c["label"]), c["task"], c["setup"], c["team"], str(c["n"]), said, failed, each, f"{c['tokens']:,}")
-    console.print(table)
+        rows.append((c["label"], c["task"], c["setup"], f"{c['n']:,}", said, each))
+        setups = who.setdefault(c["label"], {}).setdefault(c["team"], [])
+        setups += [c["setup"]] if c["setup"] not in setups else []
+    names = ("system", "task", "setup", "n", "accuracy, 95 %", "tokens each")
+    _print_table("held-out answers", names, rows, whole=("n", "accuracy, 95 %", "tokens each"))
+    for system, teams in who.items():
+        print(f" {clean(system)}: " + "; ".join(f"{team} ({', '.join(setups)})" for team, setups in teams.items()))
     titles = {"systems": "against the first system", "setups": "against the first setup", "equal_tokens": "at equal tokens"}
     for key, title in titles.items():
         if found[key]:
-            console.print(_comparisons(found[key], title))
+            _print_comparisons(found[key], title)
+    print()
     _print_notes(found)
     print(f"all of it: {Path(found['folder']) / 'report.json'}")
 
 
-def _comparisons(found: Sequence[Mapping[str, Any]], title: str) -> Any:
-    table = _table(f"{title}{_family(found)}", ("task", "second", "minus", "difference, 95 %", "p", "test", "tokens", "verdict"))
-    for d in found:
-        second, first = (f"{_plain(d[k]['label'])} {d[k]['setup']}" for k in ("second", "first"))
-        span = _span(d["difference"], d["low"], d["high"], "+")
-        costs = " : ".join(f"{t:,.0f}" for t in reversed(d["tokens"]))
-        table.add_row(d["task"], second, first, span, _p(d["p_corrected"]), d["test"].split(",")[0], costs, d["verdict"])
-    return table
+def _print_comparisons(found: Sequence[Mapping[str, Any]], title: str) -> None:
+    tests = ", ".join(dict.fromkeys(d["test"].split(",")[0] for d in found))
+    rows = [(d["task"], _sides(d), _span(d["difference"], d["low"], d["high"], "+"), _p(d["p"]), d["verdict"]) for d in found]
+    names = ("task", "compared", "difference, 95 %", "p", "verdict")
+    _print_table(f"{title} ({tests}{_family(found)})", names, rows, whole=("difference, 95 %", "p", "verdict"))
 
 
-def _table(title: str, names: Sequence[str], right: Sequence[str] = ()) -> Any:
+def _sides(d: Mapping[str, Any]) -> str:
+    """What is subtracted from what, and what both have in common."""
+    first, second = d["first"], d["second"]
+    if first["setup"] == second["setup"]:
+        return f"{first['setup']}: {second['label']} minus {first['label']}"
+    if first["label"] == second["label"]:
+        return f"{first['label']}: {second['setup']} minus {first['setup']}"
+    return f"{second['label']} {second['setup']} minus {first['label']} {first['setup']}"
+
+
+def _print_table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[str]) -> None:
+    """Within the terminal's width, elsewhere within 80 columns: names are folded where there is no room, columns `whole` never."""
     from rich import box
+    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold", justify="right" if name in right else "left")
-    return table
+    terminal = Console()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for at, name in enumerate(names):
+        right = name in whole and all(row[at][-1:].isdecimal() for row in rows)
+        table.add_column(name, no_wrap=name in whole, overflow="fold", justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    plain = Console(file=io.StringIO(), width=max(60, terminal.width if terminal.is_terminal else 80) - 1)
+    with plain.capture() as drawn:
+        plain.print(table)
+    print(f"\n{title}")
+    print("\n".join(f" {line.rstrip()}" for line in drawn.get().splitlines()))
 
 
 def _span(mean: float, low: float | None, high: float | None, sign: str) -> str:
@@ -220,13 +253,6 @@ def _print_notes(found: Mapping[str, Any]) -> None:
     _print_costs(found)
     for note in found["notes"]:
         print(f"note: {clean(note, 1000)}")
-
-
-def _plain(name: str) -> str:
-    """A name without markup."""
-    from rich.markup import escape
-
-    return escape(name)
 
 
 def _p(value: float, sign: str = "") -> str:

@@ -204,7 +204,7 @@ def read(path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] =
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise UserMistake(f"config {path}: {error.strerror}") from error
+            raise UserMistake(f"config {path}: {error.strerror}; keys are set by key=value, without spaces") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"config {path} is not TOML: {error}") from error
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides)

@@ -15,7 +15,7 @@ from typing import Any
 from comas import disk, sandbox
 from comas.bases import seed_models
 from comas.config import Config, HostConfig
-from comas.hosts.local import resolve_base
+from comas.hosts.local import place_of, resolve_base
 from comas.types import Method, Task, UserMistake
 
 EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
@@ -199,6 +199,8 @@ def process_facts(team: Any) -> dict[str, Any]:
     found["processor"] = _processor()
     found["threads"] = torch.get_num_threads()
     found["devices"] = ", ".join(sorted({f"{n}: {getattr(h, 'device', 'its own')}" for n, h in team.hosts.items()}))
+    own = {n: h for n, h in team.config.hosts.items() if n in team.hosts and h.api is None}
+    found["dtypes"] = ", ".join(f"{n}: {place_of(h.device, h.dtype)[1]}".replace("torch.", "") for n, h in own.items())
     for kind in ("method", "task"):
         name = getattr(team.config, kind)
         found[kind] = disk.digest(Path(name)) if name.endswith(".py") else name

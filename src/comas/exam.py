@@ -23,19 +23,20 @@ from typing import Any
 import filelock
 from pydantic import TypeAdapter, ValidationError
 
-from comas import disk, report, spending
+from comas import disk, fingerprints, report, spending
 from comas.agent import Member
 from comas.answers.pool import usable_cpus
-from comas.config import bases_of, load_plugin, origins
+from comas.config import bases_of, origins
 from comas.estimate import peak_bytes
-from comas.evaluate import can_judge
 from comas.hosts.api import BudgetSpent
 from comas.overlap import Overlap
-from comas.plan import Plan, Way, described, overlaps, places, players, teams, way
+from comas.plan import Plan, Way, check_hosts, described, overlaps, places, players, questions, teams, way
 from comas.play import Scene, first, play_one
 from comas.report import Cell
+from comas.roles import check_roles
+from comas.signals import listening
 from comas.store import fresh
-from comas.team import Team
+from comas.team import Team, outline
 from comas.types import Episode, Question, Sampling, Task, UserMistake
 
 AT_ONCE = 512
@@ -111,14 +112,14 @@ class Exam:
         self._lock = filelock.FileLock(folder / ".lock")
         self._made = False
         """Whether this process made the folder."""
-        self._own: tuple[str, Task, dict[str, Any], str | None] | None = None
-        """The first system's task, with its options and data."""
+        self.asked: list[tuple[Task, list[Question]]] = []
+        """Of all systems: the questions of the tasks that were named, or of the first system's own."""
         self.said: list[str] = []
         """What a reader has to know of the systems."""
         self.accounts: dict[str, dict[str, spending.Account]] = {}
         """Run or model -> what its hosts behind an API have cost, over all processes."""
         self.games = 0
-        """That are planned, as far as that is known."""
+        """Planned ones; votes at equal tokens are planned when the tokens are known."""
         self.overlaps: list[tuple[str, str, str, Overlap | None]] = []
         """(system, run, task, what was trained on; None where that is not known)."""
 
@@ -162,13 +163,20 @@ class Exam:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
             raise UserMistake(f"{self.folder}: another process is working on this evaluation; wait for it or stop it") from None
+        working = asyncio.current_task()
+        assert working is not None
         try:
             disk.replace(self.folder / PLAN, json.dumps(asdict(self.plan), indent=1))
             self.accounts = spending.read(self.folder / SPENT)
-            cells = await self._cells(self.plan.setups, observer)
-            extra = await self._matched(cells, observer) if self.plan.equal_tokens else []
+            with listening(lambda: False, working.cancel):  # SIGTERM ends it in order, like Ctrl-C
+                self._prepare(observer)
+                cells = await self._cells(self.plan.setups, observer)
+                extra = await self._matched(cells, observer) if self.plan.equal_tokens else []
             found = self._report(cells, extra)
             disk.replace(self.folder / "report.json", disk.as_json(found, indent=1))
+            records = [r for c in cells for r in c.records]
+            if records and all(r["error"] for r in records):
+                raise UserMistake(f"{self.folder}: every game failed; the first: {records[0]['error']}")
             return found
         except UserMistake:
             self._forget()
@@ -186,20 +194,16 @@ class Exam:
     ) -> list[Cell]:
         """Every system in every task and setup; with `only` those (system, task, setup)."""
         cells: dict[tuple[str, str, str], list[tuple[Log, int, str]]] = {}
-        runs = [(s, run) for s in self.plan.systems for run in s.split(",") if only is None or any(s == name for name, *_ in only)]
-        done = sum(len(Log(p).found) for p in (self.folder / "answers").glob("*.jsonl"))
-        games, known = 0, self.games
-        for at, (system, run) in enumerate(runs):
+        for system, run in self._runs(only):
             team = self.plan.team(run)
             spending.restore(team, self.accounts.get(run, {}), [a for r, a in self.accounts.items() if r != run])
             for host in spending.api_hosts(team).values():
                 host.folder = self.folder
             try:
+                if team.sources:
+                    self._same(f"weights of {run}", fingerprints.of_weights(team.sources))
                 wanted = lambda key: only is None or key in only  # noqa: E731
-                asked = [(t, qs, s) for t, qs in self._questions(team) for s in setups if wanted((system, t.name, s))]
-                games += sum(len(players(team, way(s, team))) * len(qs) for _, qs, s in asked)
-                self.games = known + games * len(runs) // (at + 1)  # exact once all teams are known
-                observer.begin(self.folder, self.games, done)
+                asked = [(t, qs, s) for t, qs in self.asked for s in setups if wanted((system, t.name, s))]
                 if only is None:
                     past = bases_of(team.config) if run in self.plan.teams else [self.plan.places.get(run, run)]
                     self.overlaps += [(system, run, *found) for found in overlaps(past, asked)]
@@ -210,25 +214,38 @@ class Exam:
                 team.close()
         return [self._cell(key, found) for key, found in cells.items()]
 
-    def _questions(self, team: Team) -> list[tuple[Task, list[Question]]]:
-        """The questions that all systems are asked: those of the tasks that were named, or of the first system's own."""
-        plan, c = self.plan, team.config
-        if self._own is None:
-            self._own = (c.task, team.task, dict(c.task_options), c.data)
-        own, task_of_own, options_of_own, data_of_own = self._own
-        if c.task == own and c.task_options != options_of_own:
-            self.said.append(f"{team.config.out or own}: trained with task_options {c.task_options}, asked with {options_of_own}")
-        found: list[tuple[Task, list[Question]]] = []
-        for name in plan.tasks or [own]:
-            task = task_of_own if name == own else load_plugin("task", name)
-            place = plan.data or (data_of_own if name == own else None)
-            asked = task.load("test", path=place, limit=plan.limit, seed=plan.seed, **(options_of_own if name == own else {}))
-            if not asked:
-                raise UserMistake(f"task {name} has no test questions" + (f" in {plan.data}" if plan.data else ""))
-            if not can_judge(task, asked):
-                raise UserMistake(f"task {name}: none of its test questions has an answer, so none can be judged; add `answer`")
-            found.append((task, asked))
-        return found
+    def _runs(self, only: Sequence[tuple[str, str, str]] | None = None) -> list[tuple[str, str]]:
+        """(system, run)"""
+        return [(s, run) for s in self.plan.systems for run in s.split(",") if only is None or any(s == name for name, *_ in only)]
+
+    def _prepare(self, observer: Observer) -> None:
+        """Everything that can be known before a model is loaded: a mistake in the last system costs no answers of the first."""
+        plan = self.plan
+        there = [outline(*plan.resolved(run)) for _, run in self._runs()]
+        check_hosts(plan.pairs, there)
+        for team in there:
+            check_roles(team.config, team.method, team.task, [way(s, team).method for s in plan.setups])
+        self.asked, self.said = questions(plan, there)
+        for task, asked in self.asked:
+            self._same(f"questions of {task.name}", fingerprints.of_questions(asked))
+        ways = [players(team, way(s, team)) for team in there for s in plan.setups]
+        self._planned(sum(len(playing) * len(asked) for playing in ways for _, asked in self.asked), observer)
+
+    def _planned(self, games: int, observer: Observer) -> None:
+        self.games += games
+        observer.begin(self.folder, self.games, sum(len(Log(p).found) for p in (self.folder / "answers").glob("*.jsonl")))
+
+    def _same(self, what: str, digest: str) -> None:
+        """Note what is asked, or an error where it is no longer what it was."""
+        known = self.plan.digests.get(what)
+        if known is None:
+            self.plan = replace(self.plan, digests={**self.plan.digests, what: digest})
+            disk.replace(self.folder / PLAN, json.dumps(asdict(self.plan), indent=1))
+        elif known != digest:
+            raise UserMistake(
+                f"{self.folder}: the {what} are not what they were when this evaluation began (SHA-256 differs): bring them back, "
+                "or start a new evaluation"
+            )
 
     async def _sit(
         self, run: str, team: Team, task: Task, questions: Sequence[Question], setup: str, system: str, observer: Observer
@@ -291,7 +308,9 @@ class Exam:
                 if known := [c for c in cells if (c.system, c.task, c.setup) == (cheap.system, cheap.task, setup)]:
                     found.append((known[0], dear))
                     continue
-                (vote,) = await self._cells([setup], observer, only=[(cheap.system, cheap.task, setup)])
+                only = [(cheap.system, cheap.task, setup)]
+                self._planned(len(cheap.runs) * sum(len(asked) for task, asked in self.asked if task.name == cheap.task), observer)
+                (vote,) = await self._cells([setup], observer, only=only)
                 found.append((vote, dear))
         return found
 

@@ -219,7 +219,8 @@ class ExamLines(Observer):
     def __init__(self, console: Console, quiet: bool = False, every: float = 10.0) -> None:
         self.console, self.quiet, self.every = console, quiet, every
         self.games, self.done, self.fresh, self.failed, self.tokens, self.what = 0, 0, 0, 0, 0, ""
-        self.began = self.said = time.monotonic()
+        self.began = self.said = 0.0
+        """When the first game could begin: loading is not counted."""
 
     def __enter__(self) -> Observer:
         return self
@@ -230,11 +231,13 @@ class ExamLines(Observer):
     def begin(self, folder: Path, games: int, done: int) -> None:
         if self.games == 0:
             self.done = done
-            self._say(f"about {games} games, in {folder}" + (f"; {done} are there already" if done else ""))
+            self._say(f"{games:,} games, in {folder}" + (f"; {done} are there already" if done else ""))
         self.games = games
 
     def cell(self, system: str, task: str, setup: str) -> None:
         self.what = clean(f"{label(system)} {task} {setup}")
+        self.began = self.began or time.monotonic()
+        self.said = self.said or self.began
 
     def game(self, record: Mapping[str, Any]) -> None:
         self.done, self.fresh = self.done + 1, self.fresh + 1
@@ -266,7 +269,7 @@ class Bar(ExamLines):
         super().__init__(console, every=math.inf)
         columns = (TextColumn("{task.fields[what]}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
         self.progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
-        self.row = self.progress.add_task("", total=None, what="", rate="")
+        self.row = self.progress.add_task("", start=False, total=None, what="loading", rate="")
 
     def __enter__(self) -> Observer:
         self.progress.start()
@@ -278,6 +281,11 @@ class Bar(ExamLines):
     def begin(self, folder: Path, games: int, done: int) -> None:
         super().begin(folder, games, done)
         self.progress.update(self.row, total=games, completed=self.done)
+
+    def cell(self, system: str, task: str, setup: str) -> None:
+        super().cell(system, task, setup)
+        self.progress.start_task(self.row)
+        self.progress.update(self.row, what=self.what)
 
     def game(self, record: Mapping[str, Any]) -> None:
         super().game(record)

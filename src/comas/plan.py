@@ -12,8 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from comas.agent import Member
-from comas.bases import is_seed
-from comas.config import bases_of, filled, load_plugin, parse_pair, plugin_names, read, resolve, split_options
+from comas.bases import is_seed, meant
+from comas.config import (
+    bases_of,
+    filled,
+    keywords,
+    load_plugin,
+    nearest,
+    parse_pair,
+    plugin_names,
+    read,
+    resolve,
+    split_options,
+)
+from comas.evaluate import can_judge
 from comas.overlap import Overlap, overlap
 from comas.spending import concerning
 from comas.store import run_at
@@ -49,6 +61,8 @@ class Plan:
     """Config file as named -> the team that it described when the evaluation began."""
     changes: Sequence[Mapping[str, Any]] = ()
     """What was changed since, in order: `when`, and `pairs` of keys in `spending.CHANGEABLE`."""
+    digests: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`questions of TASK`, `weights of RUN` -> what they were when they were first asked (see `fingerprints`)."""
 
     def resolved(self, run: str) -> Resolved:
         """Config, method and task of what stands under this name."""
@@ -114,6 +128,49 @@ def described(team: Team, chosen: Way) -> str:
     return f"{n} copies of one model" if policies == 1 and n > 1 else "1 agent" if n == 1 else f"team of {n}"
 
 
+def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
+    """An error where `hosts.<name>.key=value` is about a host at which nobody is."""
+    known = {agent.host for team in teams for agent in team.config.agents.values()}
+    for pair in pairs:
+        table, _, rest = pair.partition("=")[0].partition(".")
+        if rest.endswith(".base"):
+            raise UserMistake(f"{pair}: what is evaluated is named as a system: comas eval {pair.partition('=')[2]}")
+        if table == "hosts" and (name := rest.split(".")[0]) not in known:
+            raise UserMistake(f"{pair}: no agent of these systems is at a host {name!r}: {nearest(name, known)}")
+
+
+def questions(plan: Plan, teams: Sequence[Team]) -> tuple[list[tuple[Task, list[Question]]], list[str]]:
+    """What all systems are asked, of the tasks that were named or of the first system's own; and what a reader has to know."""
+    first, found, said = teams[0], list[tuple[Task, list[Question]]](), list[str]()
+    own, options = first.config.task, dict(first.config.task_options)
+    for c in (team.config for team in teams):
+        if c.task == own and c.task_options != options:
+            said.append(f"{c.out or own}: trained with task_options {c.task_options}, asked with {options}")
+    for name in plan.tasks or [own]:
+        task = first.task if name == own else load_plugin("task", name)
+        place = plan.data or (first.config.data if name == own else None)
+        how = dict(options) if name == own else {}
+        if "whole" in keywords(task.load) and plan.data and Path(plan.data).is_file() and not how.get("whole"):
+            how["whole"] = not (learnt := [run for run in plan.places.values() if _trained_among(run, task, plan.data)])
+            said += [f"{name}: asked are the test questions of {plan.data} only: {run} was trained on others" for run in learnt]
+        asked = task.load("test", path=place, limit=plan.limit, seed=plan.seed, **how)
+        if not asked:
+            raise UserMistake(f"task {name} has no test questions" + (f" in {plan.data}" if plan.data else ""))
+        if not can_judge(task, asked):
+            raise UserMistake(f"task {name}: none of its test questions has an answer, so none can be judged; add `answer`")
+        found.append((task, asked))
+    return found, said
+
+
+def _trained_among(run: str, task: Task, file: str) -> bool:
+    """Whether a run was trained on a question of a file; where that cannot be known, as if it had been."""
+    try:
+        trained = {q.id for q in trained_on(run)}
+    except UserMistake:
+        return True
+    return bool(trained) and any(q.id in trained for q in task.load("test", path=file, whole=True))
+
+
 def overlaps(names: Iterable[str], asked: Sequence[tuple[Task, Sequence[Question], str]]) -> Iterator[tuple[str, Overlap | None]]:
     """Per task what the runs among these were trained on; nothing for base models, whose past nobody here knows."""
     runs = [name for name in names if run_at(name) is not None]
@@ -152,7 +209,7 @@ def places(systems: Sequence[str]) -> dict[str, str]:
             elif name.endswith(".toml"):
                 raise UserMistake(f"{name}: there is no such file here")
             elif not is_seed(name) and (name[0] in "./~" or (Path(name).parent != Path() and Path(name).parent.is_dir())):
-                raise UserMistake(f"{name}: there is no such run or folder here")
+                raise UserMistake(f"{name}: there is no such run or folder here{meant(name)}")
             else:
                 found[name] = name
         mine = [found[name] for name in system.split(",")]

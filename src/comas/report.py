@@ -168,12 +168,12 @@ class Difference:
         return "none shown" if self.corrected >= LEVEL else "better" if self.interval.mean > 0 else "worse"
 
     def record(self, others: Sequence[str] = ()) -> dict[str, Any]:
-        """As JSON; `others` as in `cell_record`."""
+        """As JSON, `p` corrected like the verdict; `others` as in `cell_record`."""
         i, sides = self.interval, (self.first, self.second)
         first, second = ({"system": c.system, "label": label(c.system, others), "setup": c.setup} for c in sides)
         return {
             "task": self.first.task, "setup": self.second.setup, "first": first, "second": second, "n": i.n, "difference": i.mean,
-            "low": _finite(i.low), "high": _finite(i.high), "p": self.p, "p_corrected": self.corrected, "test": self.test,
+            "low": _finite(i.low), "high": _finite(i.high), "p": self.corrected, "p_single": self.p, "test": self.test,
             "verdict": self.verdict, "tokens": [round(c.tokens_per_question(), 1) for c in sides],
         }
 
@@ -242,5 +242,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
             machine = [r["error"] for r in failed if r["error"]]
             why = f"; {len(machine)} by a machine, the first: {machine[0]}" if machine else "; the checker could not decide them"
             what = f"{label(cell.system)}, {cell.task}, {cell.setup}"
-            said.append(f"{what}: {len(failed)} of {len(cell.records)} answers failed{why}")
+            low, high = _bound(cell, "wrong"), _bound(cell, "right")
+            bounds = f" (accuracy {low:.3f} if all were wrong, {high:.3f} if right)" if low is not None and high is not None else ""
+            said.append(f"{what}: {len(failed)} of {len(cell.records)} answers failed{bounds}{why}")
     return said

@@ -47,6 +47,12 @@ class Source:
         `seed`, at most `limit`: the same first ones for every limit."""
         found = {q.id: q for q in (make(row, where) for row, where in self.rows(split, path))}
         chosen = [q for q in found.values() if keep(q)]
+        if found and not chosen:
+            place = path or os.environ.get("COMAS_DATA") or self.hub
+            raise UserMistake(
+                f"task {self.task}: none of the {len(found)} questions of {place} falls into its {split} cut, which a hash of each "
+                "question's text makes: take more questions, or a folder with a file per split where the task reads one"
+            )
         random.Random(f"{self.task} {split} {seed}").shuffle(chosen)
         return chosen[:limit]
 
@@ -57,6 +63,8 @@ class Source:
             reason = "; it is for evaluation only" if set(self.splits) == {"test"} else ""
             raise UserMistake(f"task {self.task} has no split {split!r}: one of {known}{reason}")
         place = path or os.environ.get("COMAS_DATA")
+        if place and not path and not Path(place).exists():
+            raise UserMistake(f"COMAS_DATA is {place}: there is no such folder; correct the variable, or unset it to read the hub")
         file = self._file(Path(place), split) if place else None
         if file is None or (path is None and self.hub and not file.exists()):
             yield from self._checked(self._hub_rows(split), f"{self.hub} row ")

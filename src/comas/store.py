@@ -22,6 +22,7 @@ import filelock
 import tomli_w
 
 from comas import disk
+from comas.bases import meant
 from comas.types import Episode, Question, Turn, UserMistake
 
 LOG = logging.getLogger("comas")
@@ -69,7 +70,7 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """An existing run."""
         if not (Path(path) / "config.toml").is_file():
-            raise UserMistake(f"{path} is not a run: it has no config.toml")
+            raise UserMistake(f"{path} is not a run: it has no config.toml{meant(str(path))}")
         return cls(Path(path))
 
     def lock(self) -> None:

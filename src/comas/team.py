@@ -12,11 +12,12 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from comas.agent import Member
-from comas.bases import is_adapter, is_seed
-from comas.config import Config, origins, parse_pair, read, resolve, split_options
+from comas.bases import at_hand, is_adapter, is_seed
+from comas.config import Config, bases_of, origins, parse_pair, read, resolve, split_options
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host, resolve_base
 from comas.play import Scene, play_all
@@ -38,6 +39,8 @@ class Team:
     task: Task
     hosts: Mapping[str, LocalHost | ApiHost]
     members: Sequence[Member]
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`host/policy` -> the folder or hub name that its weights come from; none of those behind an API."""
     _played: int = field(default=0, repr=False)
 
     def scene(self, **changes: Any) -> Scene:
@@ -79,12 +82,14 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
     use_threads(config.threads)
     jail.choose(config.sandbox)
     hosts: dict[str, Host] = {}
+    sources: dict[str, str] = {}
     for name, host in config.hosts.items():
         bases = _bases(config, name, weights)
         under = _under(config, name, bases, learn) if bases and not host.api else None
         if bases and host.api:
             hosts[name] = ApiHost(name, bases, host)
         elif bases:
+            sources |= {f"{name}/{policy}": base for policy, base in bases.items()}
             hosts[name] = make_local_host(
                 name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
                 device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
@@ -98,7 +103,7 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
     if learn and not any(not m.frozen and (m.roles is None or set(m.roles) & set(method.paid)) for m in members):
         paid = ", ".join(method.paid)
         raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")
-    team = Team(config, method, task, hosts, members)  # type: ignore[arg-type]
+    team = Team(config, method, task, hosts, members, sources)  # type: ignore[arg-type]
     if learn:
         team.open()
     return team
@@ -121,7 +126,7 @@ def _bases(config: Config, name: str, weights: Path | None) -> dict[str, str]:
 def _weights(base: str, policy: str) -> str:
     """The folder of a policy where `base` is a run, as it was after some step; otherwise the base itself."""
     if is_seed(base) or (found := run_at(base)) is None:
-        return base
+        return at_hand(base)
     checkpoint = found[0].intact(found[1])
     if not (checkpoint / policy).is_dir():
         known = ", ".join(sorted(p.name for p in checkpoint.iterdir() if p.is_dir()))
@@ -202,6 +207,8 @@ def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = (
 
 
 def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
+    if any(key.split("=")[0] == "method" for key in overrides):
+        raise UserMistake(f"{run.path}: method= is for training; to have a run play another game: comas eval --setups METHOD")
     config, method, task = resolve(read(run.path / "config.toml", overrides))
     for host, table in run.config()["hosts"].items():
         if config.hosts[host].api and not table.get("api"):
@@ -246,6 +253,15 @@ def system_team(name: str, overrides: Sequence[str] = (), table: Mapping[str, An
     if table is None and run_at(name) is not None:
         return load(name, overrides=overrides)
     return build_team(*system_config(name, overrides, table), learn=False)
+
+
+def outline(config: Config, method: Method, task: Task) -> Team:
+    """The same team without its models: who would be asked, before anything is loaded."""
+    for base in bases_of(config):
+        if run_at(base) is None:
+            at_hand(base)
+    hosts: Any = {name: SimpleNamespace(name=name) for name in config.hosts}
+    return Team(config, method, task, {}, members_of(config, hosts))
 
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:

@@ -25,6 +25,7 @@ from comas.hosts.api import ApiHost
 from comas.metrics import summarise
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
+from comas.roles import check_training
 from comas.signals import listening
 from comas.stats import Interval
 from comas.store import Run
@@ -82,6 +83,7 @@ def train(config: str | Path | None = None, watch: Watch | None = None, **overri
 async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
     resolved, method, task = resolve(config)
+    check_training(resolved, method, task)
     team = build_team(resolved, method, task)
     run = None
     try:

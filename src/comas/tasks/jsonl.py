@@ -2,8 +2,8 @@ r"""Own questions: a JSON Lines file with `question` and, where there is one, `a
 
 `kind` says how an answer is checked: `math` (the default: equal as mathematics), `science` (a number within 5 %), `choice` (a
 letter), `text` (the same words). Without answers a team can learn, and nothing can be measured. `data` names one file, which is
-cut by a hash of each question into train, validation and test, or a folder with `train.jsonl`, `validation.jsonl` and
-`test.jsonl`. Leaves out: other formats.
+cut by a hash of each question into train, validation and test (with `whole`, all of it is test), or a folder with `train.jsonl`,
+`validation.jsonl` and `test.jsonl`. Leaves out: other formats.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ SOURCE = Source(
 )
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
-    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with three."""
+def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0, *, whole: bool = False) -> list[Question]:
+    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with three.
+
+    `whole`: a file is for evaluation only, and all of it is the test split.
+    """
     place = path or os.environ.get("COMAS_DATA")
-    keep = (lambda q: True) if place and Path(place).is_dir() else cut("jsonl", split, SHARES)
+    everything = bool(place and Path(place).is_dir()) or (whole and split == "test")
+    keep = (lambda q: True) if everything else cut("jsonl", split, SHARES)
     return SOURCE.questions(_question, split, path, limit, seed, keep)
 
 

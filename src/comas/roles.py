@@ -1,0 +1,47 @@
+"""Names of roles in `kl`, `room` and `agents.<name>.roles`: one that nobody is ever asked in is a mistake.
+
+Leaves out: roles whose names an own game puts together while it runs; list those in `Method.paid` or the task's `max_tokens`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from comas.config import Config, nearest
+from comas.types import Method, Task, UserMistake
+
+SHIPPED = ("solution", "evaluation", "scoring", "revision", "proxy")
+"""Of the shipped methods and setups: room may be set for an evaluation to come."""
+
+
+def check_training(config: Config, method: Method, task: Task) -> None:
+    """`check_roles`, and that every role with a KL can be trained."""
+    for role in config.kl or {}:
+        if role not in method.paid:
+            raise UserMistake(f"kl.{role}: method {config.method} never trains on that role: {nearest(role, method.paid)}")
+    check_roles(config, method, task)
+
+
+def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:
+    """An error that names the nearest role; `others` are further games that will be played."""
+    known = {*SHIPPED, *method.paid, *task.max_tokens}
+    written = set().union(*(_written(m) for m in (method, *others)))
+    for role in config.room:
+        if role not in known | written:
+            raise UserMistake(f"room.{role}: nobody is ever asked in that role: {nearest(role, known)}")
+    for name, agent in config.agents.items():
+        for role in agent.roles or []:
+            if role not in known | written:
+                raise UserMistake(f"agents.{name}.roles: nobody is ever asked in role {role!r}: {nearest(role, known)}")
+
+
+def _written(method: Method) -> set[str]:
+    """Every word in quotes in the file of a game: its roles are among them."""
+    play = method.play.func if isinstance(method.play, partial) else method.play
+    file = inspect.getsourcefile(play)
+    text = Path(file).read_text(encoding="utf-8") if file and Path(file).is_file() else ""
+    return set(re.findall(r"""["'](\w+)["']""", text))
