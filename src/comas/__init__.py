@@ -1,6 +1,6 @@
 """comas: language models that teach each other.
 
-`train` a team, `load` a trained one, make an untrained one with `team_of`; in scripts and in notebooks.
+`train` a team, `load` a trained one, `export` it for others, make an untrained one with `team_of`; in scripts and in notebooks.
 """
 
 import sys as _sys
@@ -9,6 +9,7 @@ from pathlib import Path as _Path
 _command = _Path(_sys.argv[0]).stem == "comas" or _sys.orig_argv[1:3] == ["-m", "comas"]
 """Whether this process is the command, for which what is imported here takes most of a second."""
 try:
+    from comas.export import export
     from comas.team import Team, load, team_of
     from comas.train import Result, Watch, train
     from comas.types import Method, Question, Task, UserMistake
@@ -21,5 +22,5 @@ except KeyboardInterrupt:
     print("stopped", file=_sys.stderr)
     raise SystemExit(130) from None
 
-__all__ = ["Method", "Question", "Result", "Task", "Team", "UserMistake", "Watch", "load", "team_of", "train"]
+__all__ = ["Method", "Question", "Result", "Task", "Team", "UserMistake", "Watch", "export", "load", "team_of", "train"]
 __version__ = "0.1.0"

@@ -1,4 +1,5 @@
-"""What a base may be: a model that is shipped with comas, an adapter, or any other; and whether it is to be had.
+"""What a base may be: a model that is shipped with comas, an adapter, or any other; where configs say that it is, and whether it is to
+be had.
 
 Leaves out: loading it.
 """
@@ -7,13 +8,16 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from comas import disk
+from comas.store import run_at
 from comas.types import UserMistake
 
-ADAPTER = "adapter_config.json"
+ADAPTER, TEAM = "adapter_config.json", "team.toml"
 
 
 def is_seed(base: str) -> bool:
@@ -51,7 +55,7 @@ def meant(name: str) -> str:
     here = [p for folder in (Path(), Path("runs"), Path(name).parent) if folder.is_dir() for p in sorted(folder.iterdir())]
     known = {n: n for n in seed_models()}
     for path in here:
-        if (path / "config.toml").is_file() or (path / "config.json").is_file():
+        if any((path / name).is_file() for name in ("config.toml", "config.json", TEAM)):
             known |= {path.name: str(path), str(path): str(path)}
     close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(Path(name).name, known, 1)
     return f"; did you mean {known[close[0]]}?" if close and known[close[0]] != name else ""
@@ -97,3 +101,45 @@ def snapshot(base: str) -> Path | None:
 
     found = try_to_load_from_cache(base, "config.json")
     return Path(found).parent if isinstance(found, str) else None
+
+
+def team_file(name: str | Path) -> Path | None:
+    """The config of a team that this names: a TOML file, or a folder with `team.toml` that is no run; None where it is neither."""
+    path = Path(name)
+    if path.suffix == ".toml" and path.is_file():
+        return path
+    return path / TEAM if (path / TEAM).is_file() and not (path / "config.toml").is_file() else None
+
+
+def exported(name: str | Path) -> Path | None:
+    """The folder of `comas export` that this is: itself, its team.toml, or a policy's folder in it."""
+    above = Path(name).resolve()
+    return next((p for p in (above, *above.parents[:2]) if (p / TEAM).is_file() and "earlier" in (disk.facts(p) or {})), None)
+
+
+def anchor(data: dict[str, Any], folder: Path) -> None:
+    """Have what a config file in `folder` names by a path from there be found from anywhere.
+
+    Bases, method, task and data that lie beside the file are meant before those that the same words name from where the
+    command runs; hub names and what is not there are left as they are.
+    """
+    if folder.resolve() == Path.cwd():
+        return
+    hosts, agents = (cast("dict[str, Any]", t) if isinstance(t := data.get(k), dict) else {} for k in ("hosts", "agents"))
+    away = {name for name, host in hosts.items() if isinstance(host, Mapping) and "api" in host}  # a base there is a name only
+    tables: list[Any] = [host for name, host in hosts.items() if name not in away]
+    tables += [a for a in agents.values() if not (isinstance(a, Mapping) and a.get("host", "home") in away)]
+    for table in tables:
+        if isinstance(table, dict) and isinstance(base := table.get("base"), str) and base not in seed_models():
+            table["base"] = _beside(base, folder)
+    for key in ("method", "task", "data"):
+        if isinstance(name := data.get(key), str) and (key == "data" or name.endswith(".py")):
+            data[key] = _beside(name, folder)
+
+
+def _beside(name: str, folder: Path) -> str:
+    there = str((folder / name).resolve())
+    if name and (Path(there).exists() or run_at(there) is not None):
+        return there
+    lost = name.startswith(("./", "../")) and not Path(name).exists() and run_at(name) is None
+    return there if lost else name  # what is said of a path that leads nowhere names the place that was looked at

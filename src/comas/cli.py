@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comas import cli_eval
+from comas import cli_eval, cli_export
 from comas.stdout import Json, interval_json, print_json
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _summary(console: Console, result: Result) -> None:
     lines += told(Run.open(result.run).spent())
     lines.append(f"run:  {result.run}")
     folder = shlex.quote(str(result.run))
-    lines += [f"next: comas play {folder}", f"next: comas eval {folder}"]
+    lines += [f"next: comas play {folder}", f"next: comas eval {folder}", f"next: comas export {folder} my-team"]
     if Run.open(result.run).config()["task"] == "pick":
         lines += ["next: comas train method=ttrl", "next: comas train preset=paper"]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
@@ -207,7 +207,7 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
 @app.command()
 def play(
     ctx: typer.Context,
-    arguments: Annotated[list[str] | None, typer.Argument(help="[RUN or CONFIG.toml] key=value ...")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="[RUN, CONFIG.toml or exported folder] key=value ...")] = None,
     question: Annotated[str | None, typer.Option(help="Ask this instead of a held-out question.")] = None,
     seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0, json_: Json = False,
 ) -> None:
@@ -264,16 +264,18 @@ def _read_as(turn: Turn) -> str | None:
 
 
 def _team(arguments: list[str] | None) -> Team:
-    from comas.bases import meant
+    from comas.bases import meant, team_file
     from comas.config import resolve
+    from comas.store import run_at
     from comas.team import build_team, load
     from comas.types import UserMistake
 
     if arguments and "=" not in arguments[0]:
-        if (Path(arguments[0]) / "config.toml").is_file():
+        if run_at(arguments[0]) is not None or team_file(arguments[0]) is not None:
             return load(arguments[0], overrides=arguments[1:])
         if not Path(arguments[0]).is_file():
-            raise UserMistake(f"{arguments[0]} is neither a run's folder nor a config{meant(arguments[0])}; see comas play --help")
+            neither = f"{arguments[0]} is neither a run's folder, nor a team's, nor a config{meant(arguments[0])}"
+            raise UserMistake(f"{neither}; see comas play --help")
     return build_team(*resolve(_read(arguments)), learn=False)
 
 
@@ -300,6 +302,7 @@ def report(
 
 app.command("eval")(cli_eval.evaluate)
 app.command()(cli_eval.compare)
+app.command()(cli_export.export)
 
 
 @app.command()

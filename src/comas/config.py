@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_json
 
-from comas.bases import adapter_base, is_adapter, is_seed
+from comas.bases import adapter_base, anchor, is_adapter, is_seed, team_file
 from comas.store import run_at
 from comas.types import Method, Setup, Task, UserMistake
 
@@ -198,15 +198,18 @@ class Config(_Table):
 
 
 def read(path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Config:
-    """A config from a TOML file and `key=value` pairs (dotted keys; values as in TOML, otherwise text)."""
+    """A config from a TOML file (or a folder with `team.toml`) and `key=value` pairs (dotted keys; values as in TOML, otherwise
+    text). Places are relative to the file, in pairs to where the command runs."""
     data: dict[str, Any] = {}
     if path is not None:
+        path = team_file(path) or path
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise UserMistake(f"config {path}: {error.strerror}; keys are set by key=value, without spaces") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"config {path} is not TOML: {error}") from error
+        anchor(data, Path(path).parent)
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides)
     for key, value in pairs:
         _put(data, key, value)

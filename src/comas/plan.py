@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from comas import disk
 from comas.agent import Member
-from comas.bases import is_seed, meant
+from comas.bases import TEAM, exported, is_seed, meant, team_file
 from comas.config import (
     bases_of,
     filled,
@@ -40,8 +41,8 @@ class Plan:
     """What is asked of whom."""
 
     systems: Sequence[str]
-    """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, config files of teams (`TEAM.toml`), or several runs of one system divided
-    by commas."""
+    """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, teams (`TEAM.toml`, or a folder with `team.toml`), or several runs of one
+    system divided by commas."""
     tasks: Sequence[str] = ()
     """Empty: the first system's own task, `pick` for a base model."""
     setups: Sequence[str] = ("single",)
@@ -172,26 +173,33 @@ def _trained_among(run: str, task: Task, file: str) -> bool:
 
 
 def overlaps(names: Iterable[str], asked: Sequence[tuple[Task, Sequence[Question], str]]) -> Iterator[tuple[str, Overlap | None]]:
-    """Per task what the runs among these were trained on; nothing for base models, whose past nobody here knows."""
-    runs = [name for name in names if run_at(name) is not None]
-    if not runs:
+    """Per task what runs and exports among these were trained on; nothing for base models, whose past nobody here knows."""
+    trainings = {name if run_at(name) is not None else str(exported(name)) for name in names if run_at(name) or exported(name)}
+    if not trainings:
         return
     try:
-        trained = [q for run in runs for q in trained_on(run)]
+        trained = [q for training in sorted(trainings) for q in trained_on(training)]
     except UserMistake:
         trained = None
     for task, questions in {t.name: (t, qs) for t, qs, _ in asked}.values():
         yield task.name, overlap(trained, questions) if trained is not None else None
 
 
-def trained_on(run: str) -> list[Question]:
-    """The training questions of a run, and of the runs that it started from; by its own config, whatever is asked of it now."""
-    found = run_at(run)
-    if found is None:
+def trained_on(name: str) -> list[Question]:
+    """The training questions of a run or an export, and of the runs that it started from; by its own config, whatever is asked of
+    it now."""
+    if (found := run_at(name)) is not None:
+        config, _, task = resolve(read(found[0].path / "config.toml"))
+        before = bases_of(config)
+    elif (folder := exported(name)) is not None:
+        if earlier := (disk.facts(folder) or {})["earlier"]:
+            raise UserMistake(f"{folder}: its run started from {', '.join(earlier)}, whose questions are not known here")
+        config, _, task = resolve(read(folder / TEAM))
+        before = set[str]()
+    else:
         return []
-    config, _, task = resolve(read(found[0].path / "config.toml"))
     questions = task.load("train", path=config.data, seed=config.seed, **config.task_options)
-    return questions + [q for base in bases_of(config) for q in trained_on(base)]
+    return questions + [q for base in before for q in trained_on(base)]
 
 
 def places(systems: Sequence[str]) -> dict[str, str]:
@@ -204,7 +212,9 @@ def places(systems: Sequence[str]) -> dict[str, str]:
             if (at := run_at(name)) is not None:
                 run, step = at
                 found[name] = f"{run.path.resolve()}@{run.intact(step).name.removeprefix('step-')}"
-            elif Path(name).is_dir() or (name.endswith(".toml") and Path(name).is_file()):
+            elif (file := team_file(name)) is not None:
+                found[name] = str(file.resolve())
+            elif Path(name).is_dir():
                 found[name] = str(Path(name).resolve())
             elif name.endswith(".toml"):
                 raise UserMistake(f"{name}: there is no such file here")

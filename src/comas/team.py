@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from comas.agent import Member
-from comas.bases import at_hand, is_adapter, is_seed
+from comas.bases import at_hand, is_adapter, is_seed, team_file
 from comas.config import Config, bases_of, origins, parse_pair, read, resolve, split_options
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host, resolve_base
@@ -195,11 +195,16 @@ def _recipe(config: Config, host: str) -> Any:
 
 
 def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> Team:
-    """The team of a run as it was at its last checkpoint (or after `step` steps), without optimizer.
+    """The team of a run as it was at its last checkpoint (or after `step` steps), without optimizer; or of a `team.toml`.
 
-    `path` may also name the step: `RUN@40`, `RUN@best` (on the validation split). `overrides` are `key=value` pairs, as on the
-    command line.
+    `path` may also name the step: `RUN@40`, `RUN@best` (on the validation split); or a config file, or a folder with `team.toml`
+    such as `comas export` writes. `overrides` are `key=value` pairs, as on the command line.
     """
+    if (file := team_file(path)) is not None:
+        if step is not None:
+            raise UserMistake(f"{path} is a team, not a run: it has no checkpoint of step {step} or any other; leave step out")
+        config = read(file, overrides)
+        return build_team(*resolve(config if config.lr else read(file, [*overrides, f"lr={UNTRAINED['lr']}"])), learn=False)
     found = run_at(str(path))
     run, named = found or (Run.open(path), None)
     step = named if step is None else step
