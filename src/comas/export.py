@@ -78,8 +78,8 @@ def export(
     """Write a run (`RUN`, `RUN@best`, `RUN@40`) to a new folder.
 
     Without `merged`, policies that are adapters get no whole model. `dtype` is that of whole models; auto is that of the
-    checkpoint, for adapters that of their base. `base` is where the adapters' base is found from now on, `evaluations` are folders of
-    `comas eval` to be told of in the cards. `note` is told how it goes.
+    checkpoint, for adapters that of their base. `base` is where the adapters' base is found from now on, `evaluations` are
+    folders of `comas eval` to be told of in the cards. `note` is told how it goes.
     """
     target = Path(folder)
     found = run_at(str(run))

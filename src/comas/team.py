@@ -144,6 +144,8 @@ def _under(config: Config, name: str, sources: Mapping[str, str], learn: bool) -
             source, base = sources[a.policy or agent], a.base or config.hosts[name].base
             for below in origins(base) if is_adapter(source) else {source}:
                 place = resolve_base(below)
+                if place.startswith((".", "/", "~")) and not Path(place).is_dir():
+                    raise UserMistake(f"base {place!r} of agent {agent}: no such folder")
                 found[str(Path(place).resolve()) if Path(place).is_dir() else place] = agent
     if len(found) > 1:
         (one, first), (other, second), *_ = found.items()
