@@ -256,8 +256,9 @@ def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def system_team(name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None) -> Team:
-    """The team of `system_config`; of a run as it was at its last checkpoint, or at the one that is named."""
-    if table is None and run_at(name) is not None:
+    """The team of `system_config`; of a run as it was at its last checkpoint, or at the one that is named; without a table also
+    that of a config file, or of a folder with `team.toml`."""
+    if table is None and (run_at(name) is not None or team_file(name) is not None):
         return load(name, overrides=overrides)
     return build_team(*system_config(name, overrides, table), learn=False)
 
