@@ -14,8 +14,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from comas.config import read, resolve
+from comas.config import read
 from comas.metrics import TIE
+from comas.resolve import resolve
 from comas.store import Run
 from comas.team import build_team
 from comas.types import Request, Sampling

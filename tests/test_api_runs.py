@@ -15,10 +15,11 @@ import tomli_w
 
 import comas
 from comas import spending
-from comas.config import read, resolve
+from comas.config import read
 from comas.estimate import estimate, memory
 from comas.exam import Exam, Observer, Plan
 from comas.hosts.api import ApiHost
+from comas.resolve import resolve
 from comas.team import load, run_sync
 from comas.train import Watch, resume_async
 from comas.types import UserMistake

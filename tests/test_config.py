@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from comas.config import SEED_RECIPE, Config, keywords, load_plugin, read, resolve, split_options
+from comas.config import Config, read
 from comas.methods import comas
+from comas.resolve import SEED_RECIPE, keywords, load_plugin, resolve, split_options
 from comas.store import without_none
 from comas.types import UserMistake
 

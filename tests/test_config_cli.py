@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from comas import cli
-from comas.config import read, resolve
+from comas.config import read
 from comas.estimate import parameters
 from comas.live import Display, clean
+from comas.resolve import resolve
 from comas.types import UserMistake
 
 MISTAKES = [

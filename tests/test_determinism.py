@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from comas.config import read, resolve
+from comas.config import read
 from comas.methods import comas, ttrl
 from comas.metrics import TIE
 from comas.play import play_all
+from comas.resolve import resolve
 from comas.store import Run, episode_of, episode_record
 from comas.tasks import pick
 from comas.team import build_team, run_sync

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config import read, resolve
+from comas.config import read
+from comas.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

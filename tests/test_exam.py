@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config import origins, read, resolve
+from comas.config import read
 from comas.exam import Exam, Observer
 from comas.hosts.local import LocalHost
 from comas.plan import Plan, way
+from comas.resolve import origins, resolve
 from comas.store import Run, run_at
 from comas.team import load, run_sync, system_team
 from comas.types import HostFailure, UserMistake

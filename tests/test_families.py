@@ -14,13 +14,14 @@ from transformers.utils import chat_template_utils
 
 import comas
 from comas.agent import Member
-from comas.config import read, resolve
+from comas.config import read
 from comas.engines.chat import _FORMATS, Chat
 from comas.exam import Exam, Observer
 from comas.hosts.local import LocalHost, load_models, make_local_host
 from comas.methods import comas as game
 from comas.plan import Plan
 from comas.play import Scene, play_all, settle_all
+from comas.resolve import resolve
 from comas.store import Run, episode_of, episode_record
 from comas.tasks import pick
 from comas.team import run_sync

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from comas.config import read, resolve
+from comas.config import read
 from comas.engines import torch as engines
 from comas.engines.torch import TorchEngine
 from comas.estimate import memory
@@ -30,6 +30,7 @@ from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.memory import Facts, Meter, Shape, decode_bytes, facts_of, pass_bytes
 from comas.learners.precision import allow_recomputing, copy_in, recomputing
 from comas.learners.update import Recipe, passes
+from comas.resolve import resolve
 from comas.store import Run
 from comas.team import run_sync
 from comas.testing import FAMILIES

@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import comas
-from comas.config import read, resolve
+from comas.config import read
+from comas.resolve import resolve
 from comas.stats import accuracy_interval, mean_interval, wilson
 from comas.store import Run, without_none
 from comas.team import run_sync

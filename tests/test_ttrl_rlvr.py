@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comas.agent import Member
-from comas.config import read, resolve
+from comas.config import read
 from comas.methods import rlvr, ttrl
 from comas.play import Scene, play_all
+from comas.resolve import resolve
 from comas.tasks import pick
 from comas.testing import Scripted, cut, discuss
 from comas.types import HostFailure, Method, Row, Turn, Verdict

@@ -1,8 +1,4 @@
-"""What a base may be: a model that is shipped with comas, an adapter, or any other; where configs say that it is, and whether it is to
-be had.
-
-Leaves out: loading it.
-"""
+"""What a base may be: a shipped model, an adapter, or another; where it is, and whether it is to be had. Leaves out: loading it."""
 
 from __future__ import annotations
 

@@ -188,8 +188,8 @@ def _summary(console: Console, result: Result) -> None:
 def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
     import tomli_w
 
-    from comas.config import resolve
     from comas.estimate import estimate, memory
+    from comas.resolve import resolve
     from comas.roles import check_training
     from comas.store import without_none
 
@@ -212,8 +212,8 @@ def play(
     seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0, json_: Json = False,
 ) -> None:
     """Watch one discussion: who says what, and what each turn is paid."""
-    from comas.config import split_options
     from comas.play import settle_all
+    from comas.resolve import split_options
     from comas.store import episode_record
     from comas.types import UserMistake
 
@@ -265,7 +265,7 @@ def _read_as(turn: Turn) -> str | None:
 
 def _team(arguments: list[str] | None) -> Team:
     from comas.bases import meant, team_file
-    from comas.config import resolve
+    from comas.resolve import resolve
     from comas.store import run_at
     from comas.team import build_team, load
     from comas.types import UserMistake

@@ -79,8 +79,9 @@ def _family(table: Sequence[Any]) -> str:
 def _plan(
     systems: Sequence[str], tasks: str | None, setups: str, limit: int | None, seed: int, data: str | None, equal: bool
 ) -> Plan:
-    from comas.config import load_plugin, parse_pair
+    from comas.config import parse_pair
     from comas.plan import LIMIT, Plan
+    from comas.resolve import load_plugin
     from comas.store import run_at
     from comas.types import UserMistake
 

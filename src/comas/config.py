@@ -1,35 +1,20 @@
-"""What a run is, as data: TOML + key=value -> a checked config in which every default is written out.
+"""What a run is, as data: TOML + key=value -> a checked config. Unknown keys are errors that name the nearest key.
 
-Unknown keys are errors that name the nearest key; method, options, credit and loss tables are checked against the
-functions that use them. Leaves out: building anything (`train`).
+Leaves out: what follows from the method, the task and the bases (`resolve`).
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
-import importlib.util
-import inspect
-import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_type_hints
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-from pydantic_core import to_json
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from comas.bases import adapter_base, anchor, is_adapter, is_seed, team_file
-from comas.store import run_at
-from comas.types import Method, Setup, Task, UserMistake
-
-SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm": 1.0}
-"""The embedded recipe: for the shipped seed models only."""
-ADAPTER_RATE = 10
-"""Adapters take about ten times the learning rate of the whole model: a rule of thumb, measured on the seed model only."""
-
+from comas.bases import anchor, team_file
+from comas.types import UserMistake
 
 Price = Annotated[float, Field(ge=0)]
 
@@ -264,178 +249,3 @@ def nearest(name: str, known: Any) -> str:
     """What may have been meant by a name that is not known, in words."""
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(known)) or '(none)'}"
-
-
-def keywords(function: Callable[..., Any]) -> dict[str, Any]:
-    """Keyword-only parameters of a function and their defaults; through `partial`."""
-    function = function.func if isinstance(function, partial) else function
-    return {n: p.default for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-
-
-PLUGINS = {"method": Method, "task": Task, "setup": Setup}
-
-
-def load_plugin(kind: str, name: str) -> Any:
-    """`method`, `task` or `setup` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file; its attribute of that kind."""
-    if name.endswith(".py"):
-        path = Path(name).resolve()
-        spec = importlib.util.spec_from_file_location(f"comas_user_{path.stem}", path)
-        if spec is None or spec.loader is None or not path.is_file():
-            raise UserMistake(f"{kind} {name!r}: no such file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        try:
-            spec.loader.exec_module(module)
-        except (SyntaxError, ImportError) as error:
-            raise UserMistake(f"{kind} {name!r} cannot be imported: {error}") from error
-    else:
-        known = plugin_names(kind)
-        if name not in known:
-            raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
-        module = importlib.import_module(f"comas.{kind}s.{name}")
-    if not isinstance(getattr(module, kind, None), PLUGINS[kind]):
-        raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
-    return getattr(module, kind)
-
-
-def plugin_names(kind: str) -> list[str]:
-    """The methods, tasks or setups that are shipped."""
-    return sorted(p.stem for p in (Path(__file__).parent / f"{kind}s").glob("*.py") if p.stem != "__init__")
-
-
-def resolve(config: Config) -> tuple[Config, Method, Task]:
-    """The config with preset, recipe and every default written out, and the method and task that it names."""
-    method, task = load_plugin("method", config.method), load_plugin("task", config.task)
-    data = config.model_dump()
-    if config.preset or method.presets:
-        name = config.preset or next(iter(method.presets))
-        if name not in method.presets:
-            raise UserMistake(f"preset {name!r}: method {config.method} has {', '.join(method.presets) or 'none'}")
-        data["preset"] = name
-        for key, value in method.presets[name].items():
-            if isinstance(value, Mapping) and key != "kl":
-                data[key] = {**value, **data[key]}
-            elif key not in config.model_fields_set or data[key] is None:
-                data[key] = value
-    for key, attribute in (("kl", "kl"), ("epochs", "epochs"), ("minibatches", "minibatches"), ("samples", "samples")):
-        data[key] = data[key] if data[key] is not None else getattr(method, attribute)
-    data["kl"], data["questions"] = dict(data["kl"]), data["questions"] or 128
-    data["options"] = filled("options", data["options"], method.settle, method.play)
-    data["credit"] = filled("credit", data["credit"], method.advantage)
-    data["loss"] = filled("loss", data["loss"], method.loss)
-    data["task_options"] = filled("task_options", data["task_options"], task.load)
-    for name, host in data["hosts"].items():
-        host["learner"] = None if host["api"] else host["learner"] or _learner(config, name)
-    _recipe(data, config, task)
-    _absolute(data)
-    method = replace(
-        method, advantage=partial(method.advantage, **data["credit"]), loss=partial(method.loss, **data["loss"]), kl=data["kl"],
-        epochs=data["epochs"], minibatches=data["minibatches"],
-    )
-    return Config.model_validate(data), method, task
-
-
-def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
-    """What is given, checked against the annotations of these functions' keywords, and their defaults for the rest."""
-    known = {key: value for function in functions for key, value in keywords(function).items()}
-    hints = {key: value for function in functions for key, value in _hints(function).items()}
-    found = dict(known)
-    for key, value in given.items():
-        if key not in known:
-            raise UserMistake(f"unknown key {table}.{key}: {nearest(key, known)}")
-        try:  # as JSON: a list from TOML is a tuple where one is asked for, but text is never a number
-            found[key] = TypeAdapter(hints.get(key, Any)).validate_json(to_json(value, inf_nan_mode="strings"), strict=True)
-        except ValidationError as error:
-            raise UserMistake(f"{table}.{key} = {value!r}: {error.errors()[0]['msg']}") from error
-    if missing := [key for key, value in found.items() if value is inspect.Parameter.empty]:
-        raise UserMistake(f"{table}.{missing[0]} has no default: set it")
-    return found
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    function = function.func if isinstance(function, partial) else function
-    try:
-        return get_type_hints(function, include_extras=True)
-    except NameError as error:  # imported for the type checker only
-        raise UserMistake(f"{function.__name__}: the annotation of an option cannot be read, {error}") from error
-
-
-def _learner(config: Config, name: str) -> str:
-    """Seed models were taught to be trained whole, and runs that did so give whole models; any other base gets adapters."""
-    bases = {a.base or config.hosts[name].base for a in config.agents.values() if a.host == name}
-    return "full" if any(map(_whole, bases)) else "adapters"
-
-
-def _whole(base: str) -> bool:
-    if is_seed(base):
-        return True
-    found = run_at(base)
-    return found is not None and all(h.get("learner", "full") == "full" for h in found[0].config()["hosts"].values())
-
-
-def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
-    """Learning rates and optimizer settings from recipes that were made for these bases, or an error."""
-    rates: dict[str, Any] = {}
-    recipe = dict(SEED_RECIPE)
-    for name, host in data["hosts"].items():
-        bases = {a.base or host["base"] for a in config.agents.values() if a.host == name and not a.frozen}
-        if foreign := sorted(o for b in bases for o in origins(b) if not is_seed(o)):
-            recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
-        rate: Any = task.recipe.get("lr") if foreign else SEED_RECIPE["lr"]
-        if rate is not None and host["learner"] == "adapters":
-            rate *= ADAPTER_RATE
-        if bases and host["lr"] is None and data["lr"] is None:
-            if rate is None:
-                raise UserMistake(
-                    f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or hosts.{name}.lr (a few billion "
-                    "parameters: about 1e-5 for adapters, 1e-6 for whole models)"
-                )
-            rates[name] = rate
-    if len(set(rates.values())) == 1:
-        data["lr"] = next(iter(rates.values()))
-    for name, rate in rates.items():
-        data["hosts"][name]["lr"] = None if data["lr"] else rate
-    for key in ("betas", "weight_decay", "grad_norm"):
-        data[key] = data[key] if data[key] is not None else recipe[key]
-
-
-def _absolute(data: dict[str, Any]) -> None:
-    """What is found by its place is still found when a run goes on from another folder."""
-    for key in ("method", "task"):
-        if data[key].endswith(".py"):
-            data[key] = str(Path(data[key]).resolve())
-    if data["data"] is not None and Path(data["data"]).exists():  # a task may take something else than a path
-        data["data"] = str(Path(data["data"]).resolve())
-    own = {name: host for name, host in data["hosts"].items() if host["api"] is None}  # elsewhere a base is a name only
-    for table in (*own.values(), *(a for a in data["agents"].values() if a["host"] in own)):
-        if (base := table["base"]) is None or is_seed(base):
-            continue
-        if (found := run_at(base)) is not None:
-            step = "@" + base.rpartition("@")[2] if found[1] is not None else ""
-            table["base"] = str(found[0].path.resolve()) + step
-        elif Path(base).is_dir():
-            table["base"] = str(Path(base).resolve())
-
-
-def bases_of(config: Config) -> set[str]:
-    """The models that the policies of a run start from; those behind an API are not ours."""
-    return {a.base or config.hosts[a.host].base for a in config.agents.values() if config.hosts[a.host].api is None}
-
-
-def origins(base: str, depth: int = 100) -> set[str]:
-    """The bases that a run started from, where `base` is a run (through runs of runs); otherwise itself."""
-    if is_seed(base):
-        return {base}
-    if is_adapter(base):
-        return {adapter_base(base)}
-    if (found := run_at(base)) is None:
-        return {base}
-    if depth == 0:
-        raise UserMistake(f"base {base!r}: runs that start from each other")
-    below = bases_of(Config.model_validate(found[0].config()))
-    return {o for b in below for o in origins(b, depth - 1)}
-
-
-def split_options(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
-    """The options that this function takes."""
-    return {k: v for k, v in options.items() if k in keywords(function)}

@@ -26,13 +26,13 @@ from pydantic import TypeAdapter, ValidationError
 from comas import disk, fingerprints, report, spending
 from comas.agent import Member
 from comas.answers.pool import usable_cpus
-from comas.config import bases_of, origins
 from comas.estimate import peak_bytes
 from comas.hosts.api import BudgetSpent
 from comas.overlap import Overlap
 from comas.plan import Plan, Way, check_hosts, described, overlaps, places, players, questions, teams, way
 from comas.play import Scene, first, play_one
 from comas.report import Cell
+from comas.resolve import bases_of, origins
 from comas.roles import check_roles
 from comas.signals import listening
 from comas.store import fresh

@@ -18,8 +18,9 @@ import tomli_w
 from comas import disk
 from comas.bases import ADAPTER, TEAM, adapter_base, exported, is_adapter, is_seed, seed_models
 from comas.card import Part, card
-from comas.config import Config, bases_of, origins, read
+from comas.config import Config, read
 from comas.hosts.local import load_population, resolve_base
+from comas.resolve import bases_of, origins
 from comas.store import Run, run_at, without_none
 from comas.story import story
 from comas.types import UserMistake

@@ -14,20 +14,10 @@ from typing import Any
 from comas import disk
 from comas.agent import Member
 from comas.bases import TEAM, exported, is_seed, meant, team_file
-from comas.config import (
-    bases_of,
-    filled,
-    keywords,
-    load_plugin,
-    nearest,
-    parse_pair,
-    plugin_names,
-    read,
-    resolve,
-    split_options,
-)
+from comas.config import nearest, parse_pair, read
 from comas.evaluate import can_judge
 from comas.overlap import Overlap, overlap
+from comas.resolve import bases_of, filled, keywords, load_plugin, plugin_names, resolve, split_options
 from comas.spending import concerning
 from comas.store import run_at
 from comas.team import Resolved, Team, system_config, system_team, table_of

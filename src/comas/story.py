@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from comas.bases import adapter_base, is_adapter, is_seed
-from comas.config import Config, bases_of, read
+from comas.config import Config, read
 from comas.evaluate import Answer, accuracy, paired_gain
+from comas.resolve import bases_of
 from comas.stats import Interval, wilson
 from comas.store import Run, run_at
 from comas.types import UserMistake

@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 
 from comas.agent import Member
 from comas.bases import at_hand, is_adapter, is_seed, team_file
-from comas.config import Config, bases_of, origins, parse_pair, read, resolve, split_options
+from comas.config import Config, parse_pair, read
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host, resolve_base
 from comas.play import Scene, play_all
+from comas.resolve import bases_of, origins, resolve, split_options
 from comas.store import Run, run_at
 from comas.types import Episode, Host, HostFailure, Method, Question, Sampling, Stopped, Task, UserMistake
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from comas.agent import Member
-from comas.config import load_plugin, read, resolve, split_options
+from comas.config import read
 from comas.play import Scene, payoffs, play_all, settle_all
+from comas.resolve import load_plugin, resolve, split_options
 from comas.store import Run, episode_of, episode_record
 from comas.team import members_of, run_sync
 from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling, Task

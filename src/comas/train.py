@@ -18,13 +18,14 @@ from typing import Any
 
 from comas import spending
 from comas.agent import derive_seed
-from comas.config import Config, parse_pair, read, resolve, split_options
+from comas.config import Config, parse_pair, read
 from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, can_judge
 from comas.hosts.api import ApiHost
 from comas.metrics import summarise
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
+from comas.resolve import resolve, split_options
 from comas.roles import check_training
 from comas.signals import listening
 from comas.stats import Interval
