@@ -54,7 +54,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (["frist"], "did you mean runs/first?", False), (["sed"], "did you mean seed?", False),
     (["runs/frist"], "there is no such run or folder here; did you mean runs/first?", False),
     (["seed", "org/model"], "base 'org/model': no such folder, and it is not in the hub's cache", True),
-    (["runs"], "runs' is a folder without config.toml (a run) and without config.json (a model)", False),
+    (["runs"], "runs' is a folder without config.toml (a run), config.json (a model) and adapter_config.json", False),
     (["a b"], "no name that a model on the hub can have", False),
     (["seed", "hosts.hoem.device=cpu"], "no agent of these systems is at a host 'hoem': did you mean home?", False),
     (["seed", "hosts.home.base=seed-b"], "what is evaluated is named as a system: comas eval seed-b", False),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from comas import disk
-from comas.store import run_at
 from comas.types import UserMistake
 
 ADAPTER, TEAM = "adapter_config.json", "team.toml"
@@ -111,31 +109,3 @@ def exported(name: str | Path) -> Path | None:
     """The folder of `comas export` that this is: itself, its team.toml, or a policy's folder in it."""
     above = Path(name).resolve()
     return next((p for p in (above, *above.parents[:2]) if (p / TEAM).is_file() and "earlier" in (disk.facts(p) or {})), None)
-
-
-def anchor(data: dict[str, Any], folder: Path) -> None:
-    """Have what a config file in `folder` names by a path from there be found from anywhere.
-
-    Bases, method, task and data that lie beside the file are meant before those that the same words name from where the
-    command runs; hub names and what is not there are left as they are.
-    """
-    if folder.resolve() == Path.cwd():
-        return
-    hosts, agents = (cast("dict[str, Any]", t) if isinstance(t := data.get(k), dict) else {} for k in ("hosts", "agents"))
-    away = {name for name, host in hosts.items() if isinstance(host, Mapping) and "api" in host}  # a base there is a name only
-    tables: list[Any] = [host for name, host in hosts.items() if name not in away]
-    tables += [a for a in agents.values() if not (isinstance(a, Mapping) and a.get("host", "home") in away)]
-    for table in tables:
-        if isinstance(table, dict) and isinstance(base := table.get("base"), str) and base not in seed_models():
-            table["base"] = _beside(base, folder)
-    for key in ("method", "task", "data"):
-        if isinstance(name := data.get(key), str) and (key == "data" or name.endswith(".py")):
-            data[key] = _beside(name, folder)
-
-
-def _beside(name: str, folder: Path) -> str:
-    there = str((folder / name).resolve())
-    if name and (Path(there).exists() or run_at(there) is not None):
-        return there
-    lost = name.startswith(("./", "../")) and not Path(name).exists() and run_at(name) is None
-    return there if lost else name  # what is said of a path that leads nowhere names the place that was looked at

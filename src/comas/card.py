@@ -137,7 +137,7 @@ def _evaluations(told: Story) -> Iterable[str]:
     for d in told.comparisons:
         ends = [f"{d[k]:+.3f}" if d[k] is not None else "?" for k in ("low", "high")]
         lines += ["", f"{d['task']}, {d['setup']}: {d['second']['label']} minus {d['first']['label']} {d['difference']:+.3f} "
-                      f"[{ends[0]}, {ends[1]}], p {d['p_corrected']:.4f} ({d['test']}, corrected): {d['verdict']}."]
+                      f"[{ends[0]}, {ends[1]}], p {d['p']:.4f} ({d['test']}, corrected): {d['verdict']}."]
     return ["\n".join(lines)]
 
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from comas.bases import anchor, team_file
+from comas.bases import seed_models, team_file
+from comas.store import run_at
 from comas.types import UserMistake
 
 Price = Annotated[float, Field(ge=0)]
@@ -249,3 +250,34 @@ def nearest(name: str, known: Any) -> str:
     """What may have been meant by a name that is not known, in words."""
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(known)) or '(none)'}"
+
+
+def anchor(data: dict[str, Any], folder: Path) -> None:
+    """Have what a config file in `folder` names by a path from there be found from anywhere.
+
+    Bases, method, task and data that lie beside the file are meant before those that the same words name from where the
+    command runs; hub names and what is not there are left as they are.
+    """
+    if folder.resolve() == Path.cwd():
+        return
+    hosts, agents = (cast("dict[str, Any]", t) if isinstance(t := data.get(k), dict) else {} for k in ("hosts", "agents"))
+    away = {name for name, host in hosts.items() if isinstance(host, Mapping) and "api" in host}  # a base there is a name only
+    tables: list[Any] = [host for name, host in hosts.items() if name not in away]
+    tables += list(agents.values())
+    for table in tables:
+        given = cast("dict[str, Any]", table) if isinstance(table, dict) else {}
+        if given.get("host", "home") in away:
+            continue
+        if isinstance(base := given.get("base"), str) and base not in seed_models():
+            given["base"] = _beside(base, folder)
+    for key in ("method", "task", "data"):
+        if isinstance(name := data.get(key), str) and (key == "data" or name.endswith(".py")):
+            data[key] = _beside(name, folder)
+
+
+def _beside(name: str, folder: Path) -> str:
+    there = str((folder / name).resolve())
+    if name and (Path(there).exists() or run_at(there) is not None):
+        return there
+    lost = name.startswith(("./", "../")) and not Path(name).exists() and run_at(name) is None
+    return there if lost else name  # what is said of a path that leads nowhere names the place that was looked at
