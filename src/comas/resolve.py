@@ -149,7 +149,7 @@ def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
             recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
         rate: Any = task.recipe.get("lr") if foreign else SEED_RECIPE["lr"]
         if rate is not None and host["learner"] == "adapters":
-            rate *= ADAPTER_RATE
+            rate = float(f"{rate * ADAPTER_RATE:.12g}")  # 1e-05, not 9.999999999999999e-06
         if bases and host["lr"] is None and data["lr"] is None:
             if rate is None:
                 raise UserMistake(
