@@ -126,8 +126,14 @@ def _trained(config: Config, name: str) -> dict[str, int | None]:
     under = {resolve_base(adapter_base(b)) if is_adapter(b) else b for b in bases.values()}
     if any(not (Path(f) / "config.json").is_file() for f in under):
         return dict.fromkeys(bases)
-    specs = _specs(config, name, bases)
-    return {p: adapter_parameters(min(under), [spec], False) for p, spec in zip(bases, specs, strict=True)}
+    try:
+        specs = _specs(config, name, bases)
+        sizes = {spec: adapter_parameters(min(under), [spec], False) for spec in set(specs)}
+    except UserMistake:
+        raise
+    except Exception:  # noqa: BLE001 - whatever a family does that needs real numbers or code of its own
+        return dict.fromkeys(bases)
+    return {policy: sizes[spec] for policy, spec in zip(bases, specs, strict=True)}
 
 
 def _room(host: HostConfig, folder: str) -> int:
