@@ -30,40 +30,54 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 """Name -> config.json, keys of the host."""
 SHAPES |= {f"{n}, checkpointing": (shape, {"checkpointing": True}) for n, (shape, _) in list(SHAPES.items())}
 SHAPES["words, bfloat16"] = (SHAPES["words"][0], {"dtype": "bfloat16"})
+AGENTS = 4
+"""Adapters of a case with adapters, which has a reference of its own kind: the base, for they start at zero."""
+for _name in ("llama", "words", "deep"):
+    SHAPES[f"{_name}, {AGENTS} adapters"] = (SHAPES[_name][0], {"learner": "adapters"})
+SHAPES["llama, 4 adapters, checkpointing"] = (SHAPES["llama"][0], {"learner": "adapters", "checkpointing": True})
+SHAPES["words, 4 adapters, bfloat16"] = (SHAPES["words"][0], {"learner": "adapters", "dtype": "bfloat16"})
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
 def estimated(name: str) -> int:
     """Bytes at the peak, from the config alone."""
     from comas.config import HostConfig
-    from comas.estimate import Load, host_memory
+    from comas.estimate import Load, host_memory, population_memory
+    from comas.learners.population import Spec
 
     config, keys = SHAPES[name]
-    host = HostConfig(**{"tokens_per_pass": TOKENS, "max_rows": ROWS, "dtype": "float32", **keys})
+    chosen = {k: v for k, v in keys.items() if k != "agents"}
+    host = HostConfig(**{"tokens_per_pass": TOKENS, "max_rows": ROWS, "dtype": "float32", **chosen})
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
-        return host_memory([folder], Load(host, LONGEST, ROWS, reference=True))["bytes at the peak"]
+        load = Load(host, LONGEST, ROWS, reference=True)
+        if keys.get("learner") == "adapters":
+            found = population_memory(folder, load, [Spec()] * keys.get("agents", AGENTS), keys.get("agents", AGENTS), False)
+        else:
+            found = host_memory([folder], load)
+        return found["bytes at the peak"]
 
 
-def measured(name: str) -> int:
+def measured(name: str, agents: int = AGENTS, count: int = ROWS, longest: int = LONGEST) -> int:
     """The same of a process that does it."""
-    command = [sys.executable, __file__, "--measure", name]
+    command = [sys.executable, __file__, "--measure", name, *map(str, (agents, count, longest))]
     done = subprocess.run(command, env={**os.environ, **ALLOCATOR}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
     return int(done.stdout.split()[-1])
 
 
-def measure(name: str) -> int:
+def measure(name: str, agents: int, count: int, longest: int) -> int:
     """Bytes at the peak of this process, above what it held after the same with a model of next to nothing."""
     import torch
 
     torch.set_num_threads(1)
     config, keys = SHAPES[name]
     cuda = torch.cuda.is_available()
-    work({**config, "num_hidden_layers": 1, "hidden_size": 48, "intermediate_size": 48, "vocab_size": 64}, keys, 2, 32)
+    keys = {**keys, "agents": agents}
+    work({**config, "num_hidden_layers": 1, "hidden_size": 48, "intermediate_size": 48, "vocab_size": 64}, keys, agents + 1, 32)
     before = torch.cuda.memory_allocated() if cuda else resident()
-    work(config, keys, ROWS, LONGEST)
+    work(config, keys, count, longest)
     return (torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) - before
 
 
@@ -75,28 +89,39 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
 
     from comas.credit import reinforce_pp
     from comas.engines.torch import TorchEngine
+    from comas.learners.adapters import AdapterLearner
     from comas.learners.full import FullLearner
+    from comas.learners.population import Population, Spec
     from comas.learners.update import Recipe
     from comas.losses import clipped
     from comas.types import Method, Request, Row, Sampling
 
+    recipe = Recipe(1e-6, tokens_per_pass=TOKENS, checkpointing=keys.get("checkpointing", False))
+    kind = getattr(torch, keys.get("dtype", "float32"))
+    adapting = keys.get("learner") == "adapters"
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32).eval()
+    kept = kind if adapting else torch.float32
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=kept).eval()
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     method = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"r": 0.1})  # type: ignore[arg-type, return-value]
-    recipe = Recipe(1e-6, tokens_per_pass=TOKENS, checkpointing=keys.get("checkpointing", False))
-    learner = FullLearner({"p": model}, recipe, method, 0, getattr(torch, keys.get("dtype", "float32")))
+    policies = [f"p{i:02d}" for i in range(keys["agents"] if adapting else 1)]
+    if adapting:
+        learner = AdapterLearner(Population(model, dict.fromkeys(policies, Spec())), recipe, method, 0, "random")
+    else:
+        learner = FullLearner(dict.fromkeys(policies, model), recipe, method, 0, kind)
     engine = TorchEngine(learner.weights(), [-1], 0, longest, count)
     rng, prompt = np.random.default_rng(0), longest // 4
     sampling = Sampling(max_tokens=longest - prompt)
-    asked = [Request("p", rng.integers(4, config["vocab_size"], prompt), sampling, i) for i in range(count)]
-    rows = []
+    asked = [Request(policies[i % len(policies)], rng.integers(4, config["vocab_size"], prompt), sampling, i) for i in range(count)]
+    rows: dict[str, list[Row]] = {p: [] for p in policies}
     for i, (request, done) in enumerate(zip(asked, engine.generate(asked), strict=True)):
         ids = np.concatenate([request.prompt_ids, done.token_ids])
         ids = ids[: len(ids) - i % 7]  # of several lengths
-        rows.append(Row(f"t{i}", "r", 1.0, ids, np.arange(len(ids)) >= prompt, np.zeros(len(ids), np.float32), None, rng.random()))
-    learner.step({"p": rows[:1]}, method)  # makes the moments, which are there from then on
-    learner.step({"p": rows}, method)
+        mask = np.arange(len(ids)) >= prompt
+        row = Row(f"t{i}", "r", 1.0, ids, mask, np.zeros(len(ids), np.float32), None, rng.random())
+        rows[request.policy].append(row)
+    learner.step({p: part[:1] for p, part in rows.items()}, method)  # makes the moments, which are there from then on
+    learner.step(rows, method)
     with tempfile.TemporaryDirectory() as folder:
         learner.save(Path(folder))
 
@@ -115,6 +140,6 @@ def main(names: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
-        print(measure(sys.argv[2]))
+        print(measure(sys.argv[2], *map(int, sys.argv[3:])))
     else:
         main(sys.argv[1:])

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from comas.config import read
 from comas.engines import torch as engines
 from comas.engines.torch import TorchEngine
-from comas.estimate import memory
+from comas.estimate import estimate, memory
 from comas.hosts.local import make_local_host
 from comas.learners import full
 from comas.learners.full import FullLearner
@@ -97,6 +97,37 @@ def test_logprobs_in_chunks_are_those_of_whole_logits(family: str, changes: dict
         torch.testing.assert_close(gradients(model, got[mask]), whole_grad, atol=near * float(whole_grad.abs().max()), rtol=near)
         with torch.no_grad():
             torch.testing.assert_close(token_logprobs(model, halves, part, 0, room), got, atol=near, rtol=near)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_frozen_head_is_run_once_and_hands_on_the_same_gradients(
+    family: str, temperature: float, dtype: torch.dtype, near: float
+) -> None:
+    near = 1e-5 if family == "gemma2" else near
+    model, part = model_of(family).to(dtype).requires_grad_(False), rows(temperature=temperature)
+    calls: list[int] = []
+    model.get_output_embeddings().register_forward_hook(lambda *_: calls.append(1))
+
+    def of(halves: Any, room: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        leaf: list[torch.Tensor] = []
+        hook = model.get_input_embeddings().register_forward_hook(
+            lambda _, __, out: leaf.append(out.detach().requires_grad_()) or leaf[0]
+        )
+        made = token_logprobs(model, halves, part, 0, room)
+        hook.remove()
+        calls.clear()
+        (made * torch.linspace(-1, 2, made.numel(), dtype=dtype).view_as(made)).sum().backward()
+        assert not calls
+        assert leaf[0].grad is not None
+        return made.detach(), leaf[0].grad
+
+    wanted, halves = of(None, None), halve(model)
+    assert halves is not None
+    for room in (None, 50, 350):
+        for got, want in zip(of(halves, room), wanted, strict=True):
+            torch.testing.assert_close(got, want, atol=near * float(want.abs().max()), rtol=near)
 
 
 def test_one_chunk_of_logits_is_alive() -> None:
@@ -368,7 +399,8 @@ def test_facts_and_passes_are_known_from_a_config_alone(family: str, tmp_path: P
 def test_the_estimate_adds_up_and_says_what_it_does_not_know(tmp_path: Path) -> None:
     model = llama()
     folder, size = folder_of(model, tmp_path), model.num_parameters()
-    config = lambda *keys: resolve(read(None, [f"hosts.home.base={folder}", "lr=1", "hosts.home.device=cpu", *keys]))  # noqa: E731
+    given = [f"hosts.home.base={folder}", "lr=1", "hosts.home.device=cpu", "hosts.home.learner=full"]
+    config = lambda *keys: resolve(read(None, [*given, *keys]))  # noqa: E731
     needs = {k.removeprefix("host home: "): v for k, v in memory(*config("agents=3", "threads=2")).items()}
     assert needs["bytes of float32 weights"] == needs["bytes of the reference"] == 3 * 4 * size
     assert needs["bytes of moments"] == 3 * 8 * size
@@ -380,8 +412,29 @@ def test_the_estimate_adds_up_and_says_what_it_does_not_know(tmp_path: Path) -> 
     assert away["host home: bytes at the peak"] == "unknown: nobody/nothing is not on this disk"
 
 
+def test_the_estimate_of_adapters_is_one_base_and_sixteen_bytes_per_parameter(tmp_path: Path) -> None:
+    model = llama()
+    folder, size = folder_of(model, tmp_path), model.num_parameters()
+    linear = [m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"]
+    adapter = sum(8 * (m.in_features + m.out_features) for m in linear)
+
+    def of(*keys: str) -> dict:
+        given = [f"hosts.home.base={folder}", "lr=1", "hosts.home.device=cpu", "hosts.home.learner=adapters", *keys]
+        resolved = resolve(read(None, given))
+        return {k.removeprefix("host home: "): v for k, v in {**memory(*resolved), **estimate(*resolved)}.items()}
+
+    four, eight = (of(f"agents={n}", "hosts.home.rank=8", "hosts.home.dtype=bfloat16") for n in (4, 8))
+    assert (four["bytes of the base"], four["bytes of the reference"]) == (2 * size, 0)
+    assert four["bytes of adapters and their gradients"] == four["bytes of moments"] == 4 * 8 * adapter
+    assert four["parameters of all policies"] == 4 * adapter
+    work = ("bytes of a learner's pass", "bytes of sampling, caches included")
+    kept = [found["bytes at the peak"] - max(found[k] for k in work) for found in (four, eight)]
+    assert kept[1] - kept[0] == 4 * 16 * adapter
+    assert of("agents.a0.frozen=true", "agents.a1={}", "hosts.home.rank=8")["bytes of moments"] == 8 * adapter
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "words", "deep", "words, checkpointing", "words, bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "words", "deep", "words, checkpointing", "words, bfloat16", "llama, 4 adapters"])
 def test_the_estimate_is_near_what_is_measured(name: str) -> None:
     path = Path(__file__).parent.parent / "benchmarks" / "memory_estimate.py"
     bench = runpy.run_path(str(path))

@@ -10,16 +10,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 MANIFEST = "manifest.json"
 
 
-def as_json(record: Any, indent: int | None = None) -> str:
+def as_json(record: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
     """JSON that shows letters as they are, but escapes what steers a terminal, reverses a line or ends one for some readers."""
-    said = json.dumps(record, ensure_ascii=False, indent=indent)
+    said = json.dumps(record, ensure_ascii=False, indent=indent, default=default)
     return re.sub(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found[0]):04x}", said)
 
 

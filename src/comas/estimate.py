@@ -6,16 +6,17 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from comas import disk, sandbox
-from comas.bases import seed_models
+from comas.bases import adapter_base, is_adapter, seed_models
 from comas.config import Config, HostConfig
 from comas.hosts.local import place_of, resolve_base
+from comas.team import shapes_of
 from comas.types import Method, Task, UserMistake
 
 EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
@@ -39,9 +40,7 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     per_step = (config.questions or 0) * (config.samples or 1) * calls * longest
     bound = per_step * config.steps
     needs = {"generated tokens, at most": min(bound, config.tokens + per_step) if config.tokens else bound}
-    here = {n: a for n, a in config.agents.items() if config.hosts[a.host].api is None}  # others' weights take no room
-    policies = {a.policy or n: a.base or config.hosts[a.host].base for n, a in here.items()}
-    sizes = [parameters(base) for base in policies.values()]
+    sizes = [size for name in config.hosts for size in _trained(config, name).values()]
     known = [s for s in sizes if s is not None]
     if len(known) < len(sizes):
         return needs
@@ -75,8 +74,6 @@ def _question(config: Config, task: Task, folder: str) -> int:
 
 def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
     """Per host, the bytes of what training keeps and the most that is alive at once; from config.json files alone."""
-    from comas.learners.memory import facts_of
-
     options, reply = config.options, _reply(config, method, task)
     needs: dict[str, int | str] = {}
     shown = 0  # replies in a prompt: the work and its criticism, or what a solver sees of the rounds before
@@ -85,22 +82,73 @@ def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
     asked = max((config.questions or 0) * (config.samples or 1) * options.get("votes", 1), config.test_questions)
     for name, host in config.hosts.items():
         agents = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None}
-        folders = [resolve_base(a.base or host.base) for a in agents.values()]
+        bases = _bases(config, name)
+        folders = [resolve_base(adapter_base(b)) if is_adapter(b) else b for b in bases.values()]
         if away := sorted(f for f in folders if not (Path(f) / "config.json").is_file()):
             needs[f"host {name}: bytes at the peak"] = f"unknown: {away[0]} is not on this disk"
         if away or not folders:
             continue
         try:
-            room = host.context or facts_of(folders[0]).positions
-            longest = min(room, _question(config, task, folders[0]) + (shown + 1) * reply)
+            longest = min(_room(host, folders[0]), _question(config, task, folders[0]) + (shown + 1) * reply)
             load = Load(host, longest, min(asked, host.max_rows), any((config.kl or {}).values()))
-            found = host_memory(folders, load, [not a.frozen for a in agents.values()], config.threads)
+            learning = [not a.frozen for a in agents.values()]
+            if _adapting(config, name, bases):
+                specs = _specs(config, name, bases)
+                found = population_memory(folders[0], load, specs, sum(learning), any(map(is_adapter, bases.values())))
+            else:
+                found = host_memory(folders, load, learning, config.threads)
         except Exception as error:  # noqa: BLE001 - whatever a family does that needs real numbers
             needs[f"host {name}: bytes at the peak"] = f"unknown: {type(error).__name__} in {folders[0]}"
             continue
         needs |= {f"host {name}: tokens of a row, at most": load.longest, f"host {name}: rows sampled at once": load.rows}
         needs |= {f"host {name}: {what}": size for what, size in found.items()}
     return {**needs, "bytes of Python and its libraries, about": LIBRARIES}
+
+
+def _bases(config: Config, name: str) -> dict[str, str]:
+    """Policy -> what it starts from, of a host whose weights are here; those of others take no room."""
+    host = config.hosts[name]
+    here = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None}
+    return {p: resolve_base(a.base or host.base) for p, a in here.items()}
+
+
+def _adapting(config: Config, name: str, bases: Mapping[str, str]) -> bool:
+    return config.hosts[name].learner == "adapters" or any(map(is_adapter, bases.values()))
+
+
+def _trained(config: Config, name: str) -> dict[str, int | None]:
+    """Policy -> the parameters that a checkpoint holds of it; None where its base is not on this disk."""
+    from comas.learners.memory import adapter_parameters
+
+    bases = _bases(config, name)
+    if not _adapting(config, name, bases):
+        return {policy: parameters(base) for policy, base in bases.items()}
+    under = {resolve_base(adapter_base(b)) if is_adapter(b) else b for b in bases.values()}
+    if any(not (Path(f) / "config.json").is_file() for f in under):
+        return dict.fromkeys(bases)
+    try:
+        specs = _specs(config, name, bases)
+        sizes = {spec: adapter_parameters(min(under), [spec], False) for spec in set(specs)}
+    except UserMistake:
+        raise
+    except Exception:  # noqa: BLE001 - whatever a family does that needs real numbers or code of its own
+        return dict.fromkeys(bases)
+    return {policy: sizes[spec] for policy, spec in zip(bases, specs, strict=True)}
+
+
+def _room(host: HostConfig, folder: str) -> int:
+    """Tokens that prompt and reply share."""
+    from comas.learners.memory import facts_of
+
+    return host.context or facts_of(folder).positions
+
+
+def _specs(config: Config, name: str, bases: Mapping[str, str]) -> list[Any]:
+    """The shapes of a host's adapters: those that there are, and those that will be made."""
+    from comas.learners.peft_folder import spec_of
+
+    new = shapes_of(config, name)
+    return [spec_of(base) if is_adapter(base) else new[policy] for policy, base in bases.items()]
 
 
 @dataclass(frozen=True)
@@ -117,14 +165,10 @@ def host_memory(
     folders: Sequence[str], load: Load, learning: Sequence[bool] | None = None, threads: int | None = None
 ) -> dict[str, int]:
     """Bytes by what they are for; policies have the models of `folders` and those of `learning` are trained."""
-    import torch
-
-    from comas.engines import torch as engine
     from comas.engines.llama import SMALL
     from comas.learners import memory as fake
 
-    gpu = load.host.device != "cpu" and (load.host.device != "auto" or torch.cuda.is_available())
-    half = load.host.dtype == "bfloat16" or (load.host.dtype == "auto" and gpu)
+    gpu, half = _place(load.host)
     facts = {f: fake.facts_of(f) for f in set(folders)}
     sizes = [facts[f].parameters for f in folders]
     trained = [f for f, on in zip(folders, learning or [True] * len(folders), strict=True) if on]
@@ -134,9 +178,7 @@ def host_memory(
     passes, samples = 0, 0
     for f, fact in facts.items():
         shape = fake.Shape(f, half, min(load.longest, load.host.context or fact.positions))
-        tokens = shape.longest * load.rows if stacked else engine.PREFILL
-        drawn = 8 * 4 * fact.vocabulary * min(load.rows, max(1, engine.DRAWN // fact.vocabulary))
-        samples = max(samples, fake.decode_bytes(shape, load.rows, tokens) + drawn)
+        samples = max(samples, _samples(shape, fact, load.rows, stacked))
         if f in trained:
             passes = max(passes, fake.pass_bytes(shape, load.host.tokens_per_pass, load.host.checkpointing))
     largest = max(facts[f].parameters for f in trained) if trained else 0
@@ -153,6 +195,51 @@ def host_memory(
     update = 4 * largest * beside * small  # a temporary of AdamW's
     needs["bytes at the peak"] = kept + max(samples, 4 * largest * beside + max(passes * beside, update))
     return needs
+
+
+def population_memory(folder: str, load: Load, specs: Sequence[Any], learning: int, started: bool) -> dict[str, int]:
+    """The same for adapters of these shapes on one base, of which so many learn; `started`: not all of them start at zero."""
+    from comas.engines.llama import SMALL
+    from comas.learners import memory as fake
+
+    gpu, half = _place(load.host)
+    fact = fake.facts_of(folder)
+    stacked = not gpu and not half and fact.family == "llama" and fact.parameters <= SMALL
+    each = fake.adapter_parameters(folder, specs, gpu)
+    shape = fake.Shape(folder, half, min(load.longest, load.host.context or fact.positions))
+    largest = max(specs, key=lambda spec: spec.rank)
+    passes = fake.mixed_bytes(shape, load.host.tokens_per_pass, load.host.checkpointing, largest)
+    samples = _samples(shape, fact, load.rows, stacked) + 2 * each * len(specs) * half  # rounded adapters
+    needs = {
+        "bytes of the base": (2 if half else 4) * fact.parameters,
+        "bytes of adapters and their gradients": 8 * each * len(specs),
+        "bytes of moments": 8 * each * learning,
+        "bytes of the reference": 4 * each * len(specs) * (load.reference and started),
+        "bytes of the engine's copy": 4 * fact.parameters * len(specs) * stacked,
+    }
+    kept = sum(needs.values())
+    needs["bytes of a learner's pass"] = passes
+    needs["bytes of sampling, caches included"] = samples
+    needs["bytes at the peak"] = kept + max(samples, passes)
+    return needs
+
+
+def _place(host: HostConfig) -> tuple[bool, bool]:
+    """Whether it is on a GPU, and whether its passes are in bfloat16."""
+    import torch
+
+    gpu = host.device != "cpu" and (host.device != "auto" or torch.cuda.is_available())
+    return gpu, host.dtype == "bfloat16" or (host.dtype == "auto" and gpu)
+
+
+def _samples(shape: Any, fact: Any, rows: int, stacked: bool) -> int:
+    """Bytes of sampling, its caches and the drawing included."""
+    from comas.engines import torch as engine
+    from comas.learners import memory as fake
+
+    tokens = shape.longest * rows if stacked else engine.PREFILL
+    drawn = 8 * 4 * fact.vocabulary * min(rows, max(1, engine.DRAWN // fact.vocabulary))
+    return fake.decode_bytes(shape, rows, tokens) + drawn
 
 
 def parameters(base: str) -> int | None:

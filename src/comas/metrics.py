@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +37,7 @@ def cost(turns: Sequence[Any]) -> list[dict[str, Any]]:
     Seconds are those for which a turn was waited for: turns that are answered side by side count each."""
     rows: dict[tuple[str, str, int], dict[str, Any]] = {}
     for turn in turns:
-        t = turn if isinstance(turn, Mapping) else dataclasses.asdict(turn)
+        t = turn if isinstance(turn, Mapping) else vars(turn)
         key = (t["agent"], t["role"], t.get("round", 0))
         new = {"agent": key[0], "role": key[1], "round": key[2], "turns": 0, "prompt_tokens": 0, "tokens": 0, "seconds": 0.0}
         row = rows.setdefault(key, new)

@@ -293,9 +293,7 @@ def run_at(name: str) -> tuple[Run, int | None] | None:
 
 def episode_record(episode: Episode) -> dict[str, Any]:
     """An episode as JSON: `id question turns answer error`."""
-    record = dataclasses.asdict(dataclasses.replace(episode, question=None))  # type: ignore[arg-type]
-    record["question"] = {f.name: getattr(episode.question, f.name) for f in dataclasses.fields(episode.question)}
-    return record
+    return {**vars(episode), "question": dict(vars(episode.question)), "turns": [dict(vars(turn)) for turn in episode.turns]}
 
 
 def episode_of(record: Mapping[str, Any]) -> Episode:
@@ -305,7 +303,7 @@ def episode_of(record: Mapping[str, Any]) -> Episode:
 
 
 def _line(record: Any) -> str:
-    return disk.as_json(record) + "\n"
+    return disk.as_json(record, default=dataclasses.asdict) + "\n"  # a fact of a game may be a dataclass
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

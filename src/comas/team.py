@@ -95,7 +95,7 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
                 name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
                 device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
                 max_rows=host.max_rows, trust_remote_code=host.trust_remote_code, under=under,
-                shapes=_shapes(config, name) if under else None, seed=config.seed,
+                shapes=shapes_of(config, name) if under else None, seed=config.seed,
             )
     members = members_of(config, hosts)
     for role in method.paid:
@@ -157,7 +157,7 @@ def _under(config: Config, name: str, sources: Mapping[str, str], learn: bool) -
     return next(iter(found))
 
 
-def _shapes(config: Config, name: str) -> dict[str, Any]:
+def shapes_of(config: Config, name: str) -> dict[str, Any]:
     """Policy -> shape of a new adapter."""
     from comas.learners.population import Spec
 

@@ -6,11 +6,13 @@ Leaves out: how games are batched (hosts), how they are paid (methods), how a ru
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import shutil
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -201,7 +203,7 @@ class Session:
         self.watch.begin(run, self.team, start)
         working = asyncio.current_task()
         assert working is not None
-        with listening(self._stop, working.cancel):
+        with listening(self._stop, working.cancel), _collected_apart():
             try:
                 if run.marker() is None:
                     run.write_eval("overlap", asdict(self.overlap))
@@ -338,6 +340,20 @@ class Session:
         for name, host in self.team.hosts.items():
             await _at(name, f"saving step {step}", host.save(path))
         self.run.commit(step, self.best[1])
+
+
+@contextmanager
+def _collected_apart() -> Iterator[None]:
+    """In here the garbage collector leaves alone what there was before: libraries are a million objects, and it would look at all
+    of them every few thousand turns, which was a third of what a turn costs besides its model."""
+    if gc.get_freeze_count():  # somebody else's decision
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @lru_cache(maxsize=2)  # asked for every question, and a step spans two passes at most

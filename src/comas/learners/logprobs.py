@@ -2,7 +2,9 @@
 
 Logits are the largest thing of a step: tokens x vocabulary. Only generated tokens need theirs, so the body of the model
 runs first, and the head is put on chosen hidden states, a chunk at a time; the backward pass makes each chunk anew, so
-that one chunk of logits is alive. Small vocabularies take the plain path. Leaves out: fused kernels.
+that one chunk of logits is alive. A head that is frozen is not run twice: a token's log-prob depends on its own hidden state
+alone, so that its gradient is known up to a factor once it is made. Small vocabularies take the plain path. Leaves out: fused
+kernels.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ def token_logprobs(model: Any, halves: Halves | None, rows: Sequence[Row], pad_i
     given = {"input_ids": move(ids), "attention_mask": move((np.arange(shape[1]) < np.array(lengths)[:, None]).astype(int))}
     places = np.flatnonzero(mask)
     places_N, ids_N = move(places), move(ids.reshape(-1)[places])
-    temperature_N = move(np.array([r.temperature for r in rows])[places // shape[1]])
+    scaled = any(r.temperature != 1 for r in rows)  # logits / 1 would be another pass over the largest tensor there is
+    temperature_N = move(np.array([r.temperature for r in rows])[places // shape[1]]) if scaled else None
     if halves is None:
         logits_NV = model(**given, use_cache=False).logits.flatten(0, 1).index_select(0, places_N - 1)
         picked_N = _pick(logits_NV, ids_N, temperature_N)
@@ -96,24 +99,51 @@ def token_logprobs(model: Any, halves: Halves | None, rows: Sequence[Row], pad_i
 
 
 def _in_chunks(
-    halves: Halves, hidden_ND: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor, room: int
+    halves: Halves, hidden_ND: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor | None, room: int
 ) -> torch.Tensor:
-    def chunk(hidden_CD: torch.Tensor, ids_C: torch.Tensor, temperature_C: torch.Tensor) -> torch.Tensor:
-        return _pick(_logits(halves, hidden_CD[None])[0], ids_C, temperature_C)
+    def chunk(hidden_CD: torch.Tensor, ids_C: torch.Tensor, *temperature_C: torch.Tensor) -> torch.Tensor:
+        return _pick(_logits(halves, hidden_CD[None])[0], ids_C, *temperature_C)
 
     size = max(1, room // vocabulary(halves.head))
-    parts = zip(hidden_ND.split(size), ids_N.split(size), temperature_N.split(size), strict=True)
+    given = [ids_N.split(size), *([] if temperature_N is None else [temperature_N.split(size)])]
+    parts: list[Any] = list(zip(hidden_ND.split(size), *given, strict=True))
     if not torch.is_grad_enabled():
         return torch.cat([chunk(*part) for part in parts])
+    if not any(weight.requires_grad for weight in halves.head.parameters()):
+        return _Frozen.apply(hidden_ND, [lambda hidden, rest=rest: chunk(hidden, *rest) for _, *rest in parts], size)  # type: ignore
     made: list[Any] = [checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
     return torch.cat(made)
 
 
-def _pick(logits_NV: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor) -> torch.Tensor:
+class _Frozen(torch.autograd.Function):
+    """Log-probs by `chunks` of hidden states; the gradient of each with respect to its hidden state is made at once."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: torch.Tensor, chunks: Sequence[Any], size: int) -> torch.Tensor:
+        picked, slopes = [], []
+        for chunk, hidden_CD in zip(chunks, hidden_ND.detach().split(size), strict=True):
+            with torch.enable_grad():
+                hidden_CD.requires_grad_()
+                picked_C = chunk(hidden_CD)
+                slopes += torch.autograd.grad(picked_C.sum(), hidden_CD)
+            picked.append(picked_C.detach())
+            del picked_C
+        ctx.save_for_backward(torch.cat(slopes))
+        return torch.cat(picked)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (grad_N,), (slopes_ND,) = grads, ctx.saved_tensors
+        return (grad_N[:, None] * slopes_ND).to(slopes_ND.dtype), None, None
+
+
+def _pick(logits_NV: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
     """Log-probs of these ids, (N,), in float32 at least."""
     if logits_NV.dtype != torch.float64:
         logits_NV = logits_NV.float()
-    return (logits_NV / temperature_N[:, None].to(logits_NV.dtype)).log_softmax(-1).gather(1, ids_N[:, None])[:, 0]
+    if temperature_N is not None:
+        logits_NV = logits_NV / temperature_N[:, None].to(logits_NV.dtype)
+    return logits_NV.log_softmax(-1).gather(1, ids_N[:, None])[:, 0]
 
 
 def vocabulary(model: Any) -> int:

@@ -7,6 +7,7 @@ added up, whatever is freed is taken off. Leaves out: what a kernel allocates in
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from comas.learners.logprobs import LOGITS, cut, token_logprobs, vocabulary
+from comas.learners.population import ALIGNED, Population, Spec, targets_of
 from comas.learners.precision import hand_on, recomputing, switch_on
 from comas.types import Row
 
@@ -82,10 +84,48 @@ def facts_of(folder: str) -> Facts:
     return Facts(model.num_parameters(), vocabulary(model), positions, model.config.model_type)
 
 
-def pass_bytes(shape: Shape, tokens: int, checkpointing: bool) -> int:
-    """The most that a forward and backward pass of `tokens` padded tokens takes besides weights and float32 gradients."""
+def adapter_parameters(folder: str, specs: Sequence[Spec], gpu: bool) -> int:
+    """Of one policy, as a population of these shapes keeps them: room for the largest rank in every layer that any adapts."""
+    with FakeTensorMode():
+        model = _model(folder)
+    targets = {name for spec in set(specs) for name in targets_of(model, spec)}
+    rank = max(spec.rank for spec in specs)
+    rank = -(-rank // ALIGNED) * ALIGNED if gpu else rank
+    size = sum(rank * (m.in_features + m.out_features) for m in map(model.get_submodule, targets))
+    return -(-size // ALIGNED) * ALIGNED
+
+
+def mixed_bytes(shape: Shape, tokens: int, checkpointing: bool, spec: Spec) -> int:
+    """What `pass_bytes` is for whole models, for adapters of which `spec` has the largest rank, in one pass of their rows.
+
+    It is the same for any number of policies: each token goes through one adapter.
+    """
+    rows = _rows(shape, tokens)
+    with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
+        model = _model(shape.folder, torch.bfloat16 if shape.bfloat16 else torch.float32)
+        population = Population(model, {"p": spec})
+        population.collect()
+        if checkpointing:
+            switch_on(model)
+        halves = None if vocabulary(model) * tokens <= LOGITS else cut(model)
+        before = meter.most = meter.alive
+        with population.routed([0] * len(rows)):
+            with recomputing(model) if checkpointing else nullcontext():
+                logprobs_BT = token_logprobs(model, halves, rows, 0)
+            logprobs_BT.sum().backward()
+        return meter.most - before
+
+
+def _rows(shape: Shape, tokens: int) -> list[Row]:
+    """As many of the longest rows as a pass takes."""
     width = min(shape.longest, tokens)
     row = Row("t", "r", 1.0, np.ones(width, np.int64), np.arange(width) > 0, np.zeros(width, np.float32))
+    return [row] * max(1, tokens // width)
+
+
+def pass_bytes(shape: Shape, tokens: int, checkpointing: bool) -> int:
+    """The most that a forward and backward pass of `tokens` padded tokens takes besides weights and float32 gradients."""
+    rows = _rows(shape, tokens)
     with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
         master = _model(shape.folder)
         for weight in master.parameters():
@@ -99,7 +139,7 @@ def pass_bytes(shape: Shape, tokens: int, checkpointing: bool) -> int:
         halves = None if vocabulary(working) * tokens <= LOGITS else cut(working)
         before = meter.most = meter.alive
         with recomputing(working) if checkpointing else nullcontext():
-            logprobs_BT = token_logprobs(working, halves, [row] * max(1, tokens // width), 0)
+            logprobs_BT = token_logprobs(working, halves, rows, 0)
         logprobs_BT.sum().backward()
         return meter.most - before
 
