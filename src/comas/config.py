@@ -182,6 +182,10 @@ class Config(_Table):
             policy = agent.policy or name
             if homes.setdefault(policy, agent.host) != agent.host:
                 raise ValueError(f"policy {policy!r} is at hosts {homes[policy]} and {agent.host}: give it two names")
+        folders: dict[str, str] = {}
+        for policy in homes:  # macOS and Windows
+            if (other := folders.setdefault(policy.casefold(), policy)) != policy:
+                raise ValueError(f"policies {other!r} and {policy!r} would share a folder where capitals do not count: rename one")
         for name, host in self.hosts.items():
             for key in ("rank", "alpha", "targets") if host.learner == "full" or host.api else ():
                 tables = {f"hosts.{name}": host} | {f"agents.{n}": a for n, a in self.agents.items() if a.host == name}
@@ -208,6 +212,11 @@ def read(path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] =
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides)
     for key, value in pairs:
         _put(data, key, value)
+    return checked(data)
+
+
+def checked(data: Mapping[str, Any]) -> Config:
+    """A config from plain tables; a mistake in them is one line."""
     try:
         return Config.model_validate(data)
     except ValidationError as error:
@@ -357,7 +366,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _learner(config: Config, name: str) -> str:
     """Seed models were taught to be trained whole, and runs that did so give whole models; any other base gets adapters."""
     bases = {a.base or config.hosts[name].base for a in config.agents.values() if a.host == name}
-    return "full" if any(map(_whole, bases)) else "adapters"
+    return "full" if any(map(_whole, bases)) and not any(map(is_adapter, bases)) else "adapters"
 
 
 def _whole(base: str) -> bool:

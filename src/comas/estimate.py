@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from comas import disk, sandbox
-from comas.bases import seed_models
+from comas.bases import is_adapter, seed_models
 from comas.config import Config, HostConfig
 from comas.hosts.local import resolve_base
 from comas.types import Method, Task, UserMistake
@@ -40,8 +40,8 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     bound = per_step * config.steps
     needs = {"generated tokens, at most": min(bound, config.tokens + per_step) if config.tokens else bound}
     here = {n: a for n, a in config.agents.items() if config.hosts[a.host].api is None}  # others' weights take no room
-    policies = {a.policy or n: a.base or config.hosts[a.host].base for n, a in here.items()}
-    sizes = [parameters(base) for base in policies.values()]
+    policies = {a.policy or n: (a.host, a.base or config.hosts[a.host].base) for n, a in here.items()}
+    sizes = [_kept(config, host, policy, base) for policy, (host, base) in policies.items()]
     known = [s for s in sizes if s is not None]
     if len(known) < len(sizes):
         return needs
@@ -50,6 +50,19 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     # weights and two moments in float32; the last two, the best, and one that is being written. Transcripts: as measured
     needs["bytes on disk"] = 4 * 3 * 4 * sum(known) + turns * BYTES_PER_TURN
     return needs
+
+
+def _kept(config: Config, host: str, policy: str, base: str) -> int | None:
+    """Parameters of a policy that a checkpoint holds: those of its adapter, where it is one; None if unknown."""
+    if config.hosts[host].learner != "adapters" or is_adapter(base):
+        return parameters(base)
+    folder = resolve_base(base)
+    if not (Path(folder) / "config.json").is_file():
+        return None
+    from comas.learners.memory import adapter_parameters
+    from comas.team import shapes_of
+
+    return adapter_parameters(folder, shapes_of(config, host)[policy])
 
 
 def _reply(config: Config, method: Method, task: Task) -> int:
@@ -157,7 +170,7 @@ def host_memory(
 
 def parameters(base: str) -> int | None:
     """Parameters of a base that lies on this disk, read from its safetensors headers; None if it does not."""
-    files = list(Path(resolve_base(base)).glob("*.safetensors"))
+    files = [f for f in Path(resolve_base(base)).glob("*.safetensors") if f.name != "optimizer.safetensors"]
     if not files:
         return None
     total = 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.agent import derive_seed
-from comas.config import Config, read, resolve, split_options
+from comas.config import Config, checked, read, resolve, split_options
 from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, can_judge
 from comas.hosts.api import ApiHost
@@ -103,7 +103,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None)
         start, notes = run.rewind()
         for note in notes:
             watch.note(note)
-        config, method, task = resolve(Config.model_validate({**run.config(), **({"steps": steps} if steps else {})}))
+        config, method, task = resolve(checked({**run.config(), **({"steps": steps} if steps else {})}))
         team = build_team(config, method, task)
         if run.marker() is not None:
             for name, host in team.hosts.items():

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from comas.learners.logprobs import LOGITS, cut, token_logprobs, vocabulary
+from comas.learners.population import targets_of
 from comas.learners.precision import hand_on, recomputing, switch_on
 from comas.types import Row
 
@@ -80,6 +81,14 @@ def facts_of(folder: str) -> Facts:
     text = model.config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None) or 2048
     return Facts(model.num_parameters(), vocabulary(model), positions, model.config.model_type)
+
+
+def adapter_parameters(folder: str, spec: Any) -> int:
+    """Of an adapter of this shape on the model that the config.json in this folder describes."""
+    with FakeTensorMode():
+        model = _model(folder)
+        modules = [model.get_submodule(name) for name in targets_of(model, spec)]
+    return sum(spec.rank * (m.in_features + m.out_features) for m in modules)
 
 
 def pass_bytes(shape: Shape, tokens: int, checkpointing: bool) -> int:
