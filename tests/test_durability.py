@@ -326,7 +326,7 @@ def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[l
     """Real weights: the config, the essence of an uninterrupted run, and its operations."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     pairs = [f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in {**SMALL, "steps": 3, "checkpoint_every": 1}.items()]
-    pairs.append(f"hosts.home.base={untaught}")
+    pairs += [f"hosts.home.base={untaught}", "hosts.home.learner=full"]  # of adapters: test_population_runs
     with Faults().watching() as faults:
         run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Watch()))
     return pairs, essence(Run(folder)), faults.names

@@ -251,7 +251,7 @@ def test_from_real_text_to_weights(tiny: Path, tmp_path: Path) -> None:
     result = comas.train(
         task="gsm8k", method=str(tmp_path / "letters.py"), hosts__home__base=str(tiny), agents=2, steps=2, questions=8,
         test_questions=8, eval_every=0, room=dict.fromkeys(gsm8k.task.max_tokens, 8), threads=1, options__format_check=False,
-        out=str(tmp_path / "run"),
+        hosts__home__learner="full", out=str(tmp_path / "run"),
     )
     assert (result.steps, result.accuracy["before"].n, result.accuracy["after"].n) == (2, 8, 8)
     for agent in ("a0", "a1"):

@@ -103,7 +103,7 @@ def test_a_question_that_is_too_long_for_the_context_is_named(
 
 @pytest.fixture(scope="module")
 def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_of(tmp_path_factory.mktemp("runs") / "r", untaught, steps=2).path
+    return run_of(tmp_path_factory.mktemp("runs") / "r", untaught, steps=2, hosts__home__learner="full").path
 
 
 def damaged(trained: Path, folder: Path) -> Path:

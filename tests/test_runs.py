@@ -47,7 +47,7 @@ def test_folder_holds_what_the_contract_names(whole: Run) -> None:
     assert [m["step"] for m in whole.metrics()] == [0, 1, 2, 3]
     assert {"rewards", "tokens", "seconds", "policies", "counts"} <= next(whole.metrics()).keys()
     for policy in ("a0", "a1", "a2", "a3"):
-        assert {"config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json"} <= {
+        assert {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "tokenizer.json"} <= {
             f.name for f in (whole.path / "checkpoints" / "step-4" / policy).iterdir()}
     assert len(whole.read_eval("after")["answers"]) == 16  # type: ignore[index]
     for episode in whole.episodes(0):

@@ -170,6 +170,10 @@ class Config(_Table):
             policy = agent.policy or name
             if homes.setdefault(policy, agent.host) != agent.host:
                 raise ValueError(f"policy {policy!r} is at hosts {homes[policy]} and {agent.host}: give it two names")
+        folders: dict[str, str] = {}
+        for policy in homes:  # macOS and Windows
+            if (other := folders.setdefault(policy.casefold(), policy)) != policy:
+                raise ValueError(f"policies {other!r} and {policy!r} would share a folder where capitals do not count: rename one")
         for name, host in self.hosts.items():
             for key in ("rank", "alpha", "targets") if host.learner == "full" or host.api else ():
                 tables = {f"hosts.{name}": host} | {f"agents.{n}": a for n, a in self.agents.items() if a.host == name}
@@ -199,6 +203,11 @@ def read(path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] =
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides)
     for key, value in pairs:
         _put(data, key, value)
+    return checked(data)
+
+
+def checked(data: Mapping[str, Any]) -> Config:
+    """A config from plain tables; a mistake in them is one line."""
     try:
         return Config.model_validate(data)
     except ValidationError as error:

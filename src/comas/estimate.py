@@ -244,7 +244,7 @@ def _samples(shape: Any, fact: Any, rows: int, stacked: bool) -> int:
 
 def parameters(base: str) -> int | None:
     """Parameters of a base that lies on this disk, read from its safetensors headers; None if it does not."""
-    files = list(Path(resolve_base(base)).glob("*.safetensors"))
+    files = [f for f in Path(resolve_base(base)).glob("*.safetensors") if f.name != "optimizer.safetensors"]
     if not files:
         return None
     total = 0

@@ -129,7 +129,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _learner(config: Config, name: str) -> str:
     """Seed models were taught to be trained whole, and runs that did so give whole models; any other base gets adapters."""
     bases = {a.base or config.hosts[name].base for a in config.agents.values() if a.host == name}
-    return "full" if any(map(_whole, bases)) else "adapters"
+    return "full" if any(map(_whole, bases)) and not any(map(is_adapter, bases)) else "adapters"
 
 
 def _whole(base: str) -> bool:

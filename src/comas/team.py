@@ -16,12 +16,13 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from comas.agent import Member
-from comas.bases import at_hand, is_adapter, is_seed, team_file
+from comas.bases import adapter_base, at_hand, is_adapter, is_seed, team_file
 from comas.config import Config, parse_pair, read
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host, resolve_base
+from comas.hosts.room import in_memory
 from comas.play import Scene, play_all
-from comas.resolve import bases_of, origins, resolve, split_options
+from comas.resolve import bases_of, resolve, split_options
 from comas.store import Run, run_at
 from comas.types import Episode, Host, HostFailure, Method, Question, Sampling, Stopped, Task, UserMistake
 
@@ -91,12 +92,13 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
             hosts[name] = ApiHost(name, bases, host)
         elif bases:
             sources |= {f"{name}/{policy}": base for policy, base in bases.items()}
-            hosts[name] = make_local_host(
-                name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
-                device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
-                max_rows=host.max_rows, trust_remote_code=host.trust_remote_code, under=under,
-                shapes=shapes_of(config, name) if under else None, seed=config.seed,
-            )
+            with in_memory(name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"):
+                hosts[name] = make_local_host(
+                    name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
+                    device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
+                    max_rows=host.max_rows, trust_remote_code=host.trust_remote_code, under=under,
+                    shapes=shapes_of(config, name) if under else None, seed=config.seed,
+                )
     members = members_of(config, hosts)
     for role in method.paid:
         if not any(m.roles is None or role in m.roles for m in members):
@@ -137,17 +139,19 @@ def _weights(base: str, policy: str) -> str:
 
 def _under(config: Config, name: str, sources: Mapping[str, str], learn: bool) -> str | None:
     """The one model below all adapters of a host; None where each policy has a model of its own."""
-    if not any(map(is_adapter, sources.values())) and not (learn and config.hosts[name].learner == "adapters"):
+    adapters = sorted(s for s in sources.values() if is_adapter(s))
+    if adapters and learn and config.hosts[name].learner == "full":
+        raise UserMistake(f"base {adapters[0]!r} is an adapter: set hosts.{name}.learner=adapters, or give a whole model")
+    if not adapters and not (learn and config.hosts[name].learner == "adapters"):
         return None
     found: dict[str, str] = {}
     for agent, a in config.agents.items():
         if a.host == name:
-            source, base = sources[a.policy or agent], a.base or config.hosts[name].base
-            for below in origins(base) if is_adapter(source) else {source}:
-                place = resolve_base(below)
-                if place.startswith((".", "/", "~")) and not Path(place).is_dir():
-                    raise UserMistake(f"base {place!r} of agent {agent}: no such folder")
-                found[str(Path(place).resolve()) if Path(place).is_dir() else place] = agent
+            policy, base = a.policy or agent, a.base or config.hosts[name].base
+            place = resolve_base(_below(base, policy) if is_adapter(sources[policy]) else sources[policy])
+            if place.startswith((".", "/", "~")) and not Path(place).is_dir():
+                raise UserMistake(f"base {place!r} of agent {agent}: no such folder")
+            found[str(Path(place).resolve()) if Path(place).is_dir() else place] = agent
     if len(found) > 1:
         (one, first), (other, second), *_ = found.items()
         raise UserMistake(
@@ -155,6 +159,21 @@ def _under(config: Config, name: str, sources: Mapping[str, str], learn: bool) -
             f"hosts of their own, or set hosts.{name}.learner=full"
         )
     return next(iter(found))
+
+
+def _below(base: str, policy: str) -> str:
+    """The whole model below an adapter that `base` is; through runs of runs, each of which knows where it began."""
+    if is_seed(base):
+        return base
+    if is_adapter(base):
+        return adapter_base(base)
+    if (found := run_at(base)) is None:
+        return base
+    if not is_adapter(source := _weights(base, policy)):
+        return source
+    began = Config.model_validate(found[0].config())
+    first = next(a for n, a in began.agents.items() if (a.policy or n) == policy)
+    return _below(first.base or began.hosts[first.host].base, policy)
 
 
 def shapes_of(config: Config, name: str) -> dict[str, Any]:

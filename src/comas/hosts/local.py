@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from comas.bases import is_adapter, is_seed, seed_models
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
+from comas.hosts.room import in_memory
 from comas.types import Engine, Generation, Learner, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
 
 
@@ -73,8 +74,10 @@ class LocalHost:
 
     def _generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
         began = time.perf_counter()
+        remedy = "lower {host}.max_rows or {host}.context" + f" (now {self.context}), or have fewer agents"
         try:
-            return self.engine.generate(requests, wanted)
+            with in_memory(self.name, f"sampling on {self.device}", remedy):
+                return self.engine.generate(requests, wanted)
         finally:
             self.seconds["sampling"] += time.perf_counter() - began
 
@@ -118,8 +121,10 @@ class LocalHost:
     def _step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]:
         assert self.learner is not None
         began = time.perf_counter()
-        stats = self.learner.step(rows, method)
-        self.engine.refresh(self.learner.weights())
+        knobs = "lower {host}.tokens_per_pass or {host}.context" + f" (now {self.context}), set {{host}}.checkpointing=true, "
+        with in_memory(self.name, f"learning on {self.device}", knobs + "or have fewer agents"):
+            stats = self.learner.step(rows, method)
+            self.engine.refresh(self.learner.weights())
         for policy, told in stats.items():
             self.versions[policy] += told["updates"] > 0
         self.seconds["learning"] += time.perf_counter() - began
@@ -172,6 +177,8 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
     models, tokenizers = {}, {}
     for policy, base in bases.items():
         source = resolve_base(base)
+        if is_adapter(source):
+            raise UserMistake(f"base {base!r} is an adapter, no whole model: it goes onto the base that it was made for")
         if source.startswith((".", "/", "~")) and not Path(source).is_dir():
             raise UserMistake(f"base {base!r}: no such folder")
         try:
@@ -188,6 +195,8 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
             tokenizers[policy] = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
         except (OSError, ValueError) as error:
             raise UserMistake(f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}") from error
+        if getattr(model, "_hf_peft_config_loaded", False):  # with peft installed, transformers follows its base
+            raise UserMistake(f"base {base!r} is an adapter: download it, and give the folder that it is in")
         models[policy] = model.to(device).eval()
     first = next(iter(tokenizers.values()))
     for policy, tokenizer in tokenizers.items():
@@ -210,11 +219,16 @@ def load_population(
 ) -> Any:
     """A population on the base `under`, its tokenizer and end-of-turn ids; `sources` are adapter folders, or the base itself."""
     from comas.learners import peft_folder
-    from comas.learners.population import Population, Spec
+    from comas.learners.population import Population, Spec, targets_of
 
     models, tokenizer, ends = load_models({"base": under}, device, dtype, trust_remote_code)
     kept = {p: s for p, s in sources.items() if is_adapter(s)}
     found = {p: peft_folder.spec_of(kept[p]) if p in kept else shapes.get(p, Spec()) for p in sources}
+    for policy, folder in kept.items():
+        try:
+            targets_of(models["base"], found[policy])
+        except UserMistake as error:
+            raise UserMistake(f"adapter {folder} does not fit base {under!r}: {error}") from error
     population = Population(models["base"], found, seed)
     for policy, folder in kept.items():
         peft_folder.load(population, policy, Path(folder))

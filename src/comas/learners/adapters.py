@@ -87,9 +87,10 @@ class AdapterLearner:
 
     def save(self, path: Path) -> None:
         """Per policy an adapter folder as peft writes it, and its optimizer as safetensors."""
-        for policy, optimizer in self.optimizers.items():
-            if not bool(self._rows_N[policy].isfinite().all()):
+        for policy, weights_N in self._rows_N.items():
+            if not bool(weights_N.isfinite().all()):
                 raise FloatingPointError(f"policy {policy}: weights of its adapter are not finite; nothing was saved")
+        for policy, optimizer in self.optimizers.items():
             peft_folder.save(self.population, policy, path / policy, self.base)
             state: dict[str, Any] = optimizer.state_dict()["state"].get(0, {})
             flat = {f"{n}.{k}": t.contiguous() for k in MOMENTS if k in state for n, t in self._named(policy, state[k]).items()}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from comas.bases import ADAPTER
@@ -27,6 +27,10 @@ PLAIN = {
     "trainable_token_indices": None, "layer_replication": None, "target_parameters": None,
 }
 """Keys of adapter_config.json, and the values that mean plain LoRA; absent is plain, and so is an empty list."""
+ODD = dict.fromkeys(("use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config"))
+"""The same of newer kinds, which not every peft that is to read our files knows."""
+BEGINNINGS = (None, True, False, "gaussian", "orthogonal", "eva")
+"""Values of init_lora_weights that leave the base as it is; others (pissa, olora, loftq ...) take a part out of it."""
 
 
 def facts(folder: str | Path) -> dict[str, Any]:
@@ -36,9 +40,16 @@ def facts(folder: str | Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserMistake(f"{path} cannot be read: {error}") from error
-    for key, plain in PLAIN.items():
+    if not isinstance(found, dict):
+        raise UserMistake(f"{path} cannot be read: it holds no object, but {found!r}")
+    for key, plain in (PLAIN | ODD).items():
         if (found.get(key) or plain) != plain:
             raise UserMistake(f"adapter {folder}: {key} is {found[key]!r}; only plain LoRA can be loaded here ({plain!r})")
+    if (how := found.get("init_lora_weights")) not in BEGINNINGS:
+        raise UserMistake(
+            f"adapter {folder}: init_lora_weights is {how!r}, which also changes the base: save it with peft's "
+            "path_initial_model_for_weight_conversion, which makes it plain LoRA"
+        )
     return found
 
 
@@ -70,6 +81,12 @@ def save(population: Population, policy: str, folder: Path, base: str) -> None:
 
 def load(population: Population, policy: str, folder: Path) -> None:
     """Read an adapter into a policy of the same shape; an error where it belongs to another base."""
+    there, here = spec_of(folder), population.specs[policy]
+    if (there.rank, there.alpha) != (here.rank, here.alpha):
+        raise UserMistake(
+            f"adapter {folder} has rank {there.rank} and alpha {there.alpha:g}, and policy {policy} rank {here.rank} and alpha "
+            f"{here.alpha:g}: they stay what they were when a run began"
+        )
     with safe_open(folder / TENSORS, "pt") as file:
         made_for = (file.metadata() or {}).get("base")
         tensors = {_plain(key, folder): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
@@ -93,7 +110,7 @@ def _ranks(folder: Path) -> dict[str, int]:
     try:
         with safe_open(folder / TENSORS, "pt") as file:
             shapes = {_plain(key, folder): file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise UserMistake(f"adapter {folder} has no {TENSORS} that can be read: {error}") from error
     ranks = {name.removesuffix(".lora_A"): shape[0] for name, shape in shapes.items() if name.endswith("lora_A")}
     if not ranks:

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import grouped_mm
 
 from comas.types import UserMistake
 
+GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None)
+"""Newer than the oldest torch that is supported; not for doubles, which only tests want, nor for other devices than these two."""
 ALIGNED = 8
 """Ranks are padded to a multiple of this on a GPU, whose grouped products want rows of 16 bytes."""
 
@@ -212,7 +213,9 @@ class _Layer:
         specs = population.specs
         self.scales = [specs[p].alpha / specs[p].rank if name in population.targets[p] else 0.0 for p in population.policies]
         one = {s for s in self.scales if s}
-        self.scale: float | Tensor = one.pop() if len(one) == 1 else torch.tensor(self.scales, device=module.weight.device)
+        self.scale: float | Tensor = one.pop() if len(one) == 1 else torch.tensor(
+            self.scales, dtype=population.flat_PN.dtype, device=module.weight.device
+        )
         self.a: Tensor
         self.b: Tensor
         self.grads: tuple[Tensor, Tensor] | None = None
@@ -223,7 +226,8 @@ class _Layer:
             return output_BTO
         if x_BTD.dim() != 3 or len(x_BTD) != route.rows:
             raise UserMistake(
-                f"module {self.name} gets {tuple(x_BTD.shape)}, tokens apart from their {route.rows} rows: leave it out of targets"
+                f"module {self.name} gets {tuple(x_BTD.shape)}, tokens apart from their {route.rows} rows: set "
+                "hosts.<name>.targets to layers of the attention, without it"
             )
         if torch.is_grad_enabled() and self.a.requires_grad:
             return _Mixed.apply(output_BTO, x_BTD, self.a, self, route)  # type: ignore[return-value]
@@ -281,10 +285,14 @@ def _times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
     """Each policy's block of tokens times its matrix, (N, O)."""
     if route.even:
         return torch.bmm(x_NI.view(len(weights_PIO), -1, x_NI.shape[1]), weights_PIO).flatten(0, 1)
-    if x_NI.dtype != torch.float64:
-        return grouped_mm(x_NI, weights_PIO, offs=route.ends(T))
-    blocks = x_NI.split([n * T for n in route.counts])  # torch has no grouped product of doubles, which only tests want
+    if _grouped(x_NI):
+        return GROUPED(x_NI, weights_PIO, offs=route.ends(T))
+    blocks = x_NI.split([n * T for n in route.counts])
     return torch.cat([x @ w for x, w in zip(blocks, weights_PIO, strict=True)])
+
+
+def _grouped(x_NI: Tensor) -> bool:
+    return GROUPED is not None and x_NI.dtype != torch.float64 and x_NI.device.type in ("cpu", "cuda")
 
 
 def _collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -> None:
@@ -292,8 +300,8 @@ def _collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) 
     if route.even:
         P = len(sum_PIO)
         sum_PIO += torch.bmm(x_NI.view(P, -1, x_NI.shape[1]).mT, g_NO.view(P, -1, g_NO.shape[1]))
-    elif x_NI.dtype != torch.float64:
-        sum_PIO += grouped_mm(x_NI.mT, g_NO, offs=route.ends(T))
+    elif _grouped(x_NI):
+        sum_PIO += GROUPED(x_NI.mT, g_NO, offs=route.ends(T))
     else:
         for p, (x, g) in enumerate(zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)):
             sum_PIO[p] += x.mT @ g

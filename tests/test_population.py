@@ -1,0 +1,287 @@
+"""Many adapters on one base: a shared step is the step of each alone, sampling is what is trained, nobody reaches another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from comas.learners import logprobs as chunks
+from comas.learners import population as adapters
+from comas.learners import update
+from comas.learners.adapters import AdapterLearner
+from comas.learners.population import Population, Spec
+from comas.learners.update import Recipe
+from comas.types import Row
+from tests.test_engines import llama
+from tests.test_learner import METHOD, rows
+
+SPECS = {
+    "a": Spec(4, 8.0), "b": Spec(12, 32.0), "c": Spec(3, 5.0, ("q_proj", "down_proj")),
+    "d": Spec(1, 2.0, ("model.layers.1.mlp.up_proj",)),
+}
+"""Ranks, scales (32 / 12 is no binary fraction) and targets differ."""
+UNEVEN, EVEN = {"a": 5, "b": 9, "d": 7}, {"a": 4, "b": 4, "c": 4, "d": 4}
+"""Rows per policy; in the first one in the middle has none."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small operations: threads cost more than they bring."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def population(specs: Mapping[str, Spec] = SPECS, dtype: torch.dtype = torch.float64, spread: float = 0.3, model: Any = None,
+               only: Sequence[str] | None = None) -> Population:
+    """Adapters that are not zero, where `spread` is not; those of `only`, as they would be among all."""
+    here = {p: s for p, s in specs.items() if only is None or p in only}
+    made = Population((llama(7) if model is None else model).to(dtype), here)
+    for p in here:
+        fill(made, p, spread, sorted(specs).index(p))
+    return made
+
+
+def fill(made: Population, policy: str, spread: float, seed: int) -> None:
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in made.tensors(policy).items():
+            if name.endswith("lora_B"):
+                tensor.copy_(spread * torch.randn(tensor.shape, generator=noise, dtype=torch.float64))
+
+
+def learner_of(made: Population, **changes: Any) -> AdapterLearner:
+    return AdapterLearner(made, Recipe(**{"lr": 1e-2, "grad_norm": 1e9, **changes}), METHOD, 0, "base")
+
+
+def parts_of(counts: Mapping[str, int]) -> dict[str, list[Row]]:
+    return {p: rows(n, seed=i) for i, (p, n) in enumerate(counts.items())}
+
+
+class Gradients(AdapterLearner):
+    """Keeps the gradients of each optimizer step before they are clipped."""
+
+    def finish(self, policy: str, loss: float) -> float | None:
+        self.__dict__.setdefault("kept", {}).setdefault(policy, []).append(
+            {n: g.clone() for n, g in self.population.tensors(policy, self.grads_PN).items()}
+        )
+        return super().finish(policy, loss)
+
+
+def gradients(made: Population, parts: Mapping[str, list[Row]], method: Any = METHOD, **changes: Any) -> dict[str, Any]:
+    learner = Gradients(made, Recipe(**{"lr": 1e-3, "grad_norm": 1e9, **changes}), method, 0, "base")
+    learner.step(copy.deepcopy(parts), method)
+    return learner.kept  # type: ignore[attr-defined]
+
+
+def distance(one: Any, two: Any) -> float:
+    """Of the gradients of one policy, over the size of them, the worst of its optimizer steps."""
+    flat = lambda steps: [torch.cat([g.flatten() for g in s.values()]).double() for s in steps]  # noqa: E731
+    return max(float((a - b).norm() / b.norm()) for a, b in zip(flat(one), flat(two), strict=True))
+
+
+CASES = [
+    (UNEVEN, {}, {}), (EVEN, {}, {}), (UNEVEN, {"tokens_per_pass": 40}, {}), (UNEVEN, {"checkpointing": True}, {}),
+    (EVEN, {"checkpointing": True, "tokens_per_pass": 64}, {}), ({"b": 6}, {}, {}), (UNEVEN, {}, {"epochs": 2, "minibatches": 3}),
+    (EVEN, {}, {"epochs": 2, "minibatches": 2}),
+]
+
+
+@pytest.mark.parametrize(("counts", "recipe", "method"), CASES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+def test_a_shared_step_has_the_gradients_of_separate_steps(
+    counts: dict[str, int], recipe: dict[str, Any], method: dict[str, Any], dtype: torch.dtype, tolerance: float
+) -> None:
+    parts, how = parts_of(counts), replace(METHOD, **method)
+    together = gradients(population(dtype=dtype), parts, how, **recipe)
+    assert {p: len(steps) for p, steps in together.items()} == dict.fromkeys(parts, how.epochs * how.minibatches)
+    for p in parts:
+        alone = gradients(population(dtype=dtype, only=[p]), {p: parts[p]}, how, **recipe)
+        assert distance(together[p], alone[p]) < tolerance
+
+
+@pytest.mark.parametrize("counts", [UNEVEN, EVEN])
+def test_one_misrouted_row_is_seen(counts: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = parts_of(counts)
+    index = AdapterLearner._index
+    monkeypatch.setattr(AdapterLearner, "_index", lambda self, owned: [*index(self, owned)[1:], index(self, owned)[-1]])
+    together = gradients(population(), parts)
+    monkeypatch.undo()
+    apart = {p: distance(together[p], gradients(population(only=[p]), {p: parts[p]})[p]) for p in parts}
+    assert max(apart.values()) > 1e-3
+
+
+def test_the_chunked_head_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = parts_of(UNEVEN)
+    wanted = gradients(population(), parts)
+    monkeypatch.setattr(chunks, "LOGITS", 50 * 7)
+    monkeypatch.setattr("comas.learners.adapters.LOGITS", 0)
+    calls: list[int] = []
+    real = chunks._in_chunks
+    monkeypatch.setattr(chunks, "_in_chunks", lambda *given: calls.append(len(given[1])) or real(*given))
+    got = gradients(population(), parts)
+    assert calls
+    assert max(distance(got[p], wanted[p]) for p in parts) < 1e-10
+
+
+def test_rates_clipping_moments_and_steps_are_each_policys_own() -> None:
+    """AdamW by hand: its first step is the sign of the gradient times lr, so the second is compared as well."""
+    parts, rates = parts_of(EVEN), {"b": 3e-3, "c": 5e-4}
+    recipe: dict[str, Any] = {"rates": rates, "grad_norm": 0.01, "weight_decay": 0.1}
+    made = population()
+    learner = learner_of(made, **recipe)
+    stats = [learner.step(copy.deepcopy({p: parts[p] for p in here}), METHOD) for here in (parts, ["b", "d"], parts)]
+    assert {s["grad_norm"] > 0.01 for part in stats for s in part.values()} == {True}
+    assert [stats[0][p]["lr"] for p in "abcd"] == [1e-2, 3e-3, 5e-4, 1e-2]
+    for p in parts:
+        single = population(only=[p])
+        alone = learner_of(single, **recipe)
+        for _ in range(3 if p in "bd" else 2):
+            alone.step({p: copy.deepcopy(parts[p])}, METHOD)
+        for name, tensor in single.tensors(p).items():
+            torch.testing.assert_close(made.tensors(p)[name], tensor, rtol=1e-8, atol=1e-10)
+            assert not torch.equal(tensor, population().tensors(p)[name])
+
+
+def test_padding_of_ranks_and_targets_stays_zero() -> None:
+    made = population()
+    unused = torch.ones_like(made.flat_PN)
+    for p in SPECS:
+        for tensor in made.tensors(p, unused).values():
+            tensor.zero_()
+    learner = learner_of(made, weight_decay=0.1)
+    for _ in range(2):
+        learner.step(parts_of(EVEN), METHOD)
+    assert unused.any()
+    assert not made.flat_PN[unused.bool()].any()
+
+
+def test_an_adapter_without_rows_does_not_move() -> None:
+    made = population()
+    learner = learner_of(made, weight_decay=0.1)
+    learner.step(parts_of(EVEN), METHOD)
+    before = made.flat_PN.clone()
+    assert set(learner.step({**parts_of(UNEVEN), "c": []}, METHOD)) == {"a", "b", "d"}
+    moved = {p for i, p in enumerate(made.policies) if not torch.equal(made.flat_PN[i], before[i])}
+    assert moved == {"a", "b", "d"}
+    assert learner.step({"c": []}, METHOD) == {}
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_a_zero_adapter_is_the_base_and_the_reference_is_the_start(reference: bool) -> None:
+    part = rows()
+    base = logprobs_by_hand(llama(7).double(), part)
+    zero, full = learner_of(population(spread=0.0)), learner_of(population())
+    told = [update.logprobs(learner, [("b", r) for r in part], reference=reference) for learner in (zero, full)]
+    np.testing.assert_array_equal(np.concatenate(told[0]), np.concatenate(base))
+    assert np.abs(np.concatenate(told[1]) - np.concatenate(base)).max() > 0.1
+    for learner, before in ((zero, told[0]), (full, told[1])):
+        learner.step({"b": rows(seed=3), "c": rows(seed=4)}, METHOD)
+        after = np.concatenate(update.logprobs(learner, [("b", r) for r in part], reference=reference))
+        assert np.array_equal(after, np.concatenate(before)) == reference
+
+
+def logprobs_by_hand(model: Any, part: Sequence[Row]) -> list[np.ndarray]:
+    """As `token_logprobs` makes them, of a plain model."""
+    with torch.no_grad():
+        got = chunks.token_logprobs(model, None, part, 0).numpy()
+    return [g[: len(r.token_ids_T)] for g, r in zip(got, part, strict=True)]
+
+
+def test_a_policy_is_the_base_with_its_merged_weights() -> None:
+    made, part = population(), rows()
+    learner = learner_of(made)
+    seen = []
+    for p in SPECS:
+        model = llama(7).double()
+        model.load_state_dict(made.merged(p), strict=False)
+        seen.append(np.concatenate(logprobs_by_hand(model, part)))
+        np.testing.assert_allclose(np.concatenate(learner.logprobs(p, part)), seen[-1], atol=1e-5)
+    assert min(np.abs(a - b).max() for i, a in enumerate(seen) for b in seen[:i]) > 1e-2
+
+
+# --- what is not a number stays at home
+
+
+def poisoned(made: Population, policy: str, kind: str, parts: dict[str, list[Row]]) -> tuple[dict[str, list[Row]], Any]:
+    method = METHOD
+    if kind == "weights":
+        next(iter(made.tensors(policy).values())).fill_(float("nan"))
+    elif kind == "rows":  # a temperature of 0 makes its logits infinite
+        parts[policy][0].temperature = 0.0
+    else:
+        turns = {id(r) for r in parts[policy]}
+
+        def broken(part: list[Row], kl: Any) -> list[np.ndarray]:
+            scale = np.nan if id(part[0]) in turns else 1.0
+            return [a * scale for a in METHOD.advantage(part, kl)]
+
+        method = replace(METHOD, advantage=broken)
+    return parts, method
+
+
+POISONS = [
+    (policy, counts, kind, dtype, {}) for policy in "ad" for counts in (UNEVEN, EVEN) for kind in ("weights", "rows", "gradients")
+    for dtype in (torch.float32, torch.float64)
+]
+POISONS += [("b", UNEVEN, kind, torch.float32, {"checkpointing": True, "tokens_per_pass": 64}) for kind in ("weights", "rows")]
+
+
+@pytest.mark.parametrize(("policy", "counts", "kind", "dtype", "recipe"), POISONS)
+def test_a_nan_in_one_policy_leaves_the_others_bit_identical(
+    policy: str, counts: dict[str, int], kind: str, dtype: torch.dtype, recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    clean, broken = population(dtype=dtype), population(dtype=dtype)
+    learner = learner_of(clean, **recipe)
+    for _ in range(2):
+        learner.step(parts_of(counts), METHOD)
+    other = learner_of(broken, **recipe)
+    before = broken.flat_PN.clone()
+    for _ in range(2):
+        parts, method = poisoned(broken, policy, kind, parts_of(counts))
+        before = broken.flat_PN.clone() if kind == "weights" else before
+        stats = other.step(parts, method)
+        assert {p for p, s in stats.items() if s["skipped"]} == {policy}
+        assert all(np.isfinite(list(s.values())).all() for s in stats.values())
+    for i, p in enumerate(clean.policies):
+        if p == policy:
+            torch.testing.assert_close(broken.flat_PN[i], before[i], rtol=0, atol=0, equal_nan=True)
+        else:
+            assert torch.equal(broken.flat_PN[i], clean.flat_PN[i])
+    if kind == "weights":
+        with pytest.raises(FloatingPointError, match=f"policy {policy}: .* not finite; nothing was saved"):
+            other.save(tmp_path)
+        assert not list(tmp_path.iterdir())
+    else:
+        assert other.step(parts_of(counts), METHOD)[policy]["updates"] == 1
+
+
+@pytest.mark.parametrize("counts", [UNEVEN, EVEN])
+def test_a_leak_of_nans_would_be_seen(counts: dict[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = adapters._scaled
+    monkeypatch.setattr(adapters, "_scaled", lambda h_NR, *given: real(h_NR, *given).add_(0 * h_NR.sum()))
+    with pytest.raises(AssertionError):
+        test_a_nan_in_one_policy_leaves_the_others_bit_identical("d", counts, "weights", torch.float32, {}, tmp_path)
+
+
+def test_without_a_grouped_product_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On older torch and other devices."""
+    wanted = gradients(population(dtype=torch.float32), parts_of(UNEVEN))
+    calls: list[int] = []
+    real = adapters.GROUPED
+    monkeypatch.setattr(adapters, "GROUPED", lambda *given, **more: calls.append(1) or real(*given, **more))
+    gradients(population(dtype=torch.float32), parts_of(EVEN))
+    assert not calls
+    gradients(population(dtype=torch.float32), parts_of(UNEVEN))
+    assert calls
+    monkeypatch.setattr(adapters, "GROUPED", None)
+    got = gradients(population(dtype=torch.float32), parts_of(UNEVEN))
+    assert max(distance(got[p], wanted[p]) for p in got) < 1e-4
