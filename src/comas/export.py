@@ -16,7 +16,7 @@ from typing import Any
 import tomli_w
 
 from comas import disk
-from comas.bases import ADAPTER, TEAM, adapter_base, exported, is_adapter, is_seed, seed_models
+from comas.bases import ADAPTER, TEAM, adapter_base, at_hand, exported, is_adapter, is_seed, seed_models
 from comas.card import Part, card
 from comas.config import Config, read
 from comas.hosts.local import load_population, resolve_base
@@ -204,7 +204,7 @@ def _write_merged(job: _Job, adapters: Sequence[str], host: str) -> None:
     sources = {p: str(job.source / p) for p in adapters}
     remote = job.config.hosts[host].trust_remote_code
     try:
-        population, _, _ = load_population(sources, resolve_base(below.pop()), "cpu", dtype_of(job.dtype), remote, {}, 0)
+        population, _, _ = load_population(sources, resolve_base(at_hand(below.pop())), "cpu", dtype_of(job.dtype), remote, {}, 0)
     except UserMistake as error:
         raise UserMistake(f"{error}; say where the base of host {host} is with --base, or export with --no-merged") from error
     _check_room(job, len(adapters) * (model_bytes(population.model) + BESIDE))
