@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, MambaConfig
+from transformers import Llama4TextConfig, LlamaConfig, MambaConfig
 
 from comas.engines import lanes as lanes_module
+from comas.engines.packed import can_pack
 from comas.engines.prefill import distinct, passes, split
 from comas.engines.slots import holds
 from comas.engines.torch import TorchEngine
@@ -128,5 +129,20 @@ def test_what_is_alike_is_computed_once() -> None:
 
 def test_caches_of_another_kind_are_known() -> None:
     assert holds(LlamaConfig())
-    assert not holds(LlamaConfig(num_hidden_layers=2, layer_types=["full_attention", "chunked_attention"], attention_chunk_size=8))
+    assert not holds(Llama4TextConfig(num_hidden_layers=2, layer_types=["full_attention", "chunked_attention"]))
     assert not holds(MambaConfig())
+
+
+def test_packed_weights_are_those_of_the_last_refresh_and_the_model_stays_as_it_was(tmp_path: Path) -> None:
+    first, second = (load_models({"p0": str(family_model(tmp_path / str(i), "qwen2.5", i))})[0] for i in range(2))
+    assert can_pack(first["p0"])
+    engine, plain = TorchEngine(first, [15], 0, 512), TorchEngine(first, [15], 0, 512)
+    plain.packed = {}
+    for weights in (first, second):
+        engine.refresh(weights)
+        plain.refresh(weights)
+        plain.packed = {}
+        for a, b in zip(engine.generate(asked()), plain.generate(asked()), strict=True):
+            assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
+    assert engine.packed["p0"].layers
+    assert not any("forward" in vars(layer) for layer in engine.packed["p0"].layers)

@@ -119,8 +119,9 @@ def host_memory(
     """Bytes by what they are for; policies have the models of `folders` and those of `learning` are trained."""
     import torch
 
-    from comas.engines import torch as engine
+    from comas.engines import prefill, tape
     from comas.engines.llama import SMALL
+    from comas.engines.packed import LARGEST
     from comas.learners import memory as fake
 
     gpu = load.host.device != "cpu" and (load.host.device != "auto" or torch.cuda.is_available())
@@ -134,8 +135,8 @@ def host_memory(
     passes, samples = 0, 0
     for f, fact in facts.items():
         shape = fake.Shape(f, half, min(load.longest, load.host.context or fact.positions))
-        tokens = shape.longest * load.rows if stacked else engine.PREFILL
-        drawn = 8 * 4 * fact.vocabulary * min(load.rows, max(1, engine.DRAWN // fact.vocabulary))
+        tokens = shape.longest * load.rows if stacked else prefill.PREFILL
+        drawn = 8 * 4 * fact.vocabulary * min(load.rows, max(1, tape.DRAWN // fact.vocabulary))
         samples = max(samples, fake.decode_bytes(shape, load.rows, tokens) + drawn)
         if f in trained:
             passes = max(passes, fake.pass_bytes(shape, load.host.tokens_per_pass, load.host.checkpointing))
@@ -144,7 +145,7 @@ def host_memory(
         "bytes of float32 weights": 4 * sum(sizes),
         "bytes of moments": 8 * sum(facts[f].parameters for f in trained),
         "bytes of the reference": (2 if half else 4) * sum(sizes) * load.reference,
-        "bytes of the engine's copy": 2 * sum(sizes) if half else 4 * sum(sizes) * stacked,
+        "bytes of the engine's copy": 2 * sum(sizes) if half else 4 * sum(n for n in sizes if not gpu and n <= LARGEST),
     }
     kept = sum(needs.values())
     needs["bytes of gradients, of policies that learn side by side"] = 4 * largest * beside

@@ -46,12 +46,12 @@ class Lanes:
             return
         policies = np.array([p for p, _ in prompts], dtype=np.int64)
         order = np.argsort(np.concatenate([self.policy_B[kept], policies]), kind="stable")
-        places = np.argsort(order)
-        pieces, empty, drawn = [Piece(self.cache, kept, places[: len(kept)])] if len(kept) else [], self.empty_B[kept], []
+        places = np.argsort(order).tolist()
+        pieces, empty, drawn = [Piece(self.cache, kept.tolist(), places[: len(kept)])] if len(kept) else [], self.empty_B[kept], []
         lengths = [self.cache.used - empty] if len(kept) else []
         for part, cache, source, logits in self._begin(prompts) if len(prompts) else []:
             drawn.append((part, draw(logits[source], np.array(rows)[part])))
-            pieces.append(Piece(cache, source, places[len(kept) :][part]))
+            pieces.append(Piece(cache, source, [places[len(kept) + i] for i in part]))
         entered = np.zeros(len(rows), dtype=np.int64)
         for part, ids in drawn:
             entered[part] = ids
@@ -86,14 +86,14 @@ class Lanes:
         heads = [(prompts[h][0], prompts[h][1][: cut[h]]) for h in plan.heads]
         # members of a head are placed behind it, in one cache of all prompts sorted by policy
         order = np.argsort(policy, kind="stable").tolist()
-        place = np.argsort(order)
+        place = np.argsort(order).tolist()
         pieces = []
         for part in passes(*_shape(heads)):
             cache, _ = self._pass([heads[h] for h in part])
             at = {h: row for row, h in enumerate(part)}
             mine = [i for i in range(len(prompts)) if plan.of[i] in at]
             less = [len(heads[plan.of[i]][1]) - cut[i] for i in mine]
-            pieces.append(Piece(cache, [at[plan.of[i]] for i in mine], place[mine], less))
+            pieces.append(Piece(cache, [at[plan.of[i]] for i in mine], [place[i] for i in mine], less))
         cache = joined(pieces, len(prompts), max(cut))
         logits = self._read([prompts[i][1][cut[i] :] for i in order], policy[order], max(cut) - np.array(cut)[order], cache)
         return [(order, cache, logits)]

@@ -36,8 +36,7 @@ class _Layer(CacheLayerMixin):
         self.window, self.is_sliding, self.used = window, window is not None, used
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = (_longer(None, t, 0) for t in (key_states, value_states))
-        self.is_initialized = True
+        """Buffers come with the first tokens (`update`)."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         first, end = self._first(), self.used + key_states.shape[-2]
@@ -67,7 +66,7 @@ class _Layer(CacheLayerMixin):
 def _longer(old: Tensor | None, new: Tensor, used: int) -> Tensor:
     """A buffer for `new` behind the used part of `old`, and for what may follow."""
     rows, heads, more, width = new.shape
-    made = new.new_zeros(rows, heads, used + more + AHEAD, width)
+    made = new.new_empty(rows, heads, used + more + AHEAD, width)
     if old is not None:
         made[:, :, :used] = old[:, :, :used]
     return made
@@ -106,7 +105,7 @@ def windows_of(config: Any) -> list[int | None]:
 
 
 def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
-    """A cache of these rows that ends where all of them end; `columns` is the length of the longest."""
+    """A cache of these rows that ends where all of them end; `columns` is the length of the longest. Uses the pieces up."""
     made = Slots(pieces[0].cache.windows, columns)
     for i, layer in enumerate(made.layers):
         assert isinstance(layer, _Layer)
@@ -114,12 +113,14 @@ def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
             _filled([(getattr(p.cache.layers[i], name), p) for p in pieces], rows, columns) for name in ("keys", "values")
         )
         layer.is_initialized = True
+        for piece in pieces:  # layer by layer, so that never more than one of them is there twice
+            piece.cache.layers[i].keys = piece.cache.layers[i].values = None  # type: ignore[union-attr]
     return made
 
 
 def _filled(parts: Sequence[tuple[Tensor, Piece]], rows: int, columns: int) -> Tensor:
     _, heads, _, width = parts[0][0].shape
-    made = parts[0][0].new_zeros(rows, heads, columns + AHEAD, width)  # zeros: what is masked must still be finite
+    made = parts[0][0].new_empty(rows, heads, columns + AHEAD, width)
     for buffer, piece in parts:
         n = min(columns, piece.cache.used)
         source, places = (torch.tensor(x, device=made.device) for x in (piece.rows, piece.places))
@@ -130,4 +131,6 @@ def _filled(parts: Sequence[tuple[Tensor, Piece]], rows: int, columns: int) -> T
             from_RN = (torch.arange(piece.cache.used - n, piece.cache.used, device=made.device) - less[:, None]).clamp(min=0)
             part = buffer.transpose(1, 2)[source[:, None], from_RN].transpose(1, 2)
         made[places, :, columns - n : columns] = part
+        if n < columns:
+            made[places, :, : columns - n] = 0  # what is masked must still be finite
     return made

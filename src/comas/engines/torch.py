@@ -17,6 +17,7 @@ import torch
 
 from comas.engines.lanes import Lanes
 from comas.engines.llama import StackedLlama, can_stack
+from comas.engines.packed import Packed, can_pack
 from comas.engines.tape import Tape
 from comas.learners.population import Population
 from comas.types import Generation, Request, always
@@ -44,13 +45,23 @@ class TorchEngine:
         listed = [self.population.model] if self.population else list(self.models.values())
         on_cpu = listed[0].device.type == "cpu"
         self.stack = StackedLlama(listed[0].config, self._states(), context) if on_cpu and can_stack(listed) else None
+        self.packed: dict[str, Packed] = {}
+        if self.stack is None:
+            self._pack({p: self.population.model if self.population else self.models[p] for p in self.policies})
 
     def refresh(self, weights: Mapping[str, Any] | Population) -> None:
         """Sample from these from now on; a population is the one that there was."""
         if not isinstance(weights, Population):
             self.models.update(weights)
+            if self.stack is None:
+                self._pack(weights)
         if self.stack is not None:
             self.stack.load(self._states())
+
+    def _pack(self, models: Mapping[str, Any]) -> None:
+        """Copies of these weights on a CPU; all policies of a population share the one of their base, which stays as it is."""
+        made = {id(m): Packed(m) for m in models.values() if can_pack(m)}
+        self.packed.update({p: made[id(m)] for p, m in models.items() if id(m) in made})
 
     def _states(self) -> list[dict[str, torch.Tensor]]:
         """Whole weights of every policy, for stacking: small models only."""
@@ -88,7 +99,9 @@ class TorchEngine:
             return self._decode_stack(batch, requests, wanted)
         model = self.population.model if self.population else self.models[next(iter(batch))]
         policy_R = [p for p, column in enumerate(batch.values()) for _ in column]
-        return self._decode(model, policy_R, requests, wanted)
+        packed = self.packed.get(next(iter(batch)))
+        with packed.running() if packed else nullcontext():
+            return self._decode(model, policy_R, requests, wanted)
 
     def _decode(
         self, model: Any, policy_R: Sequence[int], requests: Sequence[Request], wanted: Callable[[], bool]
