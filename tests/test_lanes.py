@@ -77,19 +77,20 @@ def test_long_prompts_in_columns_say_the_same(columns: int, tmp_path: Path, monk
     same(wanted, engine.generate(asked()))
 
 
-@pytest.mark.parametrize("rows", [1, 4, 9])
-def test_a_population_shares_no_prefix_between_policies(rows: int, tmp_path: Path) -> None:
-    model = load_models({"base": str(family_model(tmp_path, "qwen2.5"))})[0]["base"].double()
+@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.float64), (4, torch.float64), (9, torch.float64), (4, torch.float32)])
+def test_a_population_shares_no_prefix_between_policies(rows: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = load_models({"base": str(family_model(tmp_path, "qwen2.5"))})[0]["base"].to(dtype)
     population = Population(model, {f"p{i}": Spec(4, 8.0) for i in range(3)})
     torch.manual_seed(1)
     population.flat_PN.normal_(std=0.1)
-    requests = asked(3, 18)
-    alone = TorchEngine(population, [15], 0, 512)
-    alone.stack = None
-    wanted = [alone.generate([r])[0] for r in requests]
-    engine = TorchEngine(population, [15], 0, 512, rows)
-    engine.stack = None
-    same(wanted, engine.generate(requests))
+    requests, engine = asked(3, 18), TorchEngine(population, [15], 0, 512, rows)
+    assert bool(engine.packed) == (dtype == torch.float32)
+    wanted, got = [engine.generate([r])[0] for r in requests], engine.generate(requests)
+    assert engine.generate([]) == []
+    if dtype == torch.float64:
+        same(wanted, got)
+    for a, b in zip(wanted, got, strict=True):
+        assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
 
 
 def test_a_request_enters_when_rows_are_free_and_not_when_all_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ class TorchEngine:
     def _batches(self, places: dict[str, list[int]]) -> list[dict[str, list[int]]]:
         """Grids of all policies where they are stacked, all policies of a population together, otherwise one at a time."""
         if self.population and self.stack is None:
-            return [places]
+            return [places] if any(places.values()) else []
         if self.stack is None:
             return [{p: rows} for p, rows in places.items() if rows]
         n = max(1, self.max_rows // len(places))
