@@ -4,7 +4,7 @@ The same four seed models, the same prompts of the default run, the same number 
 token is switched off, so that everybody decodes the same amount). `generate` runs model by model: eager with its dynamic
 cache, and in its best configuration, static cache and compiled forward, compile seconds apart. Repeats are interleaved and
 medians reported, for machines are noisy. Then: how the seconds of a training step divide, and the share of the fp32
-matmul peak of this process that learning reaches.
+matmul peak of this process that learning reaches. Requests of mixed lengths, larger models and other peers are in `mixed.py`.
 """
 
 from __future__ import annotations

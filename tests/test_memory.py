@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from comas.config import read
-from comas.engines import torch as engines
+from comas.engines import lanes, tape
 from comas.engines.torch import TorchEngine
 from comas.estimate import estimate, memory
 from comas.hosts.local import make_local_host
@@ -453,8 +453,8 @@ def test_slices_of_prompts_and_of_draws_change_no_text(family: str, monkeypatch:
         return made.generate(asked)
 
     wanted = texts()
-    monkeypatch.setattr(engines, "PREFILL", 36)
-    monkeypatch.setattr(engines, "DRAWN", 250)
+    monkeypatch.setattr(lanes, "PREFILL", 36)
+    monkeypatch.setattr(tape, "DRAWN", 250)
     for a, b in zip(wanted, texts(), strict=True):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-6)

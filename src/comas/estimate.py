@@ -166,6 +166,7 @@ def host_memory(
 ) -> dict[str, int]:
     """Bytes by what they are for; policies have the models of `folders` and those of `learning` are trained."""
     from comas.engines.llama import SMALL
+    from comas.engines.packed import LARGEST
     from comas.learners import memory as fake
 
     gpu, half = _place(load.host)
@@ -186,7 +187,7 @@ def host_memory(
         "bytes of float32 weights": 4 * sum(sizes),
         "bytes of moments": 8 * sum(facts[f].parameters for f in trained),
         "bytes of the reference": (2 if half else 4) * sum(sizes) * load.reference,
-        "bytes of the engine's copy": 2 * sum(sizes) if half else 4 * sum(sizes) * stacked,
+        "bytes of the engine's copy": 2 * sum(sizes) if half else 4 * sum(n for n in sizes if not gpu and n <= LARGEST),
     }
     kept = sum(needs.values())
     needs["bytes of gradients, of policies that learn side by side"] = 4 * largest * beside
@@ -200,11 +201,13 @@ def host_memory(
 def population_memory(folder: str, load: Load, specs: Sequence[Any], learning: int, started: bool) -> dict[str, int]:
     """The same for adapters of these shapes on one base, of which so many learn; `started`: not all of them start at zero."""
     from comas.engines.llama import SMALL
+    from comas.engines.packed import LARGEST
     from comas.learners import memory as fake
 
     gpu, half = _place(load.host)
     fact = fake.facts_of(folder)
     stacked = not gpu and not half and fact.family == "llama" and fact.parameters <= SMALL
+    copied = not gpu and not half and fact.parameters <= LARGEST
     each = fake.adapter_parameters(folder, specs, gpu)
     shape = fake.Shape(folder, half, min(load.longest, load.host.context or fact.positions))
     largest = max(specs, key=lambda spec: spec.rank)
@@ -215,7 +218,7 @@ def population_memory(folder: str, load: Load, specs: Sequence[Any], learning: i
         "bytes of adapters and their gradients": 8 * each * len(specs),
         "bytes of moments": 8 * each * learning,
         "bytes of the reference": 4 * each * len(specs) * (load.reference and started),
-        "bytes of the engine's copy": 4 * fact.parameters * len(specs) * stacked,
+        "bytes of the engine's copy": 4 * fact.parameters * (len(specs) if stacked else copied),
     }
     kept = sum(needs.values())
     needs["bytes of a learner's pass"] = passes
@@ -234,11 +237,11 @@ def _place(host: HostConfig) -> tuple[bool, bool]:
 
 def _samples(shape: Any, fact: Any, rows: int, stacked: bool) -> int:
     """Bytes of sampling, its caches and the drawing included."""
-    from comas.engines import torch as engine
+    from comas.engines import prefill, tape
     from comas.learners import memory as fake
 
-    tokens = shape.longest * rows if stacked else engine.PREFILL
-    drawn = 8 * 4 * fact.vocabulary * min(rows, max(1, engine.DRAWN // fact.vocabulary))
+    tokens = shape.longest * rows if stacked else prefill.PREFILL
+    drawn = 8 * 4 * fact.vocabulary * min(rows, max(1, tape.DRAWN // fact.vocabulary))
     return fake.decode_bytes(shape, rows, tokens) + drawn
 
 

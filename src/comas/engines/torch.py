@@ -1,87 +1,35 @@
 """Sampling with torch: any Hugging Face causal LM, whole or as a population, and a stacked fast path for teams of small Llamas.
 
-Requests of all policies are decoded together; finished rows leave the batch as it goes. Fixed order, so that the batch
-is a function of the program. Leaves out: rows that enter a running batch, paged caches (vLLM has them).
+Requests of all policies are decoded together. Where rows have ended, they leave, and on the general path the next requests
+take their places, in an order that depends on the requests alone: the batch is a function of the program. Leaves out: paged
+caches (vLLM has them).
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import DynamicCache
 
+from comas.engines.lanes import Lanes
 from comas.engines.llama import StackedLlama, can_stack
-from comas.engines.sampling import draw, uniforms
+from comas.engines.packed import Packed, can_pack
+from comas.engines.tape import Tape
 from comas.learners.population import Population
 from comas.types import Generation, Request, always
 
-PREFILL = 8192
-"""Padded prompt tokens in one forward pass, more where there are more rows: bounds memory."""
-DRAWN = 2**22
-"""Probabilities, in float64, from which tokens are drawn at once, more where a vocabulary is larger: bounds memory."""
 SHRINK = 0.75
-"""A batch is packed when the living rows fall below this share of it."""
+"""A batch is packed, and filled with waiting requests, when the living rows fall below this share of it."""
 
 
 def use_threads(count: int | None) -> None:
     """Threads of torch in this process; None is one per CPU that it may use (torch itself counts the machine's)."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(count or allowed)
-
-
-@dataclass
-class _Tape:
-    """What has been drawn so far for R requests; row r holds `length[r]` tokens."""
-
-    requests: Sequence[Request]
-    end_ids: np.ndarray
-
-    def __post_init__(self) -> None:
-        R = len(self.requests)
-        self.limit_R = np.array([r.sampling.max_tokens for r in self.requests])
-        self.ids_RT = np.zeros((R, int(self.limit_R.max())), dtype=np.int64)
-        self.logprobs_RT = np.zeros(self.ids_RT.shape, dtype=np.float32)
-        self.margin_R, self.length_R = np.ones(R), np.zeros(R, dtype=np.int64)
-        self.alive_R, self.ended_R = np.ones(R, dtype=bool), np.zeros(R, dtype=bool)
-        self.seconds_R, self.began = np.zeros(R), time.monotonic()
-        self.noise_RT = uniforms([r.seed for r in self.requests], self.ids_RT.shape[1])
-        self.temperature_R = np.array([r.sampling.temperature for r in self.requests])
-        self.top_p_R = np.array([r.sampling.top_p for r in self.requests])
-
-    def draw(self, logits_BV: torch.Tensor, rows_B: np.ndarray, step: int) -> np.ndarray:
-        """Draw token `step` for requests `rows_B`; entries of -1 are padding. Returns the ids, shape (B,)."""
-        rows = np.maximum(rows_B, 0)
-        move = lambda a: torch.from_numpy(a[rows]).to(logits_BV.device)  # noqa: E731
-        size = max(1, DRAWN // logits_BV.shape[1])
-        given = (logits_BV, move(self.noise_RT[:, step]), move(self.temperature_R), move(self.top_p_R))
-        parts = [draw(*part) for part in zip(*(g.split(size) for g in given), strict=True)]
-        ids_B, logprobs_B, margin_B = (torch.cat(t).cpu().numpy() for t in zip(*parts, strict=True))
-        live_B = (rows_B >= 0) & self.alive_R[rows]
-        r = rows[live_B]
-        self.ids_RT[r, step], self.logprobs_RT[r, step] = ids_B[live_B], logprobs_B[live_B]
-        self.margin_R[r] = np.minimum(self.margin_R[r], margin_B[live_B])
-        self.length_R[r] = step + 1
-        self.ended_R[r] = (ids_B[live_B][:, None] == self.end_ids).any(1)
-        done = r[self.ended_R[r] | (self.limit_R[r] == step + 1)]
-        self.alive_R[done] = False
-        self.seconds_R[done] = time.monotonic() - self.began
-        return ids_B
-
-    def generations(self) -> list[Generation]:
-        return [
-            Generation(
-                self.ids_RT[i, :n].copy(), self.logprobs_RT[i, :n].copy(), bool(self.ended_R[i]), float(self.margin_R[i]),
-                float(self.seconds_R[i]),
-            )
-            for i, n in enumerate(self.length_R)
-        ]
 
 
 class TorchEngine:
@@ -97,13 +45,23 @@ class TorchEngine:
         listed = [self.population.model] if self.population else list(self.models.values())
         on_cpu = listed[0].device.type == "cpu"
         self.stack = StackedLlama(listed[0].config, self._states(), context) if on_cpu and can_stack(listed) else None
+        self.packed: dict[str, Packed] = {}
+        if self.stack is None:
+            self._pack({p: self.population.model if self.population else self.models[p] for p in self.policies})
 
     def refresh(self, weights: Mapping[str, Any] | Population) -> None:
         """Sample from these from now on; a population is the one that there was."""
         if not isinstance(weights, Population):
             self.models.update(weights)
+            if self.stack is None:
+                self._pack(weights)
         if self.stack is not None:
             self.stack.load(self._states())
+
+    def _pack(self, models: Mapping[str, Any]) -> None:
+        """Copies of these weights on a CPU; all policies of a population share the one of their base, which stays as it is."""
+        made = {id(m): Packed(m) for m in models.values() if can_pack(m)}
+        self.packed.update({p: made[id(m)] for p, m in models.items() if id(m) in made})
 
     def _states(self) -> list[dict[str, torch.Tensor]]:
         """Whole weights of every policy, for stacking: small models only."""
@@ -122,73 +80,53 @@ class TorchEngine:
         with self.population.sampling() if self.population and self.stack is None else nullcontext():
             for batch in self._batches(places):
                 rows = [i for column in batch.values() for i in column]
-                run = self._decode_stack if self.stack is not None else self._decode
-                for i, generation in zip(rows, run(batch, [requests[i] for i in rows], wanted), strict=True):
+                for i, generation in zip(rows, self._run(batch, [requests[i] for i in rows], wanted), strict=True):
                     done[i] = generation
         return [g for g in done if g is not None]
 
     def _batches(self, places: dict[str, list[int]]) -> list[dict[str, list[int]]]:
         """Grids of all policies where they are stacked, all policies of a population together, otherwise one at a time."""
-        n = self.max_rows
         if self.population and self.stack is None:
-            listed = [(p, i) for p, rows in places.items() for i in rows]
-            parts = [listed[k : k + n] for k in range(0, len(listed), n)]
-            return [{p: [i for q, i in part if q == p] for p in self.policies} for part in parts]
+            return [places] if any(places.values()) else []
         if self.stack is None:
-            return [{p: rows[i : i + n]} for p, rows in places.items() for i in range(0, len(rows), n)]
+            return [{p: rows} for p, rows in places.items() if rows]
         n = max(1, self.max_rows // len(places))
         most = max(map(len, places.values()))
         return [{p: rows[i : i + n] for p, rows in places.items()} for i in range(0, most, n)]
 
-    def _decode(self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
-        """The Hugging Face forward with a dynamic cache, prompts padded on the left."""
-        policy_B = np.repeat(np.arange(len(batch)), [len(rows) for rows in batch.values()])
+    def _run(self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
+        if self.stack is not None:
+            return self._decode_stack(batch, requests, wanted)
         model = self.population.model if self.population else self.models[next(iter(batch))]
-        tape = _Tape(requests, self.end_ids)
-        lengths = [len(r.prompt_ids) for r in requests]
-        width, device = max(lengths), model.device
-        ids_BT = torch.full((len(requests), width), self.pad_id)
-        attend_BT = torch.zeros(len(requests), width, dtype=torch.long)
-        for i, request in enumerate(requests):
-            ids_BT[i, width - lengths[i] :] = torch.from_numpy(request.prompt_ids)
-            attend_BT[i, width - lengths[i] :] = 1
-        ids_BT, attend_BT, cache = ids_BT.to(device), attend_BT.to(device), DynamicCache(config=model.config)
-        positions_BT = (attend_BT.cumsum(1) - 1).clamp(min=0)
-        rows_B = np.arange(len(requests))
-        *parts, (ids_BT, positions_BT) = _slices(ids_BT, positions_BT)
-        for seen, (ids, positions) in zip(np.cumsum([p[0].shape[1] for p in parts]), parts, strict=True):
-            self._forward(model, policy_B, ids, attend_BT[:, :seen], positions, cache)
-        for step in range(tape.ids_RT.shape[1]):
-            logits = self._forward(model, policy_B, ids_BT, attend_BT, positions_BT, cache)
-            drawn_B = tape.draw(logits, rows_B, step)
-            live_B = tape.alive_R[rows_B]
-            if not live_B.any() or not wanted():
-                break
-            ids_BT, positions_BT = torch.from_numpy(drawn_B).to(device)[:, None], positions_BT[:, -1:] + 1
-            attend_BT = torch.cat([attend_BT, attend_BT.new_ones(len(rows_B), 1)], 1)
-            if live_B.mean() < SHRINK:
-                kept = torch.from_numpy(np.flatnonzero(live_B)).to(device)
-                cache.batch_select_indices(kept)
-                rows_B, policy_B = rows_B[live_B], policy_B[live_B]
-                ids_BT, positions_BT, attend_BT = ids_BT[kept], positions_BT[kept], attend_BT[kept]
-        return tape.generations()
+        policy_R = [p for p, column in enumerate(batch.values()) for _ in column]
+        packed = self.packed.get(next(iter(batch)))
+        with packed.running() if packed else nullcontext():
+            return self._decode(model, policy_R, requests, wanted)
 
-    def _forward(
-        self, model: Any, policy_B: np.ndarray, ids_BT: torch.Tensor, attend_BS: torch.Tensor, positions_BT: torch.Tensor,
-        cache: Any,
-    ) -> torch.Tensor:
-        """Logits of the last tokens, (B, V); rows of a population go through their adapters."""
-        with self.population.routed(policy_B) if self.population else nullcontext():
-            return model(
-                input_ids=ids_BT, attention_mask=attend_BS, position_ids=positions_BT, past_key_values=cache, use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
+    def _decode(
+        self, model: Any, policy_R: Sequence[int], requests: Sequence[Request], wanted: Callable[[], bool]
+    ) -> list[Generation]:
+        """Any causal LM: at most `max_rows` rows run; when enough of them have ended, the next ones take their places."""
+        tape, lanes = Tape(requests, self.end_ids), Lanes(model, self.population, self.pad_id)
+        # the longest first: what is left at the end is short, and prompts that are computed together are of similar length
+        queue = sorted(range(len(requests)), key=lambda i: (-int(tape.limit_R[i]), -len(requests[i].prompt_ids)))
+        while True:
+            live_B = tape.alive_R[lanes.row_B]
+            if live_B.sum() < SHRINK * (self.max_rows if queue and lanes.mixes else len(live_B)) or not live_B.any():
+                free = self.max_rows - int(live_B.sum()) if lanes.mixes or not live_B.any() else 0
+                coming, queue = queue[:free], queue[free:]
+                prompts = [(policy_R[i], requests[i].prompt_ids) for i in coming]
+                lanes.change(live_B, coming, prompts, tape.draw)
+            else:
+                lanes.drawn_B = tape.draw(lanes.step(), lanes.row_B)
+            if not wanted() or not (queue or tape.alive_R[lanes.row_B].any()):
+                return tape.generations()
 
     def _decode_stack(
         self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]
     ) -> list[Generation]:
         """All policies as one grid of P x B rows; row -1 is padding of the grid."""
-        stack, tape = self.stack, _Tape(requests, self.end_ids)
+        stack, tape = self.stack, Tape(requests, self.end_ids)
         assert stack is not None
         rows_PB = _grid([len(column) for column in batch.values()], np.cumsum([0, *map(len, batch.values())]))
         ids_PBT, pad_N = self._prompts(requests, rows_PB)
@@ -203,7 +141,7 @@ class TorchEngine:
         positions_N = T - pad_N
         for step in range(room - T):
             flat_N = rows_PB.reshape(-1)
-            drawn_N = tape.draw(logits_PBV.view(len(flat_N), -1), flat_N, step)
+            drawn_N = tape.draw(logits_PBV.view(len(flat_N), -1), flat_N)
             live_N = (flat_N >= 0) & tape.alive_R[np.maximum(flat_N, 0)]
             if not live_N.any() or not wanted():
                 break
@@ -231,12 +169,6 @@ class TorchEngine:
                 pad_N[n] = width - len(requests[row].prompt_ids)
                 ids_NT[n, pad_N[n] :] = requests[row].prompt_ids
         return torch.from_numpy(ids_NT).view(*rows_PB.shape, width), torch.from_numpy(pad_N)
-
-
-def _slices(ids_BT: torch.Tensor, positions_BT: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Prompts in columns of at most PREFILL tokens."""
-    size = max(1, PREFILL // len(ids_BT))
-    return list(zip(ids_BT.split(size, 1), positions_BT.split(size, 1), strict=True))
 
 
 def _grid(counts: list[int], offsets: np.ndarray) -> np.ndarray:
