@@ -45,5 +45,5 @@ class Packed:
                 del layer.forward
 
 
-def _linear(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def _linear(weight: Tensor, bias: Tensor | None, input: Tensor) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")
