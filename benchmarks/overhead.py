@@ -20,7 +20,8 @@ import torch
 from shapes import arguments, show
 
 from comas.agent import Member
-from comas.config import read, resolve
+from comas.config import read
+from comas.resolve import resolve
 from comas.store import Run
 from comas.team import Team, members_of
 from comas.testing import Scripted, golden_script

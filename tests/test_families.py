@@ -315,7 +315,7 @@ def test_history_is_dropped_for_want_of_room_and_an_error_counts_the_tokens() ->
         assert (episode.answer or "").split()[2:] == ["x" * 100, "y" * 100, "z" * 100][dropped:]
     episode = played(alone + 49)
     assert episode.turns == []
-    for told in ("context of home/p", f"({alone + 50} tokens of {alone + 49})", "lower max_tokens", "hosts.home.context"):
+    for told in ("context of home/p", f"({alone + 50} tokens of {alone + 49})", "lower room.solution", "hosts.home.context"):
         assert told in str(episode.error)
 
 

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 import comas
-from comas.config import read, resolve
+from comas.config import read
 from comas.engines.torch import TorchEngine
 from comas.estimate import estimate
 from comas.learners.adapters import AdapterLearner
 from comas.learners.full import FullLearner
+from comas.resolve import resolve
 from comas.store import Run
 from comas.testing import tiny_model
 from comas.train import Watch

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from comas.bases import adapter_base, is_adapter, is_seed
-from comas.config import Config, nearest
+from comas.config import Config, checked, nearest
 from comas.store import run_at
 from comas.types import Method, Setup, Task, UserMistake
 
@@ -198,7 +198,7 @@ def origins(base: str, depth: int = 100) -> set[str]:
         return {base}
     if depth == 0:
         raise UserMistake(f"base {base!r}: runs that start from each other")
-    below = bases_of(Config.model_validate(found[0].config()))
+    below = bases_of(checked(found[0].config()))
     return {o for b in below for o in origins(b, depth - 1)}
 
 

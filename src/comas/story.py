@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.bases import adapter_base, is_adapter, is_seed
-from comas.config import Config, read
+from comas.config import Config, checked, read
 from comas.evaluate import Answer, accuracy, paired_gain
 from comas.resolve import bases_of
 from comas.stats import Interval, wilson
@@ -107,7 +107,7 @@ def lineage(config: Config, depth: int = 100) -> Iterator[str]:
             yield f"{shown(adapter_base(base))}, with the adapter {Path(base).name}" if is_adapter(base) else shown(base)
             continue
         run, step = found
-        below = Config.model_validate(run.config())
+        below = checked(run.config())
         yield (f"run {run.path.name} ({below.method}{f'/{below.preset}' if below.preset else ''} on {below.task}, seed {below.seed}"
                f"{f', after {step} steps' if step is not None else ''})").replace(".py", "")
         if depth:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from comas.agent import Member
 from comas.bases import adapter_base, at_hand, is_adapter, is_seed, team_file
-from comas.config import Config, parse_pair, read
+from comas.config import Config, checked, parse_pair, read
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host, resolve_base
 from comas.hosts.room import in_memory
@@ -150,7 +150,7 @@ def _under(config: Config, name: str, sources: Mapping[str, str], learn: bool) -
             policy, base = a.policy or agent, a.base or config.hosts[name].base
             place = resolve_base(_below(base, policy) if is_adapter(sources[policy]) else sources[policy])
             if place.startswith((".", "/", "~")) and not Path(place).is_dir():
-                raise UserMistake(f"base {place!r} of agent {agent}: no such folder")
+                raise UserMistake(f"base {base!r}: no such folder")
             found[str(Path(place).resolve()) if Path(place).is_dir() else place] = agent
     if len(found) > 1:
         (one, first), (other, second), *_ = found.items()
@@ -171,7 +171,7 @@ def _below(base: str, policy: str) -> str:
         return base
     if not is_adapter(source := _weights(base, policy)):
         return source
-    began = Config.model_validate(found[0].config())
+    began = checked(found[0].config())
     first = next(a for n, a in began.agents.items() if (a.policy or n) == policy)
     return _below(first.base or began.hosts[first.host].base, policy)
 

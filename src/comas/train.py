@@ -20,7 +20,7 @@ from typing import Any
 
 from comas import spending
 from comas.agent import derive_seed
-from comas.config import Config, parse_pair, read
+from comas.config import Config, checked, parse_pair, read
 from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, can_judge
 from comas.hosts.api import ApiHost
@@ -110,7 +110,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
     run.lock()
     team = None
     try:
-        spending.check_hosts(changes, [Config.model_validate(run.config())])
+        spending.check_hosts(changes, [checked(run.config())])
         changed = dict(map(parse_pair, changes))
         start, notes = run.rewind()
         for note in notes:
