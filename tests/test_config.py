@@ -11,7 +11,7 @@ import tomli_w
 
 from comas.config import Config, read
 from comas.methods import comas
-from comas.resolve import SEED_RECIPE, keywords, load_plugin, resolve, split_options
+from comas.resolve import SEED_ADAPTER_LR, SEED_RECIPE, keywords, load_plugin, resolve, split_options
 from comas.store import without_none
 from comas.types import UserMistake
 
@@ -107,6 +107,7 @@ def test_hosts_and_agents_override_what_is_shared() -> None:
 
 def test_the_embedded_recipe_is_for_the_seed_models_only() -> None:
     assert resolved("hosts.home.base=seed-b").lr == SEED_RECIPE["lr"]
+    assert resolved("hosts.home.learner=adapters").lr == SEED_ADAPTER_LR
     for base in ("org/model", "./seed", "gpt2"):
         with pytest.raises(UserMistake, match=f"base '{base}' has no recipe for task pick: set lr"):
             resolved(f"hosts.home.base={base}")
