@@ -29,7 +29,7 @@ SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm
 
 
 SEED_ADAPTER_LR = 3e-3
-"""For adapters on the seed models: measured there, where 5e-3 was too much (docs/results.md)."""
+"""For adapters on the seed models: found there, where 5e-3 was too much (docs/method.md)."""
 ADAPTER_RATE = 10
 """So many times the learning rate of the whole model is what adapters on other bases take: a rule of thumb, not measured here."""
 
