@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from comas.types import UserMistake
+
 MANIFEST = "manifest.json"
 
 
@@ -80,6 +82,16 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
         sync(path)
     write(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=1))
     sync(folder)
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON file that was written whole, or None."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserMistake(f"{path} is damaged: {error}") from error
 
 
 def facts(folder: Path) -> dict[str, Any] | None:

@@ -120,7 +120,7 @@ class Run:
     def read_eval(self, name: str, note: Callable[[str], Any] = LOG.warning) -> dict[str, Any] | None:
         """That measurement; None if there is none, or, which `note` is told, if its file is damaged: the run itself is whole."""
         try:
-            return _object(self.path / "eval" / f"{name}.json")
+            return disk.read_object(self.path / "eval" / f"{name}.json")
         except UserMistake as error:
             note(f"{error}; it counts as not measured")
             return None
@@ -131,13 +131,13 @@ class Run:
 
     def spent(self) -> dict[str, Any]:
         """The same as it was last written; nothing where nothing was."""
-        return _object(self.path / "spent.json") or {}
+        return disk.read_object(self.path / "spent.json") or {}
 
     def write_process(self, facts: Mapping[str, Any]) -> list[str]:
         """Note what a process that works on this run runs on; returns what differs from the one before, in words."""
         path = self.path / "processes.json"
         try:
-            known: list[dict[str, Any]] = (_object(path) or {"processes": []})["processes"]
+            known: list[dict[str, Any]] = (disk.read_object(path) or {"processes": []})["processes"]
         except UserMistake as error:
             disk.replace(path, json.dumps({"processes": [facts]}, indent=1))
             return [f"{error}; what it said is lost"]
@@ -180,7 +180,7 @@ class Run:
             if max(self.steps_kept(), default=0) > 0:  # sealed folders say that there have been commits
                 raise UserMistake(f"{path} is missing, although there are checkpoints")
             return None
-        found = _object(path)
+        found = disk.read_object(path)
         if not isinstance(found, dict) or any(type(found.get(key)) is not int for key in ("step", "metrics_bytes")):
             raise UserMistake(f"{path} is damaged: it names no step")
         return found
@@ -315,16 +315,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
             except ValueError as error:
                 raise UserMistake(f"{path} line {number} is damaged: {error}") from error
-
-
-def _object(path: Path) -> dict[str, Any] | None:
-    """A JSON file that was written whole, or None."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserMistake(f"{path} is damaged: {error}") from error
 
 
 def without_none(value: Any) -> Any:

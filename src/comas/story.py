@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from comas import disk
 from comas.bases import adapter_base, is_adapter, is_seed
 from comas.config import Config, checked, read
 from comas.evaluate import Answer, accuracy, paired_gain
@@ -75,7 +75,7 @@ def story(run: Run, step: int, evaluations: Sequence[str] = ()) -> Story:
         record = run.read_eval(name)
         if record and (name == "before" or record["step"] == step):
             told.answers[name] = record["answers"]
-    known = _json(run.path / "processes.json")
+    known = disk.read_object(run.path / "processes.json")
     told.process = known["processes"][-1] if known and known.get("processes") else {}
     told.lineage = list(lineage(config))
     for folder in evaluations:
@@ -123,7 +123,7 @@ def shown(base: str) -> str:
 
 def _evaluated(told: Story, folder: Path, place: str) -> None:
     """Add what an evaluation found of the checkpoint at `place`."""
-    plan, report = _json(folder / "evaluation.json"), _json(folder / "report.json")
+    plan, report = disk.read_object(folder / "evaluation.json"), disk.read_object(folder / "report.json")
     if plan is None:
         raise UserMistake(f"--evaluation {folder} is not an evaluation: it has no evaluation.json")
     if report is None:
@@ -135,12 +135,3 @@ def _evaluated(told: Story, folder: Path, place: str) -> None:
                           f"one of {', '.join(sorted(Path(p).name for p in plan.get('places', {}).values()))}")
     told.cells += cells
     told.comparisons += [d for d in report["systems"] if any(d[side]["system"] in here for side in ("first", "second"))]
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserMistake(f"{path} is damaged: {error}") from error
