@@ -285,14 +285,16 @@ def make_local_host(
     place, kind = place_of(device, dtype)
     if under is not None:
         population, tokenizer, ends = load_population(bases, under, place, kind, trust_remote_code, shapes or {}, seed)
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
-        room, name_of_base = context_of(population.model, context), str(population.model.config.name_or_path)
-        adapting = AdapterLearner(population, recipe, method, pad, name_of_base) if method is not None else None
-        engine = TorchEngine(population, ends, pad, room, max_rows)
-        return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking), engine, adapting, room, str(place))
-    models, tokenizer, ends = load_models(bases, place, None if method is not None else kind, trust_remote_code)
+        weights, model = population, population.model
+    else:
+        weights, tokenizer, ends = load_models(bases, place, None if method is not None else kind, trust_remote_code)
+        model = next(iter(weights.values()))
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
-    room = context_of(next(iter(models.values())), context)
-    learner = FullLearner(models, recipe, method, pad, kind) if method is not None else None
-    engine = TorchEngine(learner.weights() if learner else models, ends, pad, room, max_rows)
+    learner: AdapterLearner | FullLearner | None = None
+    if method is not None and under is not None:
+        learner = AdapterLearner(weights, recipe, method, pad, str(model.config.name_or_path))
+    elif method is not None:
+        learner = FullLearner(weights, recipe, method, pad, kind)
+    room = context_of(model, context)
+    engine = TorchEngine(learner.weights() if learner else weights, ends, pad, room, max_rows)
     return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking), engine, learner, room, str(place))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch.func import functional_call
 
 from comas.learners.population import Population
 from comas.types import UserMistake
@@ -21,29 +22,20 @@ TRIED = 16
 
 
 def save_merged(population: Population, policy: str, folder: Path) -> float:
-    """Write base + adapter as one model; returns by how much its log-probs differ at most from those of the two apart.
-
-    Merged in place, one matrix after the other, and undone: a second copy of a large base would not fit.
-    """
-    model = population.model
+    """Write base + adapter as one model; returns by how much its log-probs differ at most from those of the two apart."""
+    model, merged = population.model, population.merged(policy)
     ids = torch.arange(TRIED, device=model.device)[None] % model.get_input_embeddings().num_embeddings
     with torch.no_grad():
         with population.routed([population.policies.index(policy)]):
             apart = _logprobs(model, ids)
-        kept = {name: model.get_parameter(name).detach().clone() for name in population.merged(policy)}
-        try:
-            for name, weight in population.merged(policy).items():
-                model.get_parameter(name).copy_(weight)
-            gap = float((_logprobs(model, ids) - apart).abs().max())
-            if not gap < (NEAR if model.dtype == torch.float32 else float("inf")):
-                raise UserMistake(
-                    f"policy {policy}: merged into one model its log-probs differ by {gap:.2g} from base and adapter, so that it "
-                    "was not written: export with --no-merged"
-                )
-            _save(model, folder)
-        finally:
-            for name, weight in kept.items():
-                model.get_parameter(name).copy_(weight)
+        whole = lambda **given: functional_call(model, merged, (), given)  # noqa: E731
+        gap = float((_logprobs(whole, ids) - apart).abs().max())
+    if not gap < (NEAR if model.dtype == torch.float32 else float("inf")):
+        raise UserMistake(
+            f"policy {policy}: merged into one model its log-probs differ by {gap:.2g} from base and adapter, so that it was not "
+            "written: export with --no-merged"
+        )
+    _save(model, folder, {**model.state_dict(), **merged})
     return gap
 
 
@@ -69,9 +61,10 @@ def model_bytes(model: Any) -> int:
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
-def _save(model: Any, folder: Path) -> None:
+def _save(model: Any, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
+    """With other `weights` than its own, where they are given."""
     try:
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=weights)
     except SafetensorError as error:  # a full disk, in the words of another language
         raise OSError(f"{folder}: {error}") from error
 

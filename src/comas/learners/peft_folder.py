@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from comas.bases import ADAPTER
-from comas.learners.population import Population, Spec, fingerprint
+from comas.learners.population import Population, Spec
 from comas.types import UserMistake
 
 TENSORS, PREFIX = "adapter_model.safetensors", "base_model.model."
@@ -71,7 +71,7 @@ def save(population: Population, policy: str, folder: Path, base: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     spec = population.specs[policy]
     named = {f"{PREFIX}{n}.weight": t.contiguous().cpu() for n, t in population.tensors(policy).items()}
-    save_file(named, folder / TENSORS, {"format": "pt", "base": fingerprint(population.model)})
+    save_file(named, folder / TENSORS, {"format": "pt", "base": population.fingerprint})
     written = {
         **PLAIN, "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": spec.rank, "lora_alpha": spec.alpha,
         "lora_dropout": 0.0, "use_rslora": False, "target_modules": _shortest(population, policy), "inference_mode": True,
@@ -90,7 +90,7 @@ def load(population: Population, policy: str, folder: Path) -> None:
     with safe_open(folder / TENSORS, "pt") as file:
         made_for = (file.metadata() or {}).get("base")
         tensors = {_plain(key, folder): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
-    if made_for is not None and made_for != fingerprint(population.model):
+    if made_for is not None and made_for != population.fingerprint:
         raise UserMistake(
             f"adapter {folder} was made for another base, {facts(folder).get('base_model_name_or_path')!r}, than "
             f"{population.model.config.name_or_path!r}: their weights differ"

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,15 @@ class Population:
         """What `reference` means from now on is the policies as they are."""
         zero = not any(bool(b.any()) for _, b in self._views(self.flat_PN))
         self.start_PN = None if zero else self.flat_PN.clone()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The base by its names, shapes and first numbers, whatever the dtype in which it was loaded; it is frozen."""
+        made = hashlib.sha256()
+        for name, weight in self.model.named_parameters():
+            made.update(f"{name} {tuple(weight.shape)} ".encode())
+            made.update(weight.detach().flatten()[:64].to("cpu", torch.bfloat16).float().numpy().tobytes())
+        return made.hexdigest()[:16]
 
     def merged(self, policy: str) -> dict[str, Tensor]:
         """Weights of adapted modules with this policy's adapter added: W + (alpha / rank) B A, in the base's dtype."""
@@ -331,12 +341,3 @@ def targets_of(model: Any, spec: Spec) -> set[str]:
                 raise UserMistake(f"targets: {name} is a {type(modules[name]).__name__}, not a linear layer")
         found |= named
     return found
-
-
-def fingerprint(model: Any) -> str:
-    """A base by its names, shapes and first numbers, whatever the dtype in which it was loaded."""
-    made = hashlib.sha256()
-    for name, weight in model.named_parameters():
-        made.update(f"{name} {tuple(weight.shape)} ".encode())
-        made.update(weight.detach().flatten()[:64].to("cpu", torch.bfloat16).float().numpy().tobytes())
-    return made.hexdigest()[:16]
