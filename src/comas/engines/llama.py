@@ -18,6 +18,10 @@ from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 SMALL = 4_000_000
 """Parameters per model above which stacking was not measured to pay."""
 
+Parts = Sequence[tuple[slice, int]]
+"""Rows, and the first slot that any of them sees."""
+WHOLE: Parts = ((slice(None), 0),)
+
 
 def can_stack(models: list) -> bool:
     """Whether these Hugging Face models are small plain Llamas of one shape."""
@@ -82,8 +86,13 @@ class StackedLlama:
         """Keep these rows of the caches, in this order."""
         self.caches = [cache.index_select(1, rows_N) for cache in self.caches]
 
-    def forward(self, ids_PBT: torch.Tensor, positions_PBT: torch.Tensor, slot: int, mask_N1TS: torch.Tensor) -> torch.Tensor:
-        """Logits of the last token, (P, B, V). Writes slots `slot`.. of the caches; the mask is additive over slots."""
+    def forward(
+        self, ids_PBT: torch.Tensor, positions_PBT: torch.Tensor, slot: int, mask_N1TS: torch.Tensor, parts: Parts = WHOLE
+    ) -> torch.Tensor:
+        """Logits of the last token, (P, B, V). Writes slots `slot`.. of the caches; the mask is additive over slots.
+
+        `parts` cover the N rows; a pass of one token does not read the slots in front of what each part sees.
+        """
         P, B, T = ids_PBT.shape
         N, turned = P * B, self.heads + self.kv_heads
         x = embedding(ids_PBT + torch.arange(P)[:, None, None] * self.vocab, self.embedding).view(P, B * T, -1)
@@ -95,23 +104,27 @@ class StackedLlama:
             q = heads[:, :, : self.heads]
             if i == self.depth - 1 and T > 1:  # of the last layer only the last token is asked for
                 x, q, mask_N1TS, T = x.view(P, B, T, -1)[:, :, -1], q[:, -1:], mask_N1TS[:, :, -1:], 1
-            mixed = self._attend(q, self.caches[i][:, :, :, : mask_N1TS.shape[-1]], mask_N1TS).reshape(P, B * T, -1)
+            mixed = self._attend(q, self.caches[i][:, :, :, : mask_N1TS.shape[-1]], mask_N1TS, parts).reshape(P, B * T, -1)
             x = torch.baddbmm(x, mixed, out)
             gate, up = torch.bmm(self._norm(x), gate_up).chunk(2, -1)
             x = torch.baddbmm(x, silu(gate) * up, down)
         return torch.bmm(self._norm(x), self.head)
 
-    def _attend(self, q_NTHW: torch.Tensor, cache_2NKSW: torch.Tensor, mask_N1TS: torch.Tensor) -> torch.Tensor:
+    def _attend(self, q_NTHW: torch.Tensor, cache_2NKSW: torch.Tensor, mask_N1TS: torch.Tensor, parts: Parts) -> torch.Tensor:
         """Mixed values, (N, T, H, W); for one token two batched products are quicker than the fused kernel."""
-        N, T, H, W = q_NTHW.shape
-        if T > 1:
+        if q_NTHW.shape[1] > 1:
             keys, values = cache_2NKSW
-            grouped = self.kv_heads != H
+            grouped = self.kv_heads != self.heads
             return scaled_dot_product_attention(q_NTHW.transpose(1, 2), keys, values, mask_N1TS, enable_gqa=grouped).transpose(1, 2)
-        keys, values = cache_2NKSW.flatten(1, 2)  # rows and their heads lie behind each other: a view
-        mask = mask_N1TS.expand(-1, self.kv_heads, -1, -1).flatten(0, 1)
-        shares = torch.baddbmm(mask, q_NTHW.reshape(N * self.kv_heads, -1, W), keys.mT, alpha=W**-0.5).softmax(-1)
-        return torch.bmm(shares, values).view(N, T, H, W)
+        q_NTHW = q_NTHW.contiguous()
+        mixed_NTHW = torch.empty_like(q_NTHW)
+        for rows, first in parts:
+            keys, values = cache_2NKSW[:, rows, :, first:].flatten(1, 2)  # rows and their heads lie behind each other: a view
+            mask = mask_N1TS[rows, ..., first:].expand(-1, self.kv_heads, -1, -1).flatten(0, 1)
+            q = q_NTHW[rows].view(len(keys), -1, self.width)
+            shares = torch.baddbmm(mask, q, keys.mT, alpha=self.width**-0.5).softmax(-1)
+            torch.bmm(shares, values, out=mixed_NTHW[rows].view(q.shape))
+        return mixed_NTHW
 
     def _norm(self, x: torch.Tensor) -> torch.Tensor:
         """x over the root of its sum of squares + eps * size; the weights behind it hold the norm's weight and root of size."""

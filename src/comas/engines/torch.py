@@ -78,18 +78,20 @@ class TorchEngine:
             raise KeyError(f"no policy {', '.join(unknown)} at this engine: it has {', '.join(self.policies)}")
         done: list[Generation | None] = [None] * len(requests)
         with self.population.sampling() if self.population and self.stack is None else nullcontext():
-            for batch in self._batches(places):
+            for batch in self._batches(places, requests):
                 rows = [i for column in batch.values() for i in column]
                 for i, generation in zip(rows, self._run(batch, [requests[i] for i in rows], wanted), strict=True):
                     done[i] = generation
         return [g for g in done if g is not None]
 
-    def _batches(self, places: dict[str, list[int]]) -> list[dict[str, list[int]]]:
+    def _batches(self, places: dict[str, list[int]], requests: Sequence[Request]) -> list[dict[str, list[int]]]:
         """Grids of all policies where they are stacked, all policies of a population together, otherwise one at a time."""
         if self.population and self.stack is None:
             return [places] if any(places.values()) else []
         if self.stack is None:
             return [{p: rows} for p, rows in places.items() if rows]
+        # neighbours have prompts of similar length, so that what is in front of the shorter ones need not be read
+        places = {p: sorted(rows, key=lambda i: len(requests[i].prompt_ids)) for p, rows in places.items()}
         n = max(1, self.max_rows // len(places))
         most = max(map(len, places.values()))
         return [{p: rows[i : i + n] for p, rows in places.items()} for i in range(0, most, n)]
@@ -138,7 +140,7 @@ class TorchEngine:
         seen = (key <= query) & (key >= pad_N[:, None, None]) | (key == query)  # padding sees itself: no row without keys
         logits_PBV = stack.forward(ids_PBT, positions.view(P, B, T), 0, _additive(seen, stack.dtype)[:, None])
         mask_N11S = _additive(torch.arange(room) >= pad_N[:, None], stack.dtype)[:, None, None]
-        positions_N = T - pad_N
+        positions_N, parts = T - pad_N, _parts(pad_N)
         for step in range(room - T):
             flat_N = rows_PB.reshape(-1)
             drawn_N = tape.draw(logits_PBV.view(len(flat_N), -1), flat_N)
@@ -152,10 +154,11 @@ class TorchEngine:
                 rows_PB = np.where(live_N, flat_N, -1)[kept].reshape(P, widest)
                 kept_N = torch.from_numpy(kept)
                 stack.select(kept_N)
-                mask_N11S, positions_N, drawn_N = mask_N11S[kept_N], positions_N[kept_N], drawn_N[kept]
+                mask_N11S, positions_N, pad_N, drawn_N = mask_N11S[kept_N], positions_N[kept_N], pad_N[kept_N], drawn_N[kept]
+                parts = _parts(pad_N)
             shape = (P, rows_PB.shape[1], 1)
             ids = torch.from_numpy(drawn_N).view(shape)
-            logits_PBV = stack.forward(ids, positions_N.view(shape), T + step, mask_N11S[..., : T + step + 1])
+            logits_PBV = stack.forward(ids, positions_N.view(shape), T + step, mask_N11S[..., : T + step + 1], parts)
             positions_N = positions_N + 1
         return tape.generations()
 
@@ -176,6 +179,12 @@ def _grid(counts: list[int], offsets: np.ndarray) -> np.ndarray:
     for p, n in enumerate(counts):
         grid[p, :n] = np.arange(offsets[p], offsets[p] + n)
     return grid
+
+
+def _parts(pad_N: torch.Tensor) -> list[tuple[slice, int]]:
+    """Slices of the rows of a grid, and the first slot that any row of each sees."""
+    size = max(16, len(pad_N) // 8)  # fewer rows are not worth their calls, as measured
+    return [(slice(i, i + size), int(pad_N[i : i + size].min())) for i in range(0, len(pad_N), size)]
 
 
 def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
