@@ -6,6 +6,7 @@ import asyncio
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,21 +134,57 @@ def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
     part = rows()
     for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
         row.logprobs_T, row.sampled_logprobs_T = logprobs, logprobs.copy()
-    assert _gap("p", part, learner.recipe) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
+    known = [(row, row.logprobs_T) for row in part]
+    assert _gap("p", known, learner.recipe) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
     part[0].sampled_logprobs_T[part[0].mask_T] -= 3.0  # type: ignore[index]
-    stats, weights = _gap("p", part, learner.recipe)
+    stats, weights = _gap("p", known, learner.recipe)
     assert stats["gap_max"] == pytest.approx(3.0)
     assert weights["t0"].max() == 2.0
     assert weights["t1"].max() == 1.0
 
 
-def test_an_engine_with_stale_weights_stops_the_run() -> None:
-    learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+@pytest.mark.parametrize("old", ["recomputed", "sampled"])
+def test_an_engine_with_stale_weights_stops_the_run(old: Any) -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs=old), METHOD, 0)
+    before = copy.deepcopy(learner.models["p"].state_dict())
     part = rows()
     for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
         row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(0.6)
     with pytest.raises(RuntimeError, match="engine not refreshed"):
         learner.step({"p": part}, METHOD)
+    assert all(torch.equal(before[n], w) for n, w in learner.models["p"].state_dict().items())
+
+
+class Counting(FullLearner):
+    """How many rows went through a forward pass that was not the reference's."""
+
+    passed = 0
+
+    def forward(self, owned: Any, reference: bool = False) -> torch.Tensor:
+        self.passed += len(owned) * (not reference)
+        return super().forward(owned, reference)
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.01])
+def test_the_engines_logprobs_as_old_policy_spare_a_pass(drift: float) -> None:
+    """Where engine and learner agree the step is the same, to the bit; where they do not, the ratio has the difference in it."""
+    ended, said = {}, FullLearner({"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40), METHOD, 0).logprobs("p", rows())
+    for old in ("recomputed", "sampled"):
+        learner, part = Counting({"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40, old_logprobs=old), METHOD, 0), rows()
+        for row, logprobs in zip(part, said, strict=True):
+            row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(drift)
+        stats = learner.step({"p": part}, METHOD)["p"]
+        assert learner.passed == len(part) * (2 if old == "recomputed" else 1)
+        assert stats["gap_mean"] == pytest.approx(drift, abs=1e-6)
+        ended[old] = learner.models["p"].state_dict()
+    same = all(torch.equal(ended["sampled"][n], w) for n, w in ended["recomputed"].items())
+    assert same == (drift == 0.0)
+
+
+def test_rows_that_no_engine_sampled_have_no_old_policy_but_the_learners() -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs="sampled"), METHOD, 0)
+    with pytest.raises(ValueError, match=r"turn t0 has no log-probs.*old_logprobs=recomputed"):
+        learner.step({"p": rows()}, METHOD)
 
 
 async def say(host, turn: str, policy: str = "a", keep: bool = True, **sampling: float):  # type: ignore[no-untyped-def]

@@ -49,6 +49,11 @@ class HostConfig(_Table):
     """Whether models that can think before they answer do so; None is what their template says."""
     max_rows: int = Field(512, ge=1)
     """Rows decoded at once."""
+    compile: bool = False
+    """Sample with torch.compile, where the engine does not stack small models: minutes at the start for fewer calls per token."""
+    old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
+    """What the probability ratio of the loss, and the KL, call the old policy: the learner's own forward pass before the first
+    update, or what the engine said while it sampled, which spares that pass."""
     tokens_per_pass: int = Field(8192, ge=64)
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
     checkpointing: bool = False

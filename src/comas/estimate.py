@@ -175,6 +175,7 @@ def host_memory(
     trained = [f for f, on in zip(folders, learning or [True] * len(folders), strict=True) if on]
     small = not gpu and max(sizes) < SMALL
     stacked = small and not half and {x.family for x in facts.values()} == {"llama"} and len(set(sizes)) == 1
+    packed = not gpu and not load.host.compile
     beside = min(threads or os.cpu_count() or 1, len(trained)) if small else 1
     passes, samples = 0, 0
     for f, fact in facts.items():
@@ -187,7 +188,7 @@ def host_memory(
         "bytes of float32 weights": 4 * sum(sizes),
         "bytes of moments": 8 * sum(facts[f].parameters for f in trained),
         "bytes of the reference": (2 if half else 4) * sum(sizes) * load.reference,
-        "bytes of the engine's copy": 2 * sum(sizes) if half else 4 * sum(n for n in sizes if not gpu and n <= LARGEST),
+        "bytes of the engine's copy": 2 * sum(sizes) if half else 4 * sum(n for n in sizes if packed and n <= LARGEST),
     }
     kept = sum(needs.values())
     needs["bytes of gradients, of policies that learn side by side"] = 4 * largest * beside
@@ -207,7 +208,7 @@ def population_memory(folder: str, load: Load, specs: Sequence[Any], learning: i
     gpu, half = _place(load.host)
     fact = fake.facts_of(folder)
     stacked = not gpu and not half and fact.family == "llama" and fact.parameters <= SMALL
-    copied = not gpu and not half and fact.parameters <= LARGEST
+    copied = not gpu and not half and not load.host.compile and fact.parameters <= LARGEST
     each = fake.adapter_parameters(folder, specs, gpu)
     shape = fake.Shape(folder, half, min(load.longest, load.host.context or fact.positions))
     largest = max(specs, key=lambda spec: spec.rank)

@@ -18,7 +18,7 @@ class Batch:
 
     advantages_BT: Any
     old_logprobs_BT: Any
-    """Under the policy at the start of the learning step (the learner's own recomputation)."""
+    """Under the policy at the start of the learning step (the learner's own recomputation, or what the engine said)."""
     mask_BT: Any
 
 

@@ -96,7 +96,7 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
                 hosts[name] = make_local_host(
                     name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
                     device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
-                    max_rows=host.max_rows, trust_remote_code=host.trust_remote_code, under=under,
+                    max_rows=host.max_rows, compiled=host.compile, trust_remote_code=host.trust_remote_code, under=under,
                     shapes=shapes_of(config, name) if under else None, seed=config.seed,
                 )
     members = members_of(config, hosts)
@@ -212,7 +212,7 @@ def _recipe(config: Config, host: str) -> Any:
     rates = {a.policy or n: a.lr for n, a in config.agents.items() if a.host == host and a.lr is not None}
     return Recipe(
         h.lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm, h.tokens_per_pass, h.checkpointing,
-        rates=rates,
+        rates=rates, old_logprobs=h.old_logprobs,
     )
 
 

@@ -22,8 +22,9 @@ from comas.learners.population import Population
 class Lanes:
     """Rows of a running batch; row b is request `row_B[b]`, whose last token `drawn_B[b]` has not been read by the model yet."""
 
-    def __init__(self, model: Any, population: Population | None, pad_id: int) -> None:
-        self.model, self.population, self.pad_id = model, population, pad_id
+    def __init__(self, model: Any, population: Population | None, pad_id: int, call: Callable[..., Any]) -> None:
+        """`call` is the model's forward pass."""
+        self.model, self.population, self.pad_id, self.call = model, population, pad_id, call
         self.row_B, self.policy_B, self.drawn_B = (np.zeros(0, dtype=np.int64) for _ in range(3))
         self.empty_B = np.zeros(0, dtype=np.int64)
         """Columns of padding in front of each row."""
@@ -121,7 +122,7 @@ class Lanes:
         empty_B1 = torch.from_numpy(empty_B)[:, None]
         columns = torch.arange(held + ids_BT.shape[1])
         with self.population.routed(policy_B) if self.population else nullcontext():
-            return self.model(
+            return self.call(
                 input_ids=ids_BT.to(device), attention_mask=(columns >= empty_B1).long().to(device),
                 position_ids=(columns[held:] - empty_B1).clamp(min=0).to(device), past_key_values=cache, use_cache=True,
                 logits_to_keep=1,

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from comas.engines.compiled import Compiled
 from comas.engines.lanes import Lanes
 from comas.engines.llama import StackedLlama, can_stack
 from comas.engines.packed import Packed, can_pack
 from comas.engines.tape import Tape
 from comas.learners.population import Population
-from comas.types import Generation, Request, always
+from comas.types import Generation, Request, UserMistake, always
 
 SHRINK = 0.75
 """A batch is packed, and filled with waiting requests, when the living rows fall below this share of it."""
@@ -36,7 +37,8 @@ class TorchEngine:
     """Samples for one or more policies: a population, or models (policy -> Hugging Face causal LM), on one device."""
 
     def __init__(
-        self, weights: Mapping[str, Any] | Population, end_ids: Sequence[int], pad_id: int, context: int, max_rows: int = 512
+        self, weights: Mapping[str, Any] | Population, end_ids: Sequence[int], pad_id: int, context: int, max_rows: int = 512,
+        compiled: bool = False,
     ) -> None:
         self.end_ids, self.pad_id, self.max_rows, self.context = np.array(sorted(end_ids)), pad_id, max_rows, context
         self.population = weights if isinstance(weights, Population) else None
@@ -46,22 +48,31 @@ class TorchEngine:
         on_cpu = listed[0].device.type == "cpu"
         self.stack = StackedLlama(listed[0].config, self._states(), context) if on_cpu and can_stack(listed) else None
         self.packed: dict[str, Packed] = {}
+        self.compiled: dict[str, Compiled] | None = {} if compiled else None
         if self.stack is None:
-            self._pack({p: self.population.model if self.population else self.models[p] for p in self.policies})
+            self._prepare({p: self.population.model if self.population else self.models[p] for p in self.policies})
+        elif compiled:
+            raise UserMistake(
+                "compile: small Llamas on a CPU are decoded as one stack, which was slower when it was compiled: leave it out"
+            )
 
     def refresh(self, weights: Mapping[str, Any] | Population) -> None:
         """Sample from these from now on; a population is the one that there was."""
         if not isinstance(weights, Population):
             self.models.update(weights)
             if self.stack is None:
-                self._pack(weights)
+                self._prepare(weights)
         if self.stack is not None:
             self.stack.load(self._states())
 
-    def _pack(self, models: Mapping[str, Any]) -> None:
-        """Copies of these weights on a CPU; all policies of a population share the one of their base, which stays as it is."""
-        made = {id(m): Packed(m) for m in models.values() if can_pack(m)}
-        self.packed.update({p: made[id(m)] for p, m in models.items() if id(m) in made})
+    def _prepare(self, models: Mapping[str, Any]) -> None:
+        """Compile these, or copy their weights on a CPU; all policies of a population share what is made of their base."""
+        if self.compiled is not None:
+            known = {id(c.model): c for c in self.compiled.values()}
+            self.compiled.update({p: known.setdefault(id(m), Compiled(m)) for p, m in models.items()})
+        else:
+            made = {id(m): Packed(m) for m in models.values() if can_pack(m)}
+            self.packed.update({p: made[id(m)] for p, m in models.items() if id(m) in made})
 
     def _states(self) -> list[dict[str, torch.Tensor]]:
         """Whole weights of every policy, for stacking: small models only."""
@@ -101,15 +112,16 @@ class TorchEngine:
             return self._decode_stack(batch, requests, wanted)
         model = self.population.model if self.population else self.models[next(iter(batch))]
         policy_R = [p for p, column in enumerate(batch.values()) for _ in column]
-        packed = self.packed.get(next(iter(batch)))
+        first = next(iter(batch))
+        packed, call = self.packed.get(first), self.compiled[first] if self.compiled is not None else model
         with packed.running() if packed else nullcontext():
-            return self._decode(model, policy_R, requests, wanted)
+            return self._decode(Lanes(model, self.population, self.pad_id, call), policy_R, requests, wanted)
 
     def _decode(
-        self, model: Any, policy_R: Sequence[int], requests: Sequence[Request], wanted: Callable[[], bool]
+        self, lanes: Lanes, policy_R: Sequence[int], requests: Sequence[Request], wanted: Callable[[], bool]
     ) -> list[Generation]:
         """Any causal LM: at most `max_rows` rows run; when enough of them have ended, the next ones take their places."""
-        tape, lanes = Tape(requests, self.end_ids), Lanes(model, self.population, self.pad_id)
+        tape = Tape(requests, self.end_ids)
         # the longest first: what is left at the end is short, and prompts that are computed together are of similar length
         queue = sorted(range(len(requests)), key=lambda i: (-int(tape.limit_R[i]), -len(requests[i].prompt_ids)))
         while True:

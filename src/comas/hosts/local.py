@@ -269,7 +269,7 @@ def context_of(model: Any, limit: int | None) -> int:
 
 def make_local_host(
     name: str, bases: Mapping[str, str], *, method: Method | None = None, recipe: Any = None, device: str = "auto",
-    dtype: str = "auto", context: int | None = None, thinking: bool | None = None, max_rows: int = 512,
+    dtype: str = "auto", context: int | None = None, thinking: bool | None = None, max_rows: int = 512, compiled: bool = False,
     trust_remote_code: bool = False, under: str | None = None, shapes: Mapping[str, Any] | None = None, seed: int = 0,
 ) -> LocalHost:
     """A host with torch inside: policies with these bases; with `method` and `recipe` also a learner.
@@ -296,5 +296,5 @@ def make_local_host(
     elif method is not None:
         learner = FullLearner(weights, recipe, method, pad, kind)
     room = context_of(model, context)
-    engine = TorchEngine(learner.weights() if learner else weights, ends, pad, room, max_rows)
+    engine = TorchEngine(learner.weights() if learner else weights, ends, pad, room, max_rows, compiled)
     return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking), engine, learner, room, str(place))

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from comas.learners.blocks import blocks
 from comas.types import UserMistake
 
 GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None)
@@ -47,6 +48,8 @@ class Route:
         """Whether the policies that are present are neighbours with the same number of rows: then blocks are a view."""
         self.counts = tuple(counts[self.present])
         self._ends = torch.tensor(np.cumsum(self.counts), dtype=torch.int32, device=device)
+        self.all_ends_P = torch.tensor(np.cumsum(counts), dtype=torch.int32, device=device)
+        """Where the block of each policy ends, present or not, at one token per row."""
         self._known: dict[int, Tensor] = {}
 
     def ends(self, tokens: int) -> Tensor:
@@ -234,6 +237,8 @@ class _Layer:
         route, x_BTD = self.population.route, inputs[0]
         if route is None:
             return output_BTO
+        if torch.compiler.is_compiling():
+            return self._traced(route, x_BTD, output_BTO)
         if x_BTD.dim() != 3 or len(x_BTD) != route.rows:
             raise UserMistake(
                 f"module {self.name} gets {tuple(x_BTD.shape)}, tokens apart from their {route.rows} rows: set "
@@ -243,6 +248,14 @@ class _Layer:
             return _Mixed.apply(output_BTO, x_BTD, self.a, self, route)  # type: ignore[return-value]
         _add(output_BTO, x_BTD, self, route)
         return output_BTO
+
+    def _traced(self, route: Route, x_BTD: Tensor, output_BTO: Tensor) -> Tensor:
+        """The same of one token per row without gradients, in nothing but tensors: any number of rows per policy is one graph."""
+        scale, kind = self.scale, x_BTD.dtype
+        a, b = self.a.detach().to(kind), self.b.detach().to(kind)
+        b = b * (scale.to(kind)[:, None, None] if isinstance(scale, Tensor) else scale)
+        h_NR = blocks(x_BTD.flatten(0, 1), a.mT, route.all_ends_P)
+        return output_BTO + blocks(h_NR, b, route.all_ends_P).view_as(output_BTO)
 
 
 class _Mixed(torch.autograd.Function):

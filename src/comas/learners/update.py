@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ class Recipe:
     grad_norm: float = 1.0
     tokens_per_pass: int = 8192
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
+    old_logprobs: Literal["recomputed", "sampled"] = field(default="recomputed", kw_only=True)
+    """The old policy: a forward pass of the learner, or the engine's log-probs, whose gap is then part of the ratio."""
     checkpointing: bool = False
     """Recompute activations in the backward pass: slower, smaller."""
     gap_tolerance: float = 0.02
@@ -87,8 +89,11 @@ def learn(weights: Weights, rows: Mapping[str, Sequence[Row]], method: Method) -
     referred = [(p, r) for p, r in owned if method.kl.get(r.role, 0.0)]
     for (_, row), ref in zip(referred, logprobs(weights, referred, reference=True) if referred else [], strict=True):
         row.ref_logprobs_T = ref
-    graphs = _graphs(weights, owned) if method.epochs == method.minibatches == 1 else None
-    if graphs is None:
+    sampled, graphs = weights.recipe.old_logprobs == "sampled", None
+    if sampled:
+        for _, row in owned:
+            row.logprobs_T = _sampled(row)
+    elif (graphs := _graphs(weights, owned) if method.epochs == method.minibatches == 1 else None) is None:
         for (_, row), old in zip(owned, logprobs(weights, owned), strict=True):
             row.logprobs_T = old
     told: dict[str, dict[str, float]] = {}
@@ -96,15 +101,16 @@ def learn(weights: Weights, rows: Mapping[str, Sequence[Row]], method: Method) -
     for policy in sorted(rows):
         for row, advantages in zip(rows[policy], method.advantage(rows[policy], method.kl), strict=True):
             row.advantages_T = advantages
-        told[policy], found = _gap(policy, rows[policy], weights.recipe)
-        weight |= found
-    taken: dict[str, list[tuple[float, float] | None]] = {p: [] for p in told}
+        if not sampled:
+            told[policy], weight_of = _gap(policy, [(r, r.logprobs_T) for r in rows[policy]], weights.recipe)
+            weight |= weight_of
+    taken: dict[str, list[tuple[float, float] | None]] = {p: [] for p in rows}
     for _ in range(method.epochs):
         for k in range(method.minibatches):
             part = [(p, r) for p in sorted(rows) for r in rows[p][k :: method.minibatches]]
-            for policy, update in _update(weights, part, method, weight, graphs).items():
+            for policy, update in _update(weights, part, method, weight, graphs, told if sampled else None).items():
                 taken[policy].append(update)
-    return {p: {**_stats(told[p], len(rows[p]), taken[p]), "lr": weights.recipe.rate(p)} for p in told}
+    return {p: {**_stats(told[p], len(rows[p]), taken[p]), "lr": weights.recipe.rate(p)} for p in sorted(rows)}
 
 
 def _stats(gap: dict[str, float], rows: int, updates: Sequence[tuple[float, float] | None]) -> dict[str, float]:
@@ -116,9 +122,14 @@ def _stats(gap: dict[str, float], rows: int, updates: Sequence[tuple[float, floa
 
 
 def _update(
-    weights: Weights, owned: Sequence[Owned], method: Method, weight: Mapping[str, np.ndarray], graphs: list[torch.Tensor] | None
+    weights: Weights, owned: Sequence[Owned], method: Method, weight: Mapping[str, np.ndarray],
+    graphs: list[torch.Tensor] | None, gaps: dict[str, dict[str, float]] | None,
 ) -> dict[str, tuple[float, float] | None]:
-    """One optimizer step of each policy present. Returns loss and gradient norm, None where the step was not taken."""
+    """One optimizer step of each policy present. Returns loss and gradient norm, None where the step was not taken.
+
+    The gap of a policy that is not in `gaps` yet is measured along the way, and put there before its weights change.
+    """
+    fresh: dict[str, list[tuple[Row, np.ndarray]]] = {p: [] for p, _ in owned if gaps is not None and p not in gaps}
     tokens, total = dict.fromkeys((p for p, _ in owned), 0), dict.fromkeys((p for p, _ in owned), 0.0)
     for policy, row in owned:
         tokens[policy] += int(row.mask_T.sum())
@@ -133,15 +144,28 @@ def _update(
             terms_BT = terms_BT * fill([weight.get(r.turn, np.ones(len(r.mask_T))) for _, r in chosen])
         loss_B = terms_BT.sum(1) / terms_BT.new_tensor([tokens[p] for p, _ in chosen])
         weights.backward(chosen, loss_B.sum())
+        for (policy, row), got in zip(chosen, logprobs_BT.detach().cpu().numpy() if fresh else [], strict=bool(fresh)):
+            if policy in fresh:
+                fresh[policy].append((row, got[: len(row.token_ids_T)]))
         for (policy, _), loss in zip(chosen, loss_B.detach().cpu().tolist(), strict=True):
             total[policy] += loss
+    for policy, known in fresh.items():
+        gaps[policy], _ = _gap(policy, known, weights.recipe)  # pyright: ignore[reportOptionalSubscript]
     updates = {p: (loss, weights.finish(p, loss)) for p, loss in total.items()}
     return {p: (loss, norm) if norm is not None else None for p, (loss, norm) in updates.items()}
 
 
-def _gap(policy: str, rows: Sequence[Row], recipe: Recipe) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def _sampled(row: Row) -> np.ndarray:
+    if row.sampled_logprobs_T is None:
+        raise ValueError(f"turn {row.turn} has no log-probs of the engine that said it: set hosts.<name>.old_logprobs=recomputed")
+    return row.sampled_logprobs_T.copy()
+
+
+def _gap(
+    policy: str, rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """How far the engine's log-probs were from the learner's, and the importance weights that this calls for."""
-    known = [(r, (r.logprobs_T - r.sampled_logprobs_T)) for r in rows if r.sampled_logprobs_T is not None]
+    known = [(r, own_T - r.sampled_logprobs_T) for r, own_T in rows if r.sampled_logprobs_T is not None]
     gaps = np.concatenate([d[r.mask_T] for r, d in known]) if known else np.zeros(1)
     stats = {"gap_mean": float(np.abs(gaps).mean()), "gap_max": float(np.abs(gaps).max())}
     if stats["gap_mean"] > recipe.gap_limit:
