@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 from comas.types import UserMistake
 
 GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None)
-"""Newer than the oldest torch that is supported; not for doubles, which only tests want, nor for other devices than these two."""
+"""Newer than the oldest torch that is supported; `_grouped` says where it is used."""
 ALIGNED = 8
 """Ranks are padded to a multiple of this on a GPU, whose grouped products want rows of 16 bytes."""
 
@@ -46,7 +46,8 @@ class Route:
         self.even = len({counts[p] for p in range(here[0], here[-1] + 1)}) == 1
         """Whether the policies that are present are neighbours with the same number of rows: then blocks are a view."""
         self.counts = tuple(counts[self.present])
-        self._ends = torch.tensor(np.cumsum(self.counts), dtype=torch.int32, device=device)
+        self._counts = torch.tensor(self.counts, device=device)
+        self._ends = self._counts.cumsum(0, dtype=torch.int32)
         self._known: dict[int, Tensor] = {}
 
     def ends(self, tokens: int) -> Tensor:
@@ -57,8 +58,7 @@ class Route:
 
     def spread(self, numbers_P: Tensor, tokens: int) -> Tensor:
         """One number per policy -> one per token."""
-        times = torch.tensor(self.counts, device=numbers_P.device) * tokens
-        return numbers_P.repeat_interleave(times, output_size=self.rows * tokens)
+        return numbers_P.repeat_interleave(self._counts * tokens, output_size=self.rows * tokens)
 
 
 class Population:
@@ -295,14 +295,28 @@ def _times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
     """Each policy's block of tokens times its matrix, (N, O)."""
     if route.even:
         return torch.bmm(x_NI.view(len(weights_PIO), -1, x_NI.shape[1]), weights_PIO).flatten(0, 1)
-    if _grouped(x_NI):
+    if _grouped(x_NI, weights_PIO):
         return GROUPED(x_NI, weights_PIO, offs=route.ends(T))
     blocks = x_NI.split([n * T for n in route.counts])
     return torch.cat([x @ w for x, w in zip(blocks, weights_PIO, strict=True)])
 
 
-def _grouped(x_NI: Tensor) -> bool:
-    return GROUPED is not None and x_NI.dtype != torch.float64 and x_NI.device.type in ("cpu", "cuda")
+def _grouped(x_NI: Tensor, other: Tensor) -> bool:
+    """Whether torch has a grouped product for these: not for doubles, which only tests want, nor where rows are not whole 16 bytes.
+
+    On a GPU only for bfloat16 on Hopper. On others, and in float32, it reads the ends of the blocks back in each layer, which waits
+    for the GPU, while a product per block does not; and on Blackwell empty blocks come out as anything (pytorch issue 172439).
+    """
+    if GROUPED is None or any(max(t.stride()[-2:]) * t.element_size() % 16 for t in (x_NI, other)):
+        return False
+    if x_NI.device.type == "cuda":
+        return x_NI.dtype == torch.bfloat16 and _hopper(x_NI.device)
+    return x_NI.device.type == "cpu" and x_NI.dtype != torch.float64
+
+
+@cache
+def _hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 def _collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -> None:
@@ -310,7 +324,7 @@ def _collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) 
     if route.even:
         P = len(sum_PIO)
         sum_PIO += torch.bmm(x_NI.view(P, -1, x_NI.shape[1]).mT, g_NO.view(P, -1, g_NO.shape[1]))
-    elif _grouped(x_NI):
+    elif _grouped(x_NI, g_NO):
         sum_PIO += GROUPED(x_NI.mT, g_NO, offs=route.ends(T))
     else:
         for p, (x, g) in enumerate(zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)):
