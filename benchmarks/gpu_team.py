@@ -7,6 +7,7 @@ matmul reaches here, and the largest N that fits. `--smoke` does the same with a
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from shapes import METHOD, adapter_learner, arguments, clock, names, random_mode
 from training import flops
 
 from comas.engines.torch import TorchEngine
-from comas.learners.adapters import AdapterLearner
 from comas.types import Request, Row, Sampling
 
 GIB = 2**30
@@ -46,10 +46,9 @@ SMOKE = [Scene("tiny", 10**9, rows=8, prompt=8, new=8, most=4)]
 def step_of(model: Any, scene: Scene, agents: int, steps: int) -> dict[str, Any]:
     """Seconds, peak and rates of steps with so many agents; the first step warms up."""
     cuda = torch.cuda.is_available()
+    clear(model)
     learner = adapter_learner(model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True)
     engine = TorchEngine(learner.population, [-1], 0, scene.prompt + scene.new, scene.rows)
-    if cuda:
-        torch.cuda.reset_peak_memory_stats()
     sampling, learning, rows = [], [], {}
     for step in range(steps + 1):
         began = clock()
@@ -114,10 +113,7 @@ def largest(model: Any, scene: Scene) -> int:
 
 def within(model: Any, scene: Scene, agents: int) -> bool:
     """Whether a step of one pass, and its moments, fit; on a CPU everything does."""
-    learner: AdapterLearner | None = None
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    clear(model)
     try:
         learner = adapter_learner(model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True)
         length = scene.prompt + scene.new
@@ -127,28 +123,27 @@ def within(model: Any, scene: Scene, agents: int) -> bool:
         learner.step(rows, METHOD)
     except torch.cuda.OutOfMemoryError:
         return False
-    finally:
-        unhook(model)
-        del learner
     return not torch.cuda.is_available() or torch.cuda.max_memory_allocated() <= scene.budget
 
 
-def unhook(model: Any) -> None:
-    """Take populations off a model, which would keep their adapters alive."""
-    for module in model.modules():
+def clear(*models: Any) -> None:
+    """Free what earlier teams held. Hooks keep a population alive, and it and its layers each other until a collection."""
+    for module in (module for model in models for module in model.modules()):
         module._forward_hooks.clear()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 def measured(scene: Scene, agents: list[int], steps: int) -> list[dict[str, Any]]:
     """A row per number of agents, then the largest that fits."""
     cuda = torch.cuda.is_available()
+    clear()
     if cuda:
         torch.cuda.set_per_process_memory_fraction(min(1.0, scene.budget / torch.cuda.get_device_properties(0).total_memory))
-    model, found = random_model(scene.model, torch.bfloat16, "cuda" if cuda else "cpu"), []
-    for n in agents:
-        found.append(step_of(model, scene, n, steps))
-        unhook(model)
-    return [*found, {"model": scene.model, "largest N": largest(model, scene)}]
+    model = random_model(scene.model, torch.bfloat16, "cuda" if cuda else "cpu")
+    return [*(step_of(model, scene, n, steps) for n in agents), {"model": scene.model, "largest N": largest(model, scene)}]
 
 
 def main() -> None:

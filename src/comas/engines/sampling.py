@@ -29,21 +29,24 @@ def draw(
     """Token ids, their log-probs (nats, of softmax(logits / T); T = 1 for greedy rows) and margins (probability mass).
 
     Temperature 0 is greedy; its margin is the distance between the two best probabilities. With `top_p_B`, tokens are
-    drawn from the smallest set of that mass, and the log-prob is still that of the whole softmax.
+    drawn from the smallest set of that mass, and the log-prob is still that of the whole softmax. Wherever the logits are,
+    the rest may be on the CPU: what rows want is then known without waiting for a GPU.
     """
+    greedy, narrowed = bool((temperature_B == 0).any()), top_p_B is not None and bool((top_p_B < 1).any())
+    noise_B, temperature_B = (t.to(logits_BV.device, non_blocking=True) for t in (noise_B, temperature_B))
     greedy_B = temperature_B == 0
     scaled_BV = logits_BV.double() / torch.where(greedy_B, 1.0, temperature_B.double())[:, None]
     logprobs_BV = scaled_BV.log_softmax(-1)
     probs_BV = logprobs_BV.exp()
-    if top_p_B is not None and bool((top_p_B < 1).any()):
-        probs_BV = _nucleus(probs_BV, top_p_B.double())
+    if top_p_B is not None and narrowed:
+        probs_BV = _nucleus(probs_BV, top_p_B.double().to(logits_BV.device, non_blocking=True))
     edges_BV = probs_BV.cumsum(-1)
     point_B1 = (noise_B.double() * edges_BV[:, -1])[:, None]
     ids_B1 = torch.searchsorted(edges_BV, point_B1, right=True).clamp(max=logits_BV.shape[1] - 1)
     upper_B1 = edges_BV.gather(1, ids_B1)
     lower_B1 = upper_B1 - probs_BV.gather(1, ids_B1)
     margin_B = torch.minimum(upper_B1 - point_B1, point_B1 - lower_B1)[:, 0]
-    if bool(greedy_B.any()):
+    if greedy:
         best_B2, best_ids_B2 = logprobs_BV.topk(2, dim=-1)
         ids_B1 = torch.where(greedy_B[:, None], best_ids_B2[:, :1], ids_B1)
         margin_B = torch.where(greedy_B, best_B2[:, 0].exp() - best_B2[:, 1].exp(), margin_B)

@@ -106,11 +106,11 @@ def windows_of(config: Any) -> list[int | None]:
 
 def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
     """A cache of these rows that ends where all of them end; `columns` is the length of the longest. Uses the pieces up."""
-    made = Slots(pieces[0].cache.windows, columns)
+    made, moves = Slots(pieces[0].cache.windows, columns), [_move(piece, columns) for piece in pieces]
     for i, layer in enumerate(made.layers):
         assert isinstance(layer, _Layer)
         layer.keys, layer.values = (
-            _filled([(getattr(p.cache.layers[i], name), p) for p in pieces], rows, columns) for name in ("keys", "values")
+            _filled([getattr(p.cache.layers[i], name) for p in pieces], moves, rows, columns) for name in ("keys", "values")
         )
         layer.is_initialized = True
         for piece in pieces:  # layer by layer, so that never more than one of them is there twice
@@ -118,19 +118,39 @@ def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
     return made
 
 
-def _filled(parts: Sequence[tuple[Tensor, Piece]], rows: int, columns: int) -> Tensor:
-    _, heads, _, width = parts[0][0].shape
-    made = parts[0][0].new_empty(rows, heads, columns + AHEAD, width)
-    for buffer, piece in parts:
-        n = min(columns, piece.cache.used)
-        source, places = (torch.tensor(x, device=made.device) for x in (piece.rows, piece.places))
-        if piece.less is None:
-            part = buffer[source, :, piece.cache.used - n : piece.cache.used]
+@dataclass(frozen=True)
+class _Move:
+    """A `Piece` as indices on the device; once for all layers, since a GPU is waited for with each list that it is given."""
+
+    source: Tensor
+    places: Tensor
+    columns: range
+    """Those of the old cache that move, where all rows end alike."""
+    own_RN: Tensor | None
+    """The same for each row, where they do not."""
+
+
+def _move(piece: Piece, columns: int) -> _Move:
+    used, device = piece.cache.used, piece.cache.layers[0].keys.device  # type: ignore[union-attr]
+    source, places = (torch.tensor(x, device=device) for x in (piece.rows, piece.places))
+    moved = range(used - min(columns, used), used)
+    if piece.less is None:
+        return _Move(source, places, moved, None)
+    less = torch.tensor(piece.less, device=device)
+    own_RN = (torch.arange(moved.start, moved.stop, device=device) - less[:, None]).clamp(min=0)
+    return _Move(source, places, moved, own_RN)
+
+
+def _filled(buffers: Sequence[Tensor], moves: Sequence[_Move], rows: int, columns: int) -> Tensor:
+    _, heads, _, width = buffers[0].shape
+    made = buffers[0].new_empty(rows, heads, columns + AHEAD, width)
+    for buffer, move in zip(buffers, moves, strict=True):
+        n = len(move.columns)
+        if move.own_RN is None:
+            part = buffer[move.source, :, move.columns.start : move.columns.stop]
         else:
-            less = torch.tensor(piece.less, device=made.device)
-            from_RN = (torch.arange(piece.cache.used - n, piece.cache.used, device=made.device) - less[:, None]).clamp(min=0)
-            part = buffer.transpose(1, 2)[source[:, None], from_RN].transpose(1, 2)
-        made[places, :, columns - n : columns] = part
+            part = buffer.transpose(1, 2)[move.source[:, None], move.own_RN].transpose(1, 2)
+        made[move.places, :, columns - n : columns] = part
         if n < columns:
-            made[places, :, : columns - n] = 0  # what is masked must still be finite
+            made[move.places, :, : columns - n] = 0  # what is masked must still be finite
     return made

@@ -42,9 +42,8 @@ class Tape:
         """Draw the next token of requests `rows_B`; entries of -1 are padding. Returns the ids, shape (B,)."""
         rows = np.maximum(rows_B, 0)
         step_B = np.minimum(self.length_R[rows], self.limit_R[rows] - 1)  # rows that have ended draw what nobody reads
-        move = lambda a: torch.from_numpy(a).to(logits_BV.device)  # noqa: E731
         size = max(1, DRAWN // logits_BV.shape[1])
-        given = (logits_BV, move(self.noise_RT[rows, step_B]), move(self.temperature_R[rows]), move(self.top_p_R[rows]))
+        given = (logits_BV, *map(torch.from_numpy, (self.noise_RT[rows, step_B], self.temperature_R[rows], self.top_p_R[rows])))
         parts = [draw(*part) for part in zip(*(g.split(size) for g in given), strict=True)]
         ids_B, logprobs_B, margin_B = (torch.cat(t).cpu().numpy() for t in zip(*parts, strict=True))
         live_B = (rows_B >= 0) & self.alive_R[rows]

@@ -1,30 +1,71 @@
-"""A product per policy for torch.compile, which follows neither a number of tokens per policy nor, in float32, torch's own.
+"""Rows of several policies, one policy after the other, and the product of each policy's block of tokens with its own matrix.
 
-Leaves out: everything that runs uncompiled (`population.py`).
+Leaves out: whose matrices these are (`population.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None)
-"""Newer than the oldest torch that is supported."""
+"""Newer than the oldest torch that is supported; `grouped` says where it is used."""
 
 
-def blocks(x_NI: Tensor, weights_PIO: Tensor, ends_P: Tensor) -> Tensor:
-    """Tokens of policy p, those before `ends_P[p]` and behind the policy before, times its matrix: (N, O)."""
-    if GROUPED is not None and x_NI.dtype == torch.bfloat16 and x_NI.device.type == "cuda":  # ranks are padded for it there
-        return GROUPED(x_NI, weights_PIO, offs=ends_P)
-    return _opaque(x_NI, weights_PIO, ends_P)
+class Route:
+    """Which policies the rows of a batch belong to: `counts[p]` rows of policy p, one policy after the other."""
+
+    def __init__(self, counts: Sequence[int], device: Any) -> None:
+        self.rows, here = sum(counts), [p for p, n in enumerate(counts) if n]
+        self.present = slice(here[0], here[-1] + 1)
+        self.even = len({counts[p] for p in range(here[0], here[-1] + 1)}) == 1
+        """Whether the policies that are present are neighbours with the same number of rows: then blocks are a view."""
+        self.counts = tuple(counts[self.present])
+        self._counts = torch.tensor(self.counts, device=device)
+        self._ends = self._counts.cumsum(0, dtype=torch.int32)
+        self.ends_P = torch.tensor(np.cumsum(counts), dtype=torch.int32)
+        """Where the block of each policy ends, present or not, at one token per row; on the CPU."""
+        self.there_P = self.ends_P.to(device)
+        """The same on the model's device."""
+        self._known: dict[int, Tensor] = {}
+
+    def ends(self, tokens: int) -> Tensor:
+        """int32 (P,): where each policy's block of tokens ends, at `tokens` per row."""
+        if tokens not in self._known:
+            self._known[tokens] = self._ends * tokens
+        return self._known[tokens]
+
+    def spread(self, numbers_P: Tensor, tokens: int) -> Tensor:
+        """One number per policy -> one per token."""
+        return numbers_P.repeat_interleave(self._counts * tokens, output_size=self.rows * tokens)
+
+
+def times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
+    """Each policy's block of tokens times its matrix, (N, O)."""
+    if route.even:
+        return torch.bmm(x_NI.view(len(weights_PIO), -1, x_NI.shape[1]), weights_PIO).flatten(0, 1)
+    if grouped(x_NI, weights_PIO):
+        return GROUPED(x_NI, weights_PIO, offs=route.ends(T))
+    blocks = x_NI.split([n * T for n in route.counts])
+    return torch.cat([x @ w for x, w in zip(blocks, weights_PIO, strict=True)])
+
+
+def traced(x_NI: Tensor, weights_PIO: Tensor, route: Route, direct: bool) -> Tensor:
+    """The same of one token per row, as torch.compile can follow it: any counts are one graph. `direct`: `takes` says yes."""
+    if direct and x_NI.device.type == "cuda":  # of the CPU's the compiler has another idea
+        return GROUPED(x_NI, weights_PIO, offs=route.there_P)
+    return _opaque(x_NI, weights_PIO, route.ends_P)
 
 
 @torch.library.custom_op("comas::blocks", mutates_args=())
 def _opaque(x_NI: Tensor, weights_PIO: Tensor, ends_P: Tensor) -> Tensor:
-    if GROUPED is not None and x_NI.dtype != torch.float64 and x_NI.device.type == "cpu":
-        return GROUPED(x_NI, weights_PIO, offs=ends_P).contiguous()  # its rows begin at multiples of 16 bytes
+    if grouped(x_NI, weights_PIO):
+        return GROUPED(x_NI, weights_PIO, offs=ends_P.to(x_NI.device)).contiguous()  # its rows begin at multiples of 16 bytes
     starts = [0, *ends_P.tolist()]
     return torch.cat([x_NI[a:b] @ w for a, b, w in zip(starts, starts[1:], weights_PIO, strict=False)])
 
@@ -32,3 +73,41 @@ def _opaque(x_NI: Tensor, weights_PIO: Tensor, ends_P: Tensor) -> Tensor:
 @_opaque.register_fake
 def _(x_NI: Tensor, weights_PIO: Tensor, ends_P: Tensor) -> Tensor:
     return x_NI.new_empty(x_NI.shape[0], weights_PIO.shape[-1])
+
+
+def grouped(x_NI: Tensor, other: Tensor) -> bool:
+    """Whether torch has a grouped product for these."""
+    return x_NI.device == other.device and takes([max(t.stride()[-2:]) for t in (x_NI, other)], x_NI.dtype, x_NI.device)
+
+
+def takes(widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether torch has a grouped product for rows of so many numbers: not for doubles, which only tests want, nor where rows are
+    not whole 16 bytes.
+
+    On a GPU only for bfloat16 on Hopper. On others, and in float32, it reads the ends of the blocks back in each layer, which waits
+    for the GPU, while a product per block does not; and on Blackwell empty blocks come out as anything (pytorch issue 172439).
+    """
+    if GROUPED is None or any(n * dtype.itemsize % 16 for n in widths):
+        return False
+    if device.type == "cuda":
+        return dtype == torch.bfloat16 and _hopper(device)
+    return device.type == "cpu" and dtype != torch.float64
+
+
+@cache
+def _hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] == 9
+
+
+def collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -> None:
+    """Add each policy's x^T g to `sum_PIO`."""
+    if route.even:
+        P = len(sum_PIO)
+        sum_PIO += torch.bmm(x_NI.view(P, -1, x_NI.shape[1]).mT, g_NO.view(P, -1, g_NO.shape[1]))
+    elif grouped(x_NI, g_NO):
+        sum_PIO += GROUPED(x_NI.mT, g_NO, offs=route.ends(T))
+    else:
+        for p, (x, g) in enumerate(zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)):
+            sum_PIO[p] += x.mT @ g
+
+

@@ -19,11 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comas.learners.blocks import blocks
+from comas.learners.blocks import Route, collect, takes, times, traced
 from comas.types import UserMistake
 
-GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None)
-"""Newer than the oldest torch that is supported; not for doubles, which only tests want, nor for other devices than these two."""
 ALIGNED = 8
 """Ranks are padded to a multiple of this on a GPU, whose grouped products want rows of 16 bytes."""
 
@@ -36,32 +34,6 @@ class Spec:
     alpha: float = 32.0
     targets: tuple[str, ...] | None = None
     """Names of linear layers, or ends of names (`q_proj`); None is all of them but the head."""
-
-
-class Route:
-    """Which policies the rows of a batch belong to: `counts[p]` rows of policy p, one policy after the other."""
-
-    def __init__(self, counts: Sequence[int], device: Any) -> None:
-        self.rows, here = sum(counts), [p for p, n in enumerate(counts) if n]
-        self.present = slice(here[0], here[-1] + 1)
-        self.even = len({counts[p] for p in range(here[0], here[-1] + 1)}) == 1
-        """Whether the policies that are present are neighbours with the same number of rows: then blocks are a view."""
-        self.counts = tuple(counts[self.present])
-        self._ends = torch.tensor(np.cumsum(self.counts), dtype=torch.int32, device=device)
-        self.all_ends_P = torch.tensor(np.cumsum(counts), dtype=torch.int32, device=device)
-        """Where the block of each policy ends, present or not, at one token per row."""
-        self._known: dict[int, Tensor] = {}
-
-    def ends(self, tokens: int) -> Tensor:
-        """int32 (P,): where each policy's block of tokens ends, at `tokens` per row."""
-        if tokens not in self._known:
-            self._known[tokens] = self._ends * tokens
-        return self._known[tokens]
-
-    def spread(self, numbers_P: Tensor, tokens: int) -> Tensor:
-        """One number per policy -> one per token."""
-        times = torch.tensor(self.counts, device=numbers_P.device) * tokens
-        return numbers_P.repeat_interleave(times, output_size=self.rows * tokens)
 
 
 class Population:
@@ -229,6 +201,8 @@ class _Layer:
         self.scale: float | Tensor = one.pop() if len(one) == 1 else torch.tensor(
             self.scales, dtype=population.flat_PN.dtype, device=module.weight.device
         )
+        widths = (module.in_features, module.out_features, population.rank)
+        self.direct = takes(widths, module.weight.dtype, module.weight.device)
         self.a: Tensor
         self.b: Tensor
         self.grads: tuple[Tensor, Tensor] | None = None
@@ -254,8 +228,8 @@ class _Layer:
         scale, kind = self.scale, x_BTD.dtype
         a, b = self.a.detach().to(kind), self.b.detach().to(kind)
         b = b * (scale.to(kind)[:, None, None] if isinstance(scale, Tensor) else scale)
-        h_NR = blocks(x_BTD.flatten(0, 1), a.mT, route.all_ends_P)
-        return output_BTO + blocks(h_NR, b, route.all_ends_P).view_as(output_BTO)
+        h_NR = traced(x_BTD.flatten(0, 1), a.mT, route, self.direct)
+        return output_BTO + traced(h_NR, b, route, self.direct).view_as(output_BTO)
 
 
 class _Mixed(torch.autograd.Function):
@@ -278,23 +252,23 @@ class _Mixed(torch.autograd.Function):
         layer, route, T = ctx.layer, ctx.route, x_BTD.shape[1]
         g_NO, x_ND = g_BTO.contiguous().flatten(0, 1), x_BTD.flatten(0, 1)
         a, b = (w[route.present].to(x_ND.dtype) for w in (layer.a, layer.b))
-        gh_NR = _scaled(_times(g_NO, b.mT, route, T), layer, route, T)
+        gh_NR = _scaled(times(g_NO, b.mT, route, T), layer, route, T)
         grad_a, grad_b = (w[route.present] for w in layer.grads)
-        _collect(grad_a, gh_NR, x_ND, route, T)
-        _collect(grad_b, h_NR, g_NO, route, T)
+        collect(grad_a, gh_NR, x_ND, route, T)
+        collect(grad_b, h_NR, g_NO, route, T)
         needed = ctx.needs_input_grad[1]
-        return g_BTO, _times(gh_NR, a, route, T).view_as(x_BTD) if needed else None, None, None, None
+        return g_BTO, times(gh_NR, a, route, T).view_as(x_BTD) if needed else None, None, None, None
 
 
 def _add(output_BTO: Tensor, x_BTD: Tensor, layer: _Layer, route: Route) -> Tensor:
     """Add to `output_BTO`; returns scale x A^T, (tokens, rank)."""
     T, kind = x_BTD.shape[1], x_BTD.dtype
     a, b = (w.detach()[route.present].to(kind) for w in (layer.a, layer.b))
-    h_NR = _scaled(_times(x_BTD.flatten(0, 1), a.mT, route, T), layer, route, T)
+    h_NR = _scaled(times(x_BTD.flatten(0, 1), a.mT, route, T), layer, route, T)
     if route.even:
         output_BTO.view(len(b), -1, output_BTO.shape[-1]).baddbmm_(h_NR.view(len(b), -1, h_NR.shape[-1]), b)
     else:
-        output_BTO += _times(h_NR, b, route, T).view_as(output_BTO)
+        output_BTO += times(h_NR, b, route, T).view_as(output_BTO)
     return h_NR
 
 
@@ -302,32 +276,6 @@ def _scaled(h_NR: Tensor, layer: _Layer, route: Route, T: int) -> Tensor:
     if isinstance(layer.scale, Tensor):
         return h_NR.mul_(route.spread(layer.scale[route.present], T).to(h_NR.dtype)[:, None])
     return h_NR.mul_(layer.scale)
-
-
-def _times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
-    """Each policy's block of tokens times its matrix, (N, O)."""
-    if route.even:
-        return torch.bmm(x_NI.view(len(weights_PIO), -1, x_NI.shape[1]), weights_PIO).flatten(0, 1)
-    if _grouped(x_NI):
-        return GROUPED(x_NI, weights_PIO, offs=route.ends(T))
-    blocks = x_NI.split([n * T for n in route.counts])
-    return torch.cat([x @ w for x, w in zip(blocks, weights_PIO, strict=True)])
-
-
-def _grouped(x_NI: Tensor) -> bool:
-    return GROUPED is not None and x_NI.dtype != torch.float64 and x_NI.device.type in ("cpu", "cuda")
-
-
-def _collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -> None:
-    """Add each policy's x^T g to `sum_PIO`."""
-    if route.even:
-        P = len(sum_PIO)
-        sum_PIO += torch.bmm(x_NI.view(P, -1, x_NI.shape[1]).mT, g_NO.view(P, -1, g_NO.shape[1]))
-    elif _grouped(x_NI):
-        sum_PIO += GROUPED(x_NI.mT, g_NO, offs=route.ends(T))
-    else:
-        for p, (x, g) in enumerate(zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)):
-            sum_PIO[p] += x.mT @ g
 
 
 def targets_of(model: Any, spec: Spec) -> set[str]:
