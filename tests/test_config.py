@@ -47,6 +47,15 @@ def test_mistakes_name_the_key_the_value_and_the_nearest_name(pair: str, said: s
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["../a", "..", "", " ", "a/b", "/tmp/a", "a\nb", "home.json", "team.toml", "a\\b", ".a", "a."])
+def test_names_that_are_no_folders_are_refused(name: str) -> None:
+    host = {"hosts": {name: {}}, "agents": {"a": {"host": name}}}
+    for data in ({"agents": {name: {}}}, {"agents": {"a": {"policy": name}}}, host):
+        with pytest.raises(UserMistake, match="files are named after it"):
+            read(None, data)
+    assert list(read(None, {"agents": {n: {} for n in ("a", "Ann Lee", "gpt-4.1", "ä_1")}}).agents)
+
+
 def test_a_key_below_a_value_is_refused() -> None:
     with pytest.raises(UserMistake, match="steps is 3, not a table"):
         read(None, ["steps=3", "steps.x=1"])

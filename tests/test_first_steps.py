@@ -73,7 +73,7 @@ def test_mistakes_in_names_are_told_before_anything_is_asked(
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert away == (["org/model"] if hub else [])
-    assert not list(place.glob("evals/*"))
+    assert not (place / "evals").exists()
 
 
 def test_a_model_in_the_cache_of_the_hub_needs_no_network(away: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,11 +145,13 @@ def test_out_of_memory_is_one_line_that_says_which_keys_help_and_nothing_is_lost
     assert f"host home: out of memory while {doing} on cpu" in line
     assert [s for s in (said, *KNOBS[doing]) if s not in line] == []
     assert Run(tmp_path / "r").marker()["step"] == 1  # type: ignore[index]
-    path = tmp_path / "r" / "config.toml"
-    text = path.read_text().replace("max_rows = 512", "max_rows = 9").replace("tokens_per_pass = 1500", "tokens_per_pass = 900")
-    path.write_text(text)
-    assert run(["resume", str(tmp_path / "r")], monkeypatch) == 0
+    less = ["hosts.home.max_rows=9", "hosts.home.tokens_per_pass=900"]
+    assert run(["resume", str(tmp_path / "r"), *less, "hosts.home.context=900"], monkeypatch) == 2
+    assert "of a host with weights max_rows, tokens_per_pass, checkpointing" in capsys.readouterr().err
+    assert run(["resume", str(tmp_path / "r"), *less], monkeypatch) == 0
     assert [m["step"] for m in Run(tmp_path / "r").metrics()] == [0, 1, 2]
+    home = Run(tmp_path / "r").config()["hosts"]["home"]
+    assert (home["max_rows"], home["tokens_per_pass"]) == (9, 900)
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(
@@ -184,6 +186,8 @@ def test_a_base_that_does_not_fit_is_one_line(
 # --- bad input
 
 
+NOTHING = ["lr=1e-3", "steps=0", "test_questions=0"]
+"""Keys of a run that ends as soon as nothing is wrong with it."""
 MISTAKES: list[tuple[list[str], list[str]]] = [
     (["hosts.home.rank=0"], ["hosts.home.rank = 0", "greater than or equal to 1"]),
     (["agents.a.rank=0"], ["agents.a.rank = 0", "greater than or equal to 1"]),
@@ -194,6 +198,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (['hosts.home.targets=["embed_tokens"]'], ["embed_tokens is the embedding or the head"]),
     (['agents.a.targets=["lm_head"]'], ["lm_head is the embedding or the head"]),
     (["hosts.home.learner=full", "hosts.home.rank=2"], ["hosts.home.rank is for hosts.home.learner=adapters"]),
+    (["agents.a.policy=p", "agents.b.policy=p", "agents.a.lr=1", "agents.b.lr=2"], ["agents.b.lr is 2", "policy 'p' has lr 1"]),
     (["agents.a.policy=p", "agents.b.policy=p", "agents.b.rank=3"], ["agents.b has another rank, alpha or targets", "policy p"]),
     (["agents.a.base=seed", "agents.b.host=home", "hosts.home.learner=adapters"], ["agents a and b of host home start from",
                                                             "adapters share one base", "hosts.home.learner=full"]),
@@ -205,7 +210,7 @@ def test_a_mistake_is_one_line_that_names_it_and_writes_nothing(
     given: list[str], said: list[str], tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    assert run(["train", "lr=1e-3", f"hosts.home.base={tiny}", *given, f"out={tmp_path / 'r'}"], monkeypatch) == 2
+    assert run(["train", *NOTHING, f"hosts.home.base={tiny}", *given, f"out={tmp_path / 'r'}"], monkeypatch) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
@@ -268,6 +273,56 @@ def test_an_adapter_is_no_whole_model(
     (nested / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": str(adapter)}))
     assert run(["train", "lr=1e-3", f"hosts.home.base={nested}", f"out={tmp_path / 'r'}"], monkeypatch) == 2
     assert "is an adapter, no whole model" in capsys.readouterr().err
+
+
+def test_an_adapter_keeps_its_shape_and_its_base(
+    whole: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = whole.path / "checkpoints" / "step-3"
+    for name, base in (("gone", "./nowhere"), ("seeds", "seed")):
+        shutil.copytree(folder / "b", tmp_path / name)
+        told = json.loads((folder / "b" / "adapter_config.json").read_text())
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps({**told, "base_model_name_or_path": base}))
+    same = ["hosts.home.rank=6", "hosts.home.alpha=9", "agents.b.targets=" + json.dumps(told["target_modules"])]
+    for given, said in [
+        (["hosts.home.rank=8"], "hosts.home.rank is 8, but the adapter in"),
+        (["agents.b.alpha=8"], "has 9.0: leave agents.b.alpha out"),
+        (['agents.b.targets=["q_proj"]'], "agents.b.targets is ['q_proj']"),
+        (["agents.b.rank=6", f"agents.b.base={tmp_path / 'gone'}"], "is an adapter for './nowhere', and there is no such folder"),
+        (["agents.b.host=home", f"agents.c.base={tmp_path / 'seeds'}"], "hosts of their own\n"),  # and not learner=full
+    ]:
+        keys = [*NOTHING, f"hosts.home.base={folder / 'b'}", *given, f"out={tmp_path / 'r'}"]
+        assert run(["train", *keys], monkeypatch) == 2
+        assert said in capsys.readouterr().err
+    # a host's rank is for adapters that begin, not for one that an agent brings along
+    shape = ["hosts.home.rank=3", f"hosts.home.base={told['base_model_name_or_path']}", f"agents.b.base={folder / 'b'}"]
+    for keys in ([f"hosts.home.base={folder / 'b'}", *same], [*shape, "agents.c.rank=2"]):
+        assert run(["train", *keys, *NOTHING, f"out={tmp_path / keys[0][-1]}"], monkeypatch) == 0
+    assert run(["train", "--dry-run", f"hosts.home.base={whole.path}", "lr=1e-3", "agents.a.host=home"], monkeypatch) == 0
+    assert "bytes of adapters and their gradients" in capsys.readouterr().out
+
+
+def test_a_base_whose_weights_have_changed_since_is_named(
+    tiny: Path, whole: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    base, adapter = tiny_model(tmp_path / "base", seed=9), tmp_path / "adapter"
+    shutil.copytree(whole.path / "checkpoints" / "step-3" / "a", adapter)
+    file = adapter / "adapter_config.json"
+    file.write_text(file.read_text().replace(json.dumps(str(tiny)), json.dumps(str(base))))
+    assert run(["train", *NOTHING, f"hosts.home.base={adapter}", f"out={tmp_path / 'r'}"], monkeypatch) == 2
+    assert f"was made for other weights than those that are in '{base}' now" in capsys.readouterr().err
+
+
+def test_models_that_cannot_be_sampled_or_adapted_are_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recurrent = tiny_model(tmp_path / "recurrent", family="mamba")
+    assert run(["train", *NOTHING, f"hosts.home.base={recurrent}", f"out={tmp_path / 'r'}"], monkeypatch) == 2
+    assert "(MambaForCausalLM) has no layer with attention" in capsys.readouterr().err
+    apart = tiny_model(tmp_path / "apart", family="opt", ffn_dim=64, word_embed_proj_dim=32)
+    assert run(["train", "--dry-run", "lr=1e-3", f"hosts.home.base={apart}"], monkeypatch) == 2
+    assert "tokens apart from their" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
 
 
 def test_room_on_disk_is_counted_in_adapters(whole: Run, tiny: Path, paid: dict[str, Any]) -> None:

@@ -106,10 +106,10 @@ def train(
 @app.command()
 def resume(
     ctx: typer.Context, run: Annotated[str, typer.Argument(help="The folder of a run or an evaluation.")],
-    changes: Annotated[list[str] | None, typer.Argument(help="hosts.<name>.budget_tokens=... (see docs/config.md)")] = None,
+    changes: Annotated[list[str] | None, typer.Argument(help="hosts.<name>.max_rows=... (see docs/config.md)")] = None,
     json_: Json = False,
 ) -> None:
-    """Go on with a run from its last commit, or with an evaluation; budgets and the like of hosts behind an API may change."""
+    """Go on with a run from its last commit, or with an evaluation; budgets and bounds of memory may change."""
     from comas.exam import PLAN, Exam
     from comas.train import resume_async
 

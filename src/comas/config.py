@@ -6,6 +6,7 @@ Leaves out: what follows from the method, the task and the bases (`resolve`).
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,6 +100,12 @@ class AgentConfig(_Table):
     targets: list[str] | None = Field(None, min_length=1)
 
 
+NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
+"""Of hosts and policies: what a folder may be called anywhere, and no path that leads elsewhere."""
+FILES = (".json", ".toml", ".md", ".py")
+"""Names of what lies beside the folders of policies end so."""
+
+
 class Config(_Table):
     """A run. Tables that belong to functions (`options credit loss kl task_options`) are checked by `resolve`."""
 
@@ -171,10 +178,16 @@ class Config(_Table):
                 raise ValueError(f"agents.{name}.host is {agent.host!r}: {nearest(agent.host, self.hosts)}")
             agent.frozen = agent.frozen or self.hosts[agent.host].api is not None
         homes: dict[str, str] = {}
+        rates: dict[str, float] = {}
         for name, agent in self.agents.items():
-            policy = agent.policy or name
+            policy = name if agent.policy is None else agent.policy
             if homes.setdefault(policy, agent.host) != agent.host:
                 raise ValueError(f"policy {policy!r} is at hosts {homes[policy]} and {agent.host}: give it two names")
+            if agent.lr is not None and rates.setdefault(policy, agent.lr) != agent.lr:
+                raise ValueError(f"agents.{name}.lr is {agent.lr:g}, but policy {policy!r} has lr {rates[policy]:g} already")
+        for kind, names in (("host", self.hosts), ("policy", homes)):
+            if odd := [n for n in names if not NAME.fullmatch(n) or n.endswith(FILES) or (kind, n) == ("host", "manifest")]:
+                raise ValueError(f"{kind} {odd[0]!r}: files are named after it: take letters, digits, - and _, such as a0")
         folders: dict[str, str] = {}
         for policy in homes:  # macOS and Windows
             if (other := folders.setdefault(policy.casefold(), policy)) != policy:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from comas import disk, sandbox
-from comas.bases import adapter_base, is_adapter, seed_models
+from comas.bases import adapter_base, is_adapter, is_seed, seed_models
 from comas.config import Config, HostConfig
 from comas.hosts.local import place_of, resolve_base
-from comas.team import shapes_of
+from comas.store import run_at
+from comas.team import shapes_of, weights_of
 from comas.types import Method, Task, UserMistake
 
 EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
@@ -97,6 +98,8 @@ def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
                 found = population_memory(folders[0], load, specs, sum(learning), any(map(is_adapter, bases.values())))
             else:
                 found = host_memory(folders, load, learning, config.threads)
+        except UserMistake:  # training would say the same
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a family does that needs real numbers
             needs[f"host {name}: bytes at the peak"] = f"unknown: {type(error).__name__} in {folders[0]}"
             continue
@@ -109,7 +112,8 @@ def _bases(config: Config, name: str) -> dict[str, str]:
     """Policy -> what it starts from, of a host whose weights are here; those of others take no room."""
     host = config.hosts[name]
     here = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None}
-    return {p: resolve_base(a.base or host.base) for p, a in here.items()}
+    named = {p: a.base or host.base for p, a in here.items()}
+    return {p: resolve_base(b) if is_seed(b) or run_at(b) is None else weights_of(b, p) for p, b in named.items()}
 
 
 def _adapting(config: Config, name: str, bases: Mapping[str, str]) -> bool:

@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,10 @@ class Log:
 class Exam:
     """An evaluation in its folder."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
-        self.folder, self.plan = folder, plan
+    def __init__(self, folder: Path, plan: Plan, made: Sequence[Path] = ()) -> None:
+        self.folder, self.plan, self._made = folder, plan, made
+        """`made` is what this process made of the folder and those above it, from the inside out."""
         self._lock = filelock.FileLock(folder / ".lock")
-        self._made = False
-        """Whether this process made the folder."""
         self.asked: list[tuple[Task, list[Question]]] = []
         """Of all systems: the questions of the tasks that were named, or of the first system's own."""
         self.said: list[str] = []
@@ -129,20 +129,19 @@ class Exam:
         found = places(plan.systems)
         data = str(Path(plan.data).resolve()) if plan.data else None
         plan = replace(plan, places=found, teams=teams(found, plan.pairs), data=data)
-        folder = Path(out) if out else fresh(Path("evals") / time.strftime("%Y%m%d-%H%M%S"))
+        folder = Path(out) if out else Path("evals") / time.strftime("%Y%m%d-%H%M%S")
+        made = [p for p in (folder, *folder.parents) if (p == folder and not out) or not p.exists()]
+        folder = folder if out else fresh(folder)
         if (folder / PLAN).exists():
             raise UserMistake(f"--out {out}: there is an evaluation already; go on with `comas resume {out}` or choose another")
         if out and folder.is_dir() and any(folder.iterdir()):
             raise UserMistake(f"--out {out}: there is something else in this folder; choose another")
-        made = out is None or not folder.exists()
         try:
             (folder / "answers").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserMistake(f"--out {folder}: {error.strerror}") from error
         disk.replace(folder / PLAN, json.dumps(asdict(plan), indent=1))
-        exam = cls(folder, plan)
-        exam._made = made
-        return exam
+        return cls(folder, plan, made)
 
     @classmethod
     def open(cls, folder: str | Path, changes: Sequence[str] = ()) -> Exam:
@@ -188,6 +187,9 @@ class Exam:
         """A mistake before anything was asked leaves no folder behind."""
         if self._made and not any((self.folder / "answers").iterdir()):
             shutil.rmtree(self.folder)
+            for above in self._made[1:]:
+                with suppress(OSError):  # others use it by now
+                    above.rmdir()
 
     async def _cells(
         self, setups: Sequence[str], observer: Observer, only: Sequence[tuple[str, str, str]] | None = None

@@ -23,6 +23,8 @@ EVERY = 5.0
 """Seconds between two notes of what has been spent: so much a process that is killed may leave uncounted."""
 CHANGEABLE = ("budget_tokens", "budget_money", "price", "timeout", "retries", "concurrency", "key_env")
 """Keys of a host behind an API on which no text depends."""
+ROOM = ("max_rows", "tokens_per_pass", "checkpointing")
+"""Keys of a host with weights that bound its memory, and change what it computes by rounding only."""
 
 Account = Mapping[str, Any]
 
@@ -101,26 +103,35 @@ def told(found: Mapping[str, Account]) -> Iterator[str]:
 
 
 def check_changes(pairs: Sequence[str]) -> None:
-    """Only `hosts.judge.budget_tokens=5000` and the like: anything else would change what is computed."""
+    """Only `hosts.judge.budget_tokens=5000` or `hosts.home.max_rows=64`: anything else would change what is computed."""
     for pair in pairs:
         key, _ = parse_pair(pair)
         table, _, name = key.rpartition(".")
-        if table.count(".") != 1 or not table.startswith("hosts.") or name not in CHANGEABLE:
+        if table.count(".") != 1 or not table.startswith("hosts.") or name not in CHANGEABLE + ROOM:
             raise UserMistake(
                 f"{key} cannot be changed here: what goes on takes hosts.<name>.<key> of a host behind an API, <key> one of "
-                f"{', '.join(CHANGEABLE)}; for anything else begin anew"
+                f"{', '.join(CHANGEABLE)}; of a host with weights {', '.join(ROOM)}; for anything else begin anew"
             )
 
 
 def concerning(pairs: Sequence[str], config: Config) -> list[str]:
-    """Those changes whose host this config has, behind an API."""
-    behind = {name for name, host in config.hosts.items() if host.api}
-    return [pair for pair in pairs if pair.split(".")[1] in behind]
+    """Those changes whose host this config has, of the kind that the key is for."""
+    return [pair for pair in pairs if pair.split(".")[1] in _takers(pair, config)]
 
 
 def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
     """An error for a change that concerns none of them."""
-    behind = {name for config in configs for name, host in config.hosts.items() if host.api}
     for pair in pairs:
-        if (name := pair.split(".")[1]) not in behind:
-            raise UserMistake(f"{pair}: there is no host {name!r} behind an API here: {nearest(name, behind)}")
+        takers = {name for config in configs for name in _takers(pair, config)}
+        if (name := pair.split(".")[1]) not in takers:
+            kind = "with weights" if _key(pair) in ROOM else "behind an API"
+            raise UserMistake(f"{pair}: there is no host {name!r} {kind} here: {nearest(name, takers)}")
+
+
+def _takers(pair: str, config: Config) -> set[str]:
+    """Hosts to which a change may belong."""
+    return {name for name, host in config.hosts.items() if (host.api is None) == (_key(pair) in ROOM)}
+
+
+def _key(pair: str) -> str:
+    return parse_pair(pair)[0].rpartition(".")[2]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -120,13 +121,13 @@ def _bases(config: Config, name: str, weights: Path | None) -> dict[str, str]:
         if a.host == name:
             policy, base = a.policy or agent, a.base or host.base
             if host.api is None:
-                base = str(weights / policy) if weights else _weights(base, policy)
+                base = str(weights / policy) if weights else weights_of(base, policy)
             if bases.setdefault(policy, base) != base:
                 raise UserMistake(f"agents.{agent}.base is {base!r}, but policy {policy} has base {bases[policy]!r} already")
     return bases
 
 
-def _weights(base: str, policy: str) -> str:
+def weights_of(base: str, policy: str) -> str:
     """The folder of a policy where `base` is a run, as it was after some step; otherwise the base itself."""
     if is_seed(base) or (found := run_at(base)) is None:
         return at_hand(base)
@@ -148,17 +149,45 @@ def _under(config: Config, name: str, sources: Mapping[str, str], learn: bool) -
     for agent, a in config.agents.items():
         if a.host == name:
             policy, base = a.policy or agent, a.base or config.hosts[name].base
-            place = resolve_base(_below(base, policy) if is_adapter(sources[policy]) else sources[policy])
-            if place.startswith((".", "/", "~")) and not Path(place).is_dir():
-                raise UserMistake(f"base {base!r}: no such folder")
+            if is_adapter(sources[policy]):
+                _agree(config, agent, sources[policy])
+                place = resolve_base(at_hand(below := _below(base, policy)))
+                if place.startswith((".", "/", "~")) and not Path(place).is_dir():
+                    raise UserMistake(
+                        f"base {base!r} is an adapter for {below!r}, and there is no such folder: name where that lies as "
+                        "base_model_name_or_path in its adapter_config.json"
+                    )
+            else:
+                place = resolve_base(sources[policy])
+                if place.startswith((".", "/", "~")) and not Path(place).is_dir():
+                    raise UserMistake(f"base {base!r}: no such folder")
             found[str(Path(place).resolve()) if Path(place).is_dir() else place] = agent
     if len(found) > 1:
         (one, first), (other, second), *_ = found.items()
         raise UserMistake(
             f"agents {first} and {second} of host {name} start from {one!r} and {other!r}: adapters share one base; give them "
-            f"hosts of their own, or set hosts.{name}.learner=full"
+            "hosts of their own" + ("" if adapters else f", or set hosts.{name}.learner=full")
         )
     return next(iter(found))
+
+
+def _agree(config: Config, agent: str, folder: str) -> None:
+    """An adapter stays what it is: an error where this agent, or the host whose base it is, is given another shape."""
+    from comas.learners.peft_folder import spec_of
+
+    a, there = config.agents[agent], spec_of(folder)
+    for key in ("rank", "alpha", "targets"):
+        given, where = getattr(a, key), f"agents.{agent}"
+        if given is None and a.base is None:
+            given, where = getattr(config.hosts[a.host], key), f"hosts.{a.host}"
+        found: Any = getattr(there, key)
+        if key == "targets":
+            found = sorted({name.rpartition(".")[2] for name in found})
+            same = given is None or {t.rpartition(".")[2] for t in given} == set(found)
+        else:
+            same = given is None or math.isclose(given, found)
+        if not same:
+            raise UserMistake(f"{where}.{key} is {given}, but the adapter in {folder} has {found}: leave {where}.{key} out")
 
 
 def _below(base: str, policy: str) -> str:
@@ -169,7 +198,7 @@ def _below(base: str, policy: str) -> str:
         return adapter_base(base)
     if (found := run_at(base)) is None:
         return base
-    if not is_adapter(source := _weights(base, policy)):
+    if not is_adapter(source := weights_of(base, policy)):
         return source
     began = checked(found[0].config())
     first = next(a for n, a in began.agents.items() if (a.policy or n) == policy)

@@ -256,6 +256,17 @@ def _brief(error: Exception) -> str:
     return words if len(words) <= 200 else words[:200] + " ..."
 
 
+def _check_cache(model: Any) -> None:
+    """Rows that run together are told apart by keys and values: an error for models that have none."""
+    from transformers import DynamicCache
+
+    try:
+        DynamicCache(config=model.config).get_seq_length()
+    except ValueError as error:
+        name = f"base {model.config.name_or_path!r} ({type(model).__name__})"
+        raise UserMistake(f"{name} has no layer with attention, and such models cannot be sampled here: take another") from error
+
+
 def resolve_base(base: str) -> str:
     """A shipped seed model's folder, an existing folder, or the hub name as it is."""
     return str(seed_models()[base]) if is_seed(base) else base
@@ -289,6 +300,7 @@ def make_local_host(
     else:
         weights, tokenizer, ends = load_models(bases, place, None if method is not None else kind, trust_remote_code)
         model = next(iter(weights.values()))
+    _check_cache(model)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
     learner: AdapterLearner | FullLearner | None = None
     if method is not None and under is not None:

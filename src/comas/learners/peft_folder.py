@@ -91,9 +91,10 @@ def load(population: Population, policy: str, folder: Path) -> None:
         made_for = (file.metadata() or {}).get("base")
         tensors = {_plain(key, folder): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
     if made_for is not None and made_for != population.fingerprint:
+        named, base = facts(folder).get("base_model_name_or_path"), population.model.config.name_or_path
+        another = f"another base, {named!r}, than {base!r}: their weights differ"
         raise UserMistake(
-            f"adapter {folder} was made for another base, {facts(folder).get('base_model_name_or_path')!r}, than "
-            f"{population.model.config.name_or_path!r}: their weights differ"
+            f"adapter {folder} was made for {another if named != base else f'other weights than those that are in {base!r} now'}"
         )
     population.fill(policy, tensors)
 
