@@ -79,14 +79,18 @@ def on_gpu(tensor: Any, *shape: int) -> None:
 
 @pytest.mark.parametrize(("dtype", "wide"), [(torch.bfloat16, 64), (torch.bfloat16, 100), (torch.float32, 64)])
 @pytest.mark.parametrize("counts", [(2, 2, 2), (1, 0, 3)])
-def test_adapters_forward_and_backward(dtype: torch.dtype, wide: int, counts: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", ["BT", "N", "B1T"])
+def test_adapters_forward_and_backward(dtype: torch.dtype, wide: int, counts: tuple[int, ...], shape: str) -> None:
     made = Population(model(dtype, wide), SPECS)
     made.collect()
     assert made.rank == adapters.ALIGNED  # the largest is 4
     with made.routed(np.repeat(np.arange(3), counts)):
         for layer in made.layers:
             module, saved = made.model.get_submodule(layer.name), Saved()
-            x, y = (torch.empty(sum(counts), 5, n, dtype=dtype, device=GPU) for n in (module.in_features, module.out_features))
+            rows = sum(counts)
+            lead = {"BT": (rows, 5), "N": (rows * 5,), "B1T": (rows, 1, 5)}[shape]
+            x, y = (torch.empty(*lead, n, dtype=dtype, device=GPU) for n in (module.in_features, module.out_features))
+            layer(module, (x,), y.clone())
             adapters._Mixed.forward(saved, y, x, layer.a, layer, made.route)  # type: ignore[arg-type]
             _, x_grad, *_ = adapters._Mixed.backward(saved, torch.empty_like(y))
             on_gpu(x_grad, *x.shape)

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 import comas
 from comas.hosts.local import load_population
 from comas.learners import peft_folder
+from comas.learners.merging import save_merged
 from comas.learners.population import Population, Spec
 from comas.store import Run
 from comas.testing import tiny_model
@@ -96,12 +97,23 @@ PLAIN = [
     ("llama", {"rank_pattern": {r".*\.self_attn\..*": 2, "mlp.up_proj": 2}, "alpha_pattern": {"^model.layers.*": 9},
                "target_modules": ["q_proj", "up_proj"]}),
     ("llama", {"layers_to_transform": [1], "target_modules": ["k_proj"], "init_lora_weights": "gaussian"}),
+    ("gpt2", {"target_modules": "all-linear"}), ("gpt2", {"target_modules": ["c_attn"], "fan_in_fan_out": True, "r": 5}),
+    ("opt", {"target_modules": "all-linear", "lora_alpha": 5}), ("opt", {"target_modules": ["fc1", "v_proj"]}),
 ]
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "llama": {}, "gpt2": {"tie_word_embeddings": True}, "opt": {"ffn_dim": 64, "word_embed_proj_dim": 32},
+}
+"""Config of those that `family_model` does not make."""
+
+
+def base_of(folder: Path, family: str) -> Path:
+    changes = {"initializer_range": 0.3, "init_std": 0.3}
+    return tiny_model(folder, 0, family, **OTHERWISE[family], **changes) if family in OTHERWISE else family_model(folder, family)
 
 
 @pytest.mark.parametrize(("family", "options"), PLAIN)
 def test_what_peft_wrote_says_the_same_here(family: str, options: dict[str, Any], tmp_path: Path) -> None:
-    base = tiny_model(tmp_path / "base") if family == "llama" else family_model(tmp_path / "base", family)
+    base = base_of(tmp_path / "base", family)
     folder = by_peft(base, tmp_path / "adapter", **options)
     made = loaded(base, a=folder, b=base)
     wanted = read_by_peft(base, folder)
@@ -116,6 +128,28 @@ def test_what_peft_wrote_says_the_same_here(family: str, options: dict[str, Any]
     whole = plain(base)
     whole.load_state_dict(made.merged("a"), strict=False)
     np.testing.assert_allclose(logits(whole), wanted, atol=5e-5)
+    assert save_merged(made, "a", tmp_path / "whole") < 1e-4
+    np.testing.assert_allclose(logits(plain(tmp_path / "whole")), wanted, atol=5e-5)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_how_weights_lie_is_told_to_peft_and_no_matter_to_us(said: bool, tmp_path: Path) -> None:
+    """peft writes true for GPT-2 and asks the layer itself when it reads."""
+    base = base_of(tmp_path / "base", "gpt2")
+    made = Population(plain(base), {"a": Spec(4), "b": Spec(2, 8.0, ("mlp.c_proj", "c_attn"))})
+    for i, p in enumerate("ab"):
+        fill(made, p, 0.3, i)
+        peft_folder.save(made, p, tmp_path / p, str(base))
+        file = tmp_path / p / "adapter_config.json"
+        config = json.loads(file.read_text())
+        assert config["fan_in_fan_out"] is True
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "fan_in_fan_out")
+            np.testing.assert_allclose(read_by_peft(base, tmp_path / p), ours(made, p), atol=5e-5)
+        file.write_text(json.dumps({**config, "fan_in_fan_out": said}))
+    again = loaded(base, **{p: tmp_path / p for p in "ab"})
+    assert torch.equal(again.flat_PN, made.flat_PN)
+    assert np.abs(ours(again, "a") - ours(again, "b")).max() > 1e-2
 
 
 OTHER = [
@@ -196,6 +230,21 @@ def test_a_run_writes_adapters_that_peft_reads(first: Run, tiny: Path) -> None:
     for p in ranks:
         np.testing.assert_allclose(read_by_peft(tiny, folder / p), ours(made, p), atol=2e-5)
         assert np.abs(ours(made, p) - logits(plain(tiny))).max() > 1e-4
+    team.close()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt"])
+def test_bases_of_other_shapes_play_learn_and_are_read_by_peft(family: str, paid: dict[str, Any], tmp_path: Path) -> None:
+    base = base_of(tmp_path / "base", family)
+    made = run_of(tmp_path / "run", base, agents=3, **paid)
+    for metrics in made.metrics():
+        assert len(metrics["policies"]) == 3
+        assert all(p["updates"] >= 1 and p["grad_norm"] > 0 and p["gap_max"] < 1e-4 for p in metrics["policies"].values())
+    team = comas.load(made.path)
+    there: Population = team.hosts["home"].engine.population  # type: ignore[union-attr, attr-defined]
+    for p in ("a0", "a1", "a2"):
+        np.testing.assert_allclose(read_by_peft(base, made.path / "checkpoints" / "step-3" / p), ours(there, p), atol=5e-5)
+        assert np.abs(ours(there, p) - logits(plain(base))).max() > 1e-4
     team.close()
 
 

@@ -319,9 +319,14 @@ def test_models_that_cannot_be_sampled_or_adapted_are_one_line(
     recurrent = tiny_model(tmp_path / "recurrent", family="mamba")
     assert run(["train", *NOTHING, f"hosts.home.base={recurrent}", f"out={tmp_path / 'r'}"], monkeypatch) == 2
     assert "(MambaForCausalLM) has no layer with attention" in capsys.readouterr().err
-    apart = tiny_model(tmp_path / "apart", family="opt", ffn_dim=64, word_embed_proj_dim=32)
-    assert run(["train", "--dry-run", "lr=1e-3", f"hosts.home.base={apart}"], monkeypatch) == 2
-    assert "tokens apart from their" in capsys.readouterr().err
+    apart = tiny_model(tmp_path / "apart")
+    shutil.copy(Path(__file__).with_name("apart.py"), apart / "modeling_apart.py")
+    own = {"auto_map": {"AutoModelForCausalLM": "modeling_apart.ApartForCausalLM"}}
+    (apart / "config.json").write_text(json.dumps({**json.loads((apart / "config.json").read_text()), **own}))
+    keys = [*NOTHING, f"hosts.home.base={apart}", "hosts.home.trust_remote_code=true", f"out={tmp_path / 'r'}"]
+    assert run(["train", *keys], monkeypatch) == 2
+    assert "mlp.experts.0 gets (" in (said := capsys.readouterr().err)
+    assert "tokens apart from their" in said
     assert not (tmp_path / "r").exists()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from comas.engines.torch import TorchEngine
 from comas.hosts.local import make_local_host
@@ -21,7 +21,7 @@ from comas.learners.adapters import AdapterLearner
 from comas.learners.logprobs import halve
 from comas.learners.population import Population, Spec
 from comas.learners.update import Recipe
-from comas.types import Payoff, Request, Row, Sampling, UserMistake
+from comas.types import Payoff, Request, Row, Sampling
 from tests.families import FAMILIES, family_model
 from tests.test_engines import llama
 from tests.test_learner import METHOD, rows, say
@@ -219,17 +219,6 @@ def test_new_adapters_depend_on_seed_and_policy_alone() -> None:
     assert drawn
     assert not any(torch.equal(other[n], alone[n]) for n in drawn)
     assert not any(t.any() for n, t in alone.items() if n.endswith("lora_B"))
-
-
-def test_layers_that_see_tokens_apart_from_their_rows_are_refused() -> None:
-    config = AutoConfig.for_model(
-        "qwen2_moe", vocab_size=60, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
-        num_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=16, num_experts_per_tok=2, pad_token_id=0,
-    )
-    model = AutoModelForCausalLM.from_config(config)
-    with pytest.raises(UserMistake, match=r"shared_expert\.gate_proj gets \(4, 32\), tokens apart from their 2 rows: set hosts"):
-        Population(model, {"a": Spec(2), "b": Spec(2)})
-    assert Population(model, {"a": Spec(2, 4.0, ("q_proj",))}).names == ["model.layers.0.self_attn.q_proj"]
 
 
 def test_halves_of_a_population_carry_its_adapters() -> None:

@@ -32,6 +32,8 @@ class Route:
         """Where the block of each policy ends, present or not, at one token per row; on the CPU."""
         self.there_P = self.ends_P.to(device)
         """The same on the model's device."""
+        self.like_B = torch.empty(self.rows)
+        """As long as there are rows: a compiler leaves the sizes of tensors open, and numbers not."""
         self._known: dict[int, Tensor] = {}
 
     def ends(self, tokens: int) -> Tensor:
@@ -55,11 +57,12 @@ def times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
     return torch.cat([x @ w for x, w in zip(blocks, weights_PIO, strict=True)])
 
 
-def traced(x_NI: Tensor, weights_PIO: Tensor, route: Route, direct: bool) -> Tensor:
-    """The same of one token per row, as torch.compile can follow it: any counts are one graph. `direct`: `takes` says yes."""
-    if direct and x_NI.device.type == "cuda":  # of the CPU's the compiler has another idea
-        return GROUPED(x_NI, weights_PIO, offs=route.there_P)
-    return _opaque(x_NI, weights_PIO, route.ends_P)
+def traced(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int, direct: bool) -> Tensor:
+    """The same as torch.compile can follow it: any counts are one graph. `direct`: `takes` says yes."""
+    here = direct and x_NI.device.type == "cuda"  # of the CPU's the compiler has another idea
+    ends = route.there_P if here else route.ends_P
+    ends = ends if isinstance(T, int) and T == 1 else ends * T
+    return GROUPED(x_NI, weights_PIO, offs=ends) if here else _opaque(x_NI, weights_PIO, ends)
 
 
 @torch.library.custom_op("comas::blocks", mutates_args=())

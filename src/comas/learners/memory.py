@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
+from comas.learners.linear import sizes
 from comas.learners.logprobs import LOGITS, cut, token_logprobs, vocabulary
 from comas.learners.population import ALIGNED, Population, Spec, targets_of
 from comas.learners.precision import hand_on, recomputing, switch_on
@@ -91,7 +92,7 @@ def adapter_parameters(folder: str, specs: Sequence[Spec], gpu: bool) -> int:
     targets = {name for spec in set(specs) for name in targets_of(model, spec)}
     rank = max(spec.rank for spec in specs)
     rank = -(-rank // ALIGNED) * ALIGNED if gpu else rank
-    size = sum(rank * (m.in_features + m.out_features) for m in map(model.get_submodule, targets))
+    size = sum(rank * sum(sizes(model.get_submodule(name))) for name in targets)
     return -(-size // ALIGNED) * ALIGNED
 
 

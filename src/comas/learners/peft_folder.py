@@ -12,21 +12,23 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from transformers.pytorch_utils import Conv1D
 
 from comas.bases import ADAPTER
+from comas.learners.linear import linear_layers
 from comas.learners.population import Population, Spec
 from comas.types import UserMistake
 
 TENSORS, PREFIX = "adapter_model.safetensors", "base_model.model."
 """peft puts PREFIX before a module's name."""
 PLAIN = {
-    "peft_type": "LORA", "bias": "none", "use_dora": False, "fan_in_fan_out": False, "modules_to_save": None, "lora_bias": False,
+    "peft_type": "LORA", "bias": "none", "use_dora": False, "modules_to_save": None, "lora_bias": False,
     "trainable_token_indices": None, "layer_replication": None, "target_parameters": None,
 }
-"""Keys of adapter_config.json, and the values that mean plain LoRA; absent is plain, and so is an empty list."""
+"""Keys of adapter_config.json, and the values that mean plain LoRA; absent is plain, and so is an empty list. `fan_in_fan_out` is
+no matter: peft asks each layer how its weight lies, whatever stands there, and A and B lie the same way for both."""
 ODD = dict.fromkeys(("use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config"))
 """The same of newer kinds, which not every peft that is to read our files knows."""
 BEGINNINGS = (None, True, False, "gaussian", "orthogonal", "eva")
@@ -69,12 +71,13 @@ def spec_of(folder: str | Path) -> Spec:
 def save(population: Population, policy: str, folder: Path, base: str) -> None:
     """Write a policy's adapter; `base` is where its base can be loaded from."""
     folder.mkdir(parents=True, exist_ok=True)
-    spec = population.specs[policy]
+    spec, linear = population.specs[policy], linear_layers(population.model)
     named = {f"{PREFIX}{n}.weight": t.contiguous().cpu() for n, t in population.tensors(policy).items()}
     save_file(named, folder / TENSORS, {"format": "pt", "base": population.fingerprint})
     written = {
         **PLAIN, "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": spec.rank, "lora_alpha": spec.alpha,
         "lora_dropout": 0.0, "use_rslora": False, "target_modules": _shortest(population, policy), "inference_mode": True,
+        "fan_in_fan_out": any(isinstance(linear[n], Conv1D) for n in population.targets[policy]),
     }
     (folder / ADAPTER).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
@@ -127,5 +130,5 @@ def _of_pattern(pattern: dict[str, Any] | None, name: str, default: Any) -> Any:
 def _shortest(population: Population, policy: str) -> list[str]:
     """Ends of names where they mean the same modules as whole names; peft takes both."""
     targets, ends = population.targets[policy], {n.rpartition(".")[2] for n in population.targets[policy]}
-    linear = {n for n, m in population.model.named_modules() if isinstance(m, torch.nn.Linear) and n.rpartition(".")[2] in ends}
+    linear = {n for n in linear_layers(population.model) if n.rpartition(".")[2] in ends}
     return sorted(ends if linear == targets else targets)

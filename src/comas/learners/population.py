@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from comas.learners.blocks import Route, collect, takes, times, traced
+from comas.learners.linear import ROWS, linear_layers, row_by_row, sizes, with_change
 from comas.types import UserMistake
 
 ALIGNED = 8
@@ -47,7 +49,7 @@ class Population:
         pad = ALIGNED if model.device.type == "cuda" else 1
         self.rank = -(-max(s.rank for s in specs.values()) // pad) * pad
         modules = [model.get_submodule(n) for n in self.names]
-        size = sum(self.rank * (m.in_features + m.out_features) for m in modules)
+        size = sum(self.rank * sum(sizes(m)) for m in modules)
         kind = torch.float64 if model.dtype == torch.float64 else torch.float32
         self.flat_PN = torch.zeros(len(specs), -(-size // ALIGNED) * ALIGNED, dtype=kind, device=model.device)
         """The adapters: row p is all that policy p may change, zero where its rank or its targets are fewer than others'."""
@@ -55,6 +57,8 @@ class Population:
         self.start_PN: Tensor | None = None
         """The adapters at the start of the run; None where all of them were zero, so that the base itself is the start."""
         self.route: Route | None = None
+        self.width: int | None = None
+        """Tokens of a row in the forward pass under way; None where none began in here (activations that are computed again)."""
         self._last: tuple[tuple[int, ...], Route] | None = None
         self.layers = [_Layer(self, n, m) for n, m in zip(self.names, modules, strict=True)]
         self._use(self.flat_PN)
@@ -63,6 +67,7 @@ class Population:
         for layer, module in zip(self.layers, modules, strict=True):
             module.register_forward_hook(layer)
         self._try()
+        model.get_input_embeddings().register_forward_pre_hook(self._measure)
 
     @contextmanager
     def routed(self, policy_B: Sequence[int] | np.ndarray, reference: bool = False) -> Iterator[None]:
@@ -76,7 +81,7 @@ class Population:
             return
         if (np.diff(policy_B) < 0).any():
             raise ValueError("rows of a population are sorted by policy")
-        self.route = self._route_of(np.bincount(policy_B, minlength=len(self.policies)))
+        self.route, self.width = self._route_of(np.bincount(policy_B, minlength=len(self.policies))), None
         if reference and self.start_PN is not None:
             self._use(self.start_PN)
         try:
@@ -132,9 +137,8 @@ class Population:
         """Weights of adapted modules with this policy's adapter added: W + (alpha / rank) B A, in the base's dtype."""
         p, found = self.policies.index(policy), {}
         for layer, (a, b) in zip(self.layers, self._views(self.flat_PN), strict=True):
-            weight = self.model.get_submodule(layer.name).weight
             change = b[p].mT.to(torch.float64) @ a[p].to(torch.float64) * layer.scales[p]
-            found[f"{layer.name}.weight"] = (weight.to(torch.float64) + change).to(weight.dtype)
+            found[f"{layer.name}.weight"] = with_change(self.model.get_submodule(layer.name), change)
         return found
 
     def tensors(self, policy: str, flat_PN: Tensor | None = None) -> dict[str, Tensor]:
@@ -162,9 +166,9 @@ class Population:
         """Per layer the stacks A (P, rank, in) and B transposed (P, rank, out)."""
         made, at, P = [], 0, len(flat_PN)
         for name in self.names:
-            module: Any = self.model.get_submodule(name)
-            middle = at + self.rank * module.in_features
-            end = middle + self.rank * module.out_features
+            wide, out = sizes(self.model.get_submodule(name))
+            middle = at + self.rank * wide
+            end = middle + self.rank * out
             made.append((flat_PN[:, at:middle].view(P, self.rank, -1), flat_PN[:, middle:end].view(P, self.rank, -1)))
             at = end
         return made
@@ -184,25 +188,39 @@ class Population:
 
     @torch.no_grad()
     def _try(self) -> None:
-        """Some layers see tokens apart from their rows (experts): found out here, with a row of each policy."""
-        ids = torch.ones(len(self.policies), 2, dtype=torch.long, device=self.model.device)
-        with self.routed(range(len(self.policies))):
-            self.model(input_ids=ids, use_cache=False)
+        """Some layers see tokens apart from their rows (experts): found out here, before one policy's tokens go to another."""
+        if isinstance(self.flat_PN, FakeTensor):  # no contents that could be mixed up: shapes are all that is asked for
+            for layer in self.layers:
+                layer.ordered = True
+            ids = torch.ones(len(self.policies), 2, dtype=torch.long, device=self.model.device)
+            with self.routed(range(len(self.policies))):
+                self.model(input_ids=ids, use_cache=False)
+            return
+        fine, odd = row_by_row(self.model, {layer.name: self.model.get_submodule(layer.name) for layer in self.layers})
+        for layer in self.layers:
+            layer.ordered = layer.name in fine
+            if layer.name in odd:
+                raise layer.mistake(odd[layer.name], ROWS)
+
+    def _measure(self, _: Any, inputs: tuple[Tensor, ...]) -> None:
+        if self.route is not None and not torch.compiler.is_compiling():
+            self.width = inputs[0].shape[-1] if inputs else None
 
 
 class _Layer:
     """What is added to the output of one linear layer."""
 
     def __init__(self, population: Population, name: str, module: Any) -> None:
-        self.population, self.name, self.seen = population, name, module.in_features
+        self.population, self.name = population, name
+        self.ordered = False
+        """Whether it was seen to get the tokens of a batch one row after the other, so that other shapes than (B, T, D) will do."""
         specs = population.specs
         self.scales = [specs[p].alpha / specs[p].rank if name in population.targets[p] else 0.0 for p in population.policies]
         one = {s for s in self.scales if s}
         self.scale: float | Tensor = one.pop() if len(one) == 1 else torch.tensor(
             self.scales, dtype=population.flat_PN.dtype, device=module.weight.device
         )
-        widths = (module.in_features, module.out_features, population.rank)
-        self.direct = takes(widths, module.weight.dtype, module.weight.device)
+        self.direct = takes((*sizes(module), population.rank), module.weight.dtype, module.weight.device)
         self.a: Tensor
         self.b: Tensor
         self.grads: tuple[Tensor, Tensor] | None = None
@@ -213,23 +231,42 @@ class _Layer:
             return output_BTO
         if torch.compiler.is_compiling():
             return self._traced(route, x_BTD, output_BTO)
-        if x_BTD.dim() != 3 or len(x_BTD) != route.rows:
-            raise UserMistake(
-                f"module {self.name} gets {tuple(x_BTD.shape)}, tokens apart from their {route.rows} rows: set "
-                "hosts.<name>.targets to layers of the attention, without it"
-            )
+        if (x_BTD.dim() != 3 or len(x_BTD) != route.rows) and not self._row_by_row(x_BTD, route.rows, self.population.width):
+            raise self.mistake(x_BTD.shape, route.rows)
         if torch.is_grad_enabled() and self.a.requires_grad:
             return _Mixed.apply(output_BTO, x_BTD, self.a, self, route)  # type: ignore[return-value]
         _add(output_BTO, x_BTD, self, route)
         return output_BTO
 
+    def _row_by_row(self, x_BTD: Tensor, rows: int, width: int | None) -> bool:
+        """Whether an input of another shape is all tokens of rows of this width, in the order that was seen at the beginning.
+
+        What gathers tokens (experts) and had to take all of them then may take a part of them now: they are counted.
+        """
+        tokens = x_BTD.shape[:-1].numel()
+        whole = tokens == rows * width if width else tokens % rows == 0
+        return self.ordered and tokens > 0 and (whole or (x_BTD.dim() > 3 and len(x_BTD) == rows))
+
+    def mistake(self, shape: Sequence[int], rows: int) -> UserMistake:
+        """What to say where rows cannot be told apart in an input of this shape."""
+        return UserMistake(
+            f"module {self.name} gets {tuple(shape)}, tokens apart from their {rows} rows: set hosts.<name>.targets to layers of "
+            "the attention, without it"
+        )
+
     def _traced(self, route: Route, x_BTD: Tensor, output_BTO: Tensor) -> Tensor:
-        """The same of one token per row without gradients, in nothing but tensors: any number of rows per policy is one graph."""
+        """The same of one token per row without gradients, in nothing but tensors: any number of rows per policy is one graph.
+
+        Where keys and values are made of a compressed cache, a row has as many tokens as that: (B, 1, T, D).
+        """
         scale, kind = self.scale, x_BTD.dtype
         a, b = self.a.detach().to(kind), self.b.detach().to(kind)
         b = b * (scale.to(kind)[:, None, None] if isinstance(scale, Tensor) else scale)
-        h_NR = traced(x_BTD.flatten(0, 1), a.mT, route, self.direct)
-        return output_BTO + traced(h_NR, b, route, self.direct).view_as(output_BTO)
+        if x_BTD.dim() != 3 and not self._row_by_row(x_BTD, len(route.like_B), 1):
+            raise self.mistake(x_BTD.shape, len(route.like_B))
+        T = x_BTD.shape[1:-1].numel()
+        h_NR = traced(x_BTD.flatten(0, -2), a.mT, route, T, self.direct)
+        return output_BTO + traced(h_NR, b, route, T, self.direct).view_as(output_BTO)
 
 
 class _Mixed(torch.autograd.Function):
@@ -249,8 +286,8 @@ class _Mixed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g_BTO,), (x_BTD, h_NR) = grads, ctx.saved_tensors
-        layer, route, T = ctx.layer, ctx.route, x_BTD.shape[1]
-        g_NO, x_ND = g_BTO.contiguous().flatten(0, 1), x_BTD.flatten(0, 1)
+        layer, route, T = ctx.layer, ctx.route, _tokens(x_BTD, ctx.route)
+        g_NO, x_ND = g_BTO.contiguous().flatten(0, -2), x_BTD.flatten(0, -2)
         a, b = (w[route.present].to(x_ND.dtype) for w in (layer.a, layer.b))
         gh_NR = _scaled(times(g_NO, b.mT, route, T), layer, route, T)
         grad_a, grad_b = (w[route.present] for w in layer.grads)
@@ -262,14 +299,19 @@ class _Mixed(torch.autograd.Function):
 
 def _add(output_BTO: Tensor, x_BTD: Tensor, layer: _Layer, route: Route) -> Tensor:
     """Add to `output_BTO`; returns scale x A^T, (tokens, rank)."""
-    T, kind = x_BTD.shape[1], x_BTD.dtype
+    T, kind = _tokens(x_BTD, route), x_BTD.dtype
     a, b = (w.detach()[route.present].to(kind) for w in (layer.a, layer.b))
-    h_NR = _scaled(times(x_BTD.flatten(0, 1), a.mT, route, T), layer, route, T)
+    h_NR = _scaled(times(x_BTD.flatten(0, -2), a.mT, route, T), layer, route, T)
     if route.even:
         output_BTO.view(len(b), -1, output_BTO.shape[-1]).baddbmm_(h_NR.view(len(b), -1, h_NR.shape[-1]), b)
     else:
         output_BTO += times(h_NR, b, route, T).view_as(output_BTO)
     return h_NR
+
+
+def _tokens(x_BTD: Tensor, route: Route) -> int:
+    """Of a row."""
+    return x_BTD.shape[:-1].numel() // route.rows
 
 
 def _scaled(h_NR: Tensor, layer: _Layer, route: Route, T: int) -> Tensor:
@@ -284,7 +326,7 @@ def targets_of(model: Any, spec: Spec) -> set[str]:
         raise UserMistake(f"rank {spec.rank}: an adapter has at least rank 1")
     shared = {id(m) for m in (model.get_input_embeddings(), model.get_output_embeddings())}
     modules = {n: m for n, m in model.named_modules() if n}
-    linear = {n for n, m in modules.items() if isinstance(m, torch.nn.Linear) and id(m) not in shared}
+    linear = {n for n, m in linear_layers(model).items() if id(m) not in shared}
     if spec.targets is None:
         if not linear:
             raise UserMistake(f"{type(model).__name__} has no linear layers to adapt: set hosts.<name>.learner=full")
