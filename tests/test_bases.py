@@ -16,7 +16,7 @@ from torch.func import functional_call
 from comas.engines.torch import TorchEngine
 from comas.learners import population
 from comas.learners.linear import row_by_row
-from comas.learners.memory import adapter_parameters
+from comas.learners.memory import Shape, adapter_parameters, mixed_bytes
 from comas.learners.population import Population, Spec
 from comas.types import UserMistake
 from tests.apart import ApartForCausalLM, Experts
@@ -159,6 +159,16 @@ class Cut(Experts):
         return torch.cat([self.experts[0](x_BTD[:, :3].flatten(0, 1)).view_as(x_BTD[:, :3]), x_BTD[:, 3:]], 1)
 
 
+class Unpadded(Experts):
+    """Padding is left out."""
+
+    mask_BT: torch.Tensor
+
+    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        there = self.mask_BT.bool()
+        return x_BTD.index_put((there,), self.experts[0](x_BTD[there]))
+
+
 class Late(Experts):
     """One expert likes all tokens until it is told otherwise."""
 
@@ -175,12 +185,13 @@ class Late(Experts):
 def with_experts(kind: Callable[[Any], torch.nn.Module]) -> Any:
     model = llama()
     torch.manual_seed(5)
-    model.model.layers[1].mlp = kind(model.config)  # type: ignore[assignment]
+    model.model.layers[1].mlp = mlp = kind(model.config)  # type: ignore[assignment]
+    model.register_forward_pre_hook(lambda _, __, given: setattr(mlp, "mask_BT", given.get("attention_mask")), with_kwargs=True)
     return model
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", [Experts, Sorted, Turned, Flat, Cut])
+@pytest.mark.parametrize("kind", [Experts, Sorted, Turned, Flat, Cut, Unpadded])
 def test_layers_that_see_tokens_in_another_order_or_selection_are_refused(kind: Any, dtype: torch.dtype) -> None:
     for count in (1, 2, 3, 8):
         model = with_experts(kind).to(dtype)
@@ -230,6 +241,13 @@ def test_the_estimate_counts_layers_that_lie_the_other_way(tmp_path: Path) -> No
     assert {n.rpartition("h.1.")[2] for n in Population(model, {"a": Spec(3)}).names if "h.1." in n} == {
         "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj",
     }
+
+
+@pytest.mark.parametrize("base", ["opt", "gpt2"])
+def test_the_estimate_runs_such_bases_without_contents(base: str, tmp_path: Path) -> None:
+    BASES[base]().config.save_pretrained(tmp_path)
+    few, many = (mixed_bytes(Shape(str(tmp_path), False, 8), n, False, Spec(4)) for n in (16, 32))
+    assert 1.7 * few < many < 2.1 * few
 
 
 def test_merged_weights_lie_as_the_base_keeps_them() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoConfig
 
 import comas
 from comas.config import read
@@ -22,6 +23,7 @@ from comas.resolve import resolve
 from comas.store import Run
 from comas.testing import tiny_model
 from comas.train import Watch
+from tests.apart import ApartForCausalLM
 from tests.test_config_cli import run
 from tests.test_population import one_thread
 from tests.test_runs import SMALL, essence
@@ -321,6 +323,7 @@ def test_models_that_cannot_be_sampled_or_adapted_are_one_line(
     assert "(MambaForCausalLM) has no layer with attention" in capsys.readouterr().err
     apart = tiny_model(tmp_path / "apart")
     shutil.copy(Path(__file__).with_name("apart.py"), apart / "modeling_apart.py")
+    ApartForCausalLM(AutoConfig.from_pretrained(apart)).save_pretrained(apart)
     own = {"auto_map": {"AutoModelForCausalLM": "modeling_apart.ApartForCausalLM"}}
     (apart / "config.json").write_text(json.dumps({**json.loads((apart / "config.json").read_text()), **own}))
     keys = [*NOTHING, f"hosts.home.base={apart}", "hosts.home.trust_remote_code=true", f"out={tmp_path / 'r'}"]

@@ -34,43 +34,47 @@ def with_change(module: Any, change_OI: Tensor) -> Tensor:
     return (module.weight.to(change.dtype) + change).to(module.weight.dtype)
 
 
-@torch.no_grad()
 def row_by_row(model: Any, layers: Mapping[str, Any]) -> tuple[set[str], dict[str, tuple[int, ...]]]:
     """Layers that get all tokens of a batch, one row after the other, whatever the shape; and with its shape each that does not.
 
-    A shape does not tell: tokens that were gathered for an expert may by chance be as many as fit. So one row is made of NaNs
-    at the embeddings, which reach whatever depends on that row and nothing else: the tokens of a layer's input that are NaN
-    must be that row's. Rows of several lengths show what leaves padding out. A layer that is not called is in neither.
+    A shape does not tell: tokens that were gathered for an expert may by chance be as many as fit. So one row is made of NaNs,
+    which reach whatever depends on that row and nothing else: the tokens of a layer's input that are NaN must be that row's.
+    A layer that is not called is in neither.
     """
-    words = model.get_input_embeddings()
-    ids = torch.arange(ROWS * TOKENS, device=model.device) * max(1, words.num_embeddings // (ROWS * TOKENS)) % words.num_embeddings
-    ends = torch.tensor([TOKENS - 1, TOKENS - 3, TOKENS], device=model.device)
-    seen: list[tuple[str, tuple[int, ...], Tensor]] = []
     fine, odd = set(layers), dict[str, tuple[int, ...]]()
+    for row in range(ROWS - 1):  # the last one's tokens are then those that are left
+        seen = _nans_of(model, layers, row)
+        for name, shape, nan_N in seen:
+            own_N = torch.arange(len(nan_N), device=nan_N.device) * ROWS // max(1, len(nan_N)) == row
+            if not len(nan_N) or len(nan_N) % (ROWS * TOKENS) or not torch.equal(nan_N, own_N):
+                odd.setdefault(name, shape)
+        fine &= {name for name, _, _ in seen}
+    return fine - set(odd), odd
+
+
+@torch.no_grad()
+def _nans_of(model: Any, layers: Mapping[str, Any], row: int) -> list[tuple[str, tuple[int, ...], Tensor]]:
+    """Of a batch whose embeddings are NaN in this row: per call of a layer its name, the shape of its input, which tokens are NaN.
+
+    Rows are of several lengths, since some models leave padding out.
+    """
+    words, device = model.get_input_embeddings(), model.device
+    seen: list[tuple[str, tuple[int, ...], Tensor]] = []
 
     def note(name: str, inputs: Sequence[Tensor]) -> None:
         seen.append((name, tuple(inputs[0].shape), inputs[0].isnan().flatten(0, -2).any(-1)))
 
-    for row in range(ROWS - 1):  # the last one's tokens are then those that are left
+    def broken(_: Any, __: Any, out_BTD: Tensor) -> Tensor:
+        return out_BTD.index_fill(0, torch.tensor([row], device=out_BTD.device), float("nan"))
 
-        def broken(_: Any, __: Any, out: Tensor, row: int = row) -> Tensor:
-            return out.index_fill(0, torch.tensor([row], device=out.device), float("nan"))
-
-        hooks = [m.register_forward_pre_hook(lambda _, inputs, name=n: note(name, inputs)) for n, m in layers.items()]
-        hooks.append(words.register_forward_hook(broken))
-        try:
-            model(
-                input_ids=ids.view(ROWS, TOKENS), use_cache=False,
-                attention_mask=(torch.arange(TOKENS, device=model.device) < ends[:, None]).long(),
-            )
-        finally:
-            for hook in hooks:
-                hook.remove()
-        for name, shape, nan_N in seen:
-            whole = len(nan_N) > 0 and len(nan_N) % (ROWS * TOKENS) == 0
-            own_N = torch.arange(len(nan_N), device=nan_N.device) * ROWS // max(1, len(nan_N)) == row
-            if not (whole and torch.equal(nan_N, own_N)):
-                odd.setdefault(name, shape)
-        fine &= {name for name, _, _ in seen}
-        seen.clear()
-    return fine - set(odd), odd
+    apart = max(1, words.num_embeddings // (ROWS * TOKENS))
+    ids_BT = (torch.arange(ROWS * TOKENS, device=device) * apart % words.num_embeddings).view(ROWS, TOKENS)
+    ends_B1 = torch.tensor([[TOKENS - 1], [TOKENS - 3], [TOKENS]], device=device)
+    hooks = [m.register_forward_pre_hook(lambda _, inputs, name=n: note(name, inputs)) for n, m in layers.items()]
+    hooks.append(words.register_forward_hook(broken))
+    try:
+        model(input_ids=ids_BT, attention_mask=(torch.arange(TOKENS, device=device) < ends_B1).long(), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen

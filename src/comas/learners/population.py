@@ -286,8 +286,9 @@ class _Mixed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g_BTO,), (x_BTD, h_NR) = grads, ctx.saved_tensors
-        layer, route, T = ctx.layer, ctx.route, _tokens(x_BTD, ctx.route)
+        layer, route = ctx.layer, ctx.route
         g_NO, x_ND = g_BTO.contiguous().flatten(0, -2), x_BTD.flatten(0, -2)
+        T = len(x_ND) // route.rows
         a, b = (w[route.present].to(x_ND.dtype) for w in (layer.a, layer.b))
         gh_NR = _scaled(times(g_NO, b.mT, route, T), layer, route, T)
         grad_a, grad_b = (w[route.present] for w in layer.grads)
@@ -299,19 +300,15 @@ class _Mixed(torch.autograd.Function):
 
 def _add(output_BTO: Tensor, x_BTD: Tensor, layer: _Layer, route: Route) -> Tensor:
     """Add to `output_BTO`; returns scale x A^T, (tokens, rank)."""
-    T, kind = _tokens(x_BTD, route), x_BTD.dtype
+    x_ND = x_BTD.flatten(0, -2)
+    T, kind = len(x_ND) // route.rows, x_BTD.dtype
     a, b = (w.detach()[route.present].to(kind) for w in (layer.a, layer.b))
-    h_NR = _scaled(times(x_BTD.flatten(0, -2), a.mT, route, T), layer, route, T)
+    h_NR = _scaled(times(x_ND, a.mT, route, T), layer, route, T)
     if route.even:
         output_BTO.view(len(b), -1, output_BTO.shape[-1]).baddbmm_(h_NR.view(len(b), -1, h_NR.shape[-1]), b)
     else:
         output_BTO += times(h_NR, b, route, T).view_as(output_BTO)
     return h_NR
-
-
-def _tokens(x_BTD: Tensor, route: Route) -> int:
-    """Of a row."""
-    return x_BTD.shape[:-1].numel() // route.rows
 
 
 def _scaled(h_NR: Tensor, layer: _Layer, route: Route, T: int) -> Tensor:
