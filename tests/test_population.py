@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from comas.learners import blocks
 from comas.learners import logprobs as chunks
 from comas.learners import population as adapters
 from comas.learners import update
@@ -276,12 +277,12 @@ def test_without_a_grouped_product_it_is_the_same(monkeypatch: pytest.MonkeyPatc
     """On older torch and other devices."""
     wanted = gradients(population(dtype=torch.float32), parts_of(UNEVEN))
     calls: list[int] = []
-    real = adapters.GROUPED
-    monkeypatch.setattr(adapters, "GROUPED", lambda *given, **more: calls.append(1) or real(*given, **more))
+    real = blocks.GROUPED
+    monkeypatch.setattr(blocks, "GROUPED", lambda *given, **more: calls.append(1) or real(*given, **more))
     gradients(population(dtype=torch.float32), parts_of(EVEN))
     assert not calls
     gradients(population(dtype=torch.float32), parts_of(UNEVEN))
     assert calls
-    monkeypatch.setattr(adapters, "GROUPED", None)
+    monkeypatch.setattr(blocks, "GROUPED", None)
     got = gradients(population(dtype=torch.float32), parts_of(UNEVEN))
     assert max(distance(got[p], wanted[p]) for p in got) < 1e-4
