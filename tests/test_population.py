@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from comas.learners import blocks
+from comas.learners import blocks, update
 from comas.learners import logprobs as chunks
 from comas.learners import population as adapters
-from comas.learners import update
 from comas.learners.adapters import AdapterLearner
 from comas.learners.population import Population, Spec
 from comas.learners.update import Recipe
