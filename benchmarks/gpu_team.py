@@ -43,12 +43,12 @@ SCENES = [Scene("qwen2.5-3b", 80 * 10**9), Scene("qwen2.5-1.5b", 24 * 10**9)]
 SMOKE = [Scene("tiny", 10**9, rows=8, prompt=8, new=8, most=4)]
 
 
-def step_of(model: Any, scene: Scene, agents: int, steps: int) -> dict[str, Any]:
+def step_of(model: Any, scene: Scene, agents: int, steps: int, compiled: bool) -> dict[str, Any]:
     """Seconds, peak and rates of steps with so many agents; the first step warms up."""
     cuda = torch.cuda.is_available()
     clear(model)
     learner = adapter_learner(model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True)
-    engine = TorchEngine(learner.population, [-1], 0, scene.prompt + scene.new, scene.rows)
+    engine = TorchEngine(learner.population, [-1], 0, scene.prompt + scene.new, scene.rows, compiled)
     sampling, learning, rows = [], [], {}
     for step in range(steps + 1):
         began = clock()
@@ -63,12 +63,17 @@ def step_of(model: Any, scene: Scene, agents: int, steps: int) -> dict[str, Any]
     needed, peak = flops(model, told), matmul_peak(model)
     weights = sum(p.numel() for p in model.parameters())
     return {
-        "model": scene.model, "agents": agents, "rollout, tokens/s": scene.rows * scene.new / a,
+        "model": scene.model, "agents": agents, "compiled": _worked(engine), "rollout, tokens/s": scene.rows * scene.new / a,
         "training, tokens/s": sum(len(r.token_ids_T) for r in told) / b, "seconds per step": a + b,
         "peak, GB": torch.cuda.max_memory_allocated() / 1e9 if cuda else None,
         "rollout, share of the matmul peak": 2 * weights * scene.rows * (scene.prompt + scene.new) / a / peak,
         "training, share of the matmul peak": needed / b / peak,
     }
+
+
+def _worked(engine: TorchEngine) -> str:
+    failed = [c.failed for c in (engine.compiled or {}).values() if c.failed]
+    return "no" if engine.compiled is None else f"fails: {failed[0]}" if failed else "yes"
 
 
 def said(engine: TorchEngine, scene: Scene, agents: int, step: int, vocabulary: int) -> dict[str, list[Row]]:
@@ -137,13 +142,14 @@ def clear(*models: Any) -> None:
 
 
 def measured(scene: Scene, agents: list[int], steps: int) -> list[dict[str, Any]]:
-    """A row per number of agents, then the largest that fits."""
+    """A row per number of agents, one with sampling compiled, then the largest that fits."""
     cuda = torch.cuda.is_available()
     clear()
     if cuda:
         torch.cuda.set_per_process_memory_fraction(min(1.0, scene.budget / torch.cuda.get_device_properties(0).total_memory))
     model = random_model(scene.model, torch.bfloat16, "cuda" if cuda else "cpu")
-    return [*(step_of(model, scene, n, steps) for n in agents), {"model": scene.model, "largest N": largest(model, scene)}]
+    found = [step_of(model, scene, n, steps, False) for n in agents] + [step_of(model, scene, agents[-1], steps, True)]
+    return [*found, {"model": scene.model, "largest N": largest(model, scene)}]
 
 
 def main() -> None:

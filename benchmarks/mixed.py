@@ -1,10 +1,11 @@
 """Requests of mixed lengths: our torch engine against what else samples from the same random model.
 
 `python benchmarks/mixed.py [--shapes tiny,25M] [--batches 1,8,64] [--vllm PYTHON]`. Prompts of 32 to 256 tokens, replies of
-exactly 16 to 256 (no token ends one), drawn with a seed. Peers are `generate` (eager; static cache with a compiled forward),
-transformers' continuous batching, and vLLM in the environment of that PYTHON. `generate` has one limit per batch: its rows run
-to the longest, and what is counted is what was asked for. One thread unless told otherwise, then in CPU seconds, which
-neighbours on the machine disturb least. A peer that does not run is a cell that says why.
+exactly 16 to 256 (no token ends one), drawn with a seed. Peers are our engine compiled (a stack of small models is not),
+`generate` (eager; static cache with a compiled forward), transformers' continuous batching, and vLLM in the environment of that
+PYTHON. `generate` has one limit per batch: its rows run to the longest, and what is counted is what was asked for. One thread
+unless told otherwise, then in CPU seconds, which neighbours on the machine disturb least. A peer that does not run is a cell
+that says why.
 """
 
 from __future__ import annotations
@@ -126,6 +127,9 @@ def rows_of(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         asked = every[:count]
         engine = TorchEngine({"p": model}, [-1], 0, 512)
         work: dict[str, Callable[[], object]] = {"ours": lambda e=engine, a=asked: e.generate(a)}
+        if "compiled" in args.peers and engine.stack is None:
+            quick = TorchEngine({"p": model}, [-1], 0, 512, compiled=True)
+            work["ours, compiled"] = lambda e=quick, a=asked: e.generate(a)
         if "eager" in args.peers:
             work["eager"] = lambda a=asked: generate(model, a)
         if "static" in args.peers:
@@ -165,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shapes", type=listed, default=["tiny", "25M"])
     parser.add_argument("--batches", type=lambda s: [int(x) for x in s.split(",")], default=[1, 8, 64])
-    parser.add_argument("--peers", type=listed, default=["eager", "static", "continuous"])
+    parser.add_argument("--peers", type=listed, default=["compiled", "eager", "static", "continuous"])
     parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter with vLLM")
     parser.add_argument("--shortest", type=int, default=16)
     parser.add_argument("--longest", type=int, default=256)

@@ -4,7 +4,7 @@ One adapter of rank 16 on all linear layers of a random model, the same rows on 
 gradients clipped. Ours is `AdapterLearner.step`: log-probs, advantages, loss, gradients, update. Theirs is `training_step` of the
 trainer, from a batch as it would have prepared it after sampling, then clipping and `optimizer.step()`; its gradient checkpointing,
 on by default, is switched off. One step within the tokens of a pass (both keep the graph of the log-probs), one of
-more (ours makes the old log-probs first, since advantages may depend on them; theirs has no such pass and steps through
+more (ours makes the old log-probs first, unless it is told to take the engine's; theirs has no such pass and steps through
 micro-batches). TRL is no dependency: without it its cells say so. Then the share of the matmul peak, and the padding of passes.
 """
 
@@ -97,6 +97,11 @@ def compare(model: Any, rows: list[Row], tokens_per_pass: int, repeats: int, wit
     learner = adapter_learner(beside(model), 1, tokens_per_pass=tokens_per_pass)
     a = torch.randn(MATRIX, MATRIX, dtype=model.dtype, device=model.device)
     work: dict[str, Callable[[], object]] = {"ours": lambda: learner.step({"a00": rows}, METHOD), "peak": lambda: a @ a}
+    if again:
+        spared = adapter_learner(beside(model), 1, tokens_per_pass=tokens_per_pass, old_logprobs="sampled")
+        for row, logprobs in zip(rows, spared.logprobs("a00", rows), strict=True):
+            row.sampled_logprobs_T = logprobs
+        work["ours, old_logprobs=sampled"] = lambda: spared.step({"a00": rows}, METHOD)
     if with_trl:
         longest = max(len(r.token_ids_T) for r in rows)
         micro = max(k for k in range(1, len(rows) + 1) if len(rows) % k == 0 and k * longest <= tokens_per_pass)

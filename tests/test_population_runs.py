@@ -195,6 +195,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["agents.a.rank=0"], ["agents.a.rank = 0", "greater than or equal to 1"]),
     (["hosts.home.alpha=0"], ["hosts.home.alpha = 0", "greater than 0"]),
     (["hosts.home.targets=[]"], ["hosts.home.targets = []", "at least 1 item"]),
+    (["hosts.home.targets=q_proj,v_proj"], ["hosts.home.targets = 'q_proj,v_proj'", 'a list is wanted: ["q_proj", "v_proj"]']),
     (['hosts.home.targets=["query"]'], ["LlamaForCausalLM has no module 'query'", "down_proj, gate_proj, k_proj"]),
     (['hosts.home.targets=["input_layernorm"]'], ["input_layernorm is a LlamaRMSNorm, not a linear layer"]),
     (['hosts.home.targets=["embed_tokens"]'], ["embed_tokens is the embedding or the head"]),

@@ -6,6 +6,7 @@ Leaves out: what follows from the method, the task and the bases (`resolve`).
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -263,6 +264,8 @@ def _explain(error: ValidationError) -> str:
     if first["loc"] and first["loc"][-1] in SECRETIVE:
         return f"{place}: {SECRETIVE[str(first['loc'][-1])]}"
     said = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "list_type" and isinstance(first["input"], str):
+        said = f"a list is wanted: {json.dumps(first['input'].split(','))}"
     return f"{place} = {first['input']!r}: {said}" if place else said
 
 

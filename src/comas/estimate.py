@@ -17,7 +17,7 @@ from comas.bases import adapter_base, is_adapter, is_seed, seed_models
 from comas.config import Config, HostConfig
 from comas.hosts.local import place_of, resolve_base
 from comas.store import run_at
-from comas.team import shapes_of, weights_of
+from comas.team import shapes_of, under_of, weights_of
 from comas.types import Method, Task, UserMistake
 
 EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
@@ -94,6 +94,7 @@ def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
             load = Load(host, longest, min(asked, host.max_rows), any((config.kl or {}).values()))
             learning = [not a.frozen for a in agents.values()]
             if _adapting(config, name, bases):
+                under_of(config, name, bases, learn=True)  # says what training would say of bases that differ
                 specs = _specs(config, name, bases)
                 found = population_memory(folders[0], load, specs, sum(learning), any(map(is_adapter, bases.values())))
             else:

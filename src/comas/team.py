@@ -88,7 +88,7 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
     sources: dict[str, str] = {}
     for name, host in config.hosts.items():
         bases = _bases(config, name, weights)
-        under = _under(config, name, bases, learn) if bases and not host.api else None
+        under = under_of(config, name, bases, learn) if bases and not host.api else None
         if bases and host.api:
             hosts[name] = ApiHost(name, bases, host)
         elif bases:
@@ -138,7 +138,7 @@ def weights_of(base: str, policy: str) -> str:
     return str(checkpoint / policy)
 
 
-def _under(config: Config, name: str, sources: Mapping[str, str], learn: bool) -> str | None:
+def under_of(config: Config, name: str, sources: Mapping[str, str], learn: bool) -> str | None:
     """The one model below all adapters of a host; None where each policy has a model of its own."""
     adapters = sorted(s for s in sources.values() if is_adapter(s))
     if adapters and learn and config.hosts[name].learner == "full":

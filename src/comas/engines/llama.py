@@ -80,11 +80,18 @@ class StackedLlama:
     def start(self, policies: int, rows: int, room: int) -> None:
         """Empty caches for a grid of policies x rows with `room` slots: (keys and values, N, heads, slots, width) per layer."""
         shape = (2, policies * rows, self.kv_heads, room, self.width)
-        self.caches = [torch.zeros(shape, dtype=self.dtype) for _ in range(self.depth)]
+        self.caches = [torch.empty(shape, dtype=self.dtype) for _ in range(self.depth)]
 
-    def select(self, rows_N: torch.Tensor) -> None:
-        """Keep these rows of the caches, in this order."""
-        self.caches = [cache.index_select(1, rows_N) for cache in self.caches]
+    def select(self, rows: Sequence[int], used: int) -> None:
+        """Keep these rows of the caches, and the first `used` slots of each; a row that moves away from the front is lost.
+
+        They move within the buffers: fresh memory would cost ten times the copying.
+        """
+        for cache in self.caches:
+            for place, row in enumerate(rows):
+                if place != row:
+                    cache[:, place, :, :used] = cache[:, row, :, :used]
+        self.caches = [cache[:, : len(rows)] for cache in self.caches]
 
     def forward(
         self, ids_PBT: torch.Tensor, positions_PBT: torch.Tensor, slot: int, mask_N1TS: torch.Tensor, parts: Parts = WHOLE

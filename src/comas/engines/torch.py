@@ -25,6 +25,8 @@ from comas.types import Generation, Request, UserMistake, always
 
 SHRINK = 0.75
 """A batch is packed, and filled with waiting requests, when the living rows fall below this share of it."""
+SHRINK_STACK = 0.9
+"""The same for a stack, whose rows move within their buffers."""
 
 
 def use_threads(count: int | None) -> None:
@@ -160,12 +162,12 @@ class TorchEngine:
             if not live_N.any() or not wanted():
                 break
             widest = int(live_N.reshape(P, -1).sum(1).max())
-            if widest < SHRINK * rows_PB.shape[1]:
+            if widest < SHRINK_STACK * rows_PB.shape[1]:
                 order = np.argsort(~live_N.reshape(P, -1), axis=1, kind="stable")[:, :widest]
                 kept = (order + np.arange(P)[:, None] * rows_PB.shape[1]).reshape(-1)
                 rows_PB = np.where(live_N, flat_N, -1)[kept].reshape(P, widest)
                 kept_N = torch.from_numpy(kept)
-                stack.select(kept_N)
+                stack.select(kept.tolist(), T + step)  # of each policy the living rows move to the front, in their order
                 mask_N11S, positions_N, pad_N, drawn_N = mask_N11S[kept_N], positions_N[kept_N], pad_N[kept_N], drawn_N[kept]
                 parts = _parts(pad_N)
             shape = (P, rows_PB.shape[1], 1)
@@ -195,7 +197,7 @@ def _grid(counts: list[int], offsets: np.ndarray) -> np.ndarray:
 
 def _parts(pad_N: torch.Tensor) -> list[tuple[slice, int]]:
     """Slices of the rows of a grid, and the first slot that any row of each sees."""
-    size = max(16, len(pad_N) // 8)  # fewer rows are not worth their calls, as measured
+    size = max(16, len(pad_N) // 4)  # fewer rows are not worth their calls, as measured
     return [(slice(i, i + size), int(pad_N[i : i + size].min())) for i in range(0, len(pad_N), size)]
 
 
