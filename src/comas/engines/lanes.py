@@ -18,6 +18,9 @@ from comas.engines.prefill import PREFILL, Prompt, distinct, passes, split
 from comas.engines.slots import Piece, Slots, holds, joined, windows_of
 from comas.learners.population import Population
 
+EMPTY = 0.1
+"""Share of the columns that may be empty in all rows before a cache is made anew."""
+
 
 class Lanes:
     """Rows of a running batch; row b is request `row_B[b]`, whose last token `drawn_B[b]` has not been read by the model yet."""
@@ -30,6 +33,8 @@ class Lanes:
         """Columns of padding in front of each row."""
         self.mixes = holds(model.config)
         """Whether rows may enter while others run; where the cache is of another kind, all begin together."""
+        self.moves = self.mixes and model.device.type == "cpu"
+        """Whether leaving is cheap; on a GPU a copy per row would be too many calls."""
         self.windows = windows_of(model.config) if self.mixes else []
         self.cache: Any = None
 
@@ -44,6 +49,8 @@ class Lanes:
         kept = np.flatnonzero(live_B)
         if not self.mixes:
             self._together(kept, rows, prompts, draw)
+            return
+        if not len(rows) and self._leave(kept):
             return
         policies = np.array([p for p, _ in prompts], dtype=np.int64)
         order = np.argsort(np.concatenate([self.policy_B[kept], policies]), kind="stable")
@@ -63,6 +70,16 @@ class Lanes:
         self.policy_B = np.concatenate([self.policy_B[kept], policies])[order]
         self.drawn_B = np.concatenate([self.drawn_B[kept], entered])[order]
         self.empty_B = columns - lengths_B
+
+    def _leave(self, kept: np.ndarray) -> bool:
+        """Rows go and none come: those that stay move within their buffers, unless too many columns would be empty."""
+        if not self.moves or int(self.empty_B[kept].min()) > EMPTY * self.cache.used:
+            return False
+        self.cache.keep(kept.tolist())
+        self.row_B, self.policy_B, self.drawn_B, self.empty_B = (
+            a[kept] for a in (self.row_B, self.policy_B, self.drawn_B, self.empty_B)
+        )
+        return True
 
     def _begin(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, list[int], Tensor]]:
         """Per forward pass: which prompts it serves, its cache, the row of the cache for each of them, and its logits."""

@@ -37,7 +37,7 @@ class Packed:
         if self.weights is None:
             self.weights = [torch.ops.mkldnn._reorder_linear_weight(m.weight.detach()) for m in self.layers]
         for layer, weight in zip(self.layers, self.weights, strict=True):
-            layer.forward = partial(_linear, weight, layer.bias)  # pyright: ignore[reportAttributeAccessIssue]
+            layer.forward = partial(_linear, layer, weight)  # pyright: ignore[reportAttributeAccessIssue]
         try:
             yield
         finally:
@@ -45,5 +45,7 @@ class Packed:
                 del layer.forward
 
 
-def _linear(weight: Tensor, bias: Tensor | None, input: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")
+def _linear(layer: torch.nn.Linear, packed: Tensor, input: Tensor) -> Tensor:
+    if input.numel() == layer.in_features:  # of one token the plain product is the quicker one
+        return torch.nn.functional.linear(input, layer.weight, layer.bias)
+    return torch.ops.mkldnn._linear_pointwise(input, packed, layer.bias, "none", [], "")

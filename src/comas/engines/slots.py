@@ -93,6 +93,16 @@ class Slots(Cache):
         self.windows = tuple(windows)
         super().__init__(layers=[_Layer(w, used) for w in self.windows])
 
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in ascending order; they move within their buffers, since fresh memory costs more than the copying."""
+        used = self.used
+        for layer in self.layers:
+            for buffer in (layer.keys, layer.values):
+                for place, row in enumerate(rows):
+                    if place != row:
+                        buffer[place, :, :used] = buffer[row, :, :used]  # type: ignore[index]
+            layer.keys, layer.values = layer.keys[: len(rows)], layer.values[: len(rows)]  # type: ignore[index]
+
     @property
     def used(self) -> int:
         """Columns in use."""

@@ -25,8 +25,8 @@ from comas.types import Generation, Request, UserMistake, always
 
 SHRINK = 0.75
 """A batch is packed, and filled with waiting requests, when the living rows fall below this share of it."""
-SHRINK_STACK = 0.9
-"""The same for a stack, whose rows move within their buffers."""
+LEAVE = 0.9
+"""The same where rows only leave, and those that stay move within their buffers."""
 
 
 def use_threads(count: int | None) -> None:
@@ -128,7 +128,8 @@ class TorchEngine:
         queue = sorted(range(len(requests)), key=lambda i: (-int(tape.limit_R[i]), -len(requests[i].prompt_ids)))
         while True:
             live_B = tape.alive_R[lanes.row_B]
-            if live_B.sum() < SHRINK * (self.max_rows if queue and lanes.mixes else len(live_B)) or not live_B.any():
+            full = self.max_rows if queue and lanes.mixes else len(live_B)
+            if live_B.sum() < (LEAVE if lanes.moves and not queue else SHRINK) * full or not live_B.any():
                 free = self.max_rows - int(live_B.sum()) if lanes.mixes or not live_B.any() else 0
                 coming, queue = queue[:free], queue[free:]
                 prompts = [(policy_R[i], requests[i].prompt_ids) for i in coming]
@@ -162,7 +163,7 @@ class TorchEngine:
             if not live_N.any() or not wanted():
                 break
             widest = int(live_N.reshape(P, -1).sum(1).max())
-            if widest < SHRINK_STACK * rows_PB.shape[1]:
+            if widest < LEAVE * rows_PB.shape[1]:
                 order = np.argsort(~live_N.reshape(P, -1), axis=1, kind="stable")[:, :widest]
                 kept = (order + np.arange(P)[:, None] * rows_PB.shape[1]).reshape(-1)
                 rows_PB = np.where(live_N, flat_N, -1)[kept].reshape(P, widest)
