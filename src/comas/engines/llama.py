@@ -123,15 +123,18 @@ class StackedLlama:
             keys, values = cache_2NKSW
             grouped = self.kv_heads != self.heads
             return scaled_dot_product_attention(q_NTHW.transpose(1, 2), keys, values, mask_N1TS, enable_gqa=grouped).transpose(1, 2)
-        q_NTHW = q_NTHW.contiguous()
-        mixed_NTHW = torch.empty_like(q_NTHW)
-        for rows, first in parts:
-            keys, values = cache_2NKSW[:, rows, :, first:].flatten(1, 2)  # rows and their heads lie behind each other: a view
-            mask = mask_N1TS[rows, ..., first:].expand(-1, self.kv_heads, -1, -1).flatten(0, 1)
-            q = q_NTHW[rows].view(len(keys), -1, self.width)
-            shares = torch.baddbmm(mask, q, keys.mT, alpha=self.width**-0.5).softmax(-1)
-            torch.bmm(shares, values, out=mixed_NTHW[rows].view(q.shape))
-        return mixed_NTHW
+        if len(parts) == 1:
+            return self._mix(q_NTHW, cache_2NKSW[:, :, :, parts[0][1] :], mask_N1TS[..., parts[0][1] :])
+        return torch.cat([
+            self._mix(q_NTHW[rows], cache_2NKSW[:, rows, :, first:], mask_N1TS[rows, ..., first:]) for rows, first in parts
+        ])
+
+    def _mix(self, q_N1HW: torch.Tensor, cache_2NKSW: torch.Tensor, mask_N11S: torch.Tensor) -> torch.Tensor:
+        N, _, H, W = q_N1HW.shape
+        keys, values = cache_2NKSW.flatten(1, 2)  # rows and their heads lie behind each other: a view
+        mask = mask_N11S.expand(-1, self.kv_heads, -1, -1).flatten(0, 1)
+        shares = torch.baddbmm(mask, q_N1HW.reshape(N * self.kv_heads, -1, W), keys.mT, alpha=W**-0.5).softmax(-1)
+        return torch.bmm(shares, values).view(N, 1, H, W)
 
     def _norm(self, x: torch.Tensor) -> torch.Tensor:
         """x over the root of its sum of squares + eps * size; the weights behind it hold the norm's weight and root of size."""

@@ -27,6 +27,8 @@ SHRINK = 0.75
 """A batch is packed, and filled with waiting requests, when the living rows fall below this share of it."""
 LEAVE = 0.9
 """The same where rows only leave, and those that stay move within their buffers."""
+SLOTS = 16
+"""Rows whose padding differs by fewer slots are read together."""
 
 
 def use_threads(count: int | None) -> None:
@@ -198,8 +200,15 @@ def _grid(counts: list[int], offsets: np.ndarray) -> np.ndarray:
 
 def _parts(pad_N: torch.Tensor) -> list[tuple[slice, int]]:
     """Slices of the rows of a grid, and the first slot that any row of each sees."""
-    size = max(16, len(pad_N) // 4)  # fewer rows are not worth their calls, as measured
-    return [(slice(i, i + size), int(pad_N[i : i + size].min())) for i in range(0, len(pad_N), size)]
+    size = max(16, len(pad_N) // 4)  # fewer rows are not worth their calls, as measured, nor are a few slots
+    found: list[tuple[slice, int]] = []
+    for i in range(0, len(pad_N), size):
+        first = int(pad_N[i : i + size].min())
+        if found and abs(first - found[-1][1]) < SLOTS:
+            found[-1] = slice(found[-1][0].start, i + size), min(first, found[-1][1])
+        else:
+            found.append((slice(i, i + size), first))
+    return found
 
 
 def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
