@@ -57,7 +57,8 @@ class TorchEngine:
             self._prepare({p: self.population.model if self.population else self.models[p] for p in self.policies})
         elif compiled:
             raise UserMistake(
-                "compile: small Llamas on a CPU are decoded as one stack, which was slower when it was compiled: leave it out"
+                "hosts.<name>.compile: small Llamas on a CPU are decoded as one stack, which was slower when it was compiled: "
+                "leave it out"
             )
 
     def refresh(self, weights: Mapping[str, Any] | Population) -> None:
