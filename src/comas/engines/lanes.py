@@ -76,10 +76,14 @@ class Lanes:
         if not self.moves or int(self.empty_B[kept].min()) > EMPTY * self.cache.used:
             return False
         self.cache.keep(kept.tolist())
+        self._only(kept)
+        return True
+
+    def _only(self, kept: np.ndarray) -> None:
+        """Forget the other rows; the cache is somebody else's."""
         self.row_B, self.policy_B, self.drawn_B, self.empty_B = (
             a[kept] for a in (self.row_B, self.policy_B, self.drawn_B, self.empty_B)
         )
-        return True
 
     def _begin(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, list[int], Tensor]]:
         """Per forward pass: which prompts it serves, its cache, the row of the cache for each of them, and its logits."""
@@ -151,9 +155,7 @@ class Lanes:
         """Caches of another kind: rows may leave, and enter where no others are."""
         if len(kept):
             self.cache.reorder_cache(torch.from_numpy(kept).to(self.model.device))
-            self.row_B, self.policy_B, self.drawn_B, self.empty_B = (
-                a[kept] for a in (self.row_B, self.policy_B, self.drawn_B, self.empty_B)
-            )
+            self._only(kept)
             return
         order = sorted(range(len(prompts)), key=lambda i: prompts[i][0])
         self.row_B, self.policy_B = np.array(rows)[order], np.array([prompts[i][0] for i in order])

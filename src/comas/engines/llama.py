@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
+from comas.engines.slots import moved
+
 SMALL = 4_000_000
 """Parameters per model above which stacking was not measured to pay."""
 
@@ -83,14 +85,10 @@ class StackedLlama:
         self.caches = [torch.empty(shape, dtype=self.dtype) for _ in range(self.depth)]
 
     def select(self, rows: Sequence[int], used: int) -> None:
-        """Keep these rows of the caches, and the first `used` slots of each; a row that moves away from the front is lost.
-
-        They move within the buffers: fresh memory would cost ten times the copying.
-        """
+        """Keep these rows of the caches, and the first `used` slots of each; a row that moves away from the front is lost."""
         for cache in self.caches:
-            for place, row in enumerate(rows):
-                if place != row:
-                    cache[:, place, :, :used] = cache[:, row, :, :used]
+            for buffer_NKSW in cache:
+                moved(buffer_NKSW, rows, used)
         self.caches = [cache[:, : len(rows)] for cache in self.caches]
 
     def forward(

@@ -94,19 +94,26 @@ class Slots(Cache):
         super().__init__(layers=[_Layer(w, used) for w in self.windows])
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in ascending order; they move within their buffers, since fresh memory costs more than the copying."""
+        """Keep these rows, in ascending order."""
         used = self.used
         for layer in self.layers:
-            for buffer in (layer.keys, layer.values):
-                for place, row in enumerate(rows):
-                    if place != row:
-                        buffer[place, :, :used] = buffer[row, :, :used]  # type: ignore[index]
-            layer.keys, layer.values = layer.keys[: len(rows)], layer.values[: len(rows)]  # type: ignore[index]
+            layer.keys, layer.values = (moved(buffer, rows, used) for buffer in (layer.keys, layer.values))  # type: ignore[arg-type]
 
     @property
     def used(self) -> int:
         """Columns in use."""
         return self.layers[0].get_seq_length()  # type: ignore[union-attr]
+
+
+def moved(buffer_NKSW: Tensor, rows: Sequence[int], used: int) -> Tensor:
+    """These rows of keys or values, and the first `used` slots of each; a row that moves away from the front is lost.
+
+    They move within their buffer: fresh memory would cost ten times the copying.
+    """
+    for place, row in enumerate(rows):
+        if place != row:
+            buffer_NKSW[place, :, :used] = buffer_NKSW[row, :, :used]
+    return buffer_NKSW[: len(rows)]
 
 
 def windows_of(config: Any) -> list[int | None]:

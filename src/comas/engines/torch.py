@@ -74,7 +74,8 @@ class TorchEngine:
         """Compile these, or copy their weights on a CPU; all policies of a population share what is made of their base."""
         if self.compiled is not None:
             known = {id(c.model): c for c in self.compiled.values()}
-            self.compiled.update({p: known.setdefault(id(m), Compiled(m)) for p, m in models.items()})
+            for policy, model in models.items():
+                self.compiled[policy] = known[id(model)] = known.get(id(model)) or Compiled(model)
         else:
             made = {id(m): Packed(m) for m in models.values() if can_pack(m)}
             self.packed.update({p: made[id(m)] for p, m in models.items() if id(m) in made})

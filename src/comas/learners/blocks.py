@@ -27,7 +27,6 @@ class Route:
         """Whether the policies that are present are neighbours with the same number of rows: then blocks are a view."""
         self.counts = tuple(counts[self.present])
         self._counts = torch.tensor(self.counts, device=device)
-        self._ends = self._counts.cumsum(0, dtype=torch.int32)
         self.ends_P = torch.tensor(np.cumsum(counts), dtype=torch.int32)
         """Where the block of each policy ends, present or not, at one token per row; on the CPU."""
         self.there_P = self.ends_P.to(device)
@@ -39,7 +38,7 @@ class Route:
     def ends(self, tokens: int) -> Tensor:
         """int32 (P,): where each policy's block of tokens ends, at `tokens` per row."""
         if tokens not in self._known:
-            self._known[tokens] = self._ends * tokens
+            self._known[tokens] = self.there_P[self.present] * tokens
         return self._known[tokens]
 
     def spread(self, numbers_P: Tensor, tokens: int) -> Tensor:
@@ -112,5 +111,3 @@ def collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -
     else:
         for p, (x, g) in enumerate(zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)):
             sum_PIO[p] += x.mT @ g
-
-
