@@ -15,7 +15,18 @@ from scipy import stats
 from comas import report
 from comas.metrics import cost
 from comas.report import Cell
-from comas.stats import holm, mcnemar, mean_interval, paired_bootstrap, sign_flips, two_level, two_level_difference, wilson
+from comas.stats import (
+    accuracy_interval,
+    gain_interval,
+    holm,
+    mcnemar,
+    mean_interval,
+    paired_bootstrap,
+    sign_flips,
+    two_level,
+    two_level_difference,
+    wilson,
+)
 
 
 def test_mcnemar_against_the_binomial_by_hand() -> None:
@@ -44,7 +55,7 @@ def test_the_bootstrap_against_the_normal_limit() -> None:
     assert sign_flips(list(differences)) == p
     room = 1 - 0.025 ** (1 / 9)  # nine that agree say little of the tenth
     assert paired_bootstrap([0.0] * 9)[:3] == pytest.approx((0, -room, room))
-    assert paired_bootstrap([1.0] * 9)[:3] == pytest.approx((1, 1 - room, 1))
+    assert paired_bootstrap([1.0] * 9)[:3] == pytest.approx((1, 1 - 2 * room, 1))  # an exception may be a loss
     with pytest.raises(ValueError, match="takes two or more"):
         paired_bootstrap([1.0])
 
@@ -118,6 +129,51 @@ def test_sign_flips_by_hand_and_against_mcnemar() -> None:
     assert sign_flips([1.0] * 6 + [0.0] * 50) == mcnemar(6, 0) == 2 / 64
     assert sign_flips([1.0] * 9 + [-1.0] * 2) == pytest.approx(mcnemar(9, 2))
     assert sign_flips([1.0] * 30 + [-1.0] * 15) == pytest.approx(mcnemar(30, 15), abs=0.02)
+
+
+@given(
+    st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0]), max_size=40),
+    st.integers(1, 1000),
+)
+def test_a_p_value_of_sign_flips_is_a_probability(differences: list[float], draws: int) -> None:
+    assert 0 < sign_flips(differences, draws=draws) <= 1
+
+
+def test_sign_flips_draw_as_often_as_they_say() -> None:
+    even = [1.0, -1.0] * 10  # every draw lies as far from 0 as what was seen, or farther
+    assert sign_flips(even) == sign_flips(even, draws=1) == sign_flips(even, draws=333) == sign_flips(even, draws=700) == 1.0
+    clear = [1.0] * 60  # none does
+    assert sign_flips(clear, draws=700) == 1 / 701
+
+
+@given(st.integers(2, 40), st.sampled_from([-1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0]))
+def test_where_all_questions_agree_interval_and_p_agree(n: int, difference: float) -> None:
+    """An interval beyond 0 goes with a p below .05, however few questions there are."""
+    interval, p = paired_bootstrap([difference] * n), sign_flips([difference] * n)
+    assert -1 <= interval.low <= interval.mean <= interval.high <= 1
+    if p >= 0.05 and abs(difference) == 1.0:
+        assert interval.low < 0 < interval.high
+    if interval.low > 0 or interval.high < 0:
+        assert p < 0.05
+
+
+def test_constants_are_no_certainty_and_gains_stay_within_their_ends() -> None:
+    unseen = 1 - 0.025 ** (1 / 8)
+    assert accuracy_interval([0.5] * 8)[:3] == pytest.approx((0.5, 0.5 - 0.5 * unseen, 0.5 + 0.5 * unseen))
+    assert gain_interval([0.5] * 8)[:3] == pytest.approx((0.5, 0.5 - 1.5 * unseen, 0.5 + 0.5 * unseen))
+    assert gain_interval([-0.25, 1.0])[1:3] == (-1.0, 1.0)
+    assert gain_interval([0.5])[1] < -0.9
+    assert gain_interval([0.0, 0.5, 0.25, 0.25]) == mean_interval([0.0, 0.5, 0.25, 0.25])
+
+
+def test_differences_over_runs_stay_within_their_ends() -> None:
+    """Two runs that could hardly differ more: t with one degree of freedom reaches far beyond what an accuracy can be."""
+    questions = list("rrrrrw"), list("wwwwwr")
+    first = dataclasses.replace(cell(list("wwwwww")), runs=[games("a", list("wwwwww"))])
+    second = dataclasses.replace(cell(list("rrrrrw"), "x,y"), runs=[games("a", q) for q in questions])
+    found = report.difference(first, second)
+    assert found is not None
+    assert -1 <= found.interval.low < found.interval.high <= 1
 
 
 @pytest.mark.parametrize("n", [2, 5, 8, 12, 30])

@@ -13,7 +13,7 @@ from typing import Any
 from comas.agent import Member
 from comas.play import Scene, play_all
 from comas.setups import single
-from comas.stats import Interval, accuracy_interval, mean_interval
+from comas.stats import Interval, accuracy_interval, gain_interval
 from comas.types import Episode, Method, Question, Sampling, Task, Turn
 
 
@@ -73,7 +73,7 @@ def accuracy(answers: Sequence[Answer]) -> Interval | None:
 def paired_gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Interval | None:
     """Mean over questions of the change in the agents' share of right answers, from recorded answers of the same questions."""
     differences = _differences(before, after)
-    return mean_interval(differences) if differences else None
+    return gain_interval(differences) if differences else None
 
 
 def _differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[float]:

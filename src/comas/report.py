@@ -101,8 +101,8 @@ def accuracy(cell: Cell) -> Interval | None:
     if not values or not values[0]:
         return None
     everything = {v for run in values for v in run}
-    if len(values) > 1 and (len(everything) == 1 and everything <= {0.0, 1.0}):
-        return wilson(int(sum(values[0])), len(values[0]))
+    if len(values) > 1 and len(everything) == 1:  # all runs say the same of every question
+        return accuracy_interval(values[0])
     if len(values) > 1 and len(values[0]) == 1:
         return Interval(_mean([run[0] for run in values]), 0.0, 1.0, 1)
     if len(values) > 1:
@@ -186,16 +186,21 @@ def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
     one, other = values[: len(first.runs)], values[len(first.runs) :]
     if len(one) > 1 and first.system == second.system:  # the same runs in two ways
         interval, p = two_level([[b - a for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=True)])
-        return Difference(first, second, interval, p, "t over runs and questions, paired", p)
+        return Difference(first, second, _possible(interval), p, "t over runs and questions, paired", p)
     if len(values) > 2:
         interval, p = two_level_difference(one, other)
-        return Difference(first, second, interval, p, "t over runs and questions", p)
+        return Difference(first, second, _possible(interval), p, "t over runs and questions", p)
     gaps = [b - a for a, b in zip(one[0], other[0], strict=True)]
     interval, p = paired_bootstrap(gaps, seed), sign_flips(gaps, seed)
     if first.single and second.single:  # the same p, by another road
         p = mcnemar(gaps.count(1.0), gaps.count(-1.0))
         return Difference(first, second, interval, p, "McNemar, exact", p)
     return Difference(first, second, interval, p, "sign flips", p)
+
+
+def _possible(difference: Interval) -> Interval:
+    """The part of an interval that a difference of two accuracies can have."""
+    return difference._replace(low=max(-1.0, difference.low), high=min(1.0, difference.high))
 
 
 def corrected(found: Sequence[Difference | None]) -> list[Difference]:

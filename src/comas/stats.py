@@ -54,12 +54,26 @@ def wilson(right: int, n: int, level: float = 0.95) -> Interval:
 def accuracy_interval(per_question: Sequence[float]) -> Interval:
     """Mean over questions of each question's share of right answers, clustered by question, clipped to [0, 1].
 
-    Where all questions agree (all right or all wrong) the spread says nothing, and Wilson's interval is used.
+    Where all questions agree the spread says nothing: Wilson's interval is used where all are right or all wrong, and
+    elsewhere (every question half right, say) what as many questions without an exception allow.
     """
-    if len(set(per_question)) == 1 and per_question[0] in (0.0, 1.0):
-        return wilson(int(sum(per_question)), len(per_question))
+    if len(set(per_question)) == 1:
+        if per_question[0] in (0.0, 1.0):
+            return wilson(int(sum(per_question)), len(per_question))
+        return _unanimous(per_question[0], len(per_question), 0.95, lowest=0.0)
     found = mean_interval(per_question)
     return Interval(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
+
+
+def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
+    """Student's t interval of the mean of paired differences of shares, one per question, clipped to [-1, 1].
+
+    Where all differences are equal it is what as many questions without an exception allow.
+    """
+    if len(set(differences)) == 1:
+        return _unanimous(differences[0], len(differences), level)
+    found = mean_interval(differences, level)
+    return Interval(found.mean, max(-1.0, found.low), min(1.0, found.high), found.n)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -99,17 +113,28 @@ def sign_flips(differences: Sequence[float], seed: int = 0, draws: int = 9999) -
         every = np.arange(2 ** len(array), dtype=np.int64)[:, None]
         signs = 1.0 - 2.0 * ((every >> np.arange(len(array), dtype=np.int64)) & 1)
         return float((np.abs(signs @ array) >= abs(array.sum()) - 1e-9).mean())
-    rng, beyond = np.random.default_rng(seed), 1
-    for _ in range(0, draws, 333):
-        signs = rng.choice([-1.0, 1.0], (333, len(array)))
+    rng = np.random.default_rng(seed)
+    beyond = 0
+    for drawn in range(0, draws, FLIPS):
+        signs = rng.choice([-1.0, 1.0], (min(FLIPS, draws - drawn), len(array)))
         beyond += int((np.abs(signs @ array) >= abs(array.sum()) - 1e-9).sum())
-    return beyond / (draws + draws % 333 + 1)
+    return (beyond + 1) / (draws + 1)  # what was seen is one of the draws: p is never 0
 
 
-def _unanimous(mean: float, n: int, level: float) -> Interval:
-    """Of n questions that all say the same: by as much could the mean differ, were others among them (Clopper and Pearson 1934)."""
-    room = 1 - (0.5 - level / 2) ** (1 / n)
-    return Interval(mean, max(-1.0, mean - room), min(1.0, mean + room), n)
+FLIPS = 333
+"""Rows of signs that are drawn at once."""
+
+
+def _unanimous(value: float, n: int, level: float, lowest: float = -1.0, highest: float = 1.0) -> Interval:
+    """Interval of a mean of which n questions all say the same `value`, each between `lowest` and `highest`.
+
+    So large a share of exceptions could have stayed unseen among n (Clopper and Pearson 1934); what they say may be anything,
+    so each end is the mean if all of them were as far away as they can be.
+    """
+    unseen = 1 - (0.5 - level / 2) ** (1 / n)
+    low = value - unseen * (value - lowest)
+    high = value + unseen * (highest - value)
+    return Interval(value, max(lowest, low), min(highest, high), n)
 
 
 def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tuple[Interval, float]:
@@ -149,7 +174,7 @@ def _t_test(mean: float, variance: float, df: float, n: int, level: float) -> tu
     from scipy import stats
 
     df, error = max(1.0, df), math.sqrt(variance)
-    if error == 0:  # all say the same: what chance makes of n equal signs
+    if error < 1e-12:  # all say the same, but for rounding: what chance makes of n equal signs
         return _unanimous(mean, n, level), 1.0 if mean == 0 else min(1.0, 2.0 ** (1 - n))
     half = float(stats.t.ppf(0.5 + level / 2, df)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, df))
