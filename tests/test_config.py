@@ -11,8 +11,8 @@ import tomli_w
 
 from comas.config import Config, read
 from comas.methods import comas
+from comas.records import without_none
 from comas.resolve import SEED_ADAPTER_LR, SEED_RECIPE, keywords, load_plugin, resolve, split_options
-from comas.store import without_none
 from comas.types import UserMistake
 
 

@@ -17,8 +17,9 @@ from comas.config import read
 from comas.methods import comas, ttrl
 from comas.metrics import TIE
 from comas.play import play_all
+from comas.records import episode_of, episode_record
 from comas.resolve import resolve
-from comas.store import Run, episode_of, episode_record
+from comas.store import Run
 from comas.tasks import pick
 from comas.team import build_team, run_sync
 from comas.testing import Recorded, Scripted, golden_script, replay, scripted_scene

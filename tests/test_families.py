@@ -21,8 +21,9 @@ from comas.hosts.local import LocalHost, load_models, make_local_host
 from comas.methods import comas as game
 from comas.plan import Plan
 from comas.play import Scene, play_all, settle_all
+from comas.records import episode_of, episode_record
 from comas.resolve import resolve
-from comas.store import Run, episode_of, episode_record
+from comas.store import Run
 from comas.tasks import pick
 from comas.team import run_sync
 from comas.testing import FAMILIES as SHAPES

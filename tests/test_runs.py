@@ -11,9 +11,10 @@ from safetensors.numpy import load_file
 
 import comas
 from comas.config import read
+from comas.records import without_none
 from comas.resolve import resolve
 from comas.stats import accuracy_interval, mean_interval, wilson
-from comas.store import Run, without_none
+from comas.store import Run
 from comas.team import run_sync
 from comas.train import Session, Watch, resume_async
 from comas.types import UserMistake

@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from comas.store import without_none
+from comas.records import without_none
 from comas.story import Story, shown
 
 UNKNOWN = "not measured"

@@ -189,9 +189,9 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
     import tomli_w
 
     from comas.estimate import estimate, memory
+    from comas.records import without_none
     from comas.resolve import resolve
     from comas.roles import check_training
-    from comas.store import without_none
 
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
@@ -213,8 +213,8 @@ def play(
 ) -> None:
     """Watch one discussion: who says what, and what each turn is paid."""
     from comas.play import settle_all
+    from comas.records import episode_record
     from comas.resolve import split_options
-    from comas.store import episode_record
     from comas.types import UserMistake
 
     if question is not None and not question.strip():

@@ -17,20 +17,21 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import filelock
 from pydantic import TypeAdapter, ValidationError
 
-from comas import disk, fingerprints, report, spending
-from comas.agent import Member
+from comas import disk, fingerprints, lineage, report, spending
+from comas.answer_log import Log, logs_in
 from comas.answers.pool import usable_cpus
+from comas.asking import Asking, asked_otherwise, asking_of
 from comas.estimate import peak_bytes
 from comas.hosts.api import BudgetSpent
 from comas.overlap import Overlap
-from comas.plan import Plan, Way, check_hosts, described, overlaps, places, players, questions, teams, way
+from comas.plan import Plan, check_hosts, check_roles_taken, described, overlaps, places, players, questions, teams, way
 from comas.play import Scene, first, play_one
 from comas.report import Cell
 from comas.resolve import bases_of, origins
@@ -38,7 +39,7 @@ from comas.roles import check_roles
 from comas.signals import listening
 from comas.store import fresh
 from comas.team import Team, outline
-from comas.types import Episode, Question, Sampling, Task, UserMistake
+from comas.types import Episode, Question, Task, UserMistake
 
 AT_ONCE = 512
 """Games that are played side by side."""
@@ -62,55 +63,13 @@ class Observer:
         """Something that its owner should know."""
 
 
-@dataclass
-class Log:
-    """The games of one run in one cell: a line each; the last line of a game counts."""
-
-    path: Path
-    found: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    seconds: float = 0.0
-    peak_bytes: int = 0
-    facts: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    def __post_init__(self) -> None:
-        raw = self.path.read_bytes() if self.path.exists() else b""
-        whole, newline, torn = raw.rpartition(b"\n")
-        if torn:  # the process died while it wrote
-            disk.truncate(self.path, len(whole + newline))
-        for number, line in enumerate(filter(None, whole.split(b"\n")), 1):
-            try:
-                record = json.loads(line.decode("utf-8"))
-                if "sitting" not in record and (record["verdict"] not in ("right", "wrong", "failed") or not record["id"]):
-                    raise ValueError("it is no game's record")
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserMistake(f"{self.path} line {number} is damaged ({error!r}): remove it to have it played again") from error
-            self._take(record)
-
-    def _take(self, record: dict[str, Any]) -> None:
-        if "sitting" in record:
-            self.facts = record["sitting"]
-            self.seconds += self.facts["seconds"]
-            self.peak_bytes = max(self.peak_bytes, self.facts["peak_bytes"])
-        else:
-            self.found[record["id"]] = record
-
-    def add(self, record: dict[str, Any]) -> None:
-        """One more line; the system writes it to the disk in its own time, which `close` waits for."""
-        self._take(record)
-        disk.append(self.path, disk.as_json(record) + "\n")
-
-    def close(self, **facts: Any) -> None:
-        """One process's work on it is done."""
-        self.add({"sitting": facts})
-        disk.sync(self.path)
-
-
 class Exam:
     """An evaluation in its folder."""
 
     def __init__(self, folder: Path, plan: Plan, made: Sequence[Path] = ()) -> None:
         self.folder, self.plan, self._made = folder, plan, made
         """`made` is what this process made of the folder and those above it, from the inside out."""
+        self.said_at_start: list[str] = []
         self._lock = filelock.FileLock(folder / ".lock")
         self.asked: list[tuple[Task, list[Question]]] = []
         """Of all systems: the questions of the tasks that were named, or of the first system's own."""
@@ -122,6 +81,8 @@ class Exam:
         """Planned ones; votes at equal tokens are planned when the tokens are known."""
         self.overlaps: list[tuple[str, str, str, Overlap | None]] = []
         """(system, run, task, what was trained on; None where that is not known)."""
+        self.asking = Asking()
+        """How all systems are asked: as the first one is by its own config."""
 
     @classmethod
     def create(cls, plan: Plan, out: str | None = None) -> Exam:
@@ -141,7 +102,9 @@ class Exam:
         except OSError as error:
             raise UserMistake(f"--out {folder}: {error.strerror}") from error
         disk.replace(folder / PLAN, json.dumps(asdict(plan), indent=1))
-        return cls(folder, plan, made)
+        exam = cls(folder, plan, made)
+        exam.said_at_start = list(lineage.hold(found.values(), folder))
+        return exam
 
     @classmethod
     def open(cls, folder: str | Path, changes: Sequence[str] = ()) -> Exam:
@@ -168,6 +131,8 @@ class Exam:
             disk.replace(self.folder / PLAN, json.dumps(asdict(self.plan), indent=1))
             self.accounts = spending.read(self.folder / SPENT)
             with listening(lambda: False, working.cancel):  # SIGTERM ends it in order, like Ctrl-C
+                for note in self.said_at_start:
+                    observer.note(note)
                 self._prepare(observer)
                 cells = await self._cells(self.plan.setups, observer)
                 extra = await self._matched(cells, observer) if self.plan.equal_tokens else []
@@ -176,6 +141,8 @@ class Exam:
             records = [r for c in cells for r in c.records]
             if records and all(r["error"] for r in records):
                 raise UserMistake(f"{self.folder}: every game failed; the first: {records[0]['error']}")
+            if not any(r["verdict"] == "failed" for r in records):  # nothing is left to ask
+                lineage.release(self.plan.places.values(), self.folder)
             return found
         except UserMistake:
             self._forget()
@@ -228,14 +195,19 @@ class Exam:
         for team in there:
             check_roles(team.config, team.method, team.task, [way(s, team).method for s in plan.setups])
         self.asked, self.said = questions(plan, there)
+        self.asking = asking_of(there[0].config)
+        self.said += asked_otherwise([(run, team.config) for (_, run), team in zip(self._runs(), there, strict=True)])
         for task, asked in self.asked:
             self._same(f"questions of {task.name}", fingerprints.of_questions(asked))
-        ways = [players(team, way(s, team)) for team in there for s in plan.setups]
+        chosen = [(team, way(s, team)) for team in there for s in plan.setups]
+        for team, how in chosen:
+            check_roles_taken(how, team.members)
+        ways = [players(team, how) for team, how in chosen]
         self._planned(sum(len(playing) * len(asked) for playing in ways for _, asked in self.asked), observer)
 
     def _planned(self, games: int, observer: Observer) -> None:
         self.games += games
-        observer.begin(self.folder, self.games, sum(len(Log(p).found) for p in (self.folder / "answers").glob("*.jsonl")))
+        observer.begin(self.folder, self.games, sum(len(Log(p).found) for p in logs_in(self.folder / "answers")))
 
     def _same(self, what: str, digest: str) -> None:
         """Note what is asked, or an error where it is no longer what it was."""
@@ -267,7 +239,6 @@ class Exam:
         if left or again:
             team.open()
             began, bases = time.monotonic(), sorted(set().union(*map(origins, team.bases())))
-            sampling = Sampling(team.config.eval_temperature, team.config.eval_top_p)
             room, gate = asyncio.Semaphore(AT_ONCE), ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
             asked, spent = {q.id: q for q in questions}, list[BaseException]()
             try:
@@ -276,8 +247,7 @@ class Exam:
                         episode = Episode(record["id"], asked[record["question"]], answer=record["answer"])
                         group.create_task(_judge(episode, record["agent"], record["turns"], task, gate, log, observer))
                     for episode, who, members in left:
-                        speaking = [_evaluating(m, sampling, chosen.alone) for m in members]
-                        scene = _scene(team, task, chosen, speaking, self.plan.seed)
+                        scene = self.asking.scene(task, chosen, members, self.plan.seed)
                         group.create_task(_play(scene, episode, who, room, gate, log, observer, spent))
                 if spent:
                     raise spent[0]
@@ -351,17 +321,6 @@ def _changed(plan: Plan, pairs: Sequence[str]) -> Plan:
     return plan
 
 
-def _evaluating(member: Member, sampling: Sampling, alone: bool) -> Member:
-    sampling = replace(sampling, max_tokens=member.sampling.max_tokens)
-    return replace(member, sampling=sampling, roles=None if alone else member.roles)
-
-
-def _scene(team: Team, task: Task, chosen: Way, members: Sequence[Member], seed: int) -> Scene:
-    if not any(m.roles is None or "solution" in m.roles for m in members):
-        raise UserMistake("no agent takes role 'solution': nobody can answer; see agents.<name>.roles")
-    return Scene(chosen.method, task, members, seed, chosen.options, max_tokens=team.config.room)
-
-
 async def _play(
     scene: Scene, episode: Episode, who: str, room: asyncio.Semaphore, gate: ThreadPoolExecutor, log: Log, observer: Observer,
     spent: list[BaseException],
@@ -377,9 +336,18 @@ async def _play(
             spent.append(first(found))
     if spent and episode.error:
         return
-    if not any(t.finished for t in episode.turns if t.text == episode.answer):
-        episode.answer = None  # cut off for want of room: no answer in any setup
+    if _cut_off(episode):
+        episode.answer = None
     await _judge(episode, who, [dataclasses.asdict(t) for t in episode.turns], scene.task, gate, log, observer)
+
+
+def _cut_off(episode: Episode) -> bool:
+    """Whether the answer is a reply that ended for want of room: no answer in any setup.
+
+    A setup may also return a text that is nobody's reply, cleaned or merged or read out of one: that is an answer.
+    """
+    replies = [turn for turn in episode.turns if turn.text == episode.answer]
+    return bool(replies) and not any(turn.finished for turn in replies)
 
 
 async def _judge(

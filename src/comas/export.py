@@ -20,8 +20,9 @@ from comas.bases import ADAPTER, TEAM, adapter_base, at_hand, exported, is_adapt
 from comas.card import Part, card
 from comas.config import Config, read
 from comas.hosts.local import load_population, resolve_base
+from comas.records import without_none
 from comas.resolve import bases_of, origins
-from comas.store import Run, run_at, without_none
+from comas.store import Run, run_at
 from comas.story import story
 from comas.types import UserMistake
 

@@ -17,7 +17,9 @@ from comas.bases import TEAM, exported, is_seed, meant, team_file
 from comas.config import nearest, parse_pair, read
 from comas.evaluate import can_judge
 from comas.overlap import Overlap, overlap
+from comas.questions import checked
 from comas.resolve import bases_of, filled, keywords, load_plugin, plugin_names, resolve, split_options
+from comas.roles import asks
 from comas.spending import concerning
 from comas.store import run_at
 from comas.team import Resolved, Team, system_config, system_team, table_of
@@ -112,6 +114,15 @@ def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
     return {m.name: [m] for m in team.members if different[m.address] is m}
 
 
+def check_roles_taken(chosen: Way, members: Sequence[Member]) -> None:
+    """An error where the game asks for a role that no agent takes."""
+    if chosen.alone:
+        return
+    for role in chosen.method.paid:
+        if asks(chosen.method, role) and not any(m.roles is None or role in m.roles for m in members):
+            raise UserMistake(f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see agents.<name>.roles")
+
+
 def described(team: Team, chosen: Way) -> str:
     policies, n = len({m.address for m in team.members}), len(team.members)
     if chosen.alone:
@@ -144,7 +155,7 @@ def questions(plan: Plan, teams: Sequence[Team]) -> tuple[list[tuple[Task, list[
         if "whole" in keywords(task.load) and plan.data and Path(plan.data).is_file() and not how.get("whole"):
             how["whole"] = not (learnt := [run for run in plan.places.values() if _trained_among(run, task, plan.data)])
             said += [f"{name}: asked are the test questions of {plan.data} only: {run} was trained on others" for run in learnt]
-        asked = task.load("test", path=place, limit=plan.limit, seed=plan.seed, **how)
+        asked = checked(task.load("test", path=place, limit=plan.limit, seed=plan.seed, **how), task, "test")
         if not asked:
             raise UserMistake(f"task {name} has no test questions" + (f" in {plan.data}" if plan.data else ""))
         if not can_judge(task, asked):
@@ -212,13 +223,21 @@ def places(systems: Sequence[str]) -> dict[str, str]:
                 raise UserMistake(f"{name}: there is no such run or folder here{meant(name)}")
             else:
                 found[name] = name
-        mine = [found[name] for name in system.split(",")]
+        mine = [_independent(found[name]) for name in system.split(",")]
         if twice := [p for p in mine if mine.count(p) > 1]:
-            raise UserMistake(f"{twice[0]} stands twice in {system}: several runs of a system have to be different ones")
+            raise UserMistake(
+                f"{twice[0]} stands twice in {system}: several runs of a system have to be different ones, and two checkpoints "
+                "of one run are one"
+            )
     every = [found[name] for system in systems for name in system.split(",")]
     if twice := [p for p in every if every.count(p) > 1]:
         raise UserMistake(f"{twice[0]} is named twice: what is compared has to differ")
     return found
+
+
+def _independent(place: str) -> str:
+    """What counts as one among several runs of a system: a run's folder, whatever its checkpoint."""
+    return str(found[0].path) if (found := run_at(place)) is not None else place
 
 
 def teams(found: Mapping[str, str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:

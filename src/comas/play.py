@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from comas.agent import Agent, Member, Table, derive_seed
-from comas.types import Episode, HostFailure, Method, Payoff, Question, Task, Turn
+from comas.types import Episode, HostFailure, Method, Payoff, Question, Task, Turn, UserMistake
 
 TRIES = 2
 """How often an episode is played before an infrastructure failure is recorded."""
@@ -59,12 +59,26 @@ async def play_one(scene: Scene, episode: Episode) -> None:
         agents = [Agent(m, table) for m in scene.members]
         rng = random.Random(derive_seed(scene.seed, episode.id))
         try:
-            episode.answer = await scene.method.play(question, agents, rng, task, **scene.options)
+            answer = await scene.method.play(question, agents, rng, task, **scene.options)
+            episode.answer = _checked_answer(answer)
         except* HostFailure as failures:  # bare, or out of the game's own task groups
             episode.error = str(first(failures))
         episode.turns.sort(key=_place)  # the order of completion may depend on batching
         if episode.error is None:
             return
+
+
+def _checked_answer(answer: Any) -> str | None:
+    """What a game returned, if it is what a game returns."""
+    if answer is None or isinstance(answer, str):
+        return answer
+    hint = "return its text" if isinstance(answer, Turn) else "return one of these"
+    raise UserMistake(f"play returned {_brief(answer)}; wanted is the text that answers, or None: {hint}")
+
+
+def _brief(value: object) -> str:
+    printed = " ".join(repr(value).split())
+    return printed if len(printed) <= 60 else f"{printed[:60]} ..."
 
 
 def first(error: BaseException) -> BaseException:
@@ -95,6 +109,23 @@ def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, 
     for group in groups.values():
         hidden = group if scene.method.supervised else [_hide(e) for e in group]
         scene.method.settle(hidden, task, **options)
+        for turn in (turn for episode in group for turn in episode.turns):
+            turn.reward = _amount(turn)
+
+
+def _amount(turn: Turn) -> float | None:
+    """What a turn was paid, as a plain number; an error for what is none."""
+    reward: Any = turn.reward
+    if reward is None:
+        return None
+    who = f"turn {turn.id} ({turn.role})"
+    try:
+        amount = float(reward) if not isinstance(reward, str | bytes) else None
+    except (TypeError, ValueError):
+        amount = None
+    if amount is None or not math.isfinite(amount):
+        raise UserMistake(f"{who} is paid {_brief(reward)}: settle has to pay a finite number, or None for no pay")
+    return amount
 
 
 def _hide(episode: Episode) -> Episode:
@@ -110,10 +141,9 @@ def payoffs(episodes: Sequence[Episode], members: Sequence[Member]) -> dict[str,
         if episode.error is not None:
             continue
         for turn in episode.turns:
-            if turn.reward is None or turn.agent in frozen:
+            amount = _amount(turn)
+            if amount is None or turn.agent in frozen:
                 continue
-            if not math.isfinite(turn.reward):
-                raise ValueError(f"turn {turn.id} ({turn.role}) is paid {turn.reward}: settle has to pay a finite number or None")
             host, policy = turn.policy.split("/", 1)
-            paid.setdefault(host, {}).setdefault(policy, []).append(Payoff(turn.id, turn.reward, turn.group))
+            paid.setdefault(host, {}).setdefault(policy, []).append(Payoff(turn.id, amount, turn.group))
     return paid

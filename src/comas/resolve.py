@@ -180,8 +180,10 @@ def _absolute(data: dict[str, Any]) -> None:
         if (base := table["base"]) is None or is_seed(base):
             continue
         if (found := run_at(base)) is not None:
-            step = "@" + base.rpartition("@")[2] if found[1] is not None else ""
-            table["base"] = str(found[0].path.resolve()) + step
+            run, named = found
+            marker = run.marker() if named is None else None
+            step = named if marker is None else marker["step"]  # training that run on changes nothing here
+            table["base"] = str(run.path.resolve()) + (f"@{step}" if step is not None else "")
         elif Path(base).is_dir():
             table["base"] = str(Path(base).resolve())
 

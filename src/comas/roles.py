@@ -39,6 +39,11 @@ def check_roles(config: Config, method: Method, task: Task, others: Sequence[Met
                 raise UserMistake(f"agents.{name}.roles: nobody is ever asked in role {role!r}: {nearest(role, known)}")
 
 
+def asks(method: Method, role: str) -> bool:
+    """Whether the game's file names this role."""
+    return role in _written(method)
+
+
 def _written(method: Method) -> set[str]:
     """Every word in quotes in the file of a game: its roles are among them."""
     play = method.play.func if isinstance(method.play, partial) else method.play

@@ -7,23 +7,27 @@ dropped and played again; a damaged checkpoint is passed over for the one before
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
+import itertools
 import json
 import logging
+import re
 import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import filelock
 import tomli_w
 
 from comas import disk
 from comas.bases import meant
-from comas.types import Episode, Question, Turn, UserMistake
+from comas.records import episode_record, line, lines, without_none
+from comas.types import Episode, UserMistake
 
 LOG = logging.getLogger("comas")
 KEEP = 2
@@ -41,6 +45,8 @@ class Run:
     @classmethod
     def create(cls, config: Mapping[str, Any], out: str | None) -> Run:
         """A fresh folder with its config; without `out`, `runs/<time>-<method>`."""
+        if out is not None and not out.strip():
+            raise UserMistake("out is empty: name a folder, or leave it out for runs/<time>-<method>")
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(config['method']).stem}"
         path = fresh(Path("runs") / name) if out is None else Path(out)
         if (path / "evaluation.json").exists():
@@ -49,6 +55,8 @@ class Run:
         taken = UserMistake(f"out={out}: there is a run already; continue it with `comas resume {out}` or choose another")
         if (path / "config.toml").exists():
             raise taken
+        if stranger := _stranger(path):
+            raise UserMistake(f"out={path}: this folder is no run and not empty ({stranger} is in it); choose another")
         try:
             path.mkdir(parents=True, exist_ok=True)
             run.lock()
@@ -107,11 +115,11 @@ class Run:
 
     def write_step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         """Append a step's metrics, and its discussions as a file of their own; on the disk for certain after `commit`."""
-        lines = "".join(_line(episode_record(e)) for e in episodes)
+        written = "".join(line(episode_record(e)) for e in episodes)
         path = self.path / "episodes" / f"{metrics['step']:06d}.jsonl"
-        path.write_text(lines, encoding="utf-8")
+        path.write_text(written, encoding="utf-8")
         self._unsynced.append(path)
-        disk.append(self.path / "metrics.jsonl", _line(metrics))
+        disk.append(self.path / "metrics.jsonl", line(metrics))
 
     def write_eval(self, name: str, record: Mapping[str, Any]) -> None:
         """One measurement with its answers."""
@@ -143,7 +151,7 @@ class Run:
             return [f"{error}; what it said is lost"]
         before = known[-1] if known else facts
         disk.replace(path, json.dumps({"processes": [*known, facts]}, indent=1))
-        keys = [k for k in {**before, **facts} if k not in ("step", "changed")]
+        keys = [k for k in facts if k in before and k not in ("step", "changed")]
         return [f"{k} was {before.get(k)}, is {facts.get(k)}" for k in keys if before.get(k) != facts.get(k)]
 
     def checkpoint(self) -> Path:
@@ -165,13 +173,43 @@ class Run:
             shutil.rmtree(folder)
         disk.rename(folder.with_name("new"), folder)
         disk.replace(self.path / "commit.json", json.dumps(marker))
-        kept = {*sorted(self.steps_kept())[-KEEP:], best}
+        kept = {*sorted(self.steps_kept())[-KEEP:], best, *self.held()}
         for old in set(self.steps_kept()) - kept:
             shutil.rmtree(folder.with_name(f"step-{old}"))
 
     def steps_kept(self) -> list[int]:
-        """Steps that have a checkpoint."""
-        return [int(p.name.removeprefix("step-")) for p in (self.path / "checkpoints").glob("step-*")]
+        """Steps that have a checkpoint; whatever else lies beside them is somebody else's."""
+        folders = (self.path / "checkpoints").glob("step-*")
+        return [step for folder in folders if (step := _step_of(folder)) is not None]
+
+    def hold(self, step: int, holder: Path) -> bool:
+        """Have the checkpoint of a step kept while the run trains on, as long as the folder `holder` exists and does not
+        `release` it; whether that could be noted (the run's folder may be somebody else's)."""
+        note = self._hold(step, holder)
+        try:
+            note.parent.mkdir(exist_ok=True)
+            note.write_text(str(holder.resolve()), encoding="utf-8")
+        except OSError:
+            return False
+        return True
+
+    def release(self, step: int, holder: Path) -> None:
+        """The inverse of `hold`: the next commit may remove the checkpoint."""
+        with suppress(OSError):  # what remains costs room, nothing else
+            self._hold(step, holder).unlink(missing_ok=True)
+
+    def _hold(self, step: int, holder: Path) -> Path:
+        digest = hashlib.sha256(str(holder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        return self.path / "held" / f"step-{step}.{digest}"
+
+    def held(self) -> set[int]:
+        """Steps whose checkpoints evaluations, and runs that started from them, still need."""
+        steps: set[int] = set()
+        for note in (self.path / "held").glob("step-*.*"):
+            name = re.fullmatch(r"step-(\d+)\.[0-9a-f]{12}", note.name)
+            if name and Path(note.read_text(encoding="utf-8")).is_dir():
+                steps.add(int(name[1]))
+        return steps
 
     def marker(self) -> dict[str, Any] | None:
         """The last commit: `step`, `metrics_bytes`, `best`; None before the first."""
@@ -226,40 +264,85 @@ class Run:
                 notes.append(f"checkpoint of step {step} is damaged ({wrong})")
         if marker and good is None:
             raise UserMistake(f"{self.path} has no whole checkpoint: {'; '.join(notes) or 'none is left'}; start a new run")
+        if good and (lost := self._lost(good["best"])):
+            good["best"] = self.best_kept(good["step"])[1]
+            instead = "no other was validated" if good["best"] is None else f"{good['best']} is the best of those that there are"
+            notes.append(f"the best checkpoint, of step {lost[0]}, is {lost[1]} ({instead})")
         if good and good != marker:
             disk.replace(self.path / "commit.json", json.dumps(good))
         start, size = (good["step"], good["metrics_bytes"]) if good else (0, 0)
         self._drop(start, size, fresh=good is None)
         return start, [f"{n}: going on from step {start}" for n in notes]
 
+    def _lost(self, best: int | None) -> tuple[int, str] | None:
+        """The step of the best checkpoint and what is wrong with it; None where nothing is."""
+        if best is None:
+            return None
+        folder = self.path / "checkpoints" / f"step-{best}"
+        if not folder.is_dir():
+            return best, "gone"
+        wrong = disk.damage(folder, without="optimizer.safetensors")
+        return (best, f"damaged: {wrong}") if wrong else None
+
+    def best_kept(self, last: int) -> tuple[float, int | None]:
+        """The highest accuracy on the validation split, and after how many steps: of whole checkpoints up to step `last`."""
+        best: tuple[float, int | None] = (-1.0, None)
+        kept = set(self.steps_kept())
+        for metrics in itertools.islice(self.metrics(), last):
+            step = metrics["step"] + 1
+            validation = metrics.get("validation")
+            if validation and step in kept and validation["mean"] > best[0] and self._lost(step) is None:
+                best = (validation["mean"], step)
+        return best
+
     def _drop(self, step: int, size: int, fresh: bool) -> None:
         """What was written after `step`; with `fresh` its checkpoint too."""
         disk.truncate(self.path / "metrics.jsonl", size)
         self._unsynced.clear()
         for file in (self.path / "episodes").glob("*.jsonl"):
-            if int(file.stem) >= step:
+            if re.fullmatch(r"\d{6,}", file.stem) and int(file.stem) >= step:
                 file.unlink()
-        for folder in (self.path / "checkpoints").iterdir():
-            if folder.name == "new" or fresh or int(folder.name.removeprefix("step-")) > step:
-                shutil.rmtree(folder)
+        if (unfinished := self.path / "checkpoints" / "new").exists():
+            shutil.rmtree(unfinished)
+        for kept in self.steps_kept():
+            if fresh or kept > step:
+                shutil.rmtree(self.path / "checkpoints" / f"step-{kept}")
 
     def _log_damage(self, marker: Mapping[str, Any]) -> str | None:
         """What is wrong with the part of the log that a checkpoint stands on."""
         size, step = marker["metrics_bytes"], marker["step"]
         with (self.path / "metrics.jsonl").open("rb") as log:
             head = log.read(size)
-        if len(head) < size or head.count(b"\n") != step:
-            lines = head.count(b"\n")
-            return f"metrics.jsonl has {lines} steps in {len(head)} of {size} bytes"
+        steps = head.count(b"\n")
+        if len(head) < size or steps != step:
+            return f"metrics.jsonl has {steps} steps in {len(head)} of {size} bytes"
         return None
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """An object per step; a last line that is still being written is left out."""
-        yield from _lines(self.path / "metrics.jsonl")
+        yield from lines(self.path / "metrics.jsonl")
 
     def episodes(self, step: int) -> Iterator[dict[str, Any]]:
         """The recorded discussions of a step."""
-        yield from _lines(self.path / "episodes" / f"{step:06d}.jsonl")
+        yield from lines(self.path / "episodes" / f"{step:06d}.jsonl")
+
+
+def _step_of(folder: Path) -> int | None:
+    """N of a folder `step-N`, as `commit` names it; None of anything else, such as a user's copy `step-5-backup`."""
+    name = re.fullmatch(r"step-(0|[1-9]\d*)", folder.name)
+    return int(name[1]) if name and folder.is_dir() else None
+
+
+def _stranger(folder: Path) -> str | None:
+    """The name of something in a folder that is not what `create` leaves when it is stopped half-way."""
+    mine = {".lock", "metrics.jsonl", "config.toml.new"}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        empty_folder = path.name in ("episodes", "checkpoints", "eval") and path.is_dir() and not any(path.iterdir())
+        if not empty_folder and path.name not in mine:
+            return path.name
+        if path.name == "metrics.jsonl" and path.stat().st_size:
+            return path.name
+    return None
 
 
 def fresh(stem: Path) -> Path:
@@ -289,38 +372,3 @@ def run_at(name: str) -> tuple[Run, int | None] | None:
     if step != "best" and not step.isdecimal():
         raise UserMistake(f"{name}: after @ stands `best` or a number of steps, not {step!r}")
     return run, run.best() if step == "best" else int(step)
-
-
-def episode_record(episode: Episode) -> dict[str, Any]:
-    """An episode as JSON: `id question turns answer error`."""
-    return {**vars(episode), "question": dict(vars(episode.question)), "turns": [dict(vars(turn)) for turn in episode.turns]}
-
-
-def episode_of(record: Mapping[str, Any]) -> Episode:
-    """The inverse of `episode_record`."""
-    turns = [Turn(**turn) for turn in record["turns"]]
-    return Episode(record["id"], Question(**record["question"]), turns, record["answer"], record["error"])
-
-
-def _line(record: Any) -> str:
-    return disk.as_json(record, default=dataclasses.asdict) + "\n"  # a fact of a game may be a dataclass
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as log:
-        for number, line in enumerate(log, 1):
-            if not line.endswith("\n"):
-                return
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise UserMistake(f"{path} line {number} is damaged: {error}") from error
-
-
-def without_none(value: Any) -> Any:
-    """TOML has no null: a key that is None is left out."""
-    if isinstance(value, Mapping):
-        return {k: without_none(v) for k, v in cast("Mapping[str, Any]", value).items() if v is not None}
-    if isinstance(value, list | tuple):
-        return [without_none(v) for v in cast("Sequence[Any]", value)]
-    return value

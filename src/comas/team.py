@@ -198,8 +198,8 @@ def _below(base: str, policy: str) -> str:
         return adapter_base(base)
     if (found := run_at(base)) is None:
         return base
-    if not is_adapter(source := weights_of(base, policy)):
-        return source
+    if not is_adapter(weights_of(str(found[0].path), policy)):  # at whatever step: what it is does not change
+        return weights_of(base, policy)
     began = checked(found[0].config())
     first = next(a for n, a in began.agents.items() if (a.policy or n) == policy)
     return _below(first.base or began.hosts[first.host].base, policy)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from comas.agent import Member
+from comas.check_tasks import check_task as check_task
+from comas.check_tasks import check_wording as check_wording
 from comas.config import read
 from comas.play import Scene, payoffs, play_all, settle_all
+from comas.records import episode_of, episode_record
 from comas.resolve import load_plugin, resolve, split_options
-from comas.store import Run, episode_of, episode_record
+from comas.store import Run
 from comas.team import members_of, run_sync
-from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling, Task
+from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling, Task, UserMistake
 
 Said = str | Reply
 Script = Callable[[str, str, str, int], Said]
@@ -133,6 +135,13 @@ def discuss(
 
 def check_method(method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any) -> None:
     """The contract of a method: named turns, declared roles, finite pay, determinism, and no look at the labels."""
+    try:
+        _check_method(method, task, questions, script, **setting)
+    except UserMistake as mistake:
+        raise AssertionError(str(mistake)) from mistake
+
+
+def _check_method(method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any) -> None:
     episodes = discuss(method, task, script, questions, **setting)
     _check_turns(method, episodes)
     assert any(t.reward is not None for e in episodes for t in e.turns), "nothing was paid"
@@ -175,53 +184,6 @@ def _stable(record: dict[str, Any]) -> str:
     for turn in record["turns"]:
         turn.pop("seconds")
     return json.dumps(record, sort_keys=True, ensure_ascii=False, indent=1)
-
-
-HOLES = {
-    "solution": {"question"}, "history": {"work"}, "history_bare": {"work"}, "evaluation": {"question", "work"},
-    "revision": {"question", "history"}, "scoring": {"question", "work", "evaluation"}, "scoring_bare": {"question", "work"},
-    "verdict": {"question", "work"}, "verdict_bare": {"question", "work"},
-}
-"""Role -> holes that its wording must have; `question history work evaluation own` are those that there are."""
-
-JUNK = ("", "no answer", "1" * 9999, "\x00<score>3</score>", "٣ + ² = Ⅷ", "\ud800", "{work} %s \\1", ";;;", "\n" * 50)
-"""What an extractor has to survive."""
-
-
-def check_task(task: Task, names: Sequence[str] = ("train", "validation", "test"), **options: Any) -> None:
-    """The contract of a task: disjoint splits (those of `names`), stable loading, wording with its holes, functions that
-    survive any text."""
-    splits = {s: task.load(s, **options) for s in names}
-    seen: set[str] = set()
-    for name, questions in splits.items():
-        ids = [q.id for q in questions]
-        assert ids, f"split {name} is empty"
-        assert len(set(ids)) == len(ids), f"split {name} has an id twice"
-        assert not seen & set(ids), f"split {name} shares questions with another split"
-        seen |= set(ids)
-        assert [q.id for q in task.load(name, limit=3, **options)] == ids[:3], "limit does not take the first"
-    check_wording(task)
-    for question in splits["test"][:20]:
-        for text in (*JUNK, question.prompt, question.answer or ""):
-            found = task.extract(question, text)
-            assert found is None or (isinstance(found, str) and task.same(found, found)), f"extract({text!r}) gave {found!r}"
-            bare = dataclasses.replace(question, answer=None, meta={})  # what label-free games see
-            assert task.extract(bare, text) == found, f"extract({text!r}) looks at the answer or at meta"
-            if task.ballot is not None and found is not None and (counted := task.ballot(bare, found)) is not None:
-                assert task.same(counted, counted), f"ballot({found!r}) gave {counted!r}, which is not the same as itself"
-            assert task.verify(question, text) in ("right", "wrong", "failed"), "verify says right, wrong or failed"
-            assert isinstance(task.shown(bare, text), str), "shown gives a text"
-        assert task.verify(question, "") != "right", "an empty reply is right"
-
-
-def check_wording(task: Task) -> None:
-    """Every template has the holes that its role needs, and none that nobody fills."""
-    known = {"question", "history", "work", "evaluation", "own"}
-    for role, template in task.wording.items():
-        holes = set(re.findall(r"\{(\w+)\}", template))
-        assert holes <= known, f"wording {role!r} has holes that nobody fills: {sorted(holes - known)}"
-        missing = HOLES.get(role, set()) - holes
-        assert not missing, f"wording {role!r} lacks {sorted(missing)}"
 
 
 async def check_host(host: Host, policy: str, method: Method) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import random
 import shutil
 import time
@@ -18,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from comas import spending
+from comas import fingerprints, lineage, spending
 from comas.agent import derive_seed
 from comas.config import Config, checked, parse_pair, read
 from comas.estimate import estimate, peak_bytes, process_facts
@@ -27,39 +26,18 @@ from comas.hosts.api import ApiHost
 from comas.metrics import summarise
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
-from comas.resolve import resolve, split_options
+from comas.questions import of_split
+from comas.resolve import bases_of, resolve, split_options
 from comas.roles import check_training
 from comas.signals import listening
 from comas.stats import Interval
 from comas.store import Run
 from comas.team import Team, build_team, run_sync
-from comas.types import Episode, HostFailure, Method, Question, Stopped, Task, Turn, UserMistake
+from comas.types import Episode, HostFailure, Method, Question, Stopped, Task, UserMistake
+from comas.watch import Watch as Watch
 
 PATIENCE = 3
 """Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
-
-
-class Watch:
-    """Told of what happens; every method may be overridden, none needs to be."""
-
-    path: Path | None = None
-    """The run's folder, once there is one."""
-
-    def begin(self, run: Run, team: Team, start: int) -> None:
-        """The run is about to start (or to go on) at step `start`."""
-
-    def turn(self, turn: Turn) -> None:
-        """Somebody said something; not yet paid."""
-
-    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
-        """A step is written."""
-
-    def measured(self, name: str, step: int, found: Interval | None) -> None:
-        """An accuracy: `before`, `validation` or `after`."""
-
-    def note(self, text: str) -> None:
-        """Something that its owner should know; a warning of the logger `comas` unless overridden."""
-        logging.getLogger("comas").warning(text)
 
 
 @dataclass
@@ -149,7 +127,7 @@ class Session:
 
     def __init__(self, team: Team, watch: Watch) -> None:
         self.team, self.watch, self.config = team, watch, team.config
-        self.questions = self._load("train")
+        self.questions = of_split(self.config, team.task, "train")
         self.validation = self._measured("validation", self.config.eval_questions if self.config.eval_every else 0)
         self.test = self._measured("test", self.config.test_questions)
         if both := {q.id for q in self.questions} & {q.id for q in self.test}:
@@ -165,16 +143,9 @@ class Session:
         """`host/policy` -> steps in a row whose update was skipped."""
         self.stopping = self.looping = False
 
-    def _load(self, split: str, limit: int | None = None) -> list[Question]:
-        c = self.config
-        found = self.team.task.load(split, path=c.data, limit=limit, seed=c.seed, **c.task_options)
-        if not found:
-            raise UserMistake(f"task {c.task} has no questions in split {split!r}" + (f" of {c.data}" if c.data else ""))
-        return found
-
     def _measured(self, split: str, limit: int) -> list[Question]:
         """Questions to measure accuracy on; none where none can be judged."""
-        found = self._load(split, limit) if limit else []
+        found = of_split(self.config, self.team.task, split, limit) if limit else []
         if found and not can_judge(self.team.task, found):
             self.watch.note(f"task {self.config.task}: no {split} question has an answer to be judged by; none is measured")
             return []
@@ -196,8 +167,12 @@ class Session:
             host.folder = run.path
         for metrics in run.metrics():
             self._count(metrics)
+        if (marker := run.marker()) is not None and marker["best"] != self.best[1]:  # that checkpoint was lost
+            self.best = run.best_kept(start)
+        for note in lineage.hold(bases_of(self.config), run.path):
+            self.watch.note(note)
         self.watch.path = run.path
-        facts = {"step": start, **({"changed": changed} if changed else {}), **process_facts(self.team)}
+        facts = {"step": start, **({"changed": changed} if changed else {}), **process_facts(self.team), **self._asked()}
         for change in run.write_process(facts):
             self.watch.note(f"since the last process on this run: {change} (bit-equal results need the same)")
         self.watch.begin(run, self.team, start)
@@ -217,6 +192,12 @@ class Session:
                     raise
                 raise Stopped from None
         return result_of(run, time.monotonic() - self.began)
+
+    def _asked(self) -> dict[str, str]:
+        """Digests of bases and questions: others under the same names are news."""
+        asked = {"training": self.questions, "validation": self.validation, "held-out": self.test}
+        digests = {f"SHA-256 of {name} questions": fingerprints.of_questions(found)[:16] for name, found in asked.items()}
+        return digests | {"SHA-256 of bases": fingerprints.of_weights(self.team.sources)[:16]}
 
     def _stop(self) -> bool:
         """Asked to stop: after this step, if one is open."""

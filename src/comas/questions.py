@@ -1,0 +1,58 @@
+"""What a task's `load` returns, held to what everything else relies on: questions, each with an id of its own.
+
+A mistake in a task is one line that names it, before anything is asked. Leaves out: reading files (`rows`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from comas.config import Config
+from comas.types import Question, Task, UserMistake
+
+
+def of_split(config: Config, task: Task, split: str, limit: int | None = None) -> list[Question]:
+    """The questions of a split as a config asks for them; an error where there are none."""
+    options = config.task_options
+    loaded = task.load(split, path=config.data, limit=limit, seed=config.seed, **options)
+    questions = checked(loaded, task, split)
+    if not questions:
+        place = f" of {config.data}" if config.data else ""
+        raise UserMistake(f"task {config.task} has no questions in split {split!r}{place}")
+    return questions
+
+
+def checked(loaded: Any, task: Task, split: str) -> list[Question]:
+    """The same questions, if they are such: records with an id and a prompt, no id twice. Raises UserMistake."""
+    where = f"task {task.name}, split {split!r}"
+    if not isinstance(loaded, Sequence) or isinstance(loaded, str | bytes):
+        raise UserMistake(f"{where}: load returned {_shown(loaded)}, wanted is a list of Question")
+    questions: list[Question] = []
+    for place, question in enumerate(loaded):
+        if not isinstance(question, Question):
+            raise UserMistake(f"{where}: item {place} is {_shown(question)}, wanted is Question(id=..., prompt=...)")
+        _check_texts(question, f"{where}, question {place}")
+        questions.append(question)
+    (first, times), *_ = Counter(q.id for q in questions).most_common(1) or [("", 0)]
+    if times > 1:
+        raise UserMistake(f"{where}: {times} questions have the id {first!r}: each needs one of its own")
+    return questions
+
+
+def _check_texts(question: Question, where: str) -> None:
+    for name in ("id", "prompt", "kind"):
+        value = getattr(question, name)
+        if not isinstance(value, str):
+            raise UserMistake(f"{where}: `{name}` is {_shown(value)}, wanted is a text")
+    if not question.id:
+        raise UserMistake(f"{where}: its id is empty, and turns are named after it")
+    answer: Any = question.answer
+    if answer is not None and not isinstance(answer, str):
+        raise UserMistake(f"{where}: `answer` is {_shown(answer)}, wanted is a text or None")
+
+
+def _shown(value: object) -> str:
+    printed = " ".join(repr(value).split())
+    return printed if len(printed) <= 60 else f"{printed[:60]} ..."
