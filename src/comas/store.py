@@ -264,6 +264,8 @@ class Run:
                 notes.append(f"checkpoint of step {step} is damaged ({wrong})")
         if marker and good is None:
             raise UserMistake(f"{self.path} has no whole checkpoint: {'; '.join(notes) or 'none is left'}; start a new run")
+        if good and marker and marker["step"] == good["step"]:
+            good["best"] = marker.get("best", good["best"])  # an earlier rewind may have found it lost
         if good and (lost := self._lost(good["best"])):
             good["best"] = self.best_kept(good["step"])[1]
             instead = "no other was validated" if good["best"] is None else f"{good['best']} is the best of those that there are"
