@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-from comas.types import Task
+from comas.types import Task, UserMistake
 
 _LOOK = str.maketrans(  # what NFKC does not fold: brackets, bars and colons of other kinds; Cyrillic and Greek letters
     "‹〈⟨⟪《«˂ᐸ❮❰⧼≺≪›〉⟩⟫》»˃ᐳ❯❱⧽≻≫∣▁∶ː꞉׃аеорсухѕіјԁһмтпοενιακρτυχ",
@@ -48,7 +48,9 @@ _LAYERS = 8
 
 def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> str:
     """The template of `role`, the task's own or the method's, with its holes filled; holes are never filled twice."""
-    template = task.wording.get(role, default[role])
+    template = task.wording.get(role, default.get(role))
+    if template is None:
+        raise UserMistake(f"role {role!r} has no wording: give the method's WORDING or the task's `wording` a template for it")
     return re.sub(r"\{(\w+)\}", lambda hole: facts.get(hole[1], hole[0]), template).strip()
 
 
