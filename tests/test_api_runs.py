@@ -245,7 +245,9 @@ def test_a_run_and_a_model_behind_an_api_in_one_evaluation(
     server.acts = [answers(b"", 429, Retry_After="0"), seed_model]
     (tmp_path / "far.toml").write_text(TEAM.format(url=server.url))
     command = ["eval", "r", "far.toml", "seed", "--setups", "single,vote:votes=2", "--limit", "12", "--out", "e"]
-    assert run([*command, "eval_temperature=0"], monkeypatch) == 0
+    assert run([*command, "eval_temperature=0"], monkeypatch) == 2  # a file may not send secrets by itself
+    assert "say so on the command line: hosts.far.key_env=JUDGE_KEY" in capsys.readouterr().err
+    assert run([*command, "eval_temperature=0", "hosts.far.key_env=JUDGE_KEY"], monkeypatch) == 0
     out = capsys.readouterr().out
     assert re.search(r"far.toml +pick +single +12", out)
     assert "far.toml: 1 agent (single)" in out  # copies of one model answer once

@@ -266,7 +266,7 @@ def test_endpoints_stay_in_the_team_and_keys_are_nowhere(
     assert "base" not in data["agents"]["judge"]
     assert not (tmp_path / "out" / "judge").exists()
     assert all(b"sk-secret" not in f.read_bytes() for f in (tmp_path / "out").rglob("*") if f.is_file())
-    team = comas.load(tmp_path / "out")
+    team = comas.load(tmp_path / "out", overrides=["hosts.far.key_env=JUDGE_KEY"])
     assert "big/judge at http://localhost:1/v1" in team.bases()
     team.close()
 

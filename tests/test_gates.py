@@ -108,7 +108,7 @@ def blind(text: str) -> list[int]:
         if isinstance(node, ast.ExceptHandler):
             kinds = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)} if node.type else {"BaseException"}
             excused = re.search(r"# noqa: BLE001 - \w+", lines[node.lineno - 1])
-            again = any(isinstance(n, ast.Raise) and n.exc is None for n in ast.walk(node))
+            again = any(isinstance(n, ast.Raise) and (n.exc is None or n.cause is not None) for n in ast.walk(node))
             if kinds & {"Exception", "BaseException"} and not excused and not again:
                 found.append(node.lineno)
     return found
@@ -127,6 +127,8 @@ def test_the_gate_against_blind_catching_closes() -> None:
     assert not blind(caught.format("Exception:  # noqa: BLE001 - carried over"))
     assert not blind(caught.format("OSError:"))
     assert not blind("try:\n    x\nexcept Exception:\n    raise\n")
+    assert not blind("try:\n    x\nexcept Exception as e:\n    raise OSError from e\n")
+    assert blind("try:\n    x\nexcept Exception:\n    raise OSError\n") == [3]
 
 
 def test_the_loop_and_the_methods_are_short() -> None:

@@ -36,7 +36,7 @@ def adapter_base(folder: str | Path) -> str:
     """The model that the adapter in this folder was made for."""
     path = Path(folder) / ADAPTER
     try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        found = json.loads(path.read_text(encoding="utf-8-sig")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
         raise UserMistake(f"{path} cannot be read: {error}") from error
     if not isinstance(found, str) or not found:

@@ -6,11 +6,12 @@ stdout is one object and nothing else is printed there. Leaves out: everything t
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import shlex
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,8 +41,15 @@ def main() -> None:
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
     from comas.types import HostFailure, UserMistake
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an old code page lacks the lines of our tables
+    if odd := [argument for argument in sys.argv[1:] if not _is_text(argument)]:
+        sys.exit(_fail(f"argument {os.fsencode(odd[0])!r} is not UTF-8: write it in UTF-8"))
     try:
         code = app(standalone_mode=False)
+    except BrokenPipeError:  # comas eval ... | head: whoever read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
     except (UserMistake, HostFailure, OSError) as error:
         code = _fail(str(error))
     except KeyboardInterrupt:
@@ -56,6 +64,15 @@ def main() -> None:
     if code == 130:  # where there is no run to go on with
         print("stopped", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _is_text(argument: str) -> bool:
+    """Whether the bytes of an argument are UTF-8; Python hands on others as lone surrogates."""
+    try:
+        argument.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _fail(message: str) -> int:
@@ -123,6 +140,7 @@ def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
     from rich.console import Console
 
     from comas.live import Display, Lines, Quiet
+    from comas.outlet import Outlet
     from comas.team import run_sync
 
     console = Console()
@@ -130,10 +148,11 @@ def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
     watch = Quiet(Console(stderr=True)) if as_json else Display(console) if live else Lines(console)
     try:
         with watch if isinstance(watch, Display) else nullcontext():
-            result = run_sync(work(watch))
+            result = run_sync(work(Outlet(watch)))
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # what a second Ctrl-C cut short is no news
-        print(_stopped(watch), file=sys.stderr)
+        with suppress(OSError):  # the terminal may be gone
+            print(_stopped(watch), file=sys.stderr)
         sys.exit(130)
     if as_json:
         print_json(ctx, _result_json(result))

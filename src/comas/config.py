@@ -17,9 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from comas.bases import seed_models, team_file
 from comas.store import run_at
+from comas.trust import check_trust, is_shared
 from comas.types import UserMistake
 
 Price = Annotated[float, Field(ge=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+"""Of Adam's moving averages."""
 
 
 class _Table(BaseModel):
@@ -127,13 +130,13 @@ class Config(_Table):
     temperature: float = Field(1.0, gt=0)
     max_tokens: int = Field(512, ge=1)
     """Room per reply, where neither `room` nor the task says otherwise."""
-    room: dict[str, int] = {}
+    room: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Room per reply and role."""
     epochs: int | None = Field(None, ge=1)
     minibatches: int | None = Field(None, ge=1)
     lr: float | None = Field(None, gt=0)
     """None is the recipe's: the embedded one for seed models, or one that the task ships."""
-    betas: tuple[float, float] | None = None
+    betas: tuple[Beta, Beta] | None = None
     weight_decay: float | None = Field(None, ge=0)
     grad_norm: float | None = Field(None, gt=0)
     checkpoint_every: int = Field(20, ge=1)
@@ -206,20 +209,29 @@ class Config(_Table):
         return self
 
 
-def read(path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Config:
+def read(
+    path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] = (), shared: bool | None = None
+) -> Config:
     """A config from a TOML file (or a folder with `team.toml`) and `key=value` pairs (dotted keys; values as in TOML, otherwise
-    text). Places are relative to the file, in pairs to where the command runs."""
+    text). Places are relative to the file, in pairs to where the command runs.
+
+    `shared`: whether the file may be somebody else's, and asks by itself for no secret, foreign code or missing sandbox; by
+    default a folder and a file called `team.toml` may.
+    """
     data: dict[str, Any] = {}
+    pairs = list(overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides))
     if path is not None:
+        shared = is_shared(path) if shared is None else shared
         path = team_file(path) or path
         try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise UserMistake(f"config {path}: {error.strerror}; keys are set by key=value, without spaces") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"config {path} is not TOML: {error}") from error
+        if shared:
+            check_trust(data, path, [key for key, _ in pairs])
         anchor(data, Path(path).parent)
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides)
     for key, value in pairs:
         _put(data, key, value)
     return checked(data)

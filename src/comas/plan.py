@@ -67,10 +67,21 @@ class Plan:
 
     def _system(self, run: str) -> tuple[str, Sequence[str], Mapping[str, Any] | None]:
         name, table = self.places.get(run, run), self.teams.get(run)
+        pairs = self._concerning(name, table)
         changed = [pair for change in self.changes for pair in change["pairs"]]
         if changed:
-            changed = concerning(changed, system_config(name, self.pairs, table)[0])
-        return name, [*self.pairs, *changed], table
+            changed = concerning(changed, system_config(name, pairs, table)[0])
+        return name, [*pairs, *changed], table
+
+    def _concerning(self, name: str, table: Mapping[str, Any] | None) -> list[str]:
+        """The pairs without those for hosts that other systems have and this one has not."""
+        if table is not None:
+            hosts = set(table["hosts"])
+        elif (found := run_at(name)) is not None:
+            hosts = set(found[0].config()["hosts"])
+        else:
+            hosts = {"home", *(str(v) for k, v in map(parse_pair, self.pairs) if re.fullmatch(r"agents\..+\.host", k))}
+        return [pair for pair in self.pairs if not pair.startswith("hosts.") or pair.split(".")[1] in hosts]
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ def way(said: str, team: Team) -> Way:
         options = {**split_options(team.config.options, team.method.play), **given}
         return Way(said, replace(team.method, supervised=False), False, filled(name, options, team.method.play))
     if name.endswith(".py"):
-        text = Path(name).read_text(encoding="utf-8") if Path(name).is_file() else ""
+        text = Path(name).read_text(encoding="utf-8-sig") if Path(name).is_file() else ""
         kind = "method" if re.search(r"^method\s*=", text, re.MULTILINE) else "setup"
     else:
         kind = "method" if name in plugin_names("method") else "setup"
@@ -195,7 +206,7 @@ def trained_on(name: str) -> list[Question]:
     elif (folder := exported(name)) is not None:
         if earlier := (disk.facts(folder) or {})["earlier"]:
             raise UserMistake(f"{folder}: its run started from {', '.join(earlier)}, whose questions are not known here")
-        config, _, task = resolve(read(folder / TEAM))
+        config, _, task = resolve(read(folder / TEAM, shared=False))  # nobody is asked
         before = set[str]()
     else:
         return []

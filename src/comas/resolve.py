@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -56,6 +57,10 @@ def load_plugin(kind: str, name: str) -> Any:
             spec.loader.exec_module(module)
         except (SyntaxError, ImportError) as error:
             raise UserMistake(f"{kind} {name!r} cannot be imported: {error}") from error
+        except Exception as error:
+            where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+            line = f", line {where[-1]}" if where else ""
+            raise UserMistake(f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{line}") from error
     else:
         known = plugin_names(kind)
         if name not in known:

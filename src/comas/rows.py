@@ -105,7 +105,7 @@ class Source:
 
 def _lines(file: Path, task: str) -> Iterator[tuple[int, Any]]:
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserMistake(f"task {task} cannot read {file} ({reason}): set data=FILE or COMAS_DATA, or unset both") from error

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as wishes: the first to stop soon, the second to stop at once, the third to die.
+"""Ctrl-C, SIGTERM and SIGHUP (a lost connection) as wishes: the first to stop soon, the second to stop at once, the third to die.
 
 Leaves out: what stopping means (`train`).
 """
@@ -37,6 +37,8 @@ def listening(soon: Callable[[], bool], at_once: Callable[[], Any]) -> Generator
         loop.call_soon_threadsafe(act, count)  # wakes the loop up, which a handler alone does not
 
     kinds = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        kinds.append(signal.SIGHUP)
     before = {kind: signal.signal(kind, heard) for kind in kinds}
     try:
         yield

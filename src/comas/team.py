@@ -254,8 +254,7 @@ def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = (
     if (file := team_file(path)) is not None:
         if step is not None:
             raise UserMistake(f"{path} is a team, not a run: it has no checkpoint of step {step} or any other; leave step out")
-        config = read(file, overrides)
-        return build_team(*resolve(config if config.lr else read(file, [*overrides, f"lr={UNTRAINED['lr']}"])), learn=False)
+        return build_team(*resolve(_untrained(file, overrides)), learn=False)
     found = run_at(str(path))
     run, named = found or (Run.open(path), None)
     step = named if step is None else step
@@ -293,8 +292,9 @@ def system_config(name: str, overrides: Sequence[str] = (), table: Mapping[str, 
 def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The team that a config file describes, untrained, for `system_config`. Agents that start from the same base at the same host
     are copies of one model, which is not asked once for each."""
-    config = read(file, overrides)
-    config, _, _ = resolve(config if config.lr else read(file, [*overrides, f"lr={UNTRAINED['lr']}"]))
+    hosts = read(file, shared=False).hosts
+    here = [pair for pair in overrides if not pair.startswith("hosts.") or pair.split(".")[1] in hosts]
+    config, _, _ = resolve(_untrained(file, here))
     first: dict[tuple[str, str], str] = {}
     for name, agent in config.agents.items():
         host = config.hosts[agent.host]
@@ -302,6 +302,12 @@ def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         if agent.policy is None and (host.api or is_seed(base) or run_at(base) is None):  # the policies of a run differ
             agent.policy = first.setdefault((agent.host, base), name)
     return config.model_dump()
+
+
+def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:
+    """The config of a team that is asked as it is, from a file that may be somebody else's."""
+    config = read(file, overrides, shared=True)
+    return config if config.lr else read(file, [*overrides, f"lr={UNTRAINED['lr']}"], shared=True)
 
 
 def system_team(name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None) -> Team:

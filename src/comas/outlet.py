@@ -1,0 +1,50 @@
+"""A run outlives its terminal: where nobody reads any more (a closed pipe, a lost connection), it stops in order.
+
+The same as for SIGTERM: after the step, with everything committed. Leaves out: signals (`signals`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from comas.stats import Interval
+from comas.store import Run
+from comas.team import Team
+from comas.types import Episode, Turn
+from comas.watch import Watch
+
+
+class Outlet(Watch):
+    """Hands everything on to `watch` until its output is gone; from then on it is silent."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.gone = False
+
+    def begin(self, run: Run, team: Team, start: int) -> None:
+        self.watch.path = self.path
+        self._tell(lambda: self.watch.begin(run, team, start))
+
+    def turn(self, turn: Turn) -> None:
+        self._tell(lambda: self.watch.turn(turn))
+
+    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        self._tell(lambda: self.watch.step(metrics, episodes))
+
+    def measured(self, name: str, step: int, found: Interval | None) -> None:
+        self._tell(lambda: self.watch.measured(name, step, found))
+
+    def note(self, text: str) -> None:
+        self._tell(lambda: self.watch.note(text))
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        if self.gone:
+            return
+        try:
+            tell()
+        except (OSError, SystemExit):  # rich leaves a closed pipe by SystemExit
+            self.gone = True
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,129 @@
+"""Terminals, pipes and encodings as people have them: a run outlives its terminal, and odd bytes are one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from comas.config import read
+from comas.resolve import load_plugin
+from comas.store import Run
+from comas.tasks import jsonl
+from comas.types import UserMistake
+
+COMAS = [sys.executable, "-m", "comas"]
+RUN = ["train", "questions=4", "test_questions=0", "eval_every=0", "threads=1", "steps=500", "checkpoint_every=500", "out=r"]
+posix = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
+
+
+def steps_of(folder: Path) -> int:
+    try:
+        return len(list(Run.open(folder).metrics()))
+    except (UserMistake, FileNotFoundError):
+        return 0
+
+
+def committed(folder: Path) -> int:
+    return (Run.open(folder).marker() or {"step": -1})["step"]
+
+
+@posix
+def test_a_closed_pipe_stops_a_run_in_order(tmp_path: Path) -> None:
+    """comas train ... | head -1"""
+    with subprocess.Popen(
+        [*COMAS, *RUN], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "agents" in process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(120) == 130
+    assert said.splitlines()[-1] == "stopped; go on with: comas resume r"
+    assert committed(tmp_path / "r") == steps_of(tmp_path / "r") > 0
+
+
+@posix
+def test_a_lost_connection_stops_a_run_in_order_and_nohup_does_not(tmp_path: Path) -> None:
+    with subprocess.Popen([*COMAS, *RUN], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while steps_of(tmp_path / "r") < 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(120) == 130
+    done = committed(tmp_path / "r")
+    assert done == steps_of(tmp_path / "r") > 0
+    resume = ["nohup", *COMAS, "resume", "r"]
+    with subprocess.Popen(resume, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while steps_of(tmp_path / "r") < done + 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 130
+    assert committed(tmp_path / "r") > done
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_old_code_pages_show_what_they_can(encoding: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [*COMAS, "eval", "seed", "--limit", "2", "--setups", "single,vote:votes=2"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"accuracy, 95 %" in done.stdout
+
+
+@posix
+@pytest.mark.parametrize("arguments", [[b"train", b"out=caf\xe9"], [b"play", b"seed", b"--question", b"caf\xe9"]])
+def test_bytes_that_are_no_text_are_one_line(arguments: list[bytes], tmp_path: Path) -> None:
+    done = subprocess.run([*map(os.fsencode, COMAS), *arguments], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("error: argument b'")
+    assert "is not UTF-8" in line
+
+
+def test_files_with_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+    """As Notepad and PowerShell write them."""
+    (tmp_path / "run.toml").write_text("\ufeffsteps = 3\n", encoding="utf-8")
+    assert read(tmp_path / "run.toml").steps == 3
+    row = json.dumps({"question": "1 + 1?", "answer": 2})
+    (tmp_path / "test.jsonl").write_text(f"\ufeff{row}\n", encoding="utf-8")
+    (question,) = jsonl.load("test", path=str(tmp_path))
+    assert question.answer == "2"
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [("room.solution=0", "greater than or equal to 1"), ("room.solution=-5", "greater than or equal to 1"),
+     ("betas=[1.0, 1.0]", "less than 1"), ("betas=[-0.1, 0.9]", "greater than or equal to 0")],
+)
+def test_numbers_out_of_range_are_told_with_their_key(pair: str, said: str) -> None:
+    with pytest.raises(UserMistake, match=said) as found:
+        read(None, [pair])
+    assert pair.split("=")[0].split("[")[0] in str(found.value)
+
+
+PLUGINS = {
+    "task": "from comas.types import Task\n\ntask = Task(len, len, len, len, len, len, len, len, len, len, len, len, len, len)\n",
+    "method": "x = {}\n\nx['key']\n",
+    "setup": "raise RuntimeError('mine')\n",
+}
+
+
+@pytest.mark.parametrize("kind", PLUGINS)
+def test_a_file_that_fails_as_it_is_loaded_is_one_line(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(PLUGINS[kind])
+    with pytest.raises(UserMistake, match="cannot be imported: ") as found:
+        load_plugin(kind, str(file))
+    assert "line " in str(found.value)
