@@ -23,6 +23,7 @@ from comas.config import Config, checked, parse_pair, read
 from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, can_judge
 from comas.hosts.api import ApiHost
+from comas.learning_signal import LearningSignal
 from comas.metrics import summarise
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
@@ -139,6 +140,7 @@ class Session:
         if self.overlap.exact or self.overlap.near:
             watch.note(str(self.overlap))
         self.tokens, self.best, self.began = 0, (-1.0, None), time.monotonic()
+        self.signal = LearningSignal(self.config, team.method, team.task)
         self.broken: dict[str, int] = {}
         """`host/policy` -> steps in a row whose update was skipped."""
         self.stopping = self.looping = False
@@ -263,9 +265,12 @@ class Session:
             found = accuracy(await self._answers(self.validation, f"validation{step + 1}"))
             self.watch.measured("validation", step + 1, found)
             metrics["validation"] = found._asdict() if found else None
+        metrics["notes"] = self.signal.news(step, episodes)
         self._account()
         self.run.write_step(metrics, episodes)
         self._count(metrics)
+        for note in metrics["notes"]:
+            self.watch.note(note)
         self.watch.step(metrics, episodes)
 
     async def _whole(self, work: Awaitable[None]) -> None:

@@ -21,6 +21,7 @@ from comas.bases import is_adapter, is_seed, seed_models
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.hosts.room import in_memory
+from comas.metrics import TIE
 from comas.types import Engine, Generation, Learner, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
 
 
@@ -97,9 +98,12 @@ class LocalHost:
         if self.learner is None:
             raise UserMistake(f"host {self.name} was loaded without a learner: load it for training")
         rows = {p: self._join(p, paid) for p, paid in payoffs.items()}
+        ties = {p: expected_ties(list(buffer.values())) for p, buffer in self._buffer.items()}
         for buffer in self._buffer.values():
             buffer.clear()
         stats = await asyncio.get_running_loop().run_in_executor(self._worker, self._step, rows, method)
+        for policy, told in stats.items():
+            told["near_ties_expected"] = ties[policy]
         turns = {
             row.turn: (float(row.advantages_T[row.mask_T].mean()), _mean_kl(row))
             for part in rows.values() for row in part if row.advantages_T is not None and np.isfinite(row.advantages_T).all()
@@ -153,6 +157,21 @@ class LocalHost:
     def close(self) -> None:
         """End the worker thread."""
         self._worker.shutdown(wait=True)
+
+
+def expected_ties(rows: Sequence[Row]) -> float:
+    """Of how many replies a draw is expected within `TIE` of another token, given the tokens that were drawn.
+
+    A draw is uniform within the interval of its token, whose width is its probability p: it lies within TIE of an end with
+    probability min(1, 2 TIE / p). A large vocabulary has many narrow intervals, and so many near-ties.
+    """
+    sampled = [row.sampled_logprobs_T[row.mask_T] for row in rows if row.sampled_logprobs_T is not None]
+    sampled = [logprobs for logprobs in sampled if len(logprobs)]
+    if not sampled:
+        return 0.0
+    near = np.minimum(1 - 1e-9, 2 * TIE * np.exp(-np.concatenate(sampled).astype(np.float64)))
+    starts = np.cumsum([0, *map(len, sampled[:-1])])
+    return float((-np.expm1(np.add.reduceat(np.log1p(-near), starts))).sum())
 
 
 def _mean_kl(row: Row) -> float:
