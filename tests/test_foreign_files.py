@@ -226,7 +226,8 @@ def test_other_questions_and_other_weights_under_the_same_name_are_told(untaught
 
 def test_an_evaluation_ends_although_its_run_trains_on(untaught: Path, tmp_path: Path) -> None:
     run = run_of(
-        tmp_path / "r", untaught, steps=1, agents=1, test_questions=0, eval_every=0, checkpoint_every=1, hosts__home__learner="full",
+        tmp_path / "r", untaught, steps=1, agents=1, test_questions=0, eval_every=0, checkpoint_every=1,
+        hosts__home__learner="full",
     )
     exam = Exam.create(Plan([str(run.path)], limit=2), str(tmp_path / "e"))
     (tmp_path / "e" / "answers" / "copy.jsonl").write_text("somebody's\n")

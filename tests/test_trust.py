@@ -21,6 +21,12 @@ WISHES = {
 }
 
 
+COMMANDS = (
+    "play theirs", "play theirs/team.toml", "play renamed.toml", "eval theirs", "eval renamed.toml", "compare seed theirs",
+    "train theirs", "train theirs/team.toml",
+)
+
+
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -29,17 +35,13 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("remedy", WISHES)
-@pytest.mark.parametrize(
-    "command", [["play", "theirs"], ["play", "theirs/team.toml"], ["eval", "theirs"], ["compare", "seed", "theirs"], ["train", "theirs"],
-                ["train", "theirs/team.toml"], ["play", "renamed.toml"], ["eval", "renamed.toml"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_what_a_strangers_file_wants_is_told_and_not_done(
-    remedy: str, command: list[str], theirs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    remedy: str, command: str, theirs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs.write_text(WISHES[remedy])
     Path("renamed.toml").write_text(WISHES[remedy])
-    assert run(command, monkeypatch) == 2
+    assert run(command.split(), monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"if you want that, say so on the command line: {remedy}")
     assert "team.toml" in line or "renamed.toml" in line

@@ -1,0 +1,170 @@
+"""A team that cannot learn says so: the signs, each by hand; and what a step tells of replies, rewards and facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from comas import metrics
+from comas.config import read
+from comas.hosts.local import expected_ties
+from comas.learning_signal import LearningSignal
+from comas.metrics import TIE
+from comas.resolve import resolve
+from comas.tasks import pick
+from comas.testing import cut, discuss
+from comas.types import Episode, Reply, Row, Turn
+
+Q = pick.make_question((1, 2, 4, 5), 7, "three")
+
+
+def signs(*keys: str) -> LearningSignal:
+    return LearningSignal(*resolve(read(None, keys)))
+
+
+def turn(role: str, reward: float | None = None, text: str = "hi", finished: bool = True, **more: Any) -> Turn:
+    policy = more.pop("policy", "home/a0")
+    return Turn(f"0/q/0/{role}", policy.split("/")[1], policy, role, "p", text, finished, 0, reward=reward, **more)
+
+
+def episodes(turns: Iterable[Turn]) -> list[Episode]:
+    return [Episode("0/q/0", Q, list(turns))]
+
+
+def test_a_healthy_step_says_nothing() -> None:
+    said = [turn("solution", float(n % 2), info={"readable": True}) for n in range(4)]
+    said += [turn("evaluation", 1.0 - n % 2) for n in range(4)]
+    said += [turn("scoring", 0.0, info={"score": 1 + n % 3}) for n in range(4)]  # as scorers are paid that do their job
+    assert signs().news(0, episodes(said)) == []
+
+
+def test_scores_that_nobody_can_read() -> None:
+    """Every score was cut: solutions and evaluations are never paid, and all scorers alike."""
+    said = [turn("solution", info={"readable": True}) for _ in range(8)] + [turn("evaluation") for _ in range(8)]
+    said += [turn("scoring", -1.0, "The solution is", False, info={"score": None}) for _ in range(8)]
+    first, *others = signs("room.scoring=8").news(0, episodes(said))
+    assert first == (
+        "step 1: 8 of 8 replies as scoring cannot be read (8 of them cut at room.scoring=8), such as 'The solution is'; "
+        "raise room.scoring"
+    )
+    assert [note.split(", so")[0] for note in others[:2]] == [
+        f"step 1: none of 8 replies as {role} is paid" for role in ("solution", "evaluation")
+    ]
+    assert "in every group all are equal (scoring -1.00)" in others[2]
+    assert len(others) == 3
+
+
+def test_a_judge_that_does_not_keep_the_format_is_shown() -> None:
+    said = [turn("scoring", -1.0, "I would say " + "very " * 30 + "good", info={"score": None}) for _ in range(3)]
+    said += [turn("solution", 1.0), turn("solution", 0.0)]
+    (note,) = signs().news(4, episodes(said))
+    assert note.startswith("step 5: 3 of 3 replies as scoring cannot be read, such as '... ")
+    assert "very good'; give the agents that take scoring a base that keeps to the format" in note
+
+
+def test_thoughts_that_fill_the_room() -> None:
+    said = [turn("solution", 0.0, "", False, thoughts="Hmm", info={"answer": None}) for _ in range(2)]
+    note, _ = signs("method=ttrl").news(0, episodes(said))
+    assert "such as an empty one; most of it is thoughts: raise room.solution, or set hosts.home.thinking=false" in note
+
+
+def test_cut_replies_of_a_role_that_nobody_reads() -> None:
+    said = [turn("evaluation", float(n), "It is", n > 1) for n in range(4)]
+    (note,) = signs("max_tokens=9").news(0, episodes(said))
+    assert note.startswith("step 1: 2 of 4 replies as evaluation are cut at room.evaluation=")
+
+
+def test_a_sign_is_told_once_and_again_when_it_is_worse() -> None:
+    watch = signs()
+
+    def step(lost: int) -> list[Turn]:
+        said = [turn("scoring", 0.0, info={"score": None if n < lost else 3}) for n in range(8)]
+        return [*said, turn("solution", 1.0), turn("solution", 0.0)]
+
+    told = [len(watch.news(n, episodes(step(lost)))) for n, lost in enumerate([3, 4, 5, 4, 6, 7, 8, 8, 0, 4])]
+    assert told == [0, 1, 0, 0, 1, 0, 1, 0, 0, 0]
+
+
+def test_rewards_are_compared_within_their_groups() -> None:
+    """Every question's answers agree: the rewards of a step differ, those of no group do."""
+    flat = [turn("solution", float(n), info={"answer": "x"}, group=f"q{n}") for n in (0, 1) for _ in range(2)]
+    (note,) = signs("method=ttrl").news(0, episodes(flat))
+    assert "in every group all are equal (solution +0.00 to +1.00)" in note
+    assert metrics.signal(flat) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}
+    spread = [turn("solution", float(n), info={"answer": "x"}, group="q") for n in (0, 1)]
+    assert signs("method=ttrl").news(0, episodes(spread)) == []
+    assert metrics.signal(spread) == {"solution": {"groups": 1, "flat": 0, "spread": 0.5}}
+
+
+def test_discussions_that_machines_lost_say_nothing() -> None:
+    lost = Episode("0/q/0", Q, [turn("scoring", info={"score": None})], error="unplugged")
+    assert signs().news(0, [lost]) == []
+
+
+def test_scripted_judges_that_say_too_much() -> None:
+    """The game's own notes are what is read."""
+    from comas.methods.comas import method
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
+        return {"solution": "1 + 2 = 3 + 4 = 7", "evaluation": "fine"}.get(role, "") or cut("Let me think about")
+
+    found = signs().news(0, discuss(method, pick.task, script, [Q]))
+    assert "1 of 1 replies as scoring cannot be read (1 of them cut at room.scoring=" in found[0]
+
+
+def test_shares_are_counted_per_agent_and_role() -> None:
+    said = [
+        turn("solution", 1.0, info={"readable": True}), turn("solution", None, finished=False, info={"readable": False}),
+        turn("evaluation", 0.5), turn("solution", 0.0, policy="home/b", info={"answer": None}),
+        turn("scoring", 0.0, policy="home/b", info={"score": 2, "readable": True}),
+    ]
+    assert metrics.replies(said) == [
+        {"agent": "a0", "role": "evaluation", "turns": 1, "paid": 1, "cut": 0, "unreadable": None},
+        {"agent": "a0", "role": "solution", "turns": 2, "paid": 1, "cut": 1, "unreadable": 1},
+        {"agent": "b", "role": "scoring", "turns": 1, "paid": 1, "cut": 0, "unreadable": 0},
+        {"agent": "b", "role": "solution", "turns": 1, "paid": 1, "cut": 0, "unreadable": 1},
+    ]
+
+
+def test_numbers_that_a_game_notes_are_averaged_per_role() -> None:
+    noted = [
+        {"length": 3, "score": np.int64(1), "fine": True, "kl": 9.0, "advantage": 9.0, "word": "x", "row": [1]},
+        {"length": 5.0, "score": None, "fine": np.bool_(False), "odd": float("nan")},
+    ]
+    said = [turn("solution", info=dict(info)) for info in noted] + [turn("scoring", info={"word": "x"})]
+    assert metrics.facts(said) == {"solution": {"fine": 0.5, "length": 4.0, "score": 1.0}}
+
+
+def row(*probabilities: float) -> Row:
+    ids_T = np.arange(len(probabilities) + 1)
+    sampled_T = np.log(np.array([1.0, *probabilities], dtype=np.float32))
+    return Row("t", "solution", 1.0, ids_T, ids_T > 0, np.zeros(len(ids_T), np.float32), sampled_logprobs_T=sampled_T)
+
+
+def test_expected_near_ties_by_hand() -> None:
+    assert expected_ties([]) == 0.0
+    assert expected_ties([row(0.5)]) == pytest.approx(4 * TIE)
+    assert expected_ties([row(0.5, 0.25), row()]) == pytest.approx(1 - (1 - 4 * TIE) * (1 - 8 * TIE))
+    assert expected_ties([row(TIE)]) == pytest.approx(1.0)  # an interval that lies near its own ends everywhere
+
+
+def test_expected_near_ties_by_simulation() -> None:
+    """Draws from a large vocabulary, their margins measured: as many as expected."""
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.full(20_000, 0.02), 400)
+    rows: list[Row] = []
+    near = 0
+    for row_V in probabilities:
+        edges = np.concatenate([[0.0], np.cumsum(row_V)])
+        draw = rng.random() * edges[-1]
+        token = int(np.searchsorted(edges, draw, side="right")) - 1
+        near += min(draw - edges[token], edges[token + 1] - draw) < TIE
+        rows.append(row(float(row_V[token])))
+    expected = expected_ties(rows)
+    assert near > 20
+    assert abs(near - expected) < 4 * expected**0.5
+
+
