@@ -103,7 +103,7 @@ def test_a_spent_budget_stops_the_run_and_a_larger_one_lets_it_go_on(
 
 
 @pytest.mark.parametrize(("pair", "words"), [
-    ("steps=5", "steps cannot be changed here"), ("hosts.judge.base=other", "budget_tokens, budget_money, price, timeout"),
+    ("seed=5", "seed cannot be changed here"), ("hosts.judge.base=other", "budget_tokens, budget_money, price, timeout"),
     ("hosts.home.timeout=5", "no host 'home' behind an API here"), ("hosts.judg.timeout=5", "did you mean judge?"),
     ("hosts.judge.timeout=-5", "hosts.judge.timeout = -5"), ("hosts.judge.budget_money=1", "needs a price"),
     ("hosts.judge.key_env=sk-hush", "never the key itself"), ("hosts.judge.timeout", "is not of the form key=value"),

@@ -245,7 +245,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_one_line(
     (note, *others) = watch.notes
     assert note.startswith("checkpoint of step 5 is damaged (")
     assert said in note
-    assert all("checkpoint of step 4" in n for n in others)
+    assert all("checkpoint of step 4" in n for n in others if not n.startswith("step "))  # those are of the team's learning
     assert note.endswith(("going on from step 4", "going on from step 2"))
 
 

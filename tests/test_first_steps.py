@@ -161,7 +161,8 @@ def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Pa
         time.sleep(0.05)
     process.send_signal(kind)
     said, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, f"stopped; go on with: comas resume {tmp_path / 'e'}\n")
+    assert process.returncode == 130
+    assert err == f"stopped; go on with: {sys.executable} -m comas resume {tmp_path / 'e'}\n"
     assert re.match(r"[\d,]+ games, in ", said)
 
 

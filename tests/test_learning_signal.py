@@ -25,6 +25,10 @@ def signs(*keys: str) -> LearningSignal:
     return LearningSignal(*resolve(read(None, keys)))
 
 
+def news(watch: LearningSignal, step: int, played: list[Episode]) -> list[str]:
+    return watch.news(step, watch.signs(played))
+
+
 def turn(role: str, reward: float | None = None, text: str = "hi", finished: bool = True, **more: Any) -> Turn:
     policy = more.pop("policy", "home/a0")
     return Turn(f"0/q/0/{role}", policy.split("/")[1], policy, role, "p", text, finished, 0, reward=reward, **more)
@@ -38,14 +42,14 @@ def test_a_healthy_step_says_nothing() -> None:
     said = [turn("solution", float(n % 2), info={"readable": True}) for n in range(4)]
     said += [turn("evaluation", 1.0 - n % 2) for n in range(4)]
     said += [turn("scoring", 0.0, info={"score": 1 + n % 3}) for n in range(4)]  # as scorers are paid that do their job
-    assert signs().news(0, episodes(said)) == []
+    assert news(signs(), 0, episodes(said)) == []
 
 
 def test_scores_that_nobody_can_read() -> None:
     """Every score was cut: solutions and evaluations are never paid, and all scorers alike."""
     said = [turn("solution", info={"readable": True}) for _ in range(8)] + [turn("evaluation") for _ in range(8)]
     said += [turn("scoring", -1.0, "The solution is", False, info={"score": None}) for _ in range(8)]
-    first, *others = signs("room.scoring=8").news(0, episodes(said))
+    first, *others = news(signs("room.scoring=8"), 0, episodes(said))
     assert first == (
         "step 1: 8 of 8 replies as scoring cannot be read (8 of them cut at room.scoring=8), such as 'The solution is'; "
         "raise room.scoring"
@@ -60,20 +64,20 @@ def test_scores_that_nobody_can_read() -> None:
 def test_a_judge_that_does_not_keep_the_format_is_shown() -> None:
     said = [turn("scoring", -1.0, "I would say " + "very " * 30 + "good", info={"score": None}) for _ in range(3)]
     said += [turn("solution", 1.0), turn("solution", 0.0)]
-    (note,) = signs().news(4, episodes(said))
+    (note,) = news(signs(), 4, episodes(said))
     assert note.startswith("step 5: 3 of 3 replies as scoring cannot be read, such as '... ")
     assert "very good'; give the agents that take scoring a base that keeps to the format" in note
 
 
 def test_thoughts_that_fill_the_room() -> None:
     said = [turn("solution", 0.0, "", False, thoughts="Hmm", info={"answer": None}) for _ in range(2)]
-    note, _ = signs("method=ttrl").news(0, episodes(said))
+    note, _ = news(signs("method=ttrl"), 0, episodes(said))
     assert "such as an empty one; most of it is thoughts: raise room.solution, or set hosts.home.thinking=false" in note
 
 
 def test_cut_replies_of_a_role_that_nobody_reads() -> None:
     said = [turn("evaluation", float(n), "It is", n > 1) for n in range(4)]
-    (note,) = signs("max_tokens=9").news(0, episodes(said))
+    (note,) = news(signs("max_tokens=9"), 0, episodes(said))
     assert note.startswith("step 1: 2 of 4 replies as evaluation are cut at room.evaluation=")
 
 
@@ -84,24 +88,24 @@ def test_a_sign_is_told_once_and_again_when_it_is_worse() -> None:
         said = [turn("scoring", 0.0, info={"score": None if n < lost else 3}) for n in range(8)]
         return [*said, turn("solution", 1.0), turn("solution", 0.0)]
 
-    told = [len(watch.news(n, episodes(step(lost)))) for n, lost in enumerate([3, 4, 5, 4, 6, 7, 8, 8, 0, 4])]
+    told = [len(news(watch, n, episodes(step(lost)))) for n, lost in enumerate([3, 4, 5, 4, 6, 7, 8, 8, 0, 4])]
     assert told == [0, 1, 0, 0, 1, 0, 1, 0, 0, 0]
 
 
 def test_rewards_are_compared_within_their_groups() -> None:
     """Every question's answers agree: the rewards of a step differ, those of no group do."""
     flat = [turn("solution", float(n), info={"answer": "x"}, group=f"q{n}") for n in (0, 1) for _ in range(2)]
-    (note,) = signs("method=ttrl").news(0, episodes(flat))
+    (note,) = news(signs("method=ttrl"), 0, episodes(flat))
     assert "in every group all are equal (solution +0.00 to +1.00)" in note
     assert metrics.signal(flat) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}
     spread = [turn("solution", float(n), info={"answer": "x"}, group="q") for n in (0, 1)]
-    assert signs("method=ttrl").news(0, episodes(spread)) == []
+    assert news(signs("method=ttrl"), 0, episodes(spread)) == []
     assert metrics.signal(spread) == {"solution": {"groups": 1, "flat": 0, "spread": 0.5}}
 
 
 def test_discussions_that_machines_lost_say_nothing() -> None:
     lost = Episode("0/q/0", Q, [turn("scoring", info={"score": None})], error="unplugged")
-    assert signs().news(0, [lost]) == []
+    assert news(signs(), 0, [lost]) == []
 
 
 def test_scripted_judges_that_say_too_much() -> None:
@@ -111,7 +115,7 @@ def test_scripted_judges_that_say_too_much() -> None:
     def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
         return {"solution": "1 + 2 = 3 + 4 = 7", "evaluation": "fine"}.get(role, "") or cut("Let me think about")
 
-    found = signs().news(0, discuss(method, pick.task, script, [Q]))
+    found = news(signs(), 0, discuss(method, pick.task, script, [Q]))
     assert "1 of 1 replies as scoring cannot be read (1 of them cut at room.scoring=" in found[0]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import shlex
 import sys
 from contextlib import nullcontext, suppress
@@ -17,22 +18,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comas import cli_eval, cli_export
+from comas import cli_eval, cli_export, cli_show
+from comas.cli_show import read_as
+from comas.latest import command
 from comas.stdout import Json, interval_json, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
     from comas.config import Config
+    from comas.store import Run
     from comas.team import Team
     from comas.train import Result, Watch
-    from comas.types import Turn
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
                   help="Teams of language models that teach each other by discussing questions.")
 
 
-Pairs = Annotated[list[str] | None, typer.Argument(help="[CONFIG.toml] key=value ... (see docs/config.md)")]
+Pairs = Annotated[
+    list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help="CONFIG.toml steps=20 ... (see docs/config.md)")
+]
 
 
 def main() -> None:
@@ -60,7 +67,7 @@ def main() -> None:
         elif not hasattr(error, "format_message"):  # not one of the parser's own complaints
             raise
         else:
-            code = _fail(error.format_message())  # type: ignore[attr-defined]
+            code = _fail(_with_hint(error.format_message()))  # type: ignore[attr-defined]
     if code == 130:  # where there is no run to go on with
         print("stopped", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
@@ -79,6 +86,15 @@ def _fail(message: str) -> int:
     printable = "".join(c if c.isprintable() else " " for c in message)
     print("error:", " ".join(printable.split()), file=sys.stderr)
     return 2
+
+
+def _with_hint(message: str) -> str:
+    """A complaint of the parser about `--steps`, with what is wanted instead."""
+    from comas.config import Config
+
+    option = re.search(r"No such option:? '?--([\w-]+)", message)
+    key = option[1].replace("-", "_") if option else ""
+    return f"{message} (keys of the config are written without dashes: {key}=...)" if key in Config.model_fields else message
 
 
 def _version(show: bool) -> None:
@@ -122,18 +138,25 @@ def train(
 
 @app.command()
 def resume(
-    ctx: typer.Context, run: Annotated[str, typer.Argument(help="The folder of a run or an evaluation.")],
-    changes: Annotated[list[str] | None, typer.Argument(help="hosts.<name>.max_rows=... (see docs/config.md)")] = None,
+    ctx: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN] [KEY=VALUE]...", help="A run or evaluation (default: the latest run), steps=300 ..."),
+    ] = None,
     json_: Json = False,
 ) -> None:
-    """Go on with a run from its last commit, or with an evaluation; budgets and bounds of memory may change."""
+    """Go on with a run from its last commit, or with an evaluation; steps, tokens, budgets and bounds of memory may change."""
     from comas.exam import PLAN, Exam
+    from comas.latest import named_or_latest
     from comas.train import resume_async
 
-    if (Path(run) / PLAN).is_file():
-        cli_eval.sit(ctx, Exam.open(run, changes or ()), json_)
+    changes = list(arguments or [])
+    named = changes.pop(0) if changes and ("=" not in changes[0] or Path(changes[0]).is_dir()) else None
+    folder = named_or_latest(named)
+    if (Path(folder) / PLAN).is_file():
+        cli_eval.sit(ctx, Exam.open(folder, changes), json_)
         return
-    _watched(ctx, lambda watch: resume_async(run, watch, changes=changes or ()), json_)
+    _watched(ctx, lambda watch: resume_async(folder, watch, changes=changes), json_)
 
 
 def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
@@ -164,7 +187,7 @@ def _stopped(watch: Watch) -> str:
     if watch.path is None:
         return "stopped before the run began"
     folder = shlex.quote(str(watch.path))
-    return f"stopped; go on with: comas resume {folder}"
+    return f"stopped; go on with: {command()} resume {folder}"
 
 
 def _result_json(result: Result) -> dict[str, Any]:
@@ -197,11 +220,28 @@ def _summary(console: Console, result: Result) -> None:
     lines.append(f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(total)} ({parts}){whole}")
     lines += told(Run.open(result.run).spent())
     lines.append(f"run:  {result.run}")
-    folder = shlex.quote(str(result.run))
-    lines += [f"next: comas play {folder}", f"next: comas eval {folder}", f"next: comas export {folder} my-team"]
-    if Run.open(result.run).config()["task"] == "pick":
-        lines += ["next: comas train method=ttrl", "next: comas train preset=paper"]
+    lines += [f"next: {command()} {rest}" for rest in _next(Run.open(result.run), result.steps)]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _next(run: Run, steps: int) -> Iterator[str]:
+    """Commands that a reader of the summary may want."""
+    folder = shlex.quote(str(run.path))
+    config = run.config()
+    yield f"show {folder}"
+    yield f"play {folder}"
+    yield f"eval {folder}"
+    yield f"export {folder} my-team"
+    if steps >= config["steps"]:
+        yield f"resume {folder} steps={2 * max(1, steps)}"
+    elif config.get("tokens") is not None:
+        yield f"resume {folder} tokens={2 * config['tokens']}"
+    else:
+        yield f"resume {folder}"
+    bases = {host["base"] for host in config["hosts"].values()} | {a["base"] for a in config["agents"].values() if "base" in a}
+    if config["task"] == "pick" and bases == {"seed"}:
+        yield "train method=ttrl"
+        yield "train preset=paper"
 
 
 def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
@@ -226,7 +266,10 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
 @app.command()
 def play(
     ctx: typer.Context,
-    arguments: Annotated[list[str] | None, typer.Argument(help="[RUN, CONFIG.toml or exported folder] key=value ...")] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEAM] [KEY=VALUE]...", help="A run, seed model, TOML or export (default: the latest run)."),
+    ] = None,
     question: Annotated[str | None, typer.Option(help="Ask this instead of a held-out question.")] = None,
     seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0, json_: Json = False,
 ) -> None:
@@ -263,33 +306,26 @@ def _show(team: Team, episode: Any, known: bool) -> None:
 
     console = Console()
     console.print(discussion(episode.question.prompt, episode.turns))
-    for line in filter(None, map(_read_as, episode.turns)):
+    for line in filter(None, map(read_as, episode.turns)):
         console.print(Text(line, "dim"), soft_wrap=True)
     verdict = f" ({team.task.verify(episode.question, episode.answer)})" if known and episode.answer is not None else ""
     console.print(Text(f"answer: {clean(episode.answer) if episode.answer is not None else 'none'}{verdict}", "bold"))
 
 
-def _read_as(turn: Turn) -> str | None:
-    """What the game read in a turn: the reason of payments."""
-    from comas.live import clean
-
-    for fact in ("score", "answer"):
-        if fact in turn.info:
-            read = turn.info[fact]
-            return clean(f"{turn.agent} {turn.role}: " + (f"no {fact} could be read" if read is None else f"{fact} {read}"))
-    if turn.info.get("readable") is False:
-        return f"{clean(turn.agent)} {turn.role}: no answer could be read"
-    return None
-
-
 def _team(arguments: list[str] | None) -> Team:
-    from comas.bases import meant, team_file
+    from comas.bases import is_seed, meant, team_file
+    from comas.latest import latest_run
     from comas.resolve import resolve
     from comas.store import run_at
-    from comas.team import build_team, load
+    from comas.team import build_team, load, system_team
     from comas.types import UserMistake
 
+    if not arguments and (run := latest_run()) is not None:
+        print(f"{run} (the latest run)", file=sys.stderr)
+        return load(run)
     if arguments and "=" not in arguments[0]:
+        if is_seed(arguments[0]):
+            return system_team(arguments[0], arguments[1:])
         if run_at(arguments[0]) is not None or team_file(arguments[0]) is not None:
             return load(arguments[0], overrides=arguments[1:])
         if not Path(arguments[0]).is_file():
@@ -300,15 +336,19 @@ def _team(arguments: list[str] | None) -> Team:
 
 @app.command()
 def report(
-    ctx: typer.Context, folder: Annotated[str, typer.Argument(help="A run or an evaluation.")], json_: Json = False
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run or an evaluation; default: the latest run.")] = None,
+    json_: Json = False,
 ) -> None:
     """What a run or an evaluation has come to so far; nothing is computed."""
     from rich.console import Console
 
     from comas.exam import PLAN
+    from comas.latest import named_or_latest
     from comas.store import Run
     from comas.train import result_of
 
+    folder = named_or_latest(name)
     if (Path(folder) / PLAN).is_file():
         cli_eval.show_again(ctx, Path(folder), json_)
         return
@@ -320,6 +360,7 @@ def report(
 
 
 app.command("eval")(cli_eval.evaluate)
+app.command()(cli_show.show)
 app.command()(cli_eval.compare)
 app.command()(cli_export.export)
 

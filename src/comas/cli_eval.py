@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from comas.latest import command
 from comas.stdout import Json, print_json
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def _plan(
 
 
 INSTEAD = {
-    "out": "--out", "seed": "--seed", "data": "--data", "task": "--tasks", "temperature": "eval_temperature",
+    "base": "a system, named by itself", "out": "--out",
+    "seed": "--seed", "data": "--data", "task": "--tasks", "temperature": "eval_temperature",
     "questions": "--limit", "eval_questions": "--limit", "samples": "--setups vote:votes=N",
 }
 UNUSED = (
@@ -141,7 +143,7 @@ def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(ctx, found)
         return
-    print(f"{folder} has not ended yet: comas resume {shlex.quote(str(folder))}")
+    print(f"{folder} has not ended yet: {command()} resume {shlex.quote(str(folder))}")
     _print_costs(found)
 
 
@@ -161,7 +163,7 @@ def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
         with watching(Console(stderr=as_json), quiet=as_json) as observer:
             return run_sync(exam.go(observer))
     except KeyboardInterrupt:
-        print(f"stopped; go on with: comas resume {shlex.quote(str(exam.folder))}", file=sys.stderr)
+        print(f"stopped; go on with: {command()} resume {shlex.quote(str(exam.folder))}", file=sys.stderr)
         sys.exit(130)
 
 

@@ -231,10 +231,32 @@ def read(
             raise UserMistake(f"config {path} is not TOML: {error}") from error
         if shared:
             check_trust(data, path, [key for key, _ in pairs])
+        _to_the_host(data)
         anchor(data, Path(path).parent)
     for key, value in pairs:
         _put(data, key, value)
+    _to_the_host(data)
     return checked(data)
+
+
+def host_key(key: str, hosts: Sequence[str]) -> str:
+    """`hosts.home.base` for `base`, where there is one host; any other key as it is."""
+    if key not in HostConfig.model_fields or key in Config.model_fields:
+        return key
+    if len(hosts) != 1:
+        raise UserMistake(f"{key} belongs to a host, and here are {', '.join(hosts)}: set hosts.<name>.{key}")
+    return f"hosts.{hosts[0]}.{key}"
+
+
+def _to_the_host(data: dict[str, Any]) -> None:
+    """Move keys of hosts from the top level, where people write them, to the only host that there is."""
+    hosts: Any = data.get("hosts") or {"home": {}}
+    if not isinstance(hosts, Mapping):
+        return  # said of it when it is checked
+    names = list(cast("Mapping[str, Any]", hosts))
+    for key in list(data):
+        if (place := host_key(key, names)) != key:
+            _put(data, place, data.pop(key))
 
 
 def checked(data: Mapping[str, Any]) -> Config:
@@ -272,6 +294,8 @@ def _explain(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         *_, last = first["loc"]
         table = {"hosts": HostConfig, "agents": AgentConfig}.get(str(first["loc"][0]), Config) if len(first["loc"]) > 1 else Config
+        if last in ELSEWHERE:
+            return f"unknown key {place}: did you mean {ELSEWHERE[str(last)]}?"
         return f"unknown key {place}: {nearest(str(last), table.model_fields)}"
     if first["loc"] and first["loc"][-1] in SECRETIVE:
         return f"{place}: {SECRETIVE[str(first['loc'][-1])]}"
@@ -281,6 +305,12 @@ def _explain(error: ValidationError) -> str:
     return f"{place} = {first['input']!r}: {said}" if place else said
 
 
+ELSEWHERE = {
+    "model": "base", "model_name": "base", "model_name_or_path": "base", "learning_rate": "lr", "batch_size": "questions",
+    "num_agents": "agents", "n_agents": "agents", "lora_rank": "rank", "lora_r": "rank", "lora_alpha": "alpha", "gpu": "device",
+    "max_steps": "steps", "dataset": "task", "output_dir": "out", "num_generations": "samples", "max_new_tokens": "max_tokens",
+}
+"""What keys are called in other libraries -> what they are called here."""
 SECRETIVE = {
     "key_env": "the name of an environment variable is wanted, never the key itself (letters, digits and _)",
     "api": "wanted is http(s)://host[:port]/path without a user, a password, ? or #: a key belongs into the variable of key_env",

@@ -43,11 +43,15 @@ class LearningSignal:
     task: Task
     _told: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
 
-    def news(self, step: int, episodes: Sequence[Episode]) -> list[str]:
-        """The signs of a step that are new, or worse than when they were told last."""
+    def signs(self, episodes: Sequence[Episode]) -> list[Sign]:
+        """All that is wrong with a step, whether or not it was so before."""
         turns = [turn for episode in episodes if episode.error is None for turn in episode.turns]
+        return list(self._signs(turns))
+
+    def news(self, step: int, signs: Sequence[Sign]) -> list[str]:
+        """Those signs of a step that are new to this process, or worse than when they were told last."""
         found: list[str] = []
-        for sign in self._signs(turns):
+        for sign in signs:
             before = self._told.get((sign.role, sign.kind))
             if before is None or sign.share >= before + WORSE:
                 self._told[sign.role, sign.kind] = sign.share

@@ -19,7 +19,7 @@ from typing import Any
 
 from comas import fingerprints, lineage, spending
 from comas.agent import derive_seed
-from comas.config import Config, checked, parse_pair, read
+from comas.config import Config, checked, host_key, parse_pair, read
 from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, can_judge
 from comas.hosts.api import ApiHost
@@ -37,6 +37,8 @@ from comas.team import Team, build_team, run_sync
 from comas.types import Episode, HostFailure, Method, Question, Stopped, Task, UserMistake
 from comas.watch import Watch as Watch
 
+LENGTH = ("steps", "tokens")
+"""How long a run is: it may be made longer when it goes on, and is then what it would have been from the start."""
 PATIENCE = 3
 """Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
 
@@ -82,19 +84,24 @@ async def train_async(config: Config, watch: Watch) -> Result:
 async def resume_async(path: str | Path, watch: Watch, steps: int | None = None, changes: Sequence[str] = ()) -> Result:
     """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
 
-    `changes` are pairs of keys in `spending.CHANGEABLE`: they are written into the run's config.
+    `changes` are pairs of keys in `LENGTH` and in `spending.CHANGEABLE`: they are written into the run's config.
     """
-    spending.check_changes(changes)
     run = Run.open(path)
+    hosts = list(run.config()["hosts"])
+    changes = [host_key(pair.partition("=")[0], hosts) + "".join(pair.partition("=")[1:]) for pair in changes]
+    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in LENGTH]
+    spending.check_changes(of_hosts)
     run.lock()
     team = None
     try:
-        spending.check_hosts(changes, [checked(run.config())])
+        spending.check_hosts(of_hosts, [checked(run.config())])
         changed = dict(map(parse_pair, changes))
         start, notes = run.rewind()
         for note in notes:
             watch.note(note)
         config, method, task = resolve(read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed}))
+        if "steps" in changed and config.steps < start:
+            raise UserMistake(f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin anew")
         team = build_team(config, method, task)
         if run.marker() is not None:
             for name, host in team.hosts.items():
@@ -265,11 +272,12 @@ class Session:
             found = accuracy(await self._answers(self.validation, f"validation{step + 1}"))
             self.watch.measured("validation", step + 1, found)
             metrics["validation"] = found._asdict() if found else None
-        metrics["notes"] = self.signal.news(step, episodes)
+        signs = self.signal.signs(episodes)
+        metrics["notes"] = [sign.text for sign in signs]
         self._account()
         self.run.write_step(metrics, episodes)
         self._count(metrics)
-        for note in metrics["notes"]:
+        for note in self.signal.news(step, signs):
             self.watch.note(note)
         self.watch.step(metrics, episodes)
 

@@ -1,0 +1,52 @@
+"""The run that is meant where none is named, and the command by which this program was called.
+
+Leaves out: opening runs (`store`).
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from comas.types import UserMistake
+
+RUNS = Path("runs")
+
+
+def latest_run() -> Path | None:
+    """The run in `runs` that was worked on last; None where there is none."""
+    runs = [folder.parent for folder in RUNS.glob("*/config.toml")]
+    return max(runs, key=_touched, default=None)
+
+
+def named_or_latest(name: str | None) -> str:
+    """The name, or the latest run, which is told on stderr."""
+    if name is not None:
+        return name
+    if (run := latest_run()) is None:
+        raise UserMistake("there is no run in the folder runs: name one, or begin one with comas train")
+    print(f"{run} (the latest run)", file=sys.stderr)
+    return str(run)
+
+
+def _touched(run: Path) -> float:
+    """When something was last written there, in seconds."""
+    files = [run / name for name in ("config.toml", "metrics.jsonl", "commit.json", "processes.json")]
+    return max(file.stat().st_mtime for file in files if file.exists())
+
+
+def command() -> str:
+    """`comas` as it can be called from here: its path where it is not found on PATH."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        python = "python" if _same(shutil.which("python"), sys.executable) else shlex.quote(sys.executable)
+        return f"{python} -m comas"
+    if called.stem != "comas" or _same(shutil.which("comas"), str(called)):
+        return "comas"
+    return shlex.quote(str(called))
+
+
+def _same(found: str | None, file: str) -> bool:
+    return found is not None and Path(found).absolute() == Path(file).absolute()
