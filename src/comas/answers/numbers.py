@@ -97,6 +97,15 @@ def canonical(value: Fraction) -> str:
         return f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
 
 
+def written(value: float | str) -> str:
+    """A number of a JSON file as people write it: `0.00001` and not `1e-05`, `3` and not `3.0`. Texts stay, without outer spaces."""
+    if isinstance(value, str):
+        return value.strip()
+    exact = Decimal(repr(value))
+    text = f"{exact.to_integral_value() if exact == exact.to_integral_value() else exact:f}"
+    return text if len(text) <= DIGITS else repr(value)
+
+
 _LEADING = re.compile(
     r"(?P<sign>[+-]?)(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?:[eE](?P<e>[+-]?[0-9]+)|(?:x|X|\*|×|⋅|·|\\times|\\cdot)10(?:\^|\*\*)?(?:\{(?P<braced>[+-]?[0-9]+)\}|\(?(?P<bare>[+-]?[0-9]+)\)?))?"
