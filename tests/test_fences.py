@@ -16,25 +16,53 @@ OTHER = "def f(x):\n    return x"
 BLOCK = f"```python\n{GOOD}\n```\n"
 
 
-@pytest.mark.parametrize("text", [
-    BLOCK, BLOCK + "Output:\n```\n4\n```\n", BLOCK + "```text\n4 apples\n```\n", BLOCK + "Usage:\n```python\nprint(f(2))\n```",
-    BLOCK + "```python\n>>> f(2)\n4\n```", BLOCK + "```python\nassert f(2) == 4\n```", BLOCK + "```bash\npython x.py\n```",
-    BLOCK + "```javascript\nfunction f(x) { return x }\n```", BLOCK + "f(2) is ```4```.", "Call ```f(2)```.\n" + BLOCK,
-    BLOCK.replace("\n", "\r\n"), BLOCK.replace("python", "python3.11"), BLOCK.replace("python", "{.python}"),
-    BLOCK.replace("python", 'python title="x"'), BLOCK.replace("python", "Python"), BLOCK.replace("```", "~~~"),
-    BLOCK.replace("```", "````"), BLOCK.replace("python", ""), "1. So:\n   " + BLOCK.replace("\n", "\n   "),
-    f"Answer: ```python\n{GOOD}\n```", f"Use `f` so: ```python\n{GOOD}\n```", f"```python\n{GOOD}```",
-    "```python def f(x): return 2 * x```", f"```python\n{OTHER}\n```\nNo:\n{BLOCK}",
-    f"```python\nimport math\n```\n{BLOCK}```python\nclass S:\n    def f(self, x):\n        return x\n```",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        BLOCK,
+        BLOCK + "Output:\n```\n4\n```\n",
+        BLOCK + "```text\n4 apples\n```\n",
+        BLOCK + "Usage:\n```python\nprint(f(2))\n```",
+        BLOCK + "```python\n>>> f(2)\n4\n```",
+        BLOCK + "```python\nassert f(2) == 4\n```",
+        BLOCK + "```bash\npython x.py\n```",
+        BLOCK + "```javascript\nfunction f(x) { return x }\n```",
+        BLOCK + "f(2) is ```4```.",
+        "Call ```f(2)```.\n" + BLOCK,
+        BLOCK.replace("\n", "\r\n"),
+        BLOCK.replace("python", "python3.11"),
+        BLOCK.replace("python", "{.python}"),
+        BLOCK.replace("python", 'python title="x"'),
+        BLOCK.replace("python", "Python"),
+        BLOCK.replace("```", "~~~"),
+        BLOCK.replace("```", "````"),
+        BLOCK.replace("python", ""),
+        "1. So:\n   " + BLOCK.replace("\n", "\n   "),
+        f"Answer: ```python\n{GOOD}\n```",
+        f"Use `f` so: ```python\n{GOOD}\n```",
+        f"```python\n{GOOD}```",
+        "```python def f(x): return 2 * x```",
+        f"```python\n{OTHER}\n```\nNo:\n{BLOCK}",
+        f"```python\nimport math\n```\n{BLOCK}```python\nclass S:\n    def f(self, x):\n        return x\n```",
+    ],
+)
 def test_the_program_is_found(text: str) -> None:
     assert code.extract(ASKED, text) in (GOOD, "def f(x): return 2 * x")
 
 
-@pytest.mark.parametrize("text", [
-    BLOCK + f"```python\n{OTHER}\n```\n", BLOCK + "```python\nf = lambda x: x\n```", BLOCK + "```python\ndef f(x:\n```\n",
-    BLOCK + f"```python\n{OTHER}", GOOD, f"```text\n{GOOD}\n```", f"```python\n{GOOD}", f"```javascript\n{GOOD}\n```",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        BLOCK + f"```python\n{OTHER}\n```\n",
+        BLOCK + "```python\nf = lambda x: x\n```",
+        BLOCK + "```python\ndef f(x:\n```\n",
+        BLOCK + f"```python\n{OTHER}",
+        GOOD,
+        f"```text\n{GOOD}\n```",
+        f"```python\n{GOOD}",
+        f"```javascript\n{GOOD}\n```",
+    ],
+)
 def test_the_last_definition_counts_and_it_has_to_be_a_closed_block(text: str) -> None:
     assert code.extract(ASKED, text) != GOOD
 
@@ -64,7 +92,24 @@ def test_programs_of_one_line_are_not_compared_as_mathematics() -> None:
     assert mix.same("0.5", r"\frac{1}{2}")
 
 
-@pytest.mark.parametrize("piece", ["`", "```", "``` ", "```\n", "~~~\n", "```python ", "`x", " ", "\t\n", "```python\nx\n", "\r", "a```\n", "` ```"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "`",
+        "```",
+        "``` ",
+        "```\n",
+        "~~~\n",
+        "```python ",
+        "`x",
+        " ",
+        "\t\n",
+        "```python\nx\n",
+        "\r",
+        "a```\n",
+        "` ```",
+    ],
+)
 def test_reading_is_linear(piece: str) -> None:
     began = time.perf_counter()
     fences.blocks(piece * 20_000 + "x")

@@ -54,7 +54,9 @@ def listed(prompt: str) -> Mapping[str, str]:
     if len(longest) < 2:
         return {}
     ends = [*(label.start() for label in longest[1:]), len(shown)]
-    return {label[1]: shown[label.end() : end].strip() for label, end in zip(longest, ends, strict=True)}
+    return {
+        label[1]: shown[label.end() : end].strip() for label, end in zip(longest, ends, strict=True)
+    }
 
 
 def _run(labels: Sequence[re.Match[str]]) -> list[re.Match[str]]:
@@ -74,7 +76,11 @@ def extract(question: Question, text: str) -> str | None:
 
 def _chosen(said: str, choices: Mapping[str, str]) -> str | None:
     found = _LETTER.fullmatch(_words(said))
-    if found is None or not found["letter"].isupper() or (choices and found["letter"] not in choices):
+    if (
+        found is None
+        or not found["letter"].isupper()
+        or (choices and found["letter"] not in choices)
+    ):
         return None
     letter = found["letter"]
     rest = found["rest"].strip()
@@ -113,7 +119,9 @@ def _hedges(letter: str, rest: str, choices: Mapping[str, str]) -> bool:
         small = after[:1].islower()
         if found["letter"] == letter or found["letter"] not in letters:
             continue
-        if found["joined"] is not None and not (small and found["letter"] == "A" and not found["close"]):
+        if found["joined"] is not None and not (
+            small and found["letter"] == "A" and not found["close"]
+        ):
             return True
         alone = re.match(r"\s*(?:\Z|[,;/&|+]|(?:and|or)\b)", rest[found.end() :]) is not None
         if found["start"] is not None and (alone or (found["close"] and after and not small)):

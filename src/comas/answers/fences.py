@@ -61,7 +61,9 @@ def blocks(text: str) -> list[Block]:
 
 def _block(lines: list[str], fence: _Fence, closed: bool) -> Block:
     margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-    return Block("\n".join(line[margin:] for line in lines).strip("\n").rstrip(), fence.language, closed)
+    return Block(
+        "\n".join(line[margin:] for line in lines).strip("\n").rstrip(), fence.language, closed
+    )
 
 
 def _opened(line: str) -> _Fence | None:
@@ -100,4 +102,8 @@ def _within_a_line(line: str) -> Block | None:
     if last - first < SHORTEST:
         return None
     found = _ONE_LINE.fullmatch(line[first + SHORTEST : last])
-    return Block(found[1].strip(), "python", closed=True) if found is not None and "```" not in found[1] else None
+    return (
+        Block(found[1].strip(), "python", closed=True)
+        if found is not None and "```" not in found[1]
+        else None
+    )

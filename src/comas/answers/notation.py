@@ -69,7 +69,10 @@ _COUNTED = re.compile(r"[-+$]*[0-9.][0-9.,/ ]*+[^0-9]*+")
 def _same_names(gold: str, answer: str) -> bool | None:
     """Whether two names are the same words, whatever their case; None where the reference may be a formula."""
     inside = _TEXT.fullmatch(gold.strip().strip("$"))
-    boxed = inside is not None and re.fullmatch(r"\(?[^\W\d_](?:[^\W\d_]|[' -])*\)?", inside[1].strip()) is not None
+    boxed = (
+        inside is not None
+        and re.fullmatch(r"\(?[^\W\d_](?:[^\W\d_]|[' -])*\)?", inside[1].strip()) is not None
+    )
     name = _bare(gold)
     if not boxed and name is None:
         return None
@@ -107,12 +110,24 @@ def _skeleton(text: str) -> str:
 # --- numerals of another base, and brackets
 
 _BASED = re.compile(r"([0-9A-Za-z]+)_(?:\{\(?([0-9]+|[a-z]+)\)?\}|([0-9]+))")
-_BASES = {
-    name: base
-    for base, name in enumerate(
-        "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split(), 2
-    )
-}
+_BASE_NAMES = (
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+)
+_BASES = {name: base for base, name in enumerate(_BASE_NAMES, 2)}
 
 
 def _same_numerals(one: str, other: str) -> bool | None:
@@ -161,7 +176,10 @@ _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*(?:\{([0-9]+)\}
 _GOING_ON = re.compile(r"([0-9]*)\.([0-9]*?)([0-9]{1,6}?)\3{2,}(?:\.\.\.|…|\\[lc]?dots)")
 _DOTS = re.compile(r"[0-9](?:\.\.+|…|\\[lc]?dots)\s*\Z")
 _OPENING = r"(?:\\(?:text|mbox|mathrm)\s*\{\s*)?"
-_SCALED = re.compile(rf"([-+]?(?:\\?\$)?[0-9][0-9.,]*)\s*({_OPENING})({'|'.join(SCALES)})s?(?![a-zA-Z])(.*)", re.IGNORECASE | re.DOTALL)
+_SCALED = re.compile(
+    rf"([-+]?(?:\\?\$)?[0-9][0-9.,]*)\s*({_OPENING})({'|'.join(SCALES)})s?(?![a-zA-Z])(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
 _LETTERS = re.compile(r"(?<!\\)(?<![a-zA-Z\\])[a-zA-Z]{3,}")
 _UNIT_POWER = re.compile(r"[^\W\d_]+[23]")
 _BARE_NAMES = re.compile(r"(?<![\\a-zA-Z{])(pi|sin|cos|tan|cot|ln|log)(?![a-zA-Z])")
@@ -200,7 +218,9 @@ def _with_its_words(text: str) -> str | None:
     boxes = _TEXT.findall(out)
     if any(alters(words, joined=True) or is_symbol(words) for words in boxes):
         return None
-    if any(re.search("[0-9]", words) and not _UNIT_POWER.fullmatch(words.strip()) for words in boxes):
+    if any(
+        re.search("[0-9]", words) and not _UNIT_POWER.fullmatch(words.strip()) for words in boxes
+    ):
         return None
     if any(alters(word, joined=True) for word in _LETTERS.findall(_TEXT.sub("", out))):
         return None
@@ -219,7 +239,11 @@ _CHAIN = re.compile(r"([^<>=]+?)(<=|<|>=|>)[a-zA-Z](<=|<|>=|>)([^<>=]+)")
 
 def as_interval(text: str) -> str:
     r"""`[1,2)` for `1 \le x < 2`; any other text as it is."""
-    out = re.sub(r"\\(leq?|geq?)(?:slant)?(?![a-zA-Z])", lambda found: "<=" if found[1][0] == "l" else ">=", text)
+    out = re.sub(
+        r"\\(leq?|geq?)(?:slant)?(?![a-zA-Z])",
+        lambda found: "<=" if found[1][0] == "l" else ">=",
+        text,
+    )
     out = out.replace("≤", "<=").replace("≥", ">=").replace(r"\lt", "<").replace(r"\gt", ">")
     found = _CHAIN.fullmatch(re.sub(r"\s", "", out))
     if found is None or found[2][0] != found[3][0]:

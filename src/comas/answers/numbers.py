@@ -98,7 +98,10 @@ def canonical(value: Fraction) -> str:
 
 
 def written(value: float | str) -> str:
-    """A number of a JSON file as people write it: `0.00001` and not `1e-05`, `3` and not `3.0`. Texts stay, without outer spaces."""
+    """A number of a JSON file as people write it: `0.00001` and not `1e-05`, `3` and not `3.0`.
+
+    Texts stay, without outer spaces.
+    """
     if isinstance(value, str):
         return value.strip()
     exact = Decimal(repr(value))
@@ -122,14 +125,17 @@ _RAISED, _LOWERED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+"), str.make
 _RELATION = re.compile(r"=|≈|≃|\\(?:approx|simeq|cong|sim)(?![a-zA-Z])")
 _NAME = re.compile(r"\\?[^\W\d_]+")
 _UNITS = re.compile(
-    r"(?!\^)(?:\\?+[^\W\d_]++|[°º%'\"]|(?<=[^\W\d_)])\^[+-]?+[0-9]++|(?<=[^\W\d_])[+-]?+[0-9](?![0-9.])|[/·⋅*.^()\\-]|(?<=[^\W\d_]) )*+\Z"
+    r"(?!\^)(?:\\?+[^\W\d_]++|[°º%'\"]|(?<=[^\W\d_)])\^[+-]?+[0-9]++"
+    r"|(?<=[^\W\d_])[+-]?+[0-9](?![0-9.])|[/·⋅*.^()\\-]|(?<=[^\W\d_]) )*+\Z"
 )
 """Letters, exponents, signs between units; no number that stands by itself."""
 _IN_UNITS = re.compile(
     r"\\(?:mu|Omega|ohm|AA|mathring|degree|textdegree|circ|celsius|hat|vec|bar|prime|ell|hbar|cdot|alpha|beta|gamma|per)"
 )
 _ABOUT = re.compile(
-    r"\A\s*(?:\\text\s*\{\s*)?(?:about|approximately|approx\.?|roughly|around|nearly|circa|ca\.)(?![a-zA-Z])[\s~]*\}?", re.IGNORECASE
+    r"\A\s*(?:\\text\s*\{\s*)?(?:about|approximately|approx\.?|roughly|around|nearly|circa|ca\.)"
+    r"(?![a-zA-Z])[\s~]*\}?",
+    re.IGNORECASE,
 )
 _PER_CENT = re.compile(r"%| ?per ?cent(?![a-z])", re.IGNORECASE)
 

@@ -1,4 +1,7 @@
-r"""Answers in words: the last box, compared without case, spaces, quotation marks around it and LaTeX's text boxes. Leaves out: synonyms."""
+r"""Answers in words: the last box, compared without case, spaces, LaTeX's text boxes and quotation marks around it.
+
+Leaves out: synonyms.
+"""
 
 from __future__ import annotations
 
