@@ -24,6 +24,7 @@ BLOCK = f"```python\n{GOOD}\n```\n"
         BLOCK + "```text\n4 apples\n```\n",
         BLOCK + "Usage:\n```python\nprint(f(2))\n```",
         BLOCK + "```python\n>>> f(2)\n4\n```",
+        BLOCK + "```python\nfrom solution import f\nprint(f(2))\n```",
         BLOCK + "```python\nassert f(2) == 4\n```",
         BLOCK + "```bash\npython x.py\n```",
         BLOCK + "```javascript\nfunction f(x) { return x }\n```",

@@ -12,6 +12,16 @@ from comas.answers.pool import WorkerFailed, Workers
 from comas.types import HostFailure, Question
 
 RIGHT = [
+    (r"\frac{3}{2}", "1½"),
+    ("x^2", "x²"),
+    (r"\sqrt{2}", "√2"),
+    ("-5", "–5"),
+    (r"\infty", "∞"),
+    ("90", "90°"),
+    ("5", r"\textcolor{red}{5}"),
+    ("5", r"\underline{5} \checkmark"),
+    (r"(2,\infty)", "x > 2"),
+    (r"(-\infty,2)\cup(3,\infty)", r"x<2 \text{ or } x>3"),
     ("5000000", r"5 \text{ million}"),
     (r"5 \text{ million}", "5,000,000"),
     ("60", r"5\text{ dozen eggs}"),
@@ -57,6 +67,11 @@ RIGHT = [
     (r"\frac{1}{7}", "0.142857"),
 ]
 WRONG = [
+    ("5", r"\xcancel{6} 5"),
+    ("5", "5_a"),
+    ("5", "5'"),
+    (r"(2,\infty)", r"x \ge 2"),
+    (r"(2,\infty)", "x < 2"),
     ("5", r"5 \text{ million}"),
     (r"5 \text{ million}", "5"),
     ("5", r"5 \text{ thousands}"),

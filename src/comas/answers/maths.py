@@ -35,7 +35,7 @@ def equal(gold: str, answer: str) -> bool:
     right = notation.readable(answer)
     if left is None or right is None:
         return False
-    if not re.search(r"[<>=≤≥]|\\[lgn]eq?(?![a-zA-Z])", left):
+    if "," in left and not re.search(r"[<>=≤≥]|\\[lgn](?:eq?|t)(?![a-zA-Z])", left):
         right = notation.as_interval(right)
     return bool(_found("equal", left, right))
 

@@ -21,12 +21,48 @@ _TEXT = re.compile(
 )
 
 
+_CHARACTERS = str.maketrans(
+    {
+        "−": "-",
+        "–": "-",
+        "∞": r"\infty ",
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "°": r"^\circ ",
+        "π": r"\pi ",
+    }
+)
+"""Characters for which LaTeX has a command."""
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_VULGAR = re.compile("[¼½¾⅐-⅞]")
+_ROOT = re.compile(r"√\s*(?:([0-9]+|[a-zA-Z])|\(([^()]*)\))")
+_LOOKS = re.compile(
+    r"\\(?:text)?color\s*\{[^{}]*\}|\\(?:underline|boldsymbol|bm|checkmark)(?![a-zA-Z])"
+)
+
+
+def in_latex(text: str) -> str:
+    r"""A text with LaTeX's commands for characters (`√2`, `x²`, `½`), without colours and lines that change nothing."""
+    out = _LOOKS.sub("", text)
+    if out.isascii():
+        return out
+    out = _VULGAR.sub(_as_fraction, out)
+    out = _RAISED.sub(lambda run: f"^{{{unicodedata.normalize('NFKC', run[0])}}}", out)
+    out = _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2]}}}", out)
+    return out.translate(_CHARACTERS).replace("\u2212", "-")
+
+
+def _as_fraction(found: re.Match[str]) -> str:
+    above, _, below = unicodedata.normalize("NFKC", found[0]).partition("\u2044")
+    return rf"\frac{{{above}}}{{{below}}}"
+
+
 def plain(text: str) -> str:
     """LaTeX without what changes only its look: spaces, sizes, text boxes, display fractions, dollar signs around it.
 
     A space between two digits stays: `1 2` is not `12`.
     """
-    bare = _TEXT.sub(r"\1", _SIZES.sub("", text.strip().strip("$")))
+    bare = _TEXT.sub(r"\1", _SIZES.sub("", in_latex(text).strip().strip("$")))
     bare = _LOOSE.sub("", _WIDE.sub(" ", _THIN.sub("", bare)).strip())
     bare = re.sub(r"\\[dt]frac", r"\\frac", bare)
     return bare[:-1] if bare.endswith(".") and not bare.endswith("..") else bare
@@ -175,6 +211,8 @@ _MIXED = re.compile(r"(?<![0-9./])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9./])")
 _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*(?:\{([0-9]+)\}|([0-9]))")
 _GOING_ON = re.compile(r"([0-9]*)\.([0-9]*?)([0-9]{1,6}?)\3{2,}(?:\.\.\.|…|\\[lc]?dots)")
 _DOTS = re.compile(r"[0-9](?:\.\.+|…|\\[lc]?dots)\s*\Z")
+_CHANGED = re.compile(r"\\[bx]?cancel(?![a-zA-Z])|\\sout|[0-9] ?(?:'|_ ?\{? ?\\?[a-zA-Z])")
+"""What is struck out, and digits with a prime or with a name below them."""
 _OPENING = r"(?:\\(?:text|mbox|mathrm)\s*\{\s*)?"
 _SCALED = re.compile(
     rf"([-+]?(?:\\?\$)?[0-9][0-9.,]*)\s*({_OPENING})({'|'.join(SCALES)})s?(?![a-zA-Z])(.*)",
@@ -187,7 +225,9 @@ _BARE_NAMES = re.compile(r"(?<![\\a-zA-Z{])(pi|sin|cos|tan|cot|ln|log)(?![a-zA-Z
 
 def readable(text: str) -> str | None:
     """LaTeX that math-verify reads as what it says; None where it is no mathematical object (`1 2`, `5 (not 6)`)."""
-    out = _WIDE.sub(" ", text.strip().strip("$")).strip()
+    out = _WIDE.sub(" ", in_latex(text).strip().strip("$")).strip()
+    if _CHANGED.search(out):
+        return None
     whole = _TEXT.fullmatch(out)
     out = whole[1].strip() if whole else out
     out = _SIZES.sub("", out) if "," not in out else out
@@ -235,19 +275,37 @@ def _endless(whole: str, first: str, period: str) -> str:
 
 
 _CHAIN = re.compile(r"([^<>=]+?)(<=|<|>=|>)[a-zA-Z](<=|<|>=|>)([^<>=]+)")
+_BOUND = re.compile(r"[a-zA-Z](<=|<|>=|>)([^<>=]+)|([^<>=]+?)(<=|<|>=|>)[a-zA-Z]")
+_OR = re.compile(r"\\(?:text|mbox)\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])|\bor\b")
+_TURNED = str.maketrans("<>", "><")
 
 
 def as_interval(text: str) -> str:
-    r"""`[1,2)` for `1 \le x < 2`; any other text as it is."""
+    r"""`[1,2)` for `1 \le x < 2`, `(2,\infty)` for `x > 2`, a union for two with `or`; any other text as it is."""
+    parts = [_interval(part) for part in _OR.split(text)]
+    return r"\cup".join(part for part in parts if part) if all(parts) else text
+
+
+def _interval(text: str) -> str | None:
     out = re.sub(
         r"\\(leq?|geq?)(?:slant)?(?![a-zA-Z])",
         lambda found: "<=" if found[1][0] == "l" else ">=",
         text,
     )
     out = out.replace("≤", "<=").replace("≥", ">=").replace(r"\lt", "<").replace(r"\gt", ">")
-    found = _CHAIN.fullmatch(re.sub(r"\s", "", out))
-    if found is None or found[2][0] != found[3][0]:
-        return text
-    ends = (found[1], found[2], found[3], found[4])
-    low, left, right, high = ends if found[2][0] == "<" else ends[::-1]
-    return f"{'[' if '=' in left else '('}{low},{high}{']' if '=' in right else ')'}"
+    out = re.sub(r"\s", "", out)
+    if found := _CHAIN.fullmatch(out):
+        if found[2][0] != found[3][0]:
+            return None
+        ends = (found[1], found[2], found[3], found[4])
+        low, left, right, high = ends if found[2][0] == "<" else ends[::-1]
+        return f"{'[' if '=' in left else '('}{low},{high}{']' if '=' in right else ')'}"
+    found = _BOUND.fullmatch(out)
+    if found is None:
+        return None
+    relation = found[1] or found[4].translate(_TURNED)
+    bound = found[2] or found[3]
+    closed = "=" in relation
+    if relation[0] == ">":
+        return rf"{'[' if closed else '('}{bound},\infty)"
+    return rf"(-\infty,{bound}{']' if closed else ')'}"

@@ -23,14 +23,20 @@ _DEGREES = re.compile(r"(?:\{ *\})? *\^ *(?:\{ *\\circ *\}|\\circ(?![a-zA-Z])|°
 _BOXED_UNIT = r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*+\{[ ~]*+[^{}0-9]*+\}(?:\^(?:\{-?[0-9]\}|[0-9]))?"
 _UNIT = re.compile(rf"(?<=[0-9.%}}])\s*+°?\s*+((?:/?\s*+{_BOXED_UNIT}\s*+)+|[CF])?\Z")
 """What stands behind a number up to the end: degrees, then boxes of words, each with an exponent."""
-_WORD = re.compile(r"(?<=[0-9.%]) +([A-Za-z][A-Za-z .]*)\Z")
+_WORD = re.compile(
+    r"(?<=[0-9.%])(?: +([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)(?:[²³]|\^(?:[0-9]|\{[0-9]\}))?| *[€£¥₹¢])\Z"
+)
+"""Words behind a number: `km/h`, `m^2`, `apples per day`; or the sign of a currency."""
 _AMOUNTS = re.compile(r"[KMBT]|mil")
 """Thousands and millions, where no physical unit is asked for."""
 _NAMED = re.compile(r"\A[A-Za-z]\w* ?=(?=[^=]*\Z)|\A(?:\\approx|≈)")
 _THIN, _WIDE = re.compile(r"\\[,!]"), re.compile(r"\\[;: ]|~|\s+")
 _FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}\Z")
 _POWER = re.compile(r"(?:\\times|\\cdot|×|\*)10\^(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))\Z")
-_NUMBER = re.compile(r"([+-]?)\$?([+-]?)((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?%?\.?")
+_NUMBER = re.compile(
+    r"([+-]?)[$€£¥₹]?([+-]?)((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+    r"(?:[eE]([+-]?[0-9]+))?%?\.?"
+)
 
 
 def number(text: str) -> Fraction | None:
@@ -49,7 +55,7 @@ def number(text: str) -> Fraction | None:
     if bare is None:
         return None
     text = bare
-    for mark, plain in (("{,}", ","), ("\\$", "$"), ("\\%", "%"), ("−", "-")):
+    for mark, plain in (("{,}", ","), ("\\$", "$"), ("\\%", "%"), ("−", "-"), ("–", "-")):
         text = text.replace(mark, plain)
     if re.search(r"[0-9] [0-9]", text):  # `3 4` is two numbers, and what `1 1/2` means is a guess
         return None
@@ -67,7 +73,7 @@ def _bare_number(text: str) -> str | None:
     boxes = _UNIT.search(text)
     text = text[: boxes.start()] if boxes else text
     words = _WORD.search(text)
-    beside = [boxes[1] or "" if boxes else "", words[1] if words else ""]
+    beside = [(boxes[1] or "") if boxes else "", (words[1] or "") if words else ""]
     names = [name for part in beside for name in re.findall(r"[A-Za-z]+", re.sub(r"\\[a-z]+", " ", part))]
     if any(alters(part) for part in beside) or any(is_symbol(n) or _AMOUNTS.fullmatch(n) for n in names[:1]):
         return None
@@ -137,6 +143,7 @@ _ABOUT = re.compile(
     r"(?![a-zA-Z])[\s~]*\}?",
     re.IGNORECASE,
 )
+_INEQUALITY = re.compile(r"[<>≤≥≠±]|\\(?:[lg]eq?(?:slant)?|[lg]t|neq?|pm|mp)(?![a-zA-Z])")
 _PER_CENT = re.compile(r"%| ?per ?cent(?![a-z])", re.IGNORECASE)
 
 
@@ -148,6 +155,8 @@ def quantity(text: str, percent: bool = True) -> float | None:
     `percent` off, 5 % is 5: where percent is the unit that was asked for.
     Raises WorkerFailed.
     """
+    if _INEQUALITY.search(text):
+        return None
     said = _ABOUT.sub("", _RELATION.split(text)[-1])
     flat = _flat(re.sub(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", "", said))
     if len(flat) > 4 * DIGITS or not flat:
