@@ -194,6 +194,29 @@ def test_workers_are_asked_from_many_threads_and_replaced_when_they_die(tmp_path
             missing.ask(1)
 
 
+def test_what_filled_the_memory_is_no_burden_to_the_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "filling.py").write_text(
+        "import json, os, sys\nprint(json.dumps({'answer': 'ready'}), flush=True)\n"
+        "for line in sys.stdin:\n    full = json.loads(line) == 'fill'\n"
+        "    told = {'error': 'MemoryError: '} if full else {'answer': [os.getpid(), hash('text')]}\n"
+        "    print(json.dumps(told), flush=True)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    workers = Workers("filling", limit=20.0, count=1)
+    try:
+        before, order = workers.ask("who?")
+        with pytest.raises(WorkerFailed, match="MemoryError") as caught:
+            workers.ask("fill")
+        assert not caught.value.lasting
+        after, same_order = workers.ask("who?")
+        assert before != after
+        assert order == same_order
+    finally:
+        workers.close()
+
+
 def test_a_script_without_a_main_guard_is_not_run_twice(tmp_path: Path) -> None:
     import subprocess
 

@@ -65,7 +65,7 @@ class Workers:
             self._end(worker)
         self._idle.put(None if full else worker)
         if "error" in found:
-            raise WorkerFailed(found["error"], lasting=True)
+            raise WorkerFailed(found["error"], lasting=not full)
         return found["answer"]
 
     def close(self) -> None:
@@ -78,7 +78,8 @@ class Workers:
         known = os.environ.get("PYTHONPATH")
         worker = subprocess.Popen(
             [sys.executable, "-m", self.module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": source + (os.pathsep + known if known else "")}, text=True, encoding="ascii",
+            env={**os.environ, "PYTHONPATH": source + (os.pathsep + known if known else ""), "PYTHONHASHSEED": "0"},
+            text=True, encoding="ascii",  # with one order of sets in every process, for what depends on it
         )
         self._alive.add(worker)
         try:
