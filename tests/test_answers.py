@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from comas.answers import choice, maths, numbers, words
 from comas.answers.boxed import last_box
-from comas.answers.maths_worker import plain
+from comas.answers.notation import plain
 from comas.answers.pool import WorkerFailed, Workers, verdicts
 from comas.types import Question
 
@@ -139,15 +139,15 @@ def test_looks_are_no_difference() -> None:
     assert plain(r"\leftarrow") == r"\leftarrow"
 
 
-def test_an_answer_that_hangs_the_checker_is_failed_and_costs_its_limit_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_hangs_the_checker_is_wrong_and_costs_its_limit_only(monkeypatch: pytest.MonkeyPatch) -> None:
     hasty = Workers("comas.answers.maths_worker", limit=1.0, count=1)
     monkeypatch.setattr(maths, "WORKERS", hasty)
     hostile = Question("q", "?", answer="5"), r"\boxed{9^{9^{9^{9^9}}}}"
     try:
         assert hasty.ask(["equal", "1", "1.0"])
         began = time.monotonic()
-        assert maths.verify(*hostile) == "failed"
-        assert time.monotonic() - began < 5
+        assert maths.verify(*hostile) == "wrong"
+        assert time.monotonic() - began < 10  # it is asked once more by itself, so that it and not the reference is to blame
         assert maths.verify(hostile[0], r"\boxed{5.0}") == "right"  # by a fresh process
         assert not maths.same("5", "9^{9^{9^{9^8}}}")
     finally:
@@ -192,6 +192,29 @@ def test_workers_are_asked_from_many_threads_and_replaced_when_they_die(tmp_path
     for _ in range(2):
         with pytest.raises(WorkerFailed, match="python -m no_such_module"):
             missing.ask(1)
+
+
+def test_what_filled_the_memory_is_no_burden_to_the_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "filling.py").write_text(
+        "import json, os, sys\nprint(json.dumps({'answer': 'ready'}), flush=True)\n"
+        "for line in sys.stdin:\n    full = json.loads(line) == 'fill'\n"
+        "    told = {'error': 'MemoryError: '} if full else {'answer': [os.getpid(), hash('text')]}\n"
+        "    print(json.dumps(told), flush=True)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    workers = Workers("filling", limit=20.0, count=1)
+    try:
+        before, order = workers.ask("who?")
+        with pytest.raises(WorkerFailed, match="MemoryError") as caught:
+            workers.ask("fill")
+        assert not caught.value.lasting
+        after, same_order = workers.ask("who?")
+        assert before != after
+        assert order == same_order
+    finally:
+        workers.close()
 
 
 def test_a_script_without_a_main_guard_is_not_run_twice(tmp_path: Path) -> None:

@@ -42,12 +42,13 @@ RECIPE = {"lr": 1e-6, "betas": (0.9, 0.999), "weight_decay": 0.0, "grad_norm": 1
 LONGEST = 1000
 """Characters of an answer that are read: what is longer is no final answer."""
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+"""How a box begins."""
 
 
 def last_box(text: str) -> str | None:
     r"""What stands in the last `\boxed{...}`; None where nothing is boxed, or the last box is empty, never closed or too long."""
-    for found in reversed(list(_BOX.finditer(text))):
+    for found in reversed(list(BOX.finditer(text))):
         inside = braced(text[found.end() : found.end() + LONGEST + 1])
         return inside.strip() or None if inside is not None else None
     return None

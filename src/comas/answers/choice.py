@@ -1,42 +1,147 @@
 r"""Multiple choice: the letter in the last box, `\boxed{B}`, `\boxed{\text{(B)}}`, `\boxed{B. Daoism}`.
 
-Leaves out: answers that name a choice by its text.
+What follows the letter is compared with the choices that the question shows. Leaves out: answers that name a choice by its
+text alone.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from comas.answers.boxed import last_box
 from comas.types import Question, Verdict
 
 LETTERS = string.ascii_uppercase
+UNKNOWN = LETTERS[:8]
+"""The letters that may be choices where the question does not list them."""
+CLOSING = "The answer is the letter of one choice."
 _LATEX = re.compile(
-    r"\\(?:text|math|bold|operatorname|underline)(?:bf|it|rm|sf|tt|symbol|name)?(?![a-z])\s*"
-    r"|\\(?:bf|rm|left|right|quad|[,;:! ])|[{}$*~]"
+    r"\\(?:text|math|bold|operatorname|underline|emph|mbox)(?:bf|it|rm|sf|tt|symbol|name)?(?![a-z])\s*"
+    r"|\\(?:bf|rm|left|right|quad)(?![a-z])|\\[,;:! ]|[{}$*~]"
 )
 _LETTER = re.compile(
-    r"(?:(?:the )?(?:option|answer|choice)(?: is)?:? ?)?[(\[]? ?([A-Z])(?: ?[)\].:]+(?: (.*))?|)", re.DOTALL | re.IGNORECASE
+    r"(?:(?:the )?(?:correct )?(?:option|answer|choice)(?: is)?:? ?)?(?P<open>[(\[]? ?)(?P<letter>[A-Z])(?P<close> ?[)\].:]+|)"
+    r"(?P<rest>(?![^\W_]).*)",
+    re.DOTALL | re.IGNORECASE,
 )
-_HEDGE = re.compile(r"(?<![A-Za-z'’])[B-H](?![A-Za-z'’])")
-"""Another letter that stands alone; A is an article, and I a person."""
+_PRAISE = re.compile(r"is (?:the )?(?:correct|right)(?: answer| choice| option)?\.?", re.IGNORECASE)
+_OTHER = re.compile(
+    r"(?:(?P<start>\A\W*)|(?P<joined>\b(?:and|or|nor|but|not|then|maybe|perhaps|possibly|vs\.?)\s+|[,;/&|+]\s*)|(?P<label>(?<=\s)))"
+    r"(?:(?:option|choice|answer)\s+)?[(\[]?(?P<letter>[A-Z])(?P<close>[)\].:]*)(?=(?P<after>\s+[^\W_]+|)|\W)(?![\w'’^=-])",
+)
+_SIGNS = re.compile(r"[^\w<>=+\-−.,/^%]+|_")
 
 
 def asked(question: str, choices: Sequence[str]) -> str:
     """A question followed by its lettered choices."""
     lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
-    return "\n".join([question.strip(), "", *lines, "", "The answer is the letter of one choice."])
+    return "\n".join([question.strip(), "", *lines, "", CLOSING])
+
+
+@lru_cache(maxsize=4096)
+def listed(prompt: str) -> Mapping[str, str]:
+    """The choices that a question lists, by letter: the last lines that begin with `A.`, `B)`, `(C)` and so on, in order.
+
+    Empty where there are not two of them.
+    """
+    shown = prompt.removesuffix(CLOSING)
+    labels = list(re.finditer(r"^[ \t]*\(?([A-Z])[).:](?=\s)[ \t]*", shown, re.MULTILINE))
+    runs = [_run(labels[i:]) for i, label in enumerate(labels) if label[1] == "A"]
+    longest = max(reversed(runs), key=len, default=[])
+    if len(longest) < 2:
+        return {}
+    ends = [*(label.start() for label in longest[1:]), len(shown)]
+    return {
+        label[1]: shown[label.end() : end].strip() for label, end in zip(longest, ends, strict=True)
+    }
+
+
+def _run(labels: Sequence[re.Match[str]]) -> list[re.Match[str]]:
+    """Those of the labels that follow each other in the alphabet, from A on."""
+    run: list[re.Match[str]] = []
+    for label in labels:
+        if len(run) < len(LETTERS) and label[1] == LETTERS[len(run)]:
+            run.append(label)
+    return run
 
 
 def extract(question: Question, text: str) -> str | None:
     """The boxed letter; None where the last box holds something else. `a`, as an article, is no letter: capitals only."""
     inside = last_box(text)
-    found = _LETTER.fullmatch(" ".join(_LATEX.sub(" ", inside).split())) if inside is not None else None
-    if found is None or not found[1].isupper() or _HEDGE.search(found[2] or ""):
+    return _chosen(inside, listed(question.prompt)) if inside is not None else None
+
+
+def _chosen(said: str, choices: Mapping[str, str]) -> str | None:
+    found = _LETTER.fullmatch(_words(said))
+    if (
+        found is None
+        or not found["letter"].isupper()
+        or (choices and found["letter"] not in choices)
+    ):
         return None
-    return found[1]
+    letter = found["letter"]
+    rest = found["rest"].strip()
+    if not rest or _PRAISE.fullmatch(rest):
+        return letter
+    said_of = _named_by(rest, choices)
+    if letter in said_of:
+        return letter
+    if not found["close"].strip() or said_of or _hedges(letter, rest, choices):
+        return None
+    return letter
+
+
+def _words(text: str) -> str:
+    return " ".join(_LATEX.sub(" ", text).split())
+
+
+def _named_by(rest: str, choices: Mapping[str, str]) -> list[str]:
+    """The choices that a text repeats, whatever its spaces, boxes, case and the dash or comma before it."""
+    keys = {letter: _key(choice) for letter, choice in choices.items()}
+    said = _key(rest)
+    behind_a_dash = _key(re.sub(r"\A(?:[-–—,;]|--+) +", "", rest))
+    return [letter for letter, key in keys.items() if key and key in (said, behind_a_dash)]
+
+
+def _key(text: str) -> str:
+    return _SIGNS.sub("", _words(text)).casefold().strip(".,")
+
+
+def _hedges(letter: str, rest: str, choices: Mapping[str, str]) -> bool:
+    """Whether another choice's letter stands behind a chosen one as one more answer: joined by a word or a comma, first, or as a
+    label. `A` before another word in small letters is an article."""
+    letters = "".join(choices) or UNKNOWN
+    for found in _OTHER.finditer(rest):
+        after = (found["after"] or "").strip()
+        small = after[:1].islower()
+        if found["letter"] == letter or found["letter"] not in letters:
+            continue
+        if found["joined"] is not None and not (
+            small and found["letter"] == "A" and not found["close"]
+        ):
+            return True
+        alone = re.match(r"\s*(?:\Z|[,;/&|+]|(?:and|or)\b)", rest[found.end() :]) is not None
+        if found["start"] is not None and (alone or (found["close"] and after and not small)):
+            return True
+        if found["label"] is not None and found["close"] and after and not small:
+            return True
+    return False
+
+
+def reference(text: str, prompt: str) -> str | None:
+    """The letter that a reference means: `B`, `b`, `(B)`, `B. Daoism`, or one choice's own text; None where that is not clear."""
+    choices = listed(prompt)
+    said = _words(text)
+    if re.fullmatch(r"[(\[]?[a-z][)\].:]*", said):
+        said = said.upper()
+    letter = _chosen(said, choices)
+    if letter is not None:
+        return letter
+    named = _named_by(said, choices)
+    return named[0] if len(named) == 1 else None
 
 
 def verify(question: Question, text: str) -> Verdict:

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 
 from comas import sandbox
+from comas.answers.fences import Block, blocks
 from comas.rows import identity
 from comas.sandbox.jail import Broken
 from comas.types import HostFailure, Question, Verdict
@@ -33,14 +34,54 @@ DOES = "does "
 CLOSING = 50
 """Brackets among which the end of a call is looked for."""
 _PARSING = threading.Lock()
-_BLOCK = re.compile(r"^```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+_DEFINED = re.compile(
+    r"^[ \t]*+(?:(?:async[ \t]++)?def[ \t]++(\w++)|class[ \t]++(\w++)|(\w++)[ \t]*+=(?!=))", re.MULTILINE
+)
+"""What seems to define a name, in a program that is none."""
 
 
 def extract(question: Question, text: str) -> str | None:
-    """The last fenced block, if it is a Python program; None otherwise."""
-    found = _BLOCK.findall(text)
-    program = found[-1].strip() if found else ""
+    """The last fenced block that defines what is asked for, if it is a Python program and the block is closed.
+
+    Blocks of other languages are none. Where none defines it, or nothing is known to be asked for, the last block that says
+    that it is Python, or the last of all where none does.
+    """
+    fenced = [b for b in blocks(text) if b.is_python or not b.language]
+    tagged = [b for b in fenced if b.is_python]
+    asked_for = question.meta.get("names") or []
+    defining = _defining(fenced, asked_for) if len(fenced) > 1 else []
+    chosen = defining or (tagged or fenced)[-1:]
+    program = chosen[-1].text.strip() if chosen and chosen[-1].closed else ""
     return program if program and _tree(program) else None
+
+
+def _defining(fenced: list[Block], names: list[str]) -> list[Block]:
+    """The blocks that define as many of the names as any of them does, if they define one."""
+    counts = [len(_defined(block.text).intersection(names)) for block in fenced]
+    most = max(counts, default=0)
+    return [block for block, count in zip(fenced, counts, strict=True) if most and count == most]
+
+
+def _defined(program: str) -> set[str]:
+    """The names that a program defines outside its functions and classes; of a broken one, those that it seems to define.
+
+    What it imports is none: `from solution import f` stands in blocks that show how `f` is used.
+    """
+    try:
+        parsed = _parsed(program)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {name for found in _DEFINED.findall(program) for name in found if name}
+    names: set[str] = set()
+    waiting: list[ast.AST] = list(parsed.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        else:
+            waiting.extend(ast.iter_child_nodes(node))
+    return names
 
 
 def _parsed(program: str) -> ast.Module:
@@ -90,9 +131,9 @@ def _observed(program: str, shown: str) -> sandbox.Seen | None:
 def examples(prompt: str) -> str:
     """The calls that a question shows, as Python: its blocks with asserts, else its lines from the first assert on, else the
     calls with literal arguments of the last function that it defines. Empty where there are none."""
-    blocks = [b for b in _BLOCK.findall(prompt) if _asserts(b)]
-    if blocks:
-        return "\n".join(blocks)
+    shown = [b.text for b in blocks(prompt) if (b.is_python or not b.language) and _asserts(b.text)]
+    if shown:
+        return "\n".join(shown)
     lines = prompt.splitlines()
     first = next((i for i, line in enumerate(lines) if line.startswith("assert ")), len(lines))
     if _asserts(rest := "\n".join(lines[first:])):

@@ -1,27 +1,24 @@
 r"""Whether two mathematical answers are the same: math-verify, in processes that can be killed.
 
 Equal means equal as mathematics: `\frac{1}{2}` is `0.5`, `{2, 1}` is `{1, 2}`, `(x+1)^2` its expansion. An answer stands in the
-last box of a reply. Leaves out: proofs.
+last box of a reply. What the writing alone decides is decided here (`notation`). What came to an end, or never can, is kept;
+what another try might mend is not, so that no verdict depends on what was asked before it. Leaves out: proofs.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from functools import lru_cache
+from typing import Any
 
+from comas.answers import notation
 from comas.answers.boxed import last_box
 from comas.answers.pool import WorkerFailed, Workers
-from comas.types import Question, Verdict
+from comas.types import HostFailure, Question, Verdict
 
-LIMIT = 5.0
-"""Seconds for one comparison."""
-WORKERS = Workers("comas.answers.maths_worker", LIMIT)
-
-
-_broken: dict[tuple[str, str], str] = {}
-"""Pairs that could not be compared, and why: nobody waits for them twice."""
-_hopeless: Counter[str] = Counter()
-"""Answers, and in how many of those pairs they stand."""
+PATIENCE = 30.0
+"""Seconds on the clock for one comparison. The process itself ends after five seconds of computing, however busy the machine is."""
+WORKERS = Workers("comas.answers.maths_worker", PATIENCE)
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -31,38 +28,91 @@ def equal(gold: str, answer: str) -> bool:
     """
     if gold == answer:
         return True
-    if (gold, answer) in _broken:
-        raise WorkerFailed(_broken[gold, answer])
+    by_writing = notation.decided(gold, answer)
+    if by_writing is not None:
+        return by_writing
+    left = notation.readable(gold)
+    right = notation.readable(answer)
+    if left is None or right is None:
+        return False
+    if "," in left and not re.search(r"[<>=≤≥]|\\[lgn](?:eq?|t)(?![a-zA-Z])", left):
+        right = notation.as_interval(right)
+    return bool(_found("equal", left, right))
+
+
+def value(text: str) -> float | None:
+    """The finite real number that an expression comes to, or None. Raises WorkerFailed."""
+    readable = notation.readable(text)
+    return _found("value", readable) if readable is not None else None
+
+
+def digests(text: str) -> bool:
+    """Whether the checker comes to an end with this text, compared with something plain."""
+    readable = notation.readable(text)
     try:
-        return _compared(gold, answer)
+        return readable is None or bool(_found("digests", readable))
+    except WorkerFailed:
+        return False
+
+
+def works() -> bool:
+    """Whether the checker answers at all: a failure is the text's then, and not the machine's."""
+    try:
+        return bool(WORKERS.ask(["digests", "1"]))
+    except WorkerFailed:
+        return False
+
+
+def _found(*request: str) -> Any:
+    outcome = told(*request)
+    if isinstance(outcome, WorkerFailed):
+        raise WorkerFailed(str(outcome), lasting=True)
+    return outcome
+
+
+@lru_cache(maxsize=65536)
+def told(*request: str) -> Any:
+    """The checker's answer, or the failure that every asking would meet. Raises a WorkerFailed that another try may not meet."""
+    try:
+        return WORKERS.ask(list(request))
     except WorkerFailed as error:
-        _broken[gold, answer] = str(error)
-        _hopeless.update((gold, answer))
+        if error.lasting:
+            return error
         raise
 
 
-@lru_cache(maxsize=65536)
-def _compared(gold: str, answer: str) -> bool:
-    return bool(WORKERS.ask(["equal", gold, answer]))
+_HARMLESS = re.compile(
+    r"(?:[^\\^!]|\\(?:[dt]?frac|sqrt|pi|text|left|right|in|cup|infty|begin|end)(?![a-zA-Z])|\\[\\{}$%,! ;:]"
+    r"|\^(?:\{?\\circ\}?|\{?[0-9]\}?)(?!\^))*"
+)
 
 
-@lru_cache(maxsize=65536)
-def value(text: str) -> float | None:
-    """The finite real number that an expression comes to, or None. Raises WorkerFailed."""
-    return WORKERS.ask(["value", text])
+def _is_harmless(text: str) -> bool:
+    """Whether a text is so plain that nobody has to try whether the checker digests it."""
+    return len(text) <= 100 and text.count("^") <= 3 and text.count("(") <= 8 and _HARMLESS.fullmatch(text) is not None
 
 
 def same(a: str, b: str) -> bool:
-    """Whether two answers are the same, for votes: where the checker fails, only if they are written the same.
+    """Whether two answers are the same, for votes: what the checker does not digest is the same only as what is written alike.
 
-    An answer that was part of two failures is compared by its writing from then on: a vote does not wait for it again and again.
+    That is asked of each answer by itself, once, so that a vote does not wait for it again and again, and no other answer is
+    blamed for it. Raises HostFailure where the checker does not work at all.
     """
-    if a == b or max(_hopeless[a], _hopeless[b]) > 1:
-        return a == b
+    by_writing = a == b or notation.decided(a, b)
+    if by_writing is not None:
+        return by_writing
     try:
+        if not all(_is_harmless(text) or digests(text) for text in (a, b)):
+            return _unless_broken_down(False)
         return equal(min(a, b), max(a, b))
     except WorkerFailed:
-        return False
+        return _unless_broken_down(False)
+
+
+def _unless_broken_down(outcome: bool) -> bool:
+    if not works():
+        raise HostFailure("the checker of mathematics broke down; `python -m comas.answers.maths_worker` shows why")
+    return outcome
 
 
 def extract(question: Question, text: str) -> str | None:
@@ -72,11 +122,16 @@ def extract(question: Question, text: str) -> str | None:
 
 
 def verify(question: Question, text: str) -> Verdict:
-    """Right if the boxed answer equals the reference; failed where there is no reference, or the checker broke down."""
+    """Right if the boxed answer equals the reference, wrong also where the checker digests the reference but not the answer.
+
+    Failed where there is no reference, or the checker broke down.
+    """
     found = extract(question, text)
     if question.answer is None:
         return "failed"
+    if found is None:
+        return "wrong"
     try:
-        return "right" if found is not None and equal(question.answer, found) else "wrong"
+        return "right" if equal(question.answer, found) else "wrong"
     except WorkerFailed:
-        return "failed"
+        return "wrong" if not digests(found) and digests(question.answer) and works() else "failed"

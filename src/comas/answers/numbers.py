@@ -10,24 +10,33 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 from comas.answers import maths
+from comas.answers.beside import alters, is_symbol
 from comas.answers.boxed import last_box
 from comas.answers.pool import WorkerFailed
-from comas.types import Question, Verdict
+from comas.types import HostFailure, Question, Verdict
 
 DIGITS = 60
 """Longest number and largest exponent that are read: beyond that a reply is noise, and exact arithmetic is slow."""
 
-_UNIT = re.compile(
-    r"(?:\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*\{[ ~]*[^{}0-9]*\}|\^\{?\\circ\}?|\^\{?[0-9]\}?(?<=\}\^[0-9])|/)+\s*\Z"
+_WRAP = re.compile(r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*\{\s*([-+$\\]*[0-9][^{}]*)\}|\*\*([^*]*)\*\*|\(([^()]*)\)")
+_DEGREES = re.compile(r"(?:\{ *\})? *\^ *(?:\{ *\\circ *\}|\\circ(?![a-zA-Z])|°)|\\degree(?![a-zA-Z])")
+_BOXED_UNIT = r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*+\{[ ~]*+[^{}0-9]*+\}(?:\^(?:\{-?[0-9]\}|[0-9]))?"
+_UNIT = re.compile(rf"(?<=[0-9.%}}])\s*+°?\s*+((?:/?\s*+{_BOXED_UNIT}\s*+)+|[CF])?\Z")
+"""What stands behind a number up to the end: degrees, then boxes of words, each with an exponent."""
+_WORD = re.compile(
+    r"(?<=[0-9.%])(?: +([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)(?:[²³]|\^(?:[0-9]|\{[0-9]\}))?| *[€£¥₹¢])\Z"
 )
-_WRAP = re.compile(r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*\{\s*([-+$]*[0-9][^{}]*)\}|\*\*([^*]*)\*\*|\(([^()]*)\)")
-_SCALE = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|dozen|or|and|to)\b", re.IGNORECASE)
-_WORD = re.compile(r"(?<=[0-9.%]) +[A-Za-z][A-Za-z .]*\Z")
+"""Words behind a number: `km/h`, `m^2`, `apples per day`; or the sign of a currency."""
+_AMOUNTS = re.compile(r"[KMBT]|mil")
+"""Thousands and millions, where no physical unit is asked for."""
 _NAMED = re.compile(r"\A[A-Za-z]\w* ?=(?=[^=]*\Z)|\A(?:\\approx|≈)")
 _THIN, _WIDE = re.compile(r"\\[,!]"), re.compile(r"\\[;: ]|~|\s+")
 _FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}\Z")
 _POWER = re.compile(r"(?:\\times|\\cdot|×|\*)10\^(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))\Z")
-_NUMBER = re.compile(r"([+-]?)\$?([+-]?)((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?%?\.?")
+_NUMBER = re.compile(
+    r"([+-]?)[$€£¥₹]?([+-]?)((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+    r"(?:[eE]([+-]?[0-9]+))?%?\.?"
+)
 
 
 def number(text: str) -> Fraction | None:
@@ -39,15 +48,15 @@ def number(text: str) -> Fraction | None:
     if len(text) > 4 * DIGITS:
         return None
     text = text.strip().strip("$").strip()
-    if _SCALE.search(text):  # `5 million` is not 5, and `5 or 6` is not a number
-        return None
-    text = text.replace("\\left", "").replace("\\right", "")
+    text = _WIDE.sub(" ", _THIN.sub("", text.replace("\\left", "").replace("\\right", "")))
     if whole := _WRAP.fullmatch(text):
         text = next(part for part in whole.groups() if part is not None)
-    text = _WORD.sub("", _UNIT.sub("", _NAMED.sub("", text).strip()).strip())
-    for mark, plain in (("{,}", ","), ("\\$", "$"), ("\\%", "%"), ("−", "-")):
+    bare = _bare_number(_NAMED.sub("", _DEGREES.sub("°", text)).strip())
+    if bare is None:
+        return None
+    text = bare
+    for mark, plain in (("{,}", ","), ("\\$", "$"), ("\\%", "%"), ("−", "-"), ("–", "-")):
         text = text.replace(mark, plain)
-    text = _WIDE.sub(" ", _THIN.sub("", text))
     if re.search(r"[0-9] [0-9]", text):  # `3 4` is two numbers, and what `1 1/2` means is a guess
         return None
     text = text.replace(" ", "")
@@ -57,6 +66,18 @@ def number(text: str) -> Fraction | None:
     above, slash, below = text.partition("/")
     top, bottom = _plain(above), _plain(below) if slash else Fraction(1)
     return top / bottom if top is not None and bottom else None
+
+
+def _bare_number(text: str) -> str | None:
+    """A number without the unit behind it; None where what stands there may make another number of it (`5 million`)."""
+    boxes = _UNIT.search(text)
+    text = text[: boxes.start()] if boxes else text
+    words = _WORD.search(text)
+    beside = [(boxes[1] or "") if boxes else "", (words[1] or "") if words else ""]
+    names = [name for part in beside for name in re.findall(r"[A-Za-z]+", re.sub(r"\\[a-z]+", " ", part))]
+    if any(alters(part) for part in beside) or any(is_symbol(n) or _AMOUNTS.fullmatch(n) for n in names[:1]):
+        return None
+    return (text[: words.start()] if words else text).strip()
 
 
 def _plain(text: str) -> Fraction | None:
@@ -82,6 +103,18 @@ def canonical(value: Fraction) -> str:
         return f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
 
 
+def written(value: float | str) -> str:
+    """A number of a JSON file as people write it: `0.00001` and not `1e-05`, `3` and not `3.0`.
+
+    Texts stay, without outer spaces.
+    """
+    if isinstance(value, str):
+        return value.strip()
+    exact = Decimal(repr(value))
+    text = f"{exact.to_integral_value() if exact == exact.to_integral_value() else exact:f}"
+    return text if len(text) <= DIGITS else repr(value)
+
+
 _LEADING = re.compile(
     r"(?P<sign>[+-]?)(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?:[eE](?P<e>[+-]?[0-9]+)|(?:x|X|\*|×|⋅|·|\\times|\\cdot)10(?:\^|\*\*)?(?:\{(?P<braced>[+-]?[0-9]+)\}|\(?(?P<bare>[+-]?[0-9]+)\)?))?"
@@ -96,10 +129,22 @@ _SYMBOL = re.compile(
 )
 _RAISED, _LOWERED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+"), str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _RELATION = re.compile(r"=|≈|≃|\\(?:approx|simeq|cong|sim)(?![a-zA-Z])")
+_NAME = re.compile(r"\\?[^\W\d_]+")
 _UNITS = re.compile(
-    r"(?!\^)(?:\\?+[^\W\d_]++|[°º%'\"]|(?<=[^\W\d_)])\^[+-]?+[0-9]++|(?<=[^\W\d_])[+-]?+[0-9](?![0-9.])|[/·⋅*.^()\\-])*+\Z"
+    r"(?!\^)(?:\\?+[^\W\d_]++|[°º%'\"]|(?<=[^\W\d_)])\^[+-]?+[0-9]++"
+    r"|(?<=[^\W\d_])[+-]?+[0-9](?![0-9.])|[/·⋅*.^()\\-]|(?<=[^\W\d_]) )*+\Z"
 )
 """Letters, exponents, signs between units; no number that stands by itself."""
+_IN_UNITS = re.compile(
+    r"\\(?:mu|Omega|ohm|AA|mathring|degree|textdegree|circ|celsius|hat|vec|bar|prime|ell|hbar|cdot|alpha|beta|gamma|per)"
+)
+_ABOUT = re.compile(
+    r"\A\s*(?:\\text\s*\{\s*)?(?:about|approximately|approx\.?|roughly|around|nearly|circa|ca\.)"
+    r"(?![a-zA-Z])[\s~]*\}?",
+    re.IGNORECASE,
+)
+_INEQUALITY = re.compile(r"[<>≤≥≠±]|\\(?:[lg]eq?(?:slant)?|[lg]t|neq?|pm|mp)(?![a-zA-Z])")
+_PER_CENT = re.compile(r"%| ?per ?cent(?![a-z])", re.IGNORECASE)
 
 
 def quantity(text: str, percent: bool = True) -> float | None:
@@ -110,9 +155,9 @@ def quantity(text: str, percent: bool = True) -> float | None:
     `percent` off, 5 % is 5: where percent is the unit that was asked for.
     Raises WorkerFailed.
     """
-    said = _RELATION.split(text)[-1]
-    if _SCALE.search(said):
+    if _INEQUALITY.search(text):
         return None
+    said = _ABOUT.sub("", _RELATION.split(text)[-1])
     flat = _flat(re.sub(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", "", said))
     if len(flat) > 4 * DIGITS or not flat:
         return None
@@ -124,21 +169,31 @@ def quantity(text: str, percent: bool = True) -> float | None:
         mantissa = found["sign"] + found["digits"].replace(",", "")
         exponent, rest = int(found["e"] or found["braced"] or found["bare"] or 0), flat[found.end() :]
     else:
-        return maths.value(said)
-    if abs(exponent) > 300 or not _UNITS.match(rest):
+        return maths.value(said) if not alters(flat) else None
+    if abs(exponent) > 300 or not _is_unit(rest):
         return None
     value = float(f"{mantissa}e{exponent}")
-    return value / 100 if percent and rest.startswith("%") else value
+    return value / 100 if percent and _PER_CENT.match(rest) else value
+
+
+def _is_unit(rest: str) -> bool:
+    """Whether what stands behind a number may be its unit: no words that change it, no letter that is a number, no relation."""
+    names = _NAME.findall(rest)
+    commands = [name for name in names if name.startswith("\\")]
+    if any(not _IN_UNITS.match(name) for name in commands) or any(is_symbol(name) for name in names[:1]):
+        return False
+    return _UNITS.match(rest) is not None and not alters(rest)
 
 
 def _flat(text: str) -> str:
-    """Without LaTeX's boxes and spaces, superscripts as `^`; spaces between digits stay."""
+    """Without LaTeX's boxes, superscripts as `^`; of the spaces one stays between two words, and `_` before a number."""
     out = text.replace("−", "-").replace("–", "-").replace("{,}", ",")
     out = _RAISED.sub(lambda run: "^" + run[0].translate(_LOWERED), out)
-    out = re.sub(r"\^\{([+-]?[0-9]+)\}", r"^\1", out)
+    out = re.sub(r"\^\{([+-]?[0-9]+)\}", r"^\1", _DEGREES.sub("°", out))
     out = _BOX_OF_TEXT.sub(" ", out)
     out = re.sub(r"(?<=[0-9])\s+(?=[0-9])", "_", out.strip())  # two numbers, not one
-    return re.sub(r"\s+", "", out)
+    out = re.sub(r"(?<=[^\W\d_])(?<!\\times)(?<!\\cdot)(?<![^a-zA-Z][xX])\s+(?=[0-9])", "_", out)
+    return re.sub(r"(?<![^\W\d_])\s+|\s+(?![^\W\d_])", "", re.sub(r"\s+", " ", out))
 
 
 def power_of(unit: str) -> int:
@@ -153,10 +208,12 @@ def near(value: float, gold: float, relative: float = 0.05) -> bool:
 
 
 def extract(question: Question, text: str) -> str | None:
-    """The boxed quantity in six digits; None where it is not one number."""
+    """The boxed quantity in six digits; None where it is not one number. Raises HostFailure."""
     try:
         value = _boxed(text)
-    except WorkerFailed:
+    except WorkerFailed as error:
+        if not maths.works():
+            raise HostFailure(f"the checker of mathematics broke down: {error}") from error
         return None
     return f"{value:.6g}" if value is not None else None
 
@@ -167,18 +224,21 @@ def same(a: str, b: str) -> bool:
 
 
 def verify(question: Question, text: str) -> Verdict:
-    """Right if the boxed number is within 5 % of the reference; failed where the reference is no number or the checker broke.
+    """Right if the boxed number is within 5 % of the reference; failed where the reference is no number or the checker broke down.
 
     Where the asked unit begins with a power of ten (`meta["power"]`), the number may be given with it or without it.
     """
+    asked = "%" in (question.answer or "") or question.meta.get("percent", False)
     try:
-        asked = "%" in (question.answer or "") or question.meta.get("percent", False)
         gold = quantity(question.answer or "", not asked)
-        value = _boxed(text, not asked)
     except WorkerFailed:
         return "failed"
     if gold is None:
         return "failed"
+    try:
+        value = _boxed(text, not asked)
+    except WorkerFailed:
+        return "wrong" if maths.works() else "failed"
     golds = {gold, gold * 10.0 ** question.meta.get("power", 0)}
     return "right" if value is not None and any(near(value, g) for g in golds) else "wrong"
 

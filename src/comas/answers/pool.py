@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -26,7 +27,14 @@ START = 120.0
 
 
 class WorkerFailed(RuntimeError):
-    """A request was not answered; says why. The process is gone, the next request gets a fresh one."""
+    """A request was not answered; says why. The process is gone, the next request gets a fresh one.
+
+    `lasting`: the same request meets the same failure again, whatever else the machine does.
+    """
+
+    def __init__(self, why: str, lasting: bool = False) -> None:
+        super().__init__(why)
+        self.lasting = lasting
 
 
 class Workers:
@@ -52,9 +60,12 @@ class Workers:
                 self._end(worker)
             self._idle.put(None)
             raise
-        self._idle.put(worker)
+        full = str(found.get("error", "")).startswith("MemoryError")
+        if full:  # what it had read before is none of the next request's business
+            self._end(worker)
+        self._idle.put(None if full else worker)
         if "error" in found:
-            raise WorkerFailed(found["error"])
+            raise WorkerFailed(found["error"], lasting=not full)
         return found["answer"]
 
     def close(self) -> None:
@@ -67,7 +78,8 @@ class Workers:
         known = os.environ.get("PYTHONPATH")
         worker = subprocess.Popen(
             [sys.executable, "-m", self.module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": source + (os.pathsep + known if known else "")}, text=True, encoding="ascii",
+            env={**os.environ, "PYTHONPATH": source + (os.pathsep + known if known else ""), "PYTHONHASHSEED": "0"},
+            text=True, encoding="ascii",  # with one order of sets in every process, for what depends on it
         )
         self._alive.add(worker)
         try:
@@ -99,6 +111,8 @@ class Workers:
             clock.cancel()
         if late.is_set():
             raise WorkerFailed(f"{self.module} took longer than {limit:g} s")
+        if not said.endswith("\n") and worker.wait() == -getattr(signal, "SIGPROF", 0):
+            raise WorkerFailed(f"{self.module} reached its limit of computing time", lasting=True)
         if not said.endswith("\n"):
             raise WorkerFailed(f"{self.module} died (exit code {worker.wait()}); `python -m {self.module}` shows why")
         return json.loads(said)

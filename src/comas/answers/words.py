@@ -1,13 +1,21 @@
-r"""Answers in words: the last box, compared without case, spaces and LaTeX's text boxes. Leaves out: synonyms."""
+r"""Answers in words: the last box, compared without case, spaces, LaTeX's text boxes and quotation marks around it.
+
+Leaves out: synonyms.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from comas.answers.boxed import last_box
 from comas.types import Question, Verdict
 
-_LATEX = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf)|mbox)\s*|[{}$]")
+_LATEX = re.compile(r"\\(?:text|math)(?:bf|it|rm|sf|tt|normal)?(?![a-z])\s*|\\(?:mbox|emph|underline)\s*|[{}$]")
+_SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad(?![a-zA-Z])")
+_ESCAPED = re.compile(r"\\([&%#_])")
+_AROUND = "*\"'“”‘’`., "
+"""What may stand around an answer and is none of it."""
 
 
 def extract(question: Question, text: str) -> str | None:
@@ -24,4 +32,5 @@ def verify(question: Question, text: str) -> Verdict:
 
 
 def _plain(text: str) -> str:
-    return " ".join(_LATEX.sub("", text).casefold().split()).rstrip(".")
+    bare = _LATEX.sub("", _SPACES.sub(" ", _ESCAPED.sub(r"\1", text)))
+    return " ".join(unicodedata.normalize("NFC", bare).casefold().split()).strip(_AROUND)

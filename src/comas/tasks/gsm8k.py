@@ -32,7 +32,7 @@ _MARK = re.compile(r"####[ \t]*([^\n]*)")
 def extract(question: Question, text: str) -> str | None:
     r"""The number in the last `\boxed{...}`, or after the last `####` where nothing is boxed; None if it is not one number."""
     marks = _MARK.findall(text)
-    inside = last_box(text) if "boxed" in text or "fbox" in text else marks[-1] if marks else None
+    inside = last_box(text) if boxed.BOX.search(text) else marks[-1] if marks else None
     value = number(inside) if inside is not None else None
     return canonical(value) if value is not None else None
 

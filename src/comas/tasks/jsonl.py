@@ -1,9 +1,9 @@
 r"""Own questions: a JSON Lines file with `question` and, where there is one, `answer` and `kind`.
 
 `kind` says how an answer is checked: `math` (the default: equal as mathematics), `science` (a number within 5 %), `choice` (a
-letter), `text` (the same words). Without answers a team can learn, and nothing can be measured. `data` names one file, which is
-cut by a hash of each question into train, validation and test (with `whole`, all of it is test), or a folder with `train.jsonl`,
-`validation.jsonl` and `test.jsonl`. Leaves out: other formats.
+letter), `text` (the same words). Without answers a team can learn, and nothing can be measured; an answer that no reply can
+match is refused. `data` names one file, which is cut by a hash of each question into train, validation and test (with `whole`,
+all of it is test), or a folder with `train.jsonl`, `validation.jsonl` and `test.jsonl`. Leaves out: other formats.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 from functools import partial
 from pathlib import Path
 
@@ -42,12 +43,46 @@ def _question(row: Row, where: str) -> Question:
     kind, answer = row.get("kind", "math"), row.get("answer")
     if not isinstance(kind, str) or kind not in KINDS:
         raise UserMistake(f"{where}: `kind` is {kind!r}: one of {', '.join(KINDS)}")
-    if isinstance(answer, bool) or (isinstance(answer, float) and not math.isfinite(answer)) or not isinstance(
-        answer, str | int | float | None
-    ):
-        raise UserMistake(f"{where}: `answer` is {answer!r}: a text or a number, or leave it out")
     prompt = row["question"].strip()
-    return Question(identity("jsonl", prompt), prompt, kind, str(answer).strip() if answer is not None else None)
+    reference = _reference(answer, kind, prompt, where) if answer is not None else None
+    return Question(identity("jsonl", prompt), prompt, kind, reference)
+
+
+REMEDIES = {
+    "math": "write it as it may stand within \\boxed{...}, with every brace closed",
+    "science": "write one number, or set `kind` to math or text",
+    "choice": "write the letter of one choice, such as B",
+    "text": "write the words of the answer",
+}
+"""What to do about a reference that no reply can match, by kind."""
+_BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
+
+
+def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
+    """A reference as verifiers read it. Raises UserMistake where it is of a wrong type, or one that no reply can match."""
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not _is_finite(answer):
+        raise UserMistake(f"{where}: `answer` is {answer!r}: a text or a number, or leave it out")
+    text = numbers.written(answer)
+    whole = _BOX.fullmatch(text.strip("$"))
+    text = whole[1].strip() if whole is not None else text
+    meant = choice.reference(text, prompt) if kind == "choice" else text
+    if meant is None or not _can_be_matched(meant, kind, prompt):
+        letters = "".join(choice.listed(prompt)) if kind == "choice" else ""
+        among = f" (this question lists {', '.join(letters)})" if letters else ""
+        raise UserMistake(
+            f"{where}: no reply can match `answer` {str(answer)[:60]!r} of kind {kind}: {REMEDIES[kind]}{among}, or leave it out"
+        )
+    return meant
+
+
+def _is_finite(answer: float | str) -> bool:
+    return not isinstance(answer, float) or math.isfinite(answer)
+
+
+def _can_be_matched(reference: str, kind: str, prompt: str) -> bool:
+    """Whether a reply that boxes the reference itself would be right."""
+    question = Question("reference", prompt, kind, reference)
+    return bool(reference) and KINDS[kind].verify(question, rf"\boxed{{{reference}}}") == "right"
 
 
 def verify(question: Question, text: str) -> Verdict:

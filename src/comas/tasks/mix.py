@@ -9,6 +9,7 @@ the mix.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 from comas.answers import boxed, code, maths, numbers
@@ -30,6 +31,8 @@ WORDING = {
     "revision": "Solve this problem:\n{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is right in the other "
     "answers, and do not take them on trust. Answer in the form that the problem asks for.",
 }
+_PROGRAM = re.compile(r"\n|\b(?:def|class|lambda|import)\b")
+"""What no answer to a question of mathematics or science holds."""
 SOURCE = Source(
     "mix", None, None, {name: name for name, _ in SHARES}, ("prompt", "task"), ("answer",),
     files={name: "comas_mix.jsonl" for name, _ in SHARES},
@@ -47,7 +50,7 @@ def _question(row: Row, where: str) -> Question:
     prompt = f"{row['prompt'].strip()}\n\n{FORM[row['task']]}"
     if row["task"] == "coding":
         return code.question("mix", prompt, str(row["answer"]))
-    return Question(identity("mix", prompt), prompt, row["task"], str(row["answer"]).strip())
+    return Question(identity("mix", prompt), prompt, row["task"], numbers.written(row["answer"]))
 
 
 def verify(question: Question, text: str) -> Verdict:
@@ -62,7 +65,7 @@ def extract(question: Question, text: str) -> str | None:
 
 def same(a: str, b: str) -> bool:
     """Whether two answers are the same mathematics (numbers are compared exactly), or the same program."""
-    programs = any("\n" in x or x.startswith(code.DOES) for x in (a, b))
+    programs = any(x.startswith(code.DOES) or _PROGRAM.search(x) for x in (a, b))
     return a == b or (code.same(a, b) if programs else maths.same(a, b))
 
 

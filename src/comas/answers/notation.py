@@ -1,0 +1,311 @@
+r"""What can be said of two mathematical answers from their writing alone, and LaTeX as math-verify reads it without mistakes.
+
+To a parser of formulas `east` is a product, `1 1/2` is two numbers and `5 \text{ million}` is 5. Such texts are decided or
+rewritten here, before they get there. Pure functions of the texts. Leaves out: mathematics.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from comas.answers.beside import SCALES, alters, is_symbol
+
+_THIN = re.compile(r"(?<!\\)\\[,!]")
+_WIDE = re.compile(r"(?<!\\)\\[;: ]|~|\s+|\\q?quad(?![a-zA-Z])")
+_LOOSE = re.compile(r"(?<![0-9]) | (?![0-9])")
+"""A space that does not stand between two digits."""
+_SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![a-zA-Z])")
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|operatorname|emph)\s*\{([^{}]*)\}"
+)
+
+
+_CHARACTERS = str.maketrans(
+    {
+        "−": "-",
+        "–": "-",
+        "∞": r"\infty ",
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "°": r"^\circ ",
+        "π": r"\pi ",
+    }
+)
+"""Characters for which LaTeX has a command."""
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_VULGAR = re.compile("[¼½¾⅐-⅞]")
+_ROOT = re.compile(r"√\s*(?:([0-9]+|[a-zA-Z])|\(([^()]*)\))")
+_LOOKS = re.compile(
+    r"\\(?:text)?color\s*\{[^{}]*\}|\\(?:underline|boldsymbol|bm|checkmark)(?![a-zA-Z])"
+)
+
+
+def in_latex(text: str) -> str:
+    r"""A text with LaTeX's commands for characters (`√2`, `x²`, `½`), without colours and lines that change nothing."""
+    out = _LOOKS.sub("", text)
+    if out.isascii():
+        return out
+    out = _VULGAR.sub(_as_fraction, out)
+    out = _RAISED.sub(lambda run: f"^{{{unicodedata.normalize('NFKC', run[0])}}}", out)
+    out = _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2]}}}", out)
+    return out.translate(_CHARACTERS).replace("\u2212", "-")
+
+
+def _as_fraction(found: re.Match[str]) -> str:
+    above, _, below = unicodedata.normalize("NFKC", found[0]).partition("\u2044")
+    return rf"\frac{{{above}}}{{{below}}}"
+
+
+def plain(text: str) -> str:
+    """LaTeX without what changes only its look: spaces, sizes, text boxes, display fractions, dollar signs around it.
+
+    A space between two digits stays: `1 2` is not `12`.
+    """
+    bare = _TEXT.sub(r"\1", _SIZES.sub("", in_latex(text).strip().strip("$")))
+    bare = _LOOSE.sub("", _WIDE.sub(" ", _THIN.sub("", bare)).strip())
+    bare = re.sub(r"\\[dt]frac", r"\\frac", bare)
+    return bare[:-1] if bare.endswith(".") and not bare.endswith("..") else bare
+
+
+def decided(gold: str, answer: str) -> bool | None:
+    """Whether two answers are the same, as far as their writing tells; None where only mathematics can."""
+    one = plain(gold)
+    other = plain(answer)
+    if one == other:
+        return True
+    if (named := _same_names(gold, answer)) is not None:
+        return named
+    if (numerals := _same_numerals(one, other)) is not None:
+        return numerals
+    if {_brackets(one), _brackets(other)} == {"set", "tuple"}:
+        return False
+    if readable(gold) is None or readable(answer) is None:
+        return False
+    return None
+
+
+# --- names: what is written in letters and is no formula
+
+_MATHEMATICS = re.compile(
+    r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|sqrt|abs|max|min|gcd|lcm|mod|deg|det|frac|binom|floor|ceil|inf|infty|infinity|oo"
+    r"|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|pi|rho|sigma|tau|phi|psi|omega",
+    re.IGNORECASE,
+)
+"""Letters that a formula may hold as one name."""
+_FORMULA = re.compile(r"[\\{}^_=+*<>|\[\]]")
+_RUN = re.compile(r"[^\W\d_]{2,}")
+_GLUED = re.compile(r"[^\W\d_][0-9]")
+_DATE = re.compile(r"[0-9]{1,4}([-/.])[0-9]{1,2}\1[0-9]{1,4}")
+_SCIENTIFIC = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][+-]?[0-9]+")
+_COUNTED = re.compile(r"[-+$]*[0-9.][0-9.,/ ]*+[^0-9]*+")
+"""A number, with words behind it or without."""
+
+
+def _same_names(gold: str, answer: str) -> bool | None:
+    """Whether two names are the same words, whatever their case; None where the reference may be a formula."""
+    inside = _TEXT.fullmatch(gold.strip().strip("$"))
+    boxed = (
+        inside is not None
+        and re.fullmatch(r"\(?[^\W\d_](?:[^\W\d_]|[' -])*\)?", inside[1].strip()) is not None
+    )
+    name = _bare(gold)
+    if not boxed and name is None:
+        return None
+    surely, perhaps = (True, True) if boxed or name is None else _is_name(name)
+    if surely or (perhaps and _is_all_letters(_bare(answer))):
+        return _skeleton(gold) == _skeleton(answer)
+    return None
+
+
+def _bare(text: str) -> str | None:
+    """A text without LaTeX's text boxes; None where it holds signs of a formula."""
+    out = _SIZES.sub("", text.strip().strip("$"))
+    out = _WIDE.sub(" ", _THIN.sub("", _TEXT.sub(r"\1", out))).strip()
+    return None if _FORMULA.search(out) else out
+
+
+def _is_name(bare: str) -> tuple[bool, bool]:
+    """Whether a text without signs of a formula is surely a name, and whether it may be one (`no`, but also `xy`)."""
+    if _SCIENTIFIC.fullmatch(bare) or _COUNTED.fullmatch(bare):
+        return bool(_DATE.fullmatch(bare)), False
+    runs = [run for run in _RUN.findall(bare) if not _MATHEMATICS.fullmatch(run)]
+    surely = len(runs) > 1 or any(len(run) > 3 for run in runs) or _GLUED.search(bare) is not None
+    return surely or _DATE.fullmatch(bare) is not None, bool(runs)
+
+
+def _is_all_letters(bare: str | None) -> bool:
+    return bare is not None and all(sign.isalpha() or sign in " '’.-()" for sign in bare)
+
+
+def _skeleton(text: str) -> str:
+    """The letters and digits of a name, as they follow each other: `H_{2}O` is `h2o`."""
+    return unicodedata.normalize("NFC", re.sub(r"[_{}\s]", "", plain(text)).strip("()")).casefold()
+
+
+# --- numerals of another base, and brackets
+
+_BASED = re.compile(r"([0-9A-Za-z]+)_(?:\{\(?([0-9]+|[a-z]+)\)?\}|([0-9]+))")
+_BASE_NAMES = (
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+)
+_BASES = {name: base for base, name in enumerate(_BASE_NAMES, 2)}
+
+
+def _same_numerals(one: str, other: str) -> bool | None:
+    """Whether two numerals have the same digits in the same base; None where none of them names a base.
+
+    Digits without a base count as those of the reference's.
+    """
+    gold = _numeral(one)
+    answer = _numeral(other)
+    if gold is not None and answer is not None:
+        return gold == answer
+    if gold is not None:
+        return other.lstrip("0") == gold[0]
+    if answer is not None and one.isdigit():
+        return answer == (one.lstrip("0"), 10)
+    return None
+
+
+def _numeral(text: str) -> tuple[str, int] | None:
+    """The digits and the base of `204_5`; None for anything else (`x_1`, `A_4`)."""
+    found = _BASED.fullmatch(text)
+    if found is None or not found[1][0].isdigit():
+        return None
+    base = found[2] or found[3]
+    if not base.isdigit():
+        return (found[1].lstrip("0"), _BASES[base]) if base in _BASES else None
+    return found[1].lstrip("0"), int(base)
+
+
+def _brackets(bare: str) -> str:
+    """`set` for braces around a list, `tuple` for other brackets around one, else nothing."""
+    inside = bare.rpartition(r"\in")[2]
+    if "," not in inside:
+        return ""
+    if inside.startswith((r"\{", "{")) and inside.endswith("}"):
+        return "set"
+    return "tuple" if inside.startswith(("(", "[")) and inside.endswith((")", "]")) else ""
+
+
+# --- what math-verify is given
+
+_DIGIT_FRACTION = re.compile(r"\\([dt]?frac)\s*([0-9])\s*([0-9])(?![0-9])")
+_GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3})+(?![0-9]| [0-9])")
+_MIXED = re.compile(r"(?<![0-9./])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9./])")
+_REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*(?:\{([0-9]+)\}|([0-9]))")
+_GOING_ON = re.compile(r"([0-9]*)\.([0-9]*?)([0-9]{1,6}?)\3{2,}(?:\.\.\.|…|\\[lc]?dots)")
+_DOTS = re.compile(r"[0-9](?:\.\.+|…|\\[lc]?dots)\s*\Z")
+_CHANGED = re.compile(r"\\[bx]?cancel(?![a-zA-Z])|\\sout|[0-9] ?(?:'|_ ?\{? ?\\?[a-zA-Z])")
+"""What is struck out, and digits with a prime or with a name below them."""
+_OPENING = r"(?:\\(?:text|mbox|mathrm)\s*\{\s*)?"
+_SCALED = re.compile(
+    rf"([-+]?(?:\\?\$)?[0-9][0-9.,]*)\s*({_OPENING})({'|'.join(SCALES)})s?(?![a-zA-Z])(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_LETTERS = re.compile(r"(?<!\\)(?<![a-zA-Z\\])[a-zA-Z]{3,}")
+_UNIT_POWER = re.compile(r"[^\W\d_]+[23]")
+_BARE_NAMES = re.compile(r"(?<![\\a-zA-Z{])(pi|sin|cos|tan|cot|ln|log)(?![a-zA-Z])")
+
+
+def readable(text: str) -> str | None:
+    """LaTeX that math-verify reads as what it says; None where it is no mathematical object (`1 2`, `5 (not 6)`)."""
+    out = _WIDE.sub(" ", in_latex(text).strip().strip("$")).strip()
+    if _CHANGED.search(out):
+        return None
+    whole = _TEXT.fullmatch(out)
+    out = whole[1].strip() if whole else out
+    out = _SIZES.sub("", out) if "," not in out else out
+    out = _DIGIT_FRACTION.sub(r"\\\1{\2}{\3}", out)
+    if _SCIENTIFIC.fullmatch(out):
+        digits, _, power = out.lower().partition("e")
+        return rf"{digits} \cdot 10^{{{int(power)}}}" if len(power) < 6 else None
+    out = _MIXED.sub(r"\1\\frac{\2}{\3}", out)
+    out = _GROUPED.sub(lambda found: found[0].replace(" ", ""), out)
+    if re.search(r"[0-9] [0-9]", out):
+        return None
+    out = _REPEATING.sub(lambda found: _endless(found[1], found[2], found[3] or found[4]), out)
+    if found := _GOING_ON.fullmatch(out):
+        return _endless(found[1], found[2], found[3])
+    if _DOTS.search(out):
+        return None
+    return _with_its_words(_BARE_NAMES.sub(r"\\\1 ", out))
+
+
+def _with_its_words(text: str) -> str | None:
+    """A text whose words do not change its numbers: those that scale are multiplied out."""
+    if not re.search("[0-9]", text):
+        return text
+    out = text
+    if found := _SCALED.fullmatch(text):
+        rest = found[2] + found[4] if found[2] else found[4]
+        out = rf"{found[1]} \cdot {SCALES[found[3].lower()]} {rest}"
+    boxes = _TEXT.findall(out)
+    if any(alters(words, joined=True) or is_symbol(words) for words in boxes):
+        return None
+    if any(
+        re.search("[0-9]", words) and not _UNIT_POWER.fullmatch(words.strip()) for words in boxes
+    ):
+        return None
+    if any(alters(word, joined=True) for word in _LETTERS.findall(_TEXT.sub("", out))):
+        return None
+    return _TEXT.sub(lambda found: found[0] if found[1].strip() else "", out)
+
+
+def _endless(whole: str, first: str, period: str) -> str:
+    """The fraction that a repeating decimal is."""
+    nines = int("9" * len(period)) * 10 ** len(first)
+    value = int((whole + first + period) or "0") - int((whole + first) or "0")
+    return rf"\frac{{{value}}}{{{nines}}}"
+
+
+_CHAIN = re.compile(r"([^<>=]+?)(<=|<|>=|>)[a-zA-Z](<=|<|>=|>)([^<>=]+)")
+_BOUND = re.compile(r"[a-zA-Z](<=|<|>=|>)([^<>=]+)|([^<>=]+?)(<=|<|>=|>)[a-zA-Z]")
+_OR = re.compile(r"\\(?:text|mbox)\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])|\bor\b")
+_TURNED = str.maketrans("<>", "><")
+
+
+def as_interval(text: str) -> str:
+    r"""`[1,2)` for `1 \le x < 2`, `(2,\infty)` for `x > 2`, a union for two with `or`; any other text as it is."""
+    parts = [_interval(part) for part in _OR.split(text)]
+    return r"\cup".join(part for part in parts if part) if all(parts) else text
+
+
+def _interval(text: str) -> str | None:
+    out = re.sub(
+        r"\\(leq?|geq?)(?:slant)?(?![a-zA-Z])",
+        lambda found: "<=" if found[1][0] == "l" else ">=",
+        text,
+    )
+    out = out.replace("≤", "<=").replace("≥", ">=").replace(r"\lt", "<").replace(r"\gt", ">")
+    out = re.sub(r"\s", "", out)
+    if found := _CHAIN.fullmatch(out):
+        if found[2][0] != found[3][0]:
+            return None
+        ends = (found[1], found[2], found[3], found[4])
+        low, left, right, high = ends if found[2][0] == "<" else ends[::-1]
+        return f"{'[' if '=' in left else '('}{low},{high}{']' if '=' in right else ')'}"
+    found = _BOUND.fullmatch(out)
+    if found is None:
+        return None
+    relation = found[1] or found[4].translate(_TURNED)
+    bound = found[2] or found[3]
+    closed = "=" in relation
+    if relation[0] == ">":
+        return rf"{'[' if closed else '('}{bound},\infty)"
+    return rf"(-\infty,{bound}{']' if closed else ')'}"

@@ -1,0 +1,224 @@
+r"""What the writing of a mathematical answer decides, and what history may not: `5 \text{ million}` is not 5, `Prais` not Paris."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from comas.answers import maths, maths_worker, notation, numbers
+from comas.answers.pool import WorkerFailed, Workers
+from comas.types import HostFailure, Question
+
+RIGHT = [
+    (r"\frac{3}{2}", "1½"),
+    ("x^2", "x²"),
+    (r"\sqrt{2}", "√2"),
+    ("-5", "–5"),
+    (r"\infty", "∞"),
+    ("90", "90°"),
+    ("5", r"\textcolor{red}{5}"),
+    ("5", r"\underline{5} \checkmark"),
+    (r"(2,\infty)", "x > 2"),
+    (r"(-\infty,2)\cup(3,\infty)", r"x<2 \text{ or } x>3"),
+    ("5000000", r"5 \text{ million}"),
+    (r"5 \text{ million}", "5,000,000"),
+    ("60", r"5\text{ dozen eggs}"),
+    ("1.5", "1 1/2"),
+    (r"\frac{3}{2}", "1 1/2"),
+    (r"137 \frac{1}{2}", "137.5"),
+    (r"\frac{1}{2}", r"\frac 1 2"),
+    ("1000", "1 000"),
+    ("1000", r"1\,000"),
+    ("1234567", r"1\ 234\ 567"),
+    (r"\frac{1}{3}", r"0.\overline{3}"),
+    (r"\frac{41}{330}", r"0.1\overline{24}"),
+    (r"\frac{1}{3}", "0.333..."),
+    ("1000000", "1e6"),
+    ("0.00001", "1e-5"),
+    ("1e-05", "0.00001"),
+    ("0.00001", r"1\times 10^{-5}"),
+    ("0.00001", "10^{-5}"),
+    ("[1,2]", r"1 \le x \le 2"),
+    ("(1,2]", "2 >= x > 1"),
+    (r"1 \le x \le 2", r"x \in [1,2]"),
+    ("4210_{5}", "4210_5"),
+    ("4210_{5}", "4210"),
+    ("4210_{5}", r"4210_{\text{five}}"),
+    ("11_{10}", "11"),
+    ("11", "11_{10}"),
+    ("Paris", r"\text{paris}"),
+    ("H2O", r"\text{H}_2\text{O}"),
+    ("New York", r"\textbf{New York}"),
+    ("Zürich", "Zu\u0308rich"),
+    ("xy", r"x \cdot y"),
+    ("2pi", r"2\pi"),
+    ("pi/4", r"\frac{\pi}{4}"),
+    ("sin(x)", r"\sin x"),
+    ("infinity", r"\infty"),
+    ("5 apples", "5"),
+    ("5", r"5\text{ cm}^2"),
+    ("864", r"864 \text{ square inches}"),
+    ("1,2", r"1 \text{ and } 2"),
+    ("1,2", r"\{2,1\}"),
+    ("(1,2)", "1,2"),
+    (r"\frac13", "0.333333"),
+    (r"\frac{1}{7}", "0.142857"),
+]
+WRONG = [
+    ("5", r"\xcancel{6} 5"),
+    ("5", "5_a"),
+    ("5", "5'"),
+    (r"(2,\infty)", r"x \ge 2"),
+    (r"(2,\infty)", "x < 2"),
+    ("5", r"5 \text{ million}"),
+    (r"5 \text{ million}", "5"),
+    ("5", r"5 \text{ thousands}"),
+    ("5", r"5\text{k}"),
+    ("5", r"5 \text{ (not 6)}"),
+    ("5", "5 (not 6)"),
+    ("5", r"5 \text{ squared}"),
+    ("5", r"5 \text{ x}"),
+    ("1", "1 1/2"),
+    ("3", "1 2"),
+    ("12", "1 2"),
+    ("6", "1 2 3"),
+    ("123", "1 2 3"),
+    ("0", "1 000"),
+    ("1 2", "12"),
+    ("(1,2)", "{1,2}"),
+    ("(1,2)", r"\{1,2\}"),
+    (r"\{1,2\}", "(1,2)"),
+    (r"\{1,2\}", "[1,2]"),
+    ("11_2", "11_3"),
+    ("11", "11_2"),
+    ("3", "11_2"),
+    ("4210_{5}", "555"),
+    ("Paris", "Prais"),
+    ("Paris", r"\text{Prais}"),
+    ("no", "on"),
+    ("no", "o n"),
+    ("cat", "act"),
+    ("H2O", "OH2"),
+    ("H2O", "2HO"),
+    ("2024-01-05", "2018"),
+    ("2024-01-05", r"\frac{4036}{2}"),
+    ("10/12/2024", "2024/12/10"),
+    ("5", "5..."),
+    ("0.3", "0.3..."),
+    (".0000672", ".000067"),
+    ("0.00001", "0.0000101"),
+    ("0.00001", "0"),
+    ("0", "0.0000001"),
+]
+
+
+@pytest.mark.parametrize(("gold", "said"), RIGHT)
+def test_the_same_in_another_writing(gold: str, said: str) -> None:
+    assert maths.verify(Question("q", "?", answer=gold), rf"\boxed{{{said}}}") == "right"
+
+
+@pytest.mark.parametrize(("gold", "said"), WRONG)
+def test_another_answer_that_looks_alike(gold: str, said: str) -> None:
+    assert maths.verify(Question("q", "?", answer=gold), rf"\boxed{{{said}}}") == "wrong"
+
+
+def test_spaces_between_digits_stay() -> None:
+    assert notation.plain("1 2") == "1 2"
+    assert notation.plain(r"x\ +\ 1~2\,3") == "x+1 23"
+    assert (
+        notation.plain(r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}")
+        == r"\begin{pmatrix}1\\2\end{pmatrix}"
+    )
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    workers = Workers("comas.answers.maths_worker", limit=1.5, count=1)
+    monkeypatch.setattr(maths, "WORKERS", workers)
+    maths.told.cache_clear()
+    yield workers
+    workers.close()
+    maths.told.cache_clear()
+
+
+HANGS = ("9^{9^{9^{9}}}", r"(8^{8^{8^{8}}})!")
+
+
+def test_no_answer_is_blamed_for_another(hasty: Workers) -> None:
+    assert maths.same("5", "5.0")
+    assert [maths.same("5", hanging) for hanging in HANGS] == [False, False]
+    assert [maths.same("5", other) for other in ("5.00", r"\frac{10}{2}", "x=5")] == [True] * 3
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_votes_do_not_depend_on_what_was_asked_before(
+    order: tuple[int, ...], hasty: Workers
+) -> None:
+    pairs = [(HANGS[0], "x = " + HANGS[0]), ("5", HANGS[0]), (HANGS[0], HANGS[0] + ".")]
+    found = {i: maths.same(*pairs[i]) for i in order}
+    assert [found[i] for i in range(3)] == [False, False, True]
+
+
+DEEP = "(" * 50 + "5" + ")" * 50
+
+
+@pytest.mark.parametrize("said", ["10^{10^{10}}", r"\binom{10^9}{5\cdot10^8}", DEEP])
+def test_what_the_checker_cannot_digest_is_wrong_where_it_digests_the_reference(
+    said: str, hasty: Workers
+) -> None:
+    assert maths.verify(Question("q", "?", answer="7"), rf"\boxed{{{said}}}") == "wrong"
+
+
+def test_so_it_is_in_science(hasty: Workers) -> None:
+    assert (
+        numbers.verify(Question("q", "?", answer="7"), rf"\boxed{{\sqrt{{3}} \cdot {HANGS[1]}}}")
+        == "wrong"
+    )
+
+
+def test_a_reference_that_cannot_be_digested_is_nobodys_fault(hasty: Workers) -> None:
+    assert maths.verify(Question("q", "?", answer=HANGS[0]), r"\boxed{7}") == "failed"
+    assert maths.verify(Question("q", "?", answer=HANGS[0]), rf"\boxed{{{HANGS[0]}}}") == "right"
+
+
+@pytest.mark.parametrize(
+    "said", [r"(100 \pm 5)", r"\{1, 2\}", "x = (1, 2)", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"]
+)
+def test_what_is_no_number_has_no_value(said: str) -> None:
+    assert numbers.verify(Question("q", "?", answer="100"), rf"\boxed{{{said}}}") == "wrong"
+    assert maths.value(said) is None
+
+
+def test_a_dead_checker_is_a_machines_failure_and_nobodys_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dead = Workers("no_such_module", limit=5.0, count=1)
+    monkeypatch.setattr(maths, "WORKERS", dead)
+    maths.told.cache_clear()
+    question = Question("q", "?", answer="7")
+    assert maths.verify(question, r"\boxed{\sqrt{48}}") == "failed"
+    assert numbers.verify(question, r"\boxed{\sqrt{48}}") == "failed"
+    with pytest.raises(HostFailure, match="broke down"):
+        maths.same("7", r"\sqrt{49}")
+    with pytest.raises(HostFailure, match="broke down"):
+        numbers.extract(question, r"\boxed{\sqrt{48}}")
+    monkeypatch.undo()
+    assert maths.same("7", r"\sqrt{49}")  # nothing of it is remembered
+
+
+def test_computing_is_limited_and_not_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(maths_worker.__file__).read_text()
+    (tmp_path / "quick_worker.py").write_text(source.replace("COMPUTING = 5.0", "COMPUTING = 0.5"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    patient = Workers("quick_worker", limit=60.0, count=1)
+    try:
+        with pytest.raises(WorkerFailed, match="limit of computing time") as caught:
+            patient.ask(["equal", "5", HANGS[0] + "!"])
+        assert caught.value.lasting
+        assert patient.ask(["equal", "5", "5.0"])
+    finally:
+        patient.close()
