@@ -265,18 +265,25 @@ def _read_as(turn: Turn) -> str | None:
 
 def _team(arguments: list[str] | None) -> Team:
     from comas.bases import meant, team_file
+    from comas.greeting import assemble
     from comas.resolve import resolve
+    from comas.running import run_sync
     from comas.store import run_at
-    from comas.team import build_team, load
+    from comas.team import found_at
     from comas.types import UserMistake
 
     if arguments and "=" not in arguments[0]:
         if run_at(arguments[0]) is not None or team_file(arguments[0]) is not None:
-            return load(arguments[0], overrides=arguments[1:])
+            resolved, weights = found_at(arguments[0], overrides=arguments[1:])
+            return run_sync(assemble(*resolved, _note, learn=False, weights=weights))
         if not Path(arguments[0]).is_file():
             neither = f"{arguments[0]} is neither a run's folder, nor a team's, nor a config{meant(arguments[0])}"
             raise UserMistake(f"{neither}; see comas play --help")
-    return build_team(*resolve(_read(arguments)), learn=False)
+    return run_sync(assemble(*resolve(_read(arguments)), _note, learn=False))
+
+
+def _note(text: str) -> None:
+    print("note:", "".join(c if c.isprintable() else " " for c in text), file=sys.stderr)
 
 
 @app.command()

@@ -6,19 +6,19 @@ Leaves out: asking (`exam`).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from comas import disk
+from comas import disk, spending
 from comas.agent import Member
 from comas.bases import TEAM, exported, is_seed, meant, team_file
 from comas.config import nearest, parse_pair, read
 from comas.evaluate import can_judge
 from comas.overlap import Overlap, overlap
 from comas.resolve import bases_of, filled, keywords, load_plugin, plugin_names, resolve, split_options
-from comas.spending import concerning
 from comas.store import run_at
 from comas.team import Resolved, Team, system_config, system_team, table_of
 from comas.types import Method, Question, Setup, Task, UserMistake
@@ -67,8 +67,19 @@ class Plan:
         name, table = self.places.get(run, run), self.teams.get(run)
         changed = [pair for change in self.changes for pair in change["pairs"]]
         if changed:
-            changed = concerning(changed, system_config(name, self.pairs, table)[0])
+            changed = spending.concerning(changed, system_config(name, self.pairs, table)[0])
         return name, [*self.pairs, *changed], table
+
+
+def changed(plan: Plan, pairs: Sequence[str]) -> Plan:
+    """The plan with changes that are of use to one of its systems."""
+    spending.check_changes(pairs)
+    runs = [run for system in plan.systems for run in system.split(",")]
+    spending.check_hosts(pairs, [plan.resolved(run)[0] for run in runs])
+    plan = replace(plan, changes=[*plan.changes, {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}])
+    for run in runs:  # a wrong value is an error before anything is written
+        plan.resolved(run)
+    return plan
 
 
 @dataclass(frozen=True)
