@@ -24,7 +24,18 @@ from comas.team import load, run_sync
 from comas.train import Watch, resume_async
 from comas.types import UserMistake
 from tests.endpoint import (  # noqa: F401 - fixtures
-    KEY, Act, Handler, answers, breaks_off, is_greeting, judges, mixing, no_secret, records, seed_behind, serving,
+    KEY,
+    Act,
+    Handler,
+    answers,
+    breaks_off,
+    is_greeting,
+    judges,
+    mixing,
+    no_secret,
+    records,
+    seed_behind,
+    serving,
 )
 from tests.test_config_cli import run
 
@@ -299,7 +310,7 @@ def test_a_budget_of_an_evaluation_counts_all_sittings_and_systems(
     changes = json.loads((folder / "evaluation.json").read_text())["changes"]
     assert [c["pairs"][0] for c in changes] == ["hosts.home.budget_tokens=70", "hosts.home.budget_tokens=1000"]
     report = json.loads((folder / "report.json").read_text())
-    assert [(r["system"], r["spent"]["requests"]) for r in report["api"]] == [("m1", 4 + 3), ("m2", 4 + 3)]  # and a greeting per sitting
+    assert [(r["system"], r["spent"]["requests"]) for r in report["api"]] == [("m1", 7), ("m2", 7)]  # with 3 greetings
 
 
 def test_what_went_wrong_is_in_the_report_of_a_run(

@@ -26,7 +26,7 @@ from pydantic import SecretStr
 from comas.agent import derive_seed
 from comas.config import HostConfig
 from comas.hosts.completion import ErrorInside, Said, Trouble, Unusable, Usage, read_said, wait_of
-from comas.hosts.connection import NO_ADDRESS, address_of, client_of, key_of, wrong_address
+from comas.hosts.connection import NO_ADDRESS, address_of, client_of, is_unknown_name, key_of, through_proxies, wrong_address
 from comas.hosts.ledger import BudgetSpent, Ledger
 from comas.types import HostFailure, Method, Payoff, Reply, Sampling, UserMistake
 
@@ -51,7 +51,11 @@ class Renamed(Exception):
 
 
 class NotReached(Trouble):
-    """A request that never got to a server."""
+    """A request that never got to a server; `nowhere`: because there is no machine of that name."""
+
+    def __init__(self, said: str, nowhere: bool) -> None:
+        super().__init__("no connection", said)
+        self.nowhere = nowhere
 
 
 class Refused(HostFailure):
@@ -125,6 +129,7 @@ class ApiHost:
         """One reply; `logprob` is 0.0 unless `logprobs` is set and the server tells them."""
         if keep:
             raise UserMistake(f"turn {turn}: nobody learns at host {self.name}, which is behind an API: freeze its agents")
+        self.open()
         body = self._body(self.models[policy], messages, sampling, seed)
         began = time.perf_counter()
         said = await self._there(self._answer(body, seed))
@@ -146,7 +151,6 @@ class ApiHost:
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         """What some work comes to in the host's own loop."""
-        self.open()
         assert self._loop is not None
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -160,12 +164,14 @@ class ApiHost:
         A server that does not answer yet is asked again for `PATIENCE` seconds, and `note` is told so; with `retries = 0` it is
         not. `known` holds endpoints and models that have been greeted already, and takes up those of this host.
         """
+        self.open()
         known = set() if known is None else known
         for model in sorted(set(self.models.values())):
             place = (self.url, self.config.key_env or "", model)
             if place not in known:
                 await self._greet(self._body(model, GREETING, replace(sampling, max_tokens=1), 0), note)
                 known.add(place)
+        self.ledger.check_told()
 
     async def _greet(self, body: Mapping[str, Any], note: Callable[[str], None]) -> None:
         began = time.monotonic()
@@ -178,7 +184,9 @@ class ApiHost:
             except Refused as refused:
                 if refused.about_tokens:  # one is too little for a model that thinks: it is there
                     return
-                raise UserMistake(f"host {self.name}: {refused}; check hosts.{self.name}, and what its server takes") from None
+                self.events["given up"] += 1
+                remedy = f"check hosts.{self.name} (api, base), and what its server takes"
+                raise UserMistake(f"host {self.name}: {refused}; {remedy}") from None
             except HostFailure as error:
                 raise UserMistake(f"host {self.name}: {error}") from None
             except Trouble as trouble:
@@ -186,13 +194,15 @@ class ApiHost:
                 if trouble.kind == "429":  # it lives, and asks are made again anyhow
                     return
                 told = f"host {self.name}: {trouble}"
-                pause = min(trouble.after or self._pause(0, attempt, trouble), max(SOON, trouble.after or 0.0))
+                pause = trouble.after or min(self._pause(0, attempt, trouble), SOON)
                 if trouble.after:  # it says itself when it will be there
                     patience = max(patience, min(trouble.after, LONGEST) + 1.0)
-                lasting = isinstance(trouble, Unusable) and str(trouble) in seen
-                if lasting or time.monotonic() - began + pause > patience:
+                repeated = isinstance(trouble, Unusable) and str(trouble) in seen
+                hopeless = repeated or (isinstance(trouble, NotReached) and trouble.nowhere)
+                if hopeless or time.monotonic() - began + pause > patience:
                     self.events["given up"] += 1
-                    raise UserMistake(f"{told}; check hosts.{self.name}.api, and that its server runs") from None
+                    remedy = f"check hosts.{self.name}.api{through_proxies()}, and that its server runs"
+                    raise UserMistake(f"{told}; {remedy}") from None
                 if not attempt:
                     note(f"{told}; asking again for {patience:.0f} seconds, since it may be starting")
                 seen.add(str(trouble))
@@ -214,6 +224,9 @@ class ApiHost:
                     self.ledger.check_budget()  # a try that came to nothing may have been billed
                     try:
                         return await self._post_renamed(body)
+                    except Refused:
+                        self.events["given up"] += 1
+                        raise
                     except Trouble as trouble:
                         self.events[trouble.kind] += 1
                         lasting = isinstance(trouble, Unusable) and trouble.lasting and str(trouble) in seen
@@ -314,7 +327,7 @@ class ApiHost:
         except TimeoutError:
             limit = f"{self.config.timeout:g} seconds (hosts.{self.name}.timeout)"
             raise Trouble("timeout", f"no whole answer within {limit}") from None
-        except NO_ADDRESS as error:
+        except (*NO_ADDRESS, ExceptionGroup) as error:
             raise wrong_address(self.name, self.url, error) from None
         except httpx.RequestError as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -324,7 +337,7 @@ class ApiHost:
                 ) from None
             told = f"{self.url}: {type(error).__name__} {self._plain(str(error))}"
             if isinstance(error, httpx.ConnectError):
-                raise NotReached("no connection", told) from None
+                raise NotReached(told, is_unknown_name(error)) from None
             raise Trouble("broken off", told) from None
         return response.status_code, response.headers, bytes(data)
 
@@ -337,7 +350,8 @@ class ApiHost:
         if status in AGAIN or status >= 500:
             return Trouble(str(status), told, wait_of(headers.get("retry-after")))
         self.events[str(status)] += 1
-        self.events["given up"] += 1
+        if status < 400 or status in (401, 403, 404, 407):
+            self.events["given up"] += 1
         if status == 407:
             return UserMistake(f"host {self.name}: {told}; a proxy wants a user: name it in the variable that names the proxy")
         if status in (401, 403):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 from pydantic import SecretStr
@@ -53,8 +55,9 @@ def client_of(host: str, config: HostConfig, key: SecretStr) -> Any:
         headers["Authorization"] = f"Bearer {secret}"
     n = config.concurrency
     limits = httpx.Limits(max_connections=n, max_keepalive_connections=n)
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))  # no request may depend on the ones before
     try:
-        return httpx.AsyncClient(headers=headers, timeout=None, limits=limits)  # the whole request has one limit
+        return httpx.AsyncClient(headers=headers, cookies=no_cookies, timeout=None, limits=limits)  # requests have one limit each
     except OSError as error:
         told = error.strerror or type(error).__name__
         where = _that_are_set(CERTIFICATES) or "the system's certificates"
@@ -88,11 +91,28 @@ def _check_address(host: str, config: HostConfig) -> None:
         raise UserMistake(f"{key} is no address: ports go from 1 to 65535")
 
 
-def wrong_address(host: str, url: str, error: BaseException) -> UserMistake:
-    """The mistake that an address is which can be written, and not be reached."""
-    proxies = _that_are_set(PROXIES)
-    proxied = f", and the proxy in {proxies}" if proxies else ""
-    return UserMistake(f"host {host}: {url} cannot be reached ({type(error).__name__}): check hosts.{host}.api{proxied}")
+def wrong_address(host: str, url: str, error: Exception) -> Exception:
+    """The mistake that an address is which can be written, and not be reached; a group of other errors is what it is."""
+    while isinstance(error, ExceptionGroup) and error.subgroup(NO_ADDRESS):
+        error = error.exceptions[0]
+    if not isinstance(error, NO_ADDRESS):
+        return error
+    return UserMistake(f"host {host}: {url} cannot be reached ({type(error).__name__}): check hosts.{host}.api{through_proxies()}")
+
+
+def through_proxies() -> str:
+    """The variables that name proxies, as something else to check."""
+    proxies = _that_are_set(PROXIES[:-1])
+    return f", the proxy in {proxies}" if proxies else ""
+
+
+def is_unknown_name(error: BaseException | None) -> bool:
+    """Whether there is no machine of the name that was asked for."""
+    while error is not None:
+        if isinstance(error, socket.gaierror):
+            return error.errno == socket.EAI_NONAME
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _that_are_set(names: tuple[str, ...]) -> str:

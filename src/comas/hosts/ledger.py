@@ -59,6 +59,7 @@ class Ledger:
 
     def check_budget(self) -> None:
         """An error where a budget is spent, or cannot be held."""
+        self.check_told()
         used = self.spent + self.unsettled
         tokens = used["prompt_tokens"] + used["tokens"] + self.elsewhere[0]
         money = self.money(used)
@@ -68,16 +69,22 @@ class Ledger:
             if budget is None or amount is None:
                 continue
             key = f"hosts.{self.host}.{name}"
-            if unknown := self.spent["without usage"]:
-                raise UserMistake(
-                    f"host {self.host}: {unknown} replies came without usage, so {key} cannot be held: have the server report it, "
-                    "or leave the budget out"
-                )
             if amount >= budget:
                 cost = "" if money is None else f" at a cost of {money:.4f}"
                 raise BudgetSpent(
                     f"host {self.host}: its budget is spent: {tokens} tokens{cost}{self._of_them()}, and {key} is {budget:g}; "
                     f"raise it{self.going_on(f'{key}=NUMBER')}"
+                )
+
+    def check_told(self) -> None:
+        """An error where there is a budget, and the server does not tell what its answers cost."""
+        unknown = self.spent["without usage"]
+        for name in ("budget_tokens", "budget_money"):
+            if unknown and getattr(self.config, name) is not None:
+                key = f"hosts.{self.host}.{name}"
+                raise UserMistake(
+                    f"host {self.host}: {unknown} replies came without usage, so {key} cannot be held: have the server report it, "
+                    f"or leave the budget out{self.going_on(f'{key}=none')}"
                 )
 
     def _of_them(self) -> str:
