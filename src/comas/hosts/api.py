@@ -27,7 +27,7 @@ from comas.agent import derive_seed
 from comas.config import HostConfig
 from comas.hosts.completion import ErrorInside, Said, Trouble, Unusable, Usage, read_said, wait_of
 from comas.hosts.connection import NO_ADDRESS, address_of, client_of, is_unknown_name, key_of, through_proxies, wrong_address
-from comas.hosts.ledger import BudgetSpent, Ledger
+from comas.hosts.ledger import Ledger
 from comas.types import HostFailure, Method, Payoff, Reply, Sampling, UserMistake
 
 T = TypeVar("T")
@@ -344,9 +344,8 @@ class ApiHost:
     def _refused(self, status: int, headers: Mapping[str, str], said: str, code: str) -> Exception:
         """What an answer other than 2xx means."""
         told = f"{self.url} answers {status}: {self._plain(said)}"
-        if status == 402 or code == "insufficient_quota":  # waiting does not help, and what has been played is kept
-            self.events["out of credit"] += 1
-            return BudgetSpent(f"host {self.name}: {told}; what was paid for there is used up: add to it{self.ledger.going_on()}")
+        if status == 402 or code == "insufficient_quota":
+            return self.ledger.out_of_credit(told)
         if status in AGAIN or status >= 500:
             return Trouble(str(status), told, wait_of(headers.get("retry-after")))
         self.events[str(status)] += 1

@@ -5,7 +5,9 @@ Leaves out: reading what servers tell (`hosts.completion`), keeping it in a fold
 
 from __future__ import annotations
 
+import math
 import shlex
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,10 @@ from typing import Any
 from comas.config import HostConfig
 from comas.hosts.completion import Usage
 from comas.types import UserMistake
+
+
+REST = 30.0
+"""Seconds in which a server that wants to be paid is not asked again: games that wait for their turn would all ask it."""
 
 
 class BudgetSpent(UserMistake):
@@ -34,6 +40,8 @@ class Ledger:
         """`requests` without an answer that may be billed, and the `prompt_tokens` and `tokens` that they cost at most."""
         self.elsewhere: tuple[int, float] = (0, 0.0)
         """Tokens and money that count against the same budgets: those of an evaluation's other systems."""
+        self._unpaid: tuple[float, str] = (-math.inf, "")
+        """When the server last wanted to be paid, and how that is told."""
         self.folder: Path | None = None
         """Of the run or evaluation that is worked on: how to go on with it stands in messages."""
 
@@ -59,6 +67,9 @@ class Ledger:
 
     def check_budget(self) -> None:
         """An error where a budget is spent, or cannot be held."""
+        since, told = self._unpaid
+        if time.monotonic() - since < REST:
+            raise BudgetSpent(told)
         self.check_told()
         used = self.spent + self.unsettled
         tokens = used["prompt_tokens"] + used["tokens"] + self.elsewhere[0]
@@ -75,6 +86,13 @@ class Ledger:
                     f"host {self.host}: its budget is spent: {tokens} tokens{cost}{self._of_them()}, and {key} is {budget:g}; "
                     f"raise it{self.going_on(f'{key}=NUMBER')}"
                 )
+
+    def out_of_credit(self, told: str) -> BudgetSpent:
+        """What was paid for at the server is used up: waiting does not help, and what has been played is kept."""
+        self.events["out of credit"] += 1
+        told = f"host {self.host}: {told}; what was paid for there is used up: add to it{self.going_on()}"
+        self._unpaid = (time.monotonic(), told)
+        return BudgetSpent(told)
 
     def check_told(self) -> None:
         """An error where there is a budget, and the server does not tell what its answers cost."""
