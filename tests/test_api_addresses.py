@@ -12,8 +12,7 @@ import pytest
 from comas.config import HostConfig
 from comas.hosts.api import ApiHost
 from comas.types import UserMistake
-from tests.endpoint import answers, ask
-from tests.endpoint import hosting, serving  # noqa: F401 - fixtures
+from tests.endpoint import answers, ask, hosting, serving  # noqa: F401 - fixtures
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -46,7 +45,7 @@ def test_an_address_that_is_none(url: str, words: str, host_at: Any) -> None:
     told = mistake(host)
     assert told.startswith(f"hosts.judge.api = {url!r}")
     assert words in told
-    with pytest.raises(UserMistake, match="hosts.judge.api"):
+    with pytest.raises(UserMistake, match=r"hosts.judge.api"):
         host.open()
 
 
@@ -57,7 +56,8 @@ def test_an_address_that_is_one(url: str, host_at: Any) -> None:
 
 @pytest.mark.parametrize(("variable", "value", "words"), [
     ("no_proxy", "localhost,::1/128", "what no_proxy holds"), ("HTTP_PROXY", "ftp://me:hush@h:1", "what HTTP_PROXY holds"),
-    ("all_proxy", "http://me:hush@[::1", "what all_proxy holds"), ("HTTP_PROXY", "http://me:hush@127.0.0.1:99999", "the proxy in HTTP_PROXY"),
+    ("all_proxy", "http://me:hush@[::1", "what all_proxy holds"),
+    ("HTTP_PROXY", "http://me:hush@127.0.0.1:99999", "the proxy in HTTP_PROXY"),
     ("SSL_CERT_FILE", "/no/such/file", "correct SSL_CERT_FILE"), ("SSL_CERT_FILE", __file__, "correct SSL_CERT_FILE"),
 ])
 def test_an_environment_that_cannot_work(

@@ -23,8 +23,7 @@ from comas.hosts.api import GREETING, ApiHost
 from comas.running import run_sync
 from comas.train import Watch, resume_async
 from comas.types import Sampling, UserMistake
-from tests.endpoint import KEY, Act, Handler, answers, ask, is_greeting, judges, no_secret, said
-from tests.endpoint import hosting, mixing, serving  # noqa: F401 - fixtures
+from tests.endpoint import KEY, Act, Handler, answers, ask, hosting, is_greeting, judges, mixing, no_secret, said, serving  # noqa: F401 - fixtures
 from tests.test_config_cli import run
 
 
@@ -96,7 +95,8 @@ def test_the_name_of_the_room_is_learnt_by_the_greeting(serve: Any, host_at: Any
 
 @pytest.mark.parametrize(("act", "words"), [
     (answers({"error": {"message": f"no {KEY}"}}, 401), "answers 401.*JUDGE_KEY"), (answers(b"", 404), "404.*big-model"),
-    (answers(b"", 405), "answers 405.*check hosts.judge"), (answers({"error": {"message": "Model Not Exist"}}, 400), "Model Not Exist"),
+    (answers(b"", 405), "answers 405.*check hosts.judge"),
+    (answers({"error": {"message": "Model Not Exist"}}, 400), "Model Not Exist"),
     (answers(b"", 308, Location="http://x"), "answers 308"), (answers(b"", 402), "used up"),
     (answers({"error": {"message": "x", "code": 401}}), "answers 401"),
 ])
@@ -110,7 +110,7 @@ def test_what_the_user_can_mend_is_told_at_once(act: Act, words: str, serve: Any
 @pytest.mark.parametrize("act", [answers(b"<html>a page</html>"), answers({"choices": []}), answers({"models": []}), answers(b"")])
 def test_what_is_no_endpoint_of_this_kind_is_told_after_two_tries(act: Act, serve: Any, host_at: Any) -> None:
     server = serve(act)
-    with pytest.raises(UserMistake, match="check hosts.judge.api"):
+    with pytest.raises(UserMistake, match=r"check hosts.judge.api"):
         greeted(host_at(server.url))
     assert len(server.asked) == 2
 
@@ -128,7 +128,7 @@ def test_patience_has_an_end_and_none_is_wanted_without_retries(
     monkeypatch.setattr(api, "PATIENCE", 0.3)
     for url, retries in ((serve(answers(b"", 503)).url, 5), (f"http://127.0.0.1:{closed_port()}/v1", 5)):
         began = time.monotonic()
-        with pytest.raises(UserMistake, match="check hosts.judge.api, and that its server runs"):
+        with pytest.raises(UserMistake, match=r"check hosts.judge.api, and that its server runs"):
             greeted(host_at(url, retries=retries))
         assert time.monotonic() - began < 3
     server = serve(answers(b"", 503))
@@ -149,7 +149,7 @@ def test_a_machine_that_there_is_not_is_not_waited_for(host: str, host_at: Any, 
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     began = time.monotonic()
-    with pytest.raises(UserMistake, match="Name or service not known; check hosts.judge.api"):
+    with pytest.raises(UserMistake, match=r"Name or service not known; check hosts.judge.api"):
         greeted(host_at(f"http://{host}/v1"))
     assert time.monotonic() - began < 3
 
@@ -208,7 +208,7 @@ def test_what_needs_no_request_is_told_before_any_host_is_asked(
     key, _, value = pair.partition("=")
     keys["hosts"]["other"] = {**keys["hosts"]["judge"], key: value}
     keys["agents"] = {**keys["agents"], "other": {"host": "other", "roles": ["scoring"]}}
-    with pytest.raises(UserMistake, match="hosts.other"):
+    with pytest.raises(UserMistake, match=r"hosts.other"):
         comas.train(out=str(tmp_path / "run"), **keys)
     assert (server.asked, (tmp_path / "run").exists()) == ([], False)
 
@@ -249,7 +249,7 @@ def test_a_greeting_that_spends_the_budget_leaves_an_evaluation_to_go_on_with(
 ) -> None:
     server, folder = serve(answers()), tmp_path / "e"
     pairs = [f"hosts.home.api={server.url}", "hosts.home.budget_tokens=10", "agents=1"]
-    with pytest.raises(UserMistake, match="comas resume .*e hosts.home.budget_tokens=NUMBER"):
+    with pytest.raises(UserMistake, match=r"comas resume .*e hosts.home.budget_tokens=NUMBER"):
         run_sync(Exam.create(Plan(["m1", "m2"], limit=2, pairs=pairs), str(folder)).go(Observer()))
     assert len(server.asked) == 1
     assert json.loads((folder / "spent.json").read_text())["m1"]["home"]["spent"]["requests"] == 1

@@ -17,7 +17,6 @@ from comas.config import HostConfig
 from comas.hosts.completion import Usage
 from comas.types import UserMistake
 
-
 REST = 30.0
 """Seconds in which a server that wants to be paid is not asked again: games that wait for their turn would all ask it."""
 
