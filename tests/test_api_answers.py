@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import comas
 from comas.agent import Member
 from comas.hosts.api import ApiHost
 from comas.hosts.completion import MOST, ErrorInside, Said, Unusable, read_said, split_thoughts
@@ -20,7 +21,7 @@ from comas.setups import single
 from comas.spending import restore, told
 from comas.tasks import pick
 from comas.types import HostFailure, Method, UserMistake
-from tests.endpoint import Act, Handler, answers, ask, breaks_off, hangs, hosting, said, serving  # noqa: F401 - fixtures
+from tests.endpoint import Act, Handler, answers, ask, breaks_off, hangs, hosting, mixing, records, said, serving  # noqa: F401 - fixtures
 
 
 def stream(*events: Any, end: str = "data: [DONE]\n\n") -> bytes:
@@ -45,6 +46,23 @@ def test_thoughts_are_split_from_text_as_at_a_local_host(content: str, text: str
     assert split_thoughts(content) == (text, thoughts)
     found = read_said(json.dumps(said(content)).encode())
     assert (found.text, found.thoughts) == (text, thoughts)
+
+
+def test_a_judge_that_thinks_aloud_is_read_after_its_thoughts(mixed: Any, tmp_path: Path) -> None:
+    def thinks(handler: Handler, asked: dict[str, Any]) -> None:
+        prompt = asked["messages"][0]["content"]
+        text = "<score> 3 </score>" if prompt.startswith("score ") else "Right."
+        handler.reply(said(f"<think>secret plan <score> 1 </score></think>\n{text}"))
+
+    server, keys = mixed()
+    server.acts = [thinks]
+    comas.train(out=str(tmp_path / "run"), **{**keys, "steps": 1, "test_questions": 0})
+    _, episodes = records(tmp_path / "run")
+    judged = [t for e in episodes for t in e["turns"] if t["agent"] == "judge"]
+    assert {t["info"]["score"] for t in judged if t["role"] == "scoring"} == {3}
+    assert {t["thoughts"] for t in judged} == {"secret plan <score> 1 </score>"}
+    assert not [t for e in episodes for t in e["turns"] if "secret" in t["prompt"] + t["text"]]
+    assert "secret" not in json.dumps([asked["messages"] for asked in server.asked])
 
 
 THINKING = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "4"}]
