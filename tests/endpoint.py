@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from comas.config import HostConfig
-from comas.hosts.api import ApiHost
+from comas.hosts.api import GREETING, ApiHost
 from comas.team import team_of
 from comas.types import Sampling
 
@@ -26,6 +26,11 @@ def said(text: str = "4", prompt: int = 7, tokens: int = 3, **choice: Any) -> di
     """A chat completion."""
     usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
     return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop", **choice}], "usage": usage}
+
+
+def is_greeting(asked: dict[str, Any]) -> bool:
+    """Whether a request is the one of one token that is made before any work."""
+    return asked["messages"] == list(GREETING) and asked.get("max_tokens", asked.get("max_completion_tokens")) == 1
 
 
 Act = Callable[["Handler", dict[str, Any]], None]
@@ -85,6 +90,11 @@ class Endpoint(ThreadingHTTPServer):
         self.open = self.most = 0
         self.scheme = "http"
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    @property
+    def worked(self) -> list[dict[str, Any]]:
+        """The requests that were made for work."""
+        return [asked for asked in self.asked if not is_greeting(asked)]
 
     @property
     def url(self) -> str:

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from comas.config import HostConfig, read
-from comas.hosts.api import LARGEST, ApiHost, Said, Trouble, read_said, wait_of
+from comas.hosts.api import LARGEST, ApiHost
+from comas.hosts.completion import Said, Trouble, read_said, wait_of
 from comas.types import HostFailure, Sampling, UserMistake
 from tests.endpoint import KEY, Act, Handler, answers, ask, breaks_off, hangs, hosting, said, serving  # noqa: F401 - fixtures
 
@@ -109,7 +110,7 @@ def test_a_key_that_a_server_repeats_is_in_no_error_and_no_log(
     with pytest.raises((HostFailure, UserMistake)) as caught:
         asyncio.run(ask(host))
     error: BaseException | None = caught.value
-    told = caplog.text + "".join(traceback.format_exception(error)) + json.dumps(host.account())
+    told = caplog.text + "".join(traceback.format_exception(error)) + json.dumps(host.ledger.account())
     while error:
         told, error = told + repr(error) + repr(vars(error)), error.__cause__ or error.__context__
     assert KEY not in told

@@ -61,11 +61,11 @@ class Chained(Scripted):
 
 @pytest.fixture
 def chained(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(config: Config, method: Method, task: Task) -> Team:
+    def build(config: Config, method: Method, task: Task, **_: Any) -> Team:
         host = Chained()
         return Team(config, method, task, {"home": host}, [Member(n, host, n) for n in config.agents])  # type: ignore[dict-item]
 
-    monkeypatch.setattr(sys.modules["comas.train"], "build_team", build)
+    monkeypatch.setattr(sys.modules["comas.greeting"], "build_team", build)
 
 
 class Faults:

@@ -314,24 +314,31 @@ def _show(team: Team, episode: Any, known: bool) -> None:
 
 def _team(arguments: list[str] | None) -> Team:
     from comas.bases import is_seed, meant, team_file
+    from comas.greeting import assemble
     from comas.latest import latest_run
     from comas.resolve import resolve
+    from comas.running import run_sync
     from comas.store import run_at
-    from comas.team import build_team, load, system_team
+    from comas.team import found_at, system_team
     from comas.types import UserMistake
 
     if not arguments and (run := latest_run()) is not None:
         print(f"{run} (the latest run)", file=sys.stderr)
-        return load(run)
+        arguments = [str(run)]
     if arguments and "=" not in arguments[0]:
         if is_seed(arguments[0]):
             return system_team(arguments[0], arguments[1:])
         if run_at(arguments[0]) is not None or team_file(arguments[0]) is not None:
-            return load(arguments[0], overrides=arguments[1:])
+            resolved, weights = found_at(arguments[0], overrides=arguments[1:])
+            return run_sync(assemble(*resolved, _note, learn=False, weights=weights))
         if not Path(arguments[0]).is_file():
             neither = f"{arguments[0]} is neither a run's folder, nor a team's, nor a config{meant(arguments[0])}"
             raise UserMistake(f"{neither}; see comas play --help")
-    return build_team(*resolve(_read(arguments)), learn=False)
+    return run_sync(assemble(*resolve(_read(arguments)), _note, learn=False))
+
+
+def _note(text: str) -> None:
+    print("note:", "".join(c if c.isprintable() else " " for c in text), file=sys.stderr)
 
 
 @app.command()

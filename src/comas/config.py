@@ -13,12 +13,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from comas.bases import seed_models, team_file
 from comas.store import run_at
 from comas.trust import check_trust, is_shared
 from comas.types import UserMistake
+
+
+def _none(value: Any) -> Any:
+    """`none` as a value: for what is to be left out again when something goes on."""
+    return None if value == "none" else value
+
 
 Price = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -79,9 +85,9 @@ class HostConfig(_Table):
     """Whether the endpoint is asked for them."""
     price: tuple[Price, Price] | None = None
     """Of a million prompt tokens, and of a million generated ones."""
-    budget_tokens: int | None = Field(None, ge=1)
-    """Prompt and generated tokens, over all processes of a run; when they are spent the run stops."""
-    budget_money: float | None = Field(None, gt=0)
+    budget_tokens: Annotated[int | None, BeforeValidator(_none)] = Field(None, ge=1)
+    """Prompt and generated tokens, over all processes of a run; when they are spent the run stops. `none` is no budget."""
+    budget_money: Annotated[float | None, BeforeValidator(_none)] = Field(None, gt=0)
     """The same in the unit of `price`."""
 
 

@@ -25,21 +25,24 @@ import filelock
 from pydantic import TypeAdapter, ValidationError
 
 from comas import disk, fingerprints, lineage, report, spending
-from comas.answer_log import Log, logs_in
+from comas.agent import Member
 from comas.answers.pool import usable_cpus
 from comas.asking import Asking, asked_otherwise, asking_of
 from comas.estimate import peak_bytes
-from comas.hosts.api import BudgetSpent
+from comas.game_log import Log, logs_in
+from comas.greeting import greet
+from comas.hosts.api import ApiHost
+from comas.hosts.ledger import BudgetSpent
 from comas.overlap import Overlap
-from comas.plan import Plan, check_hosts, check_roles_taken, described, overlaps, places, players, questions, teams, way
+from comas.plan import Plan, changed, check_hosts, check_roles_taken, described, overlaps, places, players, questions, teams, way
 from comas.play import Scene, first, play_one
 from comas.report import Cell
 from comas.resolve import bases_of, origins
 from comas.roles import check_roles
 from comas.signals import listening
 from comas.store import fresh
-from comas.team import Team, outline
-from comas.types import Episode, Question, Task, UserMistake
+from comas.team import Team, api_hosts_of, outline
+from comas.types import Episode, Question, Sampling, Task, UserMistake
 
 AT_ONCE = 512
 """Games that are played side by side."""
@@ -112,7 +115,7 @@ class Exam:
         try:
             plan = TypeAdapter(Plan).validate_json((Path(folder) / PLAN).read_bytes(), strict=True)
             (Path(folder) / "answers").mkdir(exist_ok=True)
-            return cls(Path(folder), _changed(plan, changes) if changes else plan)
+            return cls(Path(folder), changed(plan, changes) if changes else plan)
         except FileNotFoundError as error:
             raise UserMistake(f"{folder} is not an evaluation: it has no {PLAN}") from error
         except ValidationError as error:
@@ -133,7 +136,7 @@ class Exam:
             with listening(lambda: False, working.cancel):  # SIGTERM ends it in order, like Ctrl-C
                 for note in self.said_at_start:
                     observer.note(note)
-                self._prepare(observer)
+                await self._greet(self._prepare(observer), observer)
                 cells = await self._cells(self.plan.setups, observer)
                 extra = await self._matched(cells, observer) if self.plan.equal_tokens else []
             found = self._report(cells, extra)
@@ -144,6 +147,8 @@ class Exam:
             if not any(r["verdict"] == "failed" for r in records):  # nothing is left to ask
                 lineage.release(self.plan.places.values(), self.folder)
             return found
+        except BudgetSpent:  # there is something to go on with
+            raise
         except UserMistake:
             self._forget()
             raise
@@ -165,9 +170,7 @@ class Exam:
         cells: dict[tuple[str, str, str], list[tuple[Log, int, str]]] = {}
         for system, run in self._runs(only):
             team = self.plan.team(run)
-            spending.restore(team, self.accounts.get(run, {}), [a for r, a in self.accounts.items() if r != run])
-            for host in spending.api_hosts(team).values():
-                host.folder = self.folder
+            self._restore(run, spending.api_hosts(team))
             try:
                 if team.sources:
                     self._same(f"weights of {run}", fingerprints.of_weights(team.sources))
@@ -187,7 +190,27 @@ class Exam:
         """(system, run)"""
         return [(s, run) for s in self.plan.systems for run in s.split(",") if only is None or any(s == name for name, *_ in only)]
 
-    def _prepare(self, observer: Observer) -> None:
+    def _restore(self, run: str, hosts: Mapping[str, ApiHost]) -> None:
+        others = [account for other, account in self.accounts.items() if other != run]
+        spending.restore(hosts, self.accounts.get(run, {}), others, self.folder)
+
+    async def _greet(self, there: Sequence[Team], observer: Observer) -> None:
+        """Let the hosts behind an API that have something left to answer say one token, each endpoint and model once."""
+        known: set[tuple[str, ...]] = set()
+        for (_, run), team in zip(self._runs(), there, strict=True):
+            hosts = api_hosts_of(team.config)
+            asked = [(task, questions, setup) for task, questions in self.asked for setup in self.plan.setups]
+            if not hosts or not any(self._left(run, team, *cell)[2] for cell in asked):
+                continue
+            self._restore(run, hosts)
+            try:
+                await greet(hosts, Sampling(self.asking.temperature, self.asking.top_p), observer.note, known)
+            finally:
+                self._account(run, hosts)
+                for host in hosts.values():
+                    host.close()
+
+    def _prepare(self, observer: Observer) -> list[Team]:
         """Everything that can be known before a model is loaded: a mistake in the last system costs no answers of the first."""
         plan = self.plan
         there = [outline(*plan.resolved(run)) for _, run in self._runs()]
@@ -204,6 +227,7 @@ class Exam:
             check_roles_taken(how, team.members)
         ways = [players(team, how) for team, how in chosen]
         self._planned(sum(len(playing) * len(asked) for playing in ways for _, asked in self.asked), observer)
+        return there
 
     def _planned(self, games: int, observer: Observer) -> None:
         self.games += games
@@ -221,28 +245,34 @@ class Exam:
                 "or start a new evaluation"
             )
 
+    def _left(
+        self, run: str, team: Team, task: Task, questions: Sequence[Question], setup: str
+    ) -> tuple[Log, int, list[tuple[Episode, str, list[Member]]]]:
+        """The games of one team in one task and setup: those that are there, how many there will be, and those to be played."""
+        slug = re.sub(r"[^\w.=-]+", "-", f"{Path(run).name}.{task.name}.{setup}")
+        digest = hashlib.sha256(f"{run} {task.name} {setup}".encode()).hexdigest()[:8]
+        log = Log(self.folder / "answers" / f"{slug}.{digest}.jsonl")
+        playing = players(team, way(setup, team))
+        games = [(Episode(f"eval-{setup}/{who}/{q.id}/0", q), who, members) for who, members in playing.items() for q in questions]
+        left = [game for game in games if (log.found.get(game[0].id) or {"error": ""})["error"] is not None]
+        ids = {game[0].id for game in games}
+        log.found = {key: r for key, r in log.found.items() if key in ids}  # not those of questions that are gone
+        return log, len(games), left
+
     async def _sit(
         self, run: str, team: Team, task: Task, questions: Sequence[Question], setup: str, system: str, observer: Observer
     ) -> tuple[Log, int, str]:
         """Let one team answer the questions of one task in one setup, as far as it has not."""
         chosen = way(setup, team)
-        slug = re.sub(r"[^\w.=-]+", "-", f"{Path(run).name}.{task.name}.{setup}")
-        digest = hashlib.sha256(f"{run} {task.name} {setup}".encode()).hexdigest()[:8]
-        log = Log(self.folder / "answers" / f"{slug}.{digest}.jsonl")
-        playing = players(team, chosen)
-        games = [(Episode(f"eval-{setup}/{who}/{q.id}/0", q), who, members) for who, members in playing.items() for q in questions]
-        left = [game for game in games if (log.found.get(game[0].id) or {"error": ""})["error"] is not None]
-        ids = {game[0].id for game in games}
-        log.found = {key: r for key, r in log.found.items() if key in ids}  # not those of questions that are gone
+        log, games, left = self._left(run, team, task, questions, setup)
         again = [r for r in log.found.values() if r["verdict"] == "failed" and r["error"] is None]
         observer.cell(system, task.name, setup)
         if left or again:
-            team.open()
             began, bases = time.monotonic(), sorted(set().union(*map(origins, team.bases())))
             room, gate = asyncio.Semaphore(AT_ONCE), ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
             asked, spent = {q.id: q for q in questions}, list[BaseException]()
             try:
-                async with spending.kept(team, lambda: self._account(run, team)), asyncio.TaskGroup() as group:
+                async with spending.kept(team, lambda: self._account(run, spending.api_hosts(team))), asyncio.TaskGroup() as group:
                     for record in again:
                         episode = Episode(record["id"], asked[record["question"]], answer=record["answer"])
                         group.create_task(_judge(episode, record["agent"], record["turns"], task, gate, log, observer))
@@ -254,10 +284,10 @@ class Exam:
             finally:
                 gate.shutdown(wait=False, cancel_futures=True)
                 log.close(seconds=time.monotonic() - began, peak_bytes=peak_bytes(team), bases=bases, team=described(team, chosen))
-        return log, len(games), described(team, chosen)
+        return log, games, described(team, chosen)
 
-    def _account(self, run: str, team: Team) -> None:
-        self.accounts[run] = spending.accounts(team)
+    def _account(self, run: str, hosts: Mapping[str, ApiHost]) -> None:
+        self.accounts[run] = spending.accounts(hosts)
         disk.replace(self.folder / SPENT, disk.as_json(self.accounts, indent=1))
 
     def _cell(self, key: tuple[str, str, str], found: Sequence[tuple[Log, int, str]]) -> Cell:
@@ -310,15 +340,6 @@ class Exam:
         return unknown + [f"{run}, {t}: {o}" for _, run, t, o in self.overlaps if o is not None and (o.exact or o.near)]
 
 
-def _changed(plan: Plan, pairs: Sequence[str]) -> Plan:
-    """The plan with changes that are of use to one of its systems."""
-    spending.check_changes(pairs)
-    runs = [run for system in plan.systems for run in system.split(",")]
-    spending.check_hosts(pairs, [plan.resolved(run)[0] for run in runs])
-    plan = replace(plan, changes=[*plan.changes, {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}])
-    for run in runs:  # a wrong value is an error before anything is written
-        plan.resolved(run)
-    return plan
 
 
 async def _play(

@@ -6,12 +6,13 @@ Leaves out: asking (`exam`).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from comas import disk
+from comas import disk, spending
 from comas.agent import Member
 from comas.bases import TEAM, exported, is_seed, meant, team_file
 from comas.config import nearest, parse_pair, read
@@ -20,7 +21,6 @@ from comas.overlap import Overlap, overlap
 from comas.questions import checked
 from comas.resolve import bases_of, filled, keywords, load_plugin, plugin_names, resolve, split_options
 from comas.roles import asks
-from comas.spending import concerning
 from comas.store import run_at
 from comas.team import Resolved, Team, system_config, system_team, table_of
 from comas.types import Method, Question, Setup, Task, UserMistake
@@ -70,7 +70,7 @@ class Plan:
         pairs = self._concerning(name, table)
         changed = [pair for change in self.changes for pair in change["pairs"]]
         if changed:
-            changed = concerning(changed, system_config(name, pairs, table)[0])
+            changed = spending.concerning(changed, system_config(name, pairs, table)[0])
         return name, [*pairs, *changed], table
 
     def _concerning(self, name: str, table: Mapping[str, Any] | None) -> list[str]:
@@ -82,6 +82,17 @@ class Plan:
         else:
             hosts = {"home", *(str(v) for k, v in map(parse_pair, self.pairs) if re.fullmatch(r"agents\..+\.host", k))}
         return [pair for pair in self.pairs if not pair.startswith("hosts.") or pair.split(".")[1] in hosts]
+
+
+def changed(plan: Plan, pairs: Sequence[str]) -> Plan:
+    """The plan with changes that are of use to one of its systems."""
+    spending.check_changes(pairs)
+    runs = [run for system in plan.systems for run in system.split(",")]
+    spending.check_hosts(pairs, [plan.resolved(run)[0] for run in runs])
+    plan = replace(plan, changes=[*plan.changes, {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}])
+    for run in runs:  # a wrong value is an error before anything is written
+        plan.resolved(run)
+    return plan
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,17 @@ def check_training(config: Config, method: Method, task: Task) -> None:
     check_roles(config, method, task)
 
 
+def check_seats(config: Config, method: Method, learn: bool) -> None:
+    """An error where nobody takes a role that the method needs, or where nobody could learn."""
+    agents = config.agents.values()
+    for role in method.paid:
+        if not any(a.roles is None or role in a.roles for a in agents):
+            raise UserMistake(f"no agent takes role {role!r}, which method {config.method} needs: see agents.<name>.roles")
+    if learn and not any(not a.frozen and (a.roles is None or set(a.roles) & set(method.paid)) for a in agents):
+        paid = ", ".join(method.paid)
+        raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")
+
+
 def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:
     """An error that names the nearest role; `others` are further games that will be played."""
     known = {*SHIPPED, *method.paid, *task.max_tokens}

@@ -34,9 +34,9 @@ def api_hosts(team: Team) -> dict[str, ApiHost]:
     return {name: host for name, host in team.hosts.items() if isinstance(host, ApiHost)}
 
 
-def accounts(team: Team) -> dict[str, Account]:
+def accounts(hosts: Mapping[str, ApiHost]) -> dict[str, Account]:
     """Host -> what it has cost so far, as JSON."""
-    return {name: host.account() for name, host in api_hosts(team).items()}
+    return {name: host.ledger.account() for name, host in hosts.items()}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -49,14 +49,27 @@ def read(path: Path) -> dict[str, Any]:
         raise UserMistake(f"{path} is damaged ({error}): remove it to go on without what it said") from error
 
 
-def restore(team: Team, mine: Mapping[str, Account], others: Sequence[Mapping[str, Account]] = ()) -> None:
-    """Go on counting where earlier processes stopped; `others` count against the budgets of hosts of the same name."""
-    for name, host in api_hosts(team).items():
+def kept_in(checkpoint: Path | None, config: Config) -> dict[str, Account]:
+    """The accounts as they were saved with a checkpoint: older than those in `spent.json`, for where that is lost."""
+    files = {name: checkpoint / f"{name}.json" for name, host in config.hosts.items() if host.api} if checkpoint else {}
+    return {name: read(path) for name, path in files.items() if path.exists()}
+
+
+def restore(
+    hosts: Mapping[str, ApiHost], mine: Mapping[str, Account], others: Sequence[Mapping[str, Account]] = (),
+    folder: Path | None = None,
+) -> None:
+    """Go on counting where earlier processes stopped; `others` count against the budgets of hosts of the same name. `folder` is
+    that of the run or evaluation, for messages."""
+    for name, host in hosts.items():
         if name in mine:
-            host.restore(mine[name])
+            host.ledger.restore(mine[name])
         known = [account[name] for account in others if name in account]
-        tokens: int = sum(a["spent"].get("prompt_tokens", 0) + a["spent"].get("tokens", 0) for a in known)
-        host.spent_elsewhere = (tokens, math.fsum(a["money"] or 0.0 for a in known))
+        counts = [count for account in known for count in (account["spent"], account.get("unsettled", {}))]
+        tokens: int = sum(count.get("prompt_tokens", 0) + count.get("tokens", 0) for count in counts)
+        money = [amount for account in known for amount in (account["money"], account.get("unsettled", {}).get("money"))]
+        host.ledger.elsewhere = (tokens, math.fsum(amount or 0.0 for amount in money))
+        host.ledger.folder = folder
 
 
 @asynccontextmanager
@@ -98,6 +111,10 @@ def told(found: Mapping[str, Account]) -> Iterator[str]:
         parts += [f"{spent.get('tokens', 0):,} generated tokens"]
         parts += [f"{spent['without usage']:,} without usage"] if spent.get("without usage") else []
         parts += [f"cost {money:.4f}"] if money is not None else []
+        if unsettled := account.get("unsettled"):
+            most = unsettled.get("prompt_tokens", 0) + unsettled.get("tokens", 0)
+            count = unsettled.get("requests", 0)
+            parts += [f"{count:,} requests without an answer that may be billed, for {most:,} tokens at most"]
         wrong = ", ".join(f"{kind} {times:,} x" for kind, times in sorted(account["events"].items()))
         yield f"host {name}, behind an API: {', '.join(parts)}; {'went wrong: ' + wrong if wrong else 'nothing went wrong'}"
 

@@ -5,16 +5,13 @@ Leaves out: training (`train`), other kinds of hosts.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import math
-import threading
-from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 from comas.agent import Member
 from comas.bases import adapter_base, at_hand, is_adapter, is_seed, team_file
@@ -24,10 +21,11 @@ from comas.hosts.local import LocalHost, make_local_host, resolve_base
 from comas.hosts.room import in_memory
 from comas.play import Scene, play_all
 from comas.resolve import bases_of, resolve, split_options
+from comas.roles import check_seats
+from comas.running import run_sync
 from comas.store import Run, run_at
-from comas.types import Episode, Host, HostFailure, Method, Question, Sampling, Stopped, Task, UserMistake
+from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
 
-T = TypeVar("T")
 Resolved = tuple[Config, Method, Task]
 UNTRAINED = {"lr": 1e-6}
 """A base without a recipe can be asked as well."""
@@ -65,52 +63,62 @@ class Team:
         hosts, agents = self.config.hosts, self.config.agents.values()
         return sorted({(a.base or hosts[a.host].base) + (f" at {api}" if (api := hosts[a.host].api) else "") for a in agents})
 
-    def open(self) -> None:
-        """Find the keys of hosts behind an API: one that is missing is missed before anything is written."""
-        for host in self.hosts.values():
-            if isinstance(host, ApiHost):
-                host.open()
-
     def close(self) -> None:
         """Give threads and memory back."""
         for host in self.hosts.values():
             host.close()
 
 
-def build_team(config: Config, method: Method, task: Task, *, learn: bool = True, weights: Path | None = None) -> Team:
-    """The team that a resolved config describes; with `weights`, policies come from that checkpoint instead of bases."""
+def api_hosts_of(config: Config) -> dict[str, ApiHost]:
+    """The hosts behind an API that a resolved config describes, not yet opened."""
+    found = {name: (host, _bases(config, name, None)) for name, host in config.hosts.items() if host.api}
+    return {name: ApiHost(name, models, host) for name, (host, models) in found.items() if models}
+
+
+def build_team(
+    config: Config, method: Method, task: Task, *, learn: bool = True, weights: Path | None = None,
+    apis: Mapping[str, ApiHost] | None = None,
+) -> Team:
+    """The team that a resolved config describes; with `weights`, policies come from that checkpoint instead of bases.
+
+    `apis` are its hosts behind an API where somebody has made them already (`greeting.assemble`): they are the team's from here on.
+    """
     from comas.engines.torch import use_threads
     from comas.sandbox import jail
 
-    use_threads(config.threads)
-    jail.choose(config.sandbox)
-    hosts: dict[str, Host] = {}
+    hosts: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for name, host in config.hosts.items():
-        bases = _bases(config, name, weights)
-        under = under_of(config, name, bases, learn) if bases and not host.api else None
-        if bases and host.api:
-            hosts[name] = ApiHost(name, bases, host)
-        elif bases:
-            sources |= {f"{name}/{policy}": base for policy, base in bases.items()}
-            with in_memory(name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"):
-                hosts[name] = make_local_host(
-                    name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
-                    device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
-                    max_rows=host.max_rows, compiled=host.compile, trust_remote_code=host.trust_remote_code, under=under,
-                    shapes=shapes_of(config, name) if under else None, seed=config.seed,
-                )
-    members = members_of(config, hosts)
-    for role in method.paid:
-        if not any(m.roles is None or role in m.roles for m in members):
-            raise UserMistake(f"no agent takes role {role!r}, which method {config.method} needs: see agents.<name>.roles")
-    if learn and not any(not m.frozen and (m.roles is None or set(m.roles) & set(method.paid)) for m in members):
-        paid = ", ".join(method.paid)
-        raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")
-    team = Team(config, method, task, hosts, members, sources)  # type: ignore[arg-type]
-    if learn:
-        team.open()
-    return team
+    away = api_hosts_of(config) if apis is None else apis
+    try:
+        check_seats(config, method, learn)
+        for host in away.values() if learn else ():
+            host.open()  # what is wrong with them is told before models are loaded
+        use_threads(config.threads)
+        jail.choose(config.sandbox)
+        for name in config.hosts:
+            if name in away:
+                hosts[name] = away[name]
+            elif bases := _bases(config, name, weights):
+                sources |= {f"{name}/{policy}": base for policy, base in bases.items()}
+                hosts[name] = _local_host(config, name, bases, method, learn)
+    except BaseException:
+        for host in {**away, **hosts}.values():
+            host.close()
+        raise
+    return Team(config, method, task, hosts, members_of(config, hosts), sources)
+
+
+def _local_host(config: Config, name: str, bases: Mapping[str, str], method: Method, learn: bool) -> LocalHost:
+    """A host with weights, loaded."""
+    host = config.hosts[name]
+    under = under_of(config, name, bases, learn)
+    with in_memory(name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"):
+        return make_local_host(
+            name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
+            device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
+            max_rows=host.max_rows, compiled=host.compile, trust_remote_code=host.trust_remote_code, under=under,
+            shapes=shapes_of(config, name) if under else None, seed=config.seed,
+        )
 
 
 def _bases(config: Config, name: str, weights: Path | None) -> dict[str, str]:
@@ -251,14 +259,20 @@ def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = (
     `path` may also name the step: `RUN@40`, `RUN@best` (on the validation split); or a config file, or a folder with `team.toml`
     such as `comas export` writes. `overrides` are `key=value` pairs, as on the command line.
     """
+    resolved, weights = found_at(path, step, overrides)
+    return build_team(*resolved, learn=False, weights=weights)
+
+
+def found_at(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> tuple[Resolved, Path | None]:
+    """What `load` would load: config, method and task, and the checkpoint of a run."""
     if (file := team_file(path)) is not None:
         if step is not None:
             raise UserMistake(f"{path} is a team, not a run: it has no checkpoint of step {step} or any other; leave step out")
-        return build_team(*resolve(_untrained(file, overrides)), learn=False)
+        return resolve(_untrained(file, overrides)), None
     found = run_at(str(path))
     run, named = found or (Run.open(path), None)
     step = named if step is None else step
-    return build_team(*_run_config(run, overrides), learn=False, weights=run.intact(step))
+    return _run_config(run, overrides), run.intact(step)
 
 
 def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
@@ -330,59 +344,3 @@ def outline(config: Config, method: Method, task: Task) -> Team:
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
     """An untrained team from a config: `team_of(method="ttrl")`."""
     return build_team(*resolve(read(config, {k.replace("__", "."): v for k, v in overrides.items()})), learn=False)
-
-
-def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from ordinary code, also where an event loop already runs (notebooks).
-
-    Ctrl-C lets it end in order and is then a KeyboardInterrupt, in a notebook too.
-    """
-    work = _plainly(work)
-    try:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(work)
-        return _beside(work)
-    except (Stopped, asyncio.CancelledError):
-        raise KeyboardInterrupt from None
-
-
-def _beside(work: Coroutine[Any, Any, T]) -> T:
-    """In a thread and a loop of its own."""
-    outcome: Future[T] = Future()
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
-
-    async def body() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        started.set_result((asyncio.get_running_loop(), task))
-        return await work
-
-    def run() -> None:
-        try:
-            outcome.set_result(asyncio.run(body()))
-        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="comas").start()
-    try:
-        return outcome.result()
-    except KeyboardInterrupt:  # it reaches the main thread only
-        loop, task = started.result()
-        loop.call_soon_threadsafe(task.cancel)
-        outcome.exception()  # waits for the end
-        raise
-
-
-async def _plainly(work: Coroutine[Any, Any, T]) -> T:
-    """A user's mistake or a dead host that was found inside task groups, without the groups around it."""
-    try:
-        return await work
-    except ExceptionGroup as group:
-        found: BaseException | None = group.subgroup((UserMistake, HostFailure))
-        if found is None:
-            raise
-        while isinstance(found, ExceptionGroup):
-            found = found.exceptions[0]
-        raise found from None

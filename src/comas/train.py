@@ -6,12 +6,10 @@ Leaves out: how games are batched (hosts), how they are paid (methods), how a ru
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import shutil
 import time
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +20,7 @@ from comas.agent import derive_seed
 from comas.config import Config, checked, host_key, parse_pair, read
 from comas.estimate import estimate, peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, can_judge
+from comas.greeting import assemble
 from comas.hosts.api import ApiHost
 from comas.learning_signal import LearningSignal
 from comas.metrics import summarise
@@ -30,10 +29,11 @@ from comas.play import payoffs, play_all, settle_all
 from comas.questions import of_split
 from comas.resolve import bases_of, resolve, split_options
 from comas.roles import check_training
+from comas.running import collected_apart, run_sync
 from comas.signals import listening
 from comas.stats import Interval
 from comas.store import Run
-from comas.team import Team, build_team, run_sync
+from comas.team import Team
 from comas.types import Episode, HostFailure, Method, Question, Stopped, Task, UserMistake
 from comas.watch import Watch as Watch
 
@@ -68,7 +68,7 @@ async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
-    team = build_team(resolved, method, task)
+    team = await assemble(resolved, method, task, watch.note, asks=resolved.steps > 0)
     run = None
     try:
         session = Session(team, watch)  # loads the questions: mistakes in them leave no folder behind
@@ -102,11 +102,13 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
         config, method, task = resolve(read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed}))
         if "steps" in changed and config.steps < start:
             raise UserMistake(f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin anew")
-        team = build_team(config, method, task)
-        if run.marker() is not None:
-            for name, host in team.hosts.items():
-                await _at(name, f"loading step {start}", host.load(run.path / "checkpoints" / f"step-{start}"))
-        spending.restore(team, run.spent())
+        checkpoint = run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
+        accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
+        asks = start < config.steps
+        team = await assemble(config, method, task, watch.note, accounts=accounts, folder=run.path, asks=asks)
+        for name, host in team.hosts.items():
+            if checkpoint is not None and not isinstance(host, ApiHost):
+                await _at(name, f"loading step {start}", host.load(checkpoint))
         session = Session(team, watch)
         return await session.go(run, start, run.change(changed))
     finally:
@@ -173,7 +175,7 @@ class Session:
         """Measure, loop from `start`, measure; all of it recorded in `run`, also what its owner has just changed in its config."""
         self.run = run
         for host in spending.api_hosts(self.team).values():
-            host.folder = run.path
+            host.ledger.folder = run.path
         for metrics in run.metrics():
             self._count(metrics)
         if (marker := run.marker()) is not None and marker["best"] != self.best[1]:  # that checkpoint was lost
@@ -184,10 +186,11 @@ class Session:
         facts = {"step": start, **({"changed": changed} if changed else {}), **process_facts(self.team), **self._asked()}
         for change in run.write_process(facts):
             self.watch.note(f"since the last process on this run: {change} (bit-equal results need the same)")
+        self._account()  # what the first requests have cost
         self.watch.begin(run, self.team, start)
         working = asyncio.current_task()
         assert working is not None
-        with listening(self._stop, working.cancel), _collected_apart():
+        with listening(self._stop, working.cancel), collected_apart():
             try:
                 if run.marker() is None:
                     run.write_eval("overlap", asdict(self.overlap))
@@ -308,7 +311,7 @@ class Session:
         self.watch.measured(name, step, Interval(**record["accuracy"]) if record["accuracy"] else None)
 
     def _account(self) -> None:
-        if found := spending.accounts(self.team):
+        if found := spending.accounts(spending.api_hosts(self.team)):
             self.run.write_spent(found)
 
     async def _answers(self, questions: Sequence[Question], occasion: str) -> list[Any]:
@@ -334,20 +337,6 @@ class Session:
         for name, host in self.team.hosts.items():
             await _at(name, f"saving step {step}", host.save(path))
         self.run.commit(step, self.best[1])
-
-
-@contextmanager
-def _collected_apart() -> Iterator[None]:
-    """In here the garbage collector leaves alone what there was before: libraries are a million objects, and it would look at all
-    of them every few thousand turns, which was a third of what a turn costs besides its model."""
-    if gc.get_freeze_count():  # somebody else's decision
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @lru_cache(maxsize=2)  # asked for every question, and a step spans two passes at most

@@ -1,70 +1,70 @@
 """A host of other people's models: any endpoint that speaks OpenAI's `POST {url}/chat/completions`.
 
 It answers and never learns; what it costs is counted, and a budget stops the run. Requests live in a thread and an event loop of
-their own, so that connections outlast the loops that ask. Leaves out: learning, token ids, the size of the server's context.
+their own, so that connections outlast the loops that ask. Leaves out: learning, token ids, the size of the server's context;
+what answers say (`hosts.completion`), what they cost (`hosts.ledger`), proxies and addresses (`hosts.connection`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import email.utils
+import itertools
 import json
-import math
-import os
 import re
-import shlex
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
 from comas.agent import derive_seed
 from comas.config import HostConfig
+from comas.hosts.completion import ErrorInside, Said, Trouble, Unusable, Usage, read_said, wait_of
+from comas.hosts.connection import NO_ADDRESS, address_of, client_of, is_unknown_name, key_of, through_proxies, wrong_address
+from comas.hosts.ledger import Ledger
 from comas.types import HostFailure, Method, Payoff, Reply, Sampling, UserMistake
 
+T = TypeVar("T")
 LARGEST = 8_000_000
 """Bytes of a reply; one that is larger is given up."""
 LONGEST = 300.0
 """Seconds that a server may have us wait; one that asks for more has failed."""
+PATIENCE = 60.0
+"""Seconds in which a server that does not answer the first request is asked again: it may be starting up."""
+SOON = 5.0
+"""Seconds between two such tries, at most."""
 AGAIN = (408, 409, 425, 429)
 """Answers, besides 5xx, after which the same request may succeed."""
 ROOMS = ("max_tokens", "max_completion_tokens")
 """What the room of a reply is called: newer models of OpenAI refuse the first, most other servers know nothing else."""
+GREETING = ({"role": "user", "content": "Hello"},)
 
 
 class Renamed(Exception):
     """The server wants the room of a reply under its other name."""
 
 
-class BudgetSpent(UserMistake):
-    """No further request is made; those that are open may end."""
+class NotReached(Trouble):
+    """A request that never got to a server; `nowhere`: because there is no machine of that name."""
+
+    def __init__(self, said: str, nowhere: bool) -> None:
+        super().__init__("no connection", said)
+        self.nowhere = nowhere
 
 
-class Trouble(Exception):
-    """A request that may succeed if it is made again; `kind` is what it counts as."""
+class Refused(HostFailure):
+    """A request that the server does not take."""
 
-    def __init__(self, kind: str, said: str, after: float | None = None) -> None:
-        super().__init__(said)
-        self.kind, self.after = kind, after
-
-
-@dataclass(frozen=True)
-class Said:
-    """What is read from an answer; the usage is None where the server does not tell."""
-
-    text: str
-    thoughts: str
-    finished: bool
-    logprob: float
-    prompt_tokens: int | None
-    tokens: int | None
+    def __init__(self, told: str, said: str) -> None:
+        super().__init__(told)
+        self.about_tokens = "token" in said.lower()
+        """Whether it is the number of tokens that the server does not take."""
 
 
 class ApiHost:
@@ -75,18 +75,11 @@ class ApiHost:
     def __init__(self, name: str, models: Mapping[str, str], config: HostConfig, delay: float = 1.0) -> None:
         """`delay`: seconds before the second try; doubled before each further one."""
         self.name, self.models, self.config, self.delay = name, dict(models), config, delay
-        self.url = f"{(config.api or '').rstrip('/')}/chat/completions"
+        self.url = address_of(config)
         self.versions = dict.fromkeys(models, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         """Seconds in which at least one request was open."""
-        self.events: Counter[str] = Counter()
-        """What went wrong, and how often: `429`, `timeout`, `invalid body` ...; `given up`: requests that got no answer."""
-        self.spent: Counter[str] = Counter()
-        """`requests` that were answered, their `prompt_tokens` and `tokens`, and those `without usage`, which count as 0."""
-        self.spent_elsewhere: tuple[int, float] = (0, 0.0)
-        """Tokens and money that count against the same budgets: those of an evaluation's other systems."""
-        self.folder: Path | None = None
-        """Of the run or evaluation that is worked on: how to go on with it stands in messages."""
+        self.ledger = Ledger(name, config)
         self._room_of: dict[str, str] = {}
         """Model -> what the room of a reply is called there, where that has been learnt."""
         self._key = SecretStr("")
@@ -94,38 +87,24 @@ class ApiHost:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open, self._since = 0, 0.0
 
+    @property
+    def spent(self) -> Counter[str]:
+        return self.ledger.spent
+
+    @property
+    def events(self) -> Counter[str]:
+        return self.ledger.events
+
     def open(self) -> None:
-        """Find key and library, start the thread; the first ask does it where nobody else has."""
+        """Find key and library, check address and proxies, start the thread; the first ask does it where nobody else has."""
         if self._loop is not None:
             return
-        try:
-            import httpx
-        except ImportError as error:
-            raise UserMistake(f'hosts.{self.name}.api needs httpx: pip install "comas[api]"') from error
-        self._key = SecretStr(self._find_key())
-        headers = {"Accept-Encoding": "identity"}  # the limit on replies is one on what arrives
-        if key := self._key.get_secret_value():
-            headers["Authorization"] = f"Bearer {key}"
-        n = self.config.concurrency
-        limits = httpx.Limits(max_connections=n, max_keepalive_connections=n)
-        self._client = httpx.AsyncClient(headers=headers, timeout=None, limits=limits)  # the whole request has one limit
+        self._key = key_of(self.name, self.config)
+        self._client = client_of(self.name, self.config, self._key)
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live(started)), name=f"host-{self.name}", daemon=True)
         self._thread.start()
         self._loop = started.result()
-
-    def _find_key(self) -> str:
-        """The key, or nothing where none is wanted."""
-        variable = self.config.key_env
-        if variable is None:
-            return ""
-        key = os.environ.get(variable, "").strip()
-        if not key:
-            raise UserMistake(f"hosts.{self.name}.key_env: the environment variable {variable} is not set: export it, with the key")
-        if not re.fullmatch(r"[!-~]+", key):  # otherwise the library says so, and repeats it
-            raise UserMistake(f"hosts.{self.name}.key_env: what the environment variable {variable} holds cannot be a key: "
-                              "it has spaces or letters beyond ASCII")
-        return key
 
     async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         self._room, self._over = asyncio.Semaphore(self.config.concurrency), asyncio.Event()
@@ -151,43 +130,111 @@ class ApiHost:
         if keep:
             raise UserMistake(f"turn {turn}: nobody learns at host {self.name}, which is behind an API: freeze its agents")
         self.open()
-        assert self._loop is not None
-        # no more than 31 bits of seed: servers differ in what they take
-        body: dict[str, Any] = {
-            "model": self.models[policy], "messages": [dict(m) for m in messages], "temperature": sampling.temperature,
-            ROOMS[0]: sampling.max_tokens, "seed": seed & 0x7FFFFFFF,
-        }
-        body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}  # some servers take one of the two only
-        body |= {"logprobs": True} if self.config.logprobs else {}
+        body = self._body(self.models[policy], messages, sampling, seed)
         began = time.perf_counter()
-        try:
-            said = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._answer(body, seed), self._loop))
-        except (HostFailure, UserMistake) as error:
-            error.__context__ = None  # what a library raised may repeat what the server sent, which may repeat the key
-            raise
+        said = await self._there(self._answer(body, seed))
         seconds = time.perf_counter() - began
         return Reply(
             said.text, said.finished, self.versions[policy], said.prompt_tokens or 0, said.tokens or 0, said.logprob, seconds,
             thoughts=said.thoughts,
         )
 
+    def _body(self, model: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int) -> dict[str, Any]:
+        # no more than 31 bits of seed: servers differ in what they take
+        body: dict[str, Any] = {
+            "model": model, "messages": [dict(m) for m in messages], "temperature": sampling.temperature,
+            ROOMS[0]: sampling.max_tokens, "seed": seed & 0x7FFFFFFF,
+        }
+        body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}  # some servers take one of the two only
+        body |= {"logprobs": True} if self.config.logprobs else {}
+        return body
+
+    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        """What some work comes to in the host's own loop."""
+        assert self._loop is not None
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        except (HostFailure, UserMistake, Trouble) as error:
+            error.__context__ = None  # what a library raised may repeat what the server sent, which may repeat the key
+            raise
+
+    async def greet(self, sampling: Sampling, note: Callable[[str], None], known: set[tuple[str, ...]] | None = None) -> None:
+        """Have each model say one token, so that what is wrong with address, key or name is found before any work.
+
+        A server that does not answer yet is asked again for `PATIENCE` seconds, and `note` is told so; with `retries = 0` it is
+        not. `known` holds endpoints and models that have been greeted already, and takes up those of this host.
+        """
+        self.open()
+        known = set() if known is None else known
+        for model in sorted(set(self.models.values())):
+            place = (self.url, self.config.key_env or "", model)
+            if place not in known:
+                await self._greet(self._body(model, GREETING, replace(sampling, max_tokens=1), 0), note)
+                known.add(place)
+        self.ledger.check_told()
+
+    async def _greet(self, body: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        began = time.monotonic()
+        patience = PATIENCE if self.config.retries else 0.0
+        seen: set[str] = set()
+        for attempt in itertools.count():
+            try:
+                await self._there(self._once(body))
+                return
+            except Refused as refused:
+                if refused.about_tokens:  # one is too little for a model that thinks: it is there
+                    return
+                self.events["given up"] += 1
+                remedy = f"check hosts.{self.name} (api, base), and what its server takes"
+                raise UserMistake(f"host {self.name}: {refused}; {remedy}") from None
+            except HostFailure as error:
+                raise UserMistake(f"host {self.name}: {error}") from None
+            except Trouble as trouble:
+                self.events[trouble.kind] += 1
+                if trouble.kind == "429":  # it lives, and asks are made again anyhow
+                    return
+                told = f"host {self.name}: {trouble}"
+                pause = trouble.after or min(self._pause(0, attempt, trouble), SOON)
+                if trouble.after:  # it says itself when it will be there
+                    patience = max(patience, min(trouble.after, LONGEST) + 1.0)
+                repeated = isinstance(trouble, Unusable) and str(trouble) in seen
+                hopeless = repeated or (isinstance(trouble, NotReached) and trouble.nowhere)
+                if hopeless or time.monotonic() - began + pause > patience:
+                    self.events["given up"] += 1
+                    remedy = f"check hosts.{self.name}.api{through_proxies()}, and that its server runs"
+                    raise UserMistake(f"{told}; {remedy}") from None
+                if not attempt:
+                    note(f"{told}; asking again for {patience:.0f} seconds, since it may be starting")
+                seen.add(str(trouble))
+                await asyncio.sleep(pause)
+
+    async def _once(self, body: Mapping[str, Any]) -> Said:
+        """One try, when there is room."""
+        async with self._room:
+            self.ledger.check_budget()
+            with self._busy():
+                return await self._post_renamed(body)
+
     async def _answer(self, body: Mapping[str, Any], seed: int) -> Said:
         """Ask until there is an answer; a try that waits keeps its place, so that a busy server is asked less."""
+        seen: set[str] = set()
         async with self._room:
-            self._check_budget()
             with self._busy():
                 for attempt in range(self.config.retries + 1):
+                    self.ledger.check_budget()  # a try that came to nothing may have been billed
                     try:
-                        said = await self._post_renamed(body)
+                        return await self._post_renamed(body)
+                    except Refused:
+                        self.events["given up"] += 1
+                        raise
                     except Trouble as trouble:
                         self.events[trouble.kind] += 1
-                        if attempt == self.config.retries:
+                        lasting = isinstance(trouble, Unusable) and trouble.lasting and str(trouble) in seen
+                        if lasting or attempt == self.config.retries:
                             self.events["given up"] += 1
                             raise HostFailure(f"{trouble} (tried {attempt + 1} times)") from None
+                        seen.add(str(trouble))
                         await asyncio.sleep(self._pause(seed, attempt, trouble))
-                    else:
-                        self._count(said)
-                        return said
         raise AssertionError("the last try returns or raises")
 
     @contextmanager
@@ -219,17 +266,58 @@ class ApiHost:
         for _ in ROOMS:
             name = self._room_of.get(model, ROOMS[0])
             try:
-                return await self._post({**{k: v for k, v in body.items() if k != ROOMS[0]}, name: body[ROOMS[0]]})
+                return await self._post({**{k: v for k, v in body.items() if k != ROOMS[0]}, name: body[ROOMS[0]]}, body[ROOMS[0]])
             except Renamed:
                 self._room_of[model] = ROOMS[1]
         raise AssertionError("the second name is never refused with Renamed")
 
-    async def _post(self, body: Mapping[str, Any]) -> Said:
+    async def _post(self, body: Mapping[str, Any], room: int) -> Said:
+        """One request; whatever comes of it, what it has cost is counted, or what it may have cost."""
+        sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+        at_most = (len(sent), room)  # no token is shorter than a byte, and the frame of JSON is longer than any template
+        try:
+            status, headers, data = await self._exchange(sent)
+        except (UserMistake, NotReached):
+            raise
+        except BaseException:  # also where nobody waits for it any more
+            self.ledger.count_unsettled(*at_most)
+            raise
+        if 200 <= status < 300:
+            return self._read(data, headers, at_most)
+        if ROOMS[0] in body and status in (400, 422) and ROOMS[1].encode() in data and b"support" in data:
+            self.events[f"{ROOMS[0]} refused"] += 1
+            raise Renamed
+        raise self._refused(status, headers, *words_of(data))
+
+    def _read(self, data: bytes, headers: Mapping[str, str], at_most: tuple[int, int]) -> Said:
+        try:
+            said = read_said(data)
+        except Unusable as wrong:
+            if wrong.usage.told:
+                self.ledger.count(wrong.usage)
+            else:
+                self.ledger.count_unsettled(*at_most)
+            raise
+        except ErrorInside as wrong:
+            if wrong.usage.told:
+                self.ledger.count(wrong.usage)
+            if wrong.code is None:
+                raise Unusable(f"{self.url} answers with an error: {self._plain(wrong.said)}") from None
+            raise self._refused(wrong.code, headers, wrong.said, "") from None
+        self.ledger.count(Usage(said.prompt_tokens, said.tokens))
+        if said.called:
+            self.events["tool call"] += 1
+        return said
+
+    async def _exchange(self, sent: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body of what is answered."""
         import httpx
 
+        headers = {"Content-Type": "application/json"}
+        asking = self._client.stream("POST", self.url, content=sent, headers=headers)
+        data = bytearray()
         try:
-            async with asyncio.timeout(self.config.timeout), self._client.stream("POST", self.url, json=body) as response:
-                data = bytearray()
+            async with asyncio.timeout(self.config.timeout), asking as response:
                 async for chunk in response.aiter_bytes():
                     data += chunk
                     if len(data) > LARGEST:
@@ -239,32 +327,32 @@ class ApiHost:
         except TimeoutError:
             limit = f"{self.config.timeout:g} seconds (hosts.{self.name}.timeout)"
             raise Trouble("timeout", f"no whole answer within {limit}") from None
+        except (*NO_ADDRESS, ExceptionGroup) as error:
+            raise wrong_address(self.name, self.url, error) from None
         except httpx.RequestError as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 self.events["certificate"] += 1
                 raise UserMistake(
                     f"host {self.name}: the certificate of {self.url} is not trusted: name its authority in SSL_CERT_FILE"
                 ) from None
-            kind = "no connection" if isinstance(error, httpx.ConnectError) else "broken off"
-            raise Trouble(kind, f"{self.url}: {type(error).__name__} {self._plain(str(error))}") from None
-        if 200 <= response.status_code < 300:
-            return read_said(bytes(data))
-        if ROOMS[0] in body and response.status_code in (400, 422) and ROOMS[1].encode() in data and b"support" in data:
-            self.events[f"{ROOMS[0]} refused"] += 1
-            raise Renamed
-        raise self._refused(response.status_code, response.headers, bytes(data))
+            told = f"{self.url}: {type(error).__name__} {self._plain(str(error))}"
+            if isinstance(error, httpx.ConnectError):
+                raise NotReached(told, is_unknown_name(error)) from None
+            raise Trouble("broken off", told) from None
+        return response.status_code, response.headers, bytes(data)
 
-    def _refused(self, status: int, headers: Mapping[str, str], data: bytes) -> Exception:
+    def _refused(self, status: int, headers: Mapping[str, str], said: str, code: str) -> Exception:
         """What an answer other than 2xx means."""
-        try:
-            said = str(json.loads(data)["error"]["message"])
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-            said = data.decode(errors="replace")
         told = f"{self.url} answers {status}: {self._plain(said)}"
+        if status == 402 or code == "insufficient_quota":
+            return self.ledger.out_of_credit(told)
         if status in AGAIN or status >= 500:
             return Trouble(str(status), told, wait_of(headers.get("retry-after")))
         self.events[str(status)] += 1
-        self.events["given up"] += 1
+        if status < 400 or status in (401, 403, 404, 407):
+            self.events["given up"] += 1
+        if status == 407:
+            return UserMistake(f"host {self.name}: {told}; a proxy wants a user: name it in the variable that names the proxy")
         if status in (401, 403):
             key = f"the key in the environment variable {self.config.key_env}" if self.config.key_env else "no key was sent"
             return UserMistake(f"host {self.name}: {told}; check hosts.{self.name}.key_env ({key})")
@@ -272,8 +360,8 @@ class ApiHost:
             names = ", ".join(sorted(set(self.models.values())))
             return UserMistake(f"host {self.name}: {told}; check hosts.{self.name}.api, and that it has the model (base): {names}")
         if re.search(r"context|too long|maximum.{0,20}length", said, re.IGNORECASE):
-            return HostFailure(f"the prompt and its reply do not fit the model's context: {told}")
-        return HostFailure(told)
+            return Refused(f"the prompt and its reply do not fit the model's context: {told}", said)
+        return Refused(told, said)
 
     def _plain(self, text: str) -> str:
         """A line of somebody else's words, without the key."""
@@ -283,47 +371,6 @@ class ApiHost:
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         return text if len(text) <= 200 else text[:200] + " ..."
 
-    def _count(self, said: Said) -> None:
-        self.spent["requests"] += 1
-        if said.prompt_tokens is None or said.tokens is None:
-            self.spent["without usage"] += 1
-        self.spent["prompt_tokens"] += said.prompt_tokens or 0
-        self.spent["tokens"] += said.tokens or 0
-
-    def money(self) -> float | None:
-        """What the counted tokens have cost; None without a price."""
-        if self.config.price is None:
-            return None
-        return (self.spent["prompt_tokens"] * self.config.price[0] + self.spent["tokens"] * self.config.price[1]) / 1e6
-
-    def _check_budget(self) -> None:
-        tokens, money = self.spent["prompt_tokens"] + self.spent["tokens"] + self.spent_elsewhere[0], self.money()
-        money = None if money is None else money + self.spent_elsewhere[1]
-        budgets = {"budget_tokens": (self.config.budget_tokens, tokens), "budget_money": (self.config.budget_money, money)}
-        for name, (budget, used) in budgets.items():
-            if budget is None or used is None:
-                continue
-            key = f"hosts.{self.name}.{name}"
-            if unknown := self.spent["without usage"]:
-                raise UserMistake(
-                    f"host {self.name}: {unknown} replies came without usage, so {key} cannot be held: have the server report it, "
-                    "or leave the budget out"
-                )
-            if used >= budget:
-                cost = "" if money is None else f" at a cost of {money:.4f}"
-                on = f" and go on: comas resume {shlex.quote(str(self.folder))} {key}=NUMBER" if self.folder else ""
-                raise BudgetSpent(
-                    f"host {self.name}: its budget is spent: {tokens} tokens{cost}, and {key} is {budget:g}; raise it{on}"
-                )
-
-    def account(self) -> dict[str, Any]:
-        """What has been spent and what went wrong, as JSON."""
-        return {"spent": dict(self.spent), "money": self.money(), "events": dict(self.events)}
-
-    def restore(self, account: Mapping[str, Any]) -> None:
-        """The inverse of `account`."""
-        self.spent, self.events = Counter(account["spent"]), Counter(account["events"])
-
     async def learn(
         self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
     ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
@@ -332,62 +379,17 @@ class ApiHost:
 
     async def save(self, path: Path) -> None:
         """The account: there is nothing else."""
-        (path / f"{self.name}.json").write_text(json.dumps(self.account()), encoding="utf-8")
+        (path / f"{self.name}.json").write_text(json.dumps(self.ledger.account()), encoding="utf-8")
 
     async def load(self, path: Path) -> None:
         """The inverse of `save`."""
-        self.restore(json.loads((path / f"{self.name}.json").read_text(encoding="utf-8")))
+        self.ledger.restore(json.loads((path / f"{self.name}.json").read_text(encoding="utf-8")))
 
 
-def read_said(data: bytes) -> Said:
-    """A chat completion; whatever is not one is a `Trouble`."""
+def words_of(data: bytes) -> tuple[str, str]:
+    """What an error says, and the name that it gives itself."""
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise Trouble("invalid body", f"the answer is no JSON ({type(error).__name__}, {len(data)} bytes)") from None
-    choices = found.get("choices") if isinstance(found, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise Trouble("invalid body", "the answer has no choices")
-    choice: dict[str, Any] = choices[0]
-    message = choice.get("message")
-    content = message.get("content") if isinstance(message, dict) else 0
-    if not isinstance(message, dict) or not isinstance(content, str | None):
-        raise Trouble("invalid body", "the answer has no message")
-    thoughts = message.get("reasoning_content")
-    usage = found.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    return Said(
-        _whole_text(content or ""), _whole_text(thoughts) if isinstance(thoughts, str) else "",
-        choice.get("finish_reason") not in ("length", "content_filter"), _logprob(choice.get("logprobs")),
-        _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens")),
-    )
-
-
-def _whole_text(text: str) -> str:
-    """Text as it came, but for halves of characters, which no file can hold."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
-
-
-def _number(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def _logprob(found: Any) -> float:
-    """The sum over generated tokens; 0.0 where they are not told."""
-    try:
-        total = math.fsum(float(token["logprob"]) for token in found["content"])
-    except (TypeError, KeyError, ValueError, OverflowError):
-        return 0.0
-    return total if math.isfinite(total) else 0.0
-
-
-def wait_of(said: str | None) -> float | None:
-    """Seconds that a Retry-After asks for, which may be a number or a date; None where it says neither."""
-    if said is None:
-        return None
-    if re.fullmatch(r"\d{1,9}(\.\d+)?", said.strip()):
-        return float(said)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None
+        error = json.loads(data)["error"]
+        return str(error["message"]), str(error.get("code") or error.get("type") or "")
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        return data.decode(errors="replace"), ""

@@ -1,6 +1,6 @@
-"""The games of an evaluation on disk: a line each, written when it ends; what a killed process tore is dropped.
+"""The games of one run in one cell of an evaluation, as a file that survives whatever stops it.
 
-Leaves out: playing (`exam`), what the games came to (`report`).
+Leaves out: which games there are (`exam`).
 """
 
 from __future__ import annotations

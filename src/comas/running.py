@@ -1,0 +1,88 @@
+"""How work is run: coroutines from ordinary code, and the garbage collector kept from what was there before.
+
+Leaves out: what is run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from comas.types import HostFailure, Stopped, UserMistake
+
+T = TypeVar("T")
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end from ordinary code, also where an event loop already runs (notebooks).
+
+    Ctrl-C lets it end in order and is then a KeyboardInterrupt, in a notebook too.
+    """
+    work = _plainly(work)
+    try:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work)
+        return _beside(work)
+    except (Stopped, asyncio.CancelledError):
+        raise KeyboardInterrupt from None
+
+
+def _beside(work: Coroutine[Any, Any, T]) -> T:
+    """In a thread and a loop of its own."""
+    outcome: Future[T] = Future()
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+
+    async def body() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        started.set_result((asyncio.get_running_loop(), task))
+        return await work
+
+    def run() -> None:
+        try:
+            outcome.set_result(asyncio.run(body()))
+        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="comas").start()
+    try:
+        return outcome.result()
+    except KeyboardInterrupt:  # it reaches the main thread only
+        loop, task = started.result()
+        loop.call_soon_threadsafe(task.cancel)
+        outcome.exception()  # waits for the end
+        raise
+
+
+async def _plainly(work: Coroutine[Any, Any, T]) -> T:
+    """A user's mistake or a dead host that was found inside task groups, without the groups around it."""
+    try:
+        return await work
+    except ExceptionGroup as group:
+        found: BaseException | None = group.subgroup((UserMistake, HostFailure))
+        if found is None:
+            raise
+        while isinstance(found, ExceptionGroup):
+            found = found.exceptions[0]
+        raise found from None
+
+
+@contextmanager
+def collected_apart() -> Iterator[None]:
+    """In here the garbage collector leaves alone what there was before: libraries are a million objects, and it would look at all
+    of them every few thousand turns, which was a third of what a turn costs besides its model."""
+    if gc.get_freeze_count():  # somebody else's decision
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
