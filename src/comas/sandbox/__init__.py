@@ -149,10 +149,14 @@ def _tell(jail: Jail, line: memoryview) -> memoryview:
 
 
 def _over(jail: Jail) -> str | None:
-    processes, resident = jail.used()
-    if processes > jail.limits.processes + 2:  # the one that waits outside, and the first inside
-        return f"it has more than {jail.limits.processes} processes"
-    return f"it holds more than {jail.limits.memory >> 20} MB in memory" if resident > jail.limits.memory else None
+    limits, used = jail.limits, jail.used()
+    if used.tasks > limits.processes + 2:  # the one that waits outside, and the first inside
+        return f"it has more than {limits.processes} processes"
+    if used.files > limits.files:
+        return f"it has more than {limits.files} files"
+    if used.locks > limits.locks:
+        return f"it holds more than {limits.locks} locks"
+    return f"it holds more than {limits.memory >> 20} MB in memory" if used.memory > limits.memory else None
 
 
 ATTACKS = {
