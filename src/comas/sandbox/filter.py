@@ -2,8 +2,8 @@
 
 It forbids what holds memory that no limit counts (memfds, System V segments, message queues, anonymous shared maps, huge pages),
 what reaches secrets (keyrings, other processes), every socket that is not a local one, and what a hole in the kernel would be
-reached by and Python never needs. Given to the sandbox as `literals` is. Leaves out: machines other than x86_64 and aarch64,
-where `instructions` gives nothing and `comas doctor` says so.
+reached by and Python never needs. It is made outside, and put in force inside (`walls`). Leaves out: machines other than x86_64 and
+aarch64, where `instructions` gives nothing and `comas doctor` says so.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """The column of the tables, and the kernel's name for the machine."""
 
 ALLOW, FAIL, KILL = 0x7FFF0000, 0x00050000, 0x80000000
-LOAD, MASK, EQUAL, ABOVE, ANY, RETURN = 0x20, 0x54, 0x15, 0x25, 0x45, 0x06
-"""Instructions: load a word, and, jump if equal, jump if greater, jump if a bit is set, return."""
+LOAD, MASK, ALWAYS, EQUAL, ABOVE, ANY, RETURN = 0x20, 0x54, 0x05, 0x15, 0x25, 0x45, 0x06
+"""Instructions: load a word, and, jump, jump if equal, jump if greater, jump if a bit is set, return."""
 NUMBER, MACHINE, ARGUMENTS = 0, 4, 16
 """Offsets into what the kernel shows a filter of a call."""
 
@@ -129,5 +129,5 @@ def _among(numbers: list[int], error: int) -> list[bytes]:
     middle = len(numbers) // 2
     below = _among(numbers[:middle], error)
     above = _among(numbers[middle:], error)
-    leap = _step(0x05, len(above))  # always
+    leap = _step(ALWAYS, len(above))
     return [_step(ABOVE, numbers[middle - 1], yes=len(below) + 1), *below, leap, *above]

@@ -1,7 +1,7 @@
 """Going in: namespaces, a root that holds nothing but a read-only system, limits, and the end of every right.
 
-Runs inside, before anything of a program is there; given to Python with `inside`, and imports nothing of ours but the filter of
-system calls. Leaves out: limits on memory and processes as a group (`jail` watches from outside).
+Runs inside, before anything of a program is there; given to Python with `inside`, and imports nothing of ours. Leaves out: limits
+on memory and processes as a group (`jail` watches from outside), what the filter of system calls says (`filter`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from functools import lru_cache
-
-from comas.sandbox.filter import instructions
 
 TYPE_CHECKING = False  # importing typing takes three milliseconds
 if TYPE_CHECKING:
@@ -45,7 +42,7 @@ def enter(limits: dict[str, Any]) -> None:
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     libc.prctl(PDEATHSIG, signal.SIGKILL)
     _call(libc.sethostname, HOST, len(HOST))
-    if not filters():
+    if not takes_filters(libc, limits):
         _no_segments()
     _root(libc, limits)
     os.setsid()
@@ -139,15 +136,13 @@ def _drop(libc: Any, uid: int | None) -> None:
     _call(libc.capset, header, (ctypes.c_uint32 * 6)())
 
 
-@lru_cache
-def filters() -> bool:
+def takes_filters(libc: Any, limits: dict[str, Any]) -> bool:
     """Whether system calls can be filtered here."""
     import ctypes
     import errno
 
-    if not instructions(os.uname().machine):
+    if not limits["filter"]:
         return False
-    libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(SECCOMP, ctypes.c_ulong(2), None)  # no filter: a kernel that could take one finds a bad address
     return ctypes.get_errno() == errno.EFAULT
 
@@ -171,7 +166,7 @@ def forget_keys() -> None:
         ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), ctypes.c_long(join), None)
 
 
-def close() -> bool:
+def close(limits: dict[str, Any]) -> bool:
     """No large pages, of which a part is held as a whole, and no system call that Python does not need; whether the latter could
     be had. Raises OSError."""
     import ctypes
@@ -179,10 +174,10 @@ def close() -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     zero = ctypes.c_ulong(0)
     libc.prctl(NO_HUGE_PAGES, ctypes.c_ulong(1), zero, zero, zero)
-    if not filters():
+    if not takes_filters(libc, limits):
         return False
     _call(libc.prctl, NO_NEW_PRIVS, 1, 0, 0, 0)
-    coded = instructions(os.uname().machine)
+    coded = bytes.fromhex(limits["filter"])
     kept = ctypes.create_string_buffer(coded, len(coded))
     program = (ctypes.c_uint64 * 2)(len(coded) // 8, ctypes.addressof(kept))  # a length in 16 bits, padding, an address
     _call(libc.prctl, SECCOMP, ctypes.c_ulong(2), ctypes.byref(program))
