@@ -165,6 +165,17 @@ def f():
     assert found.seconds < 10
 
 
+def test_without_walls_the_machine_s_own_folders_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        f_blocks = f_files = f_frsize = 1 << 20
+        f_bfree = f_ffree = 0
+
+    monkeypatch.setattr(sandbox, "isolation", lambda: "none")
+    monkeypatch.setattr("comas.sandbox.watch.os.statvfs", lambda path: Full)
+    program = "import time\ndef f():\n    time.sleep(0.3)\n    return 1\n"
+    assert check(program, "assert f() == 1", names=["f"]).verdict == "right"
+
+
 # --- secrets, and ways out
 
 

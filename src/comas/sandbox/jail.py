@@ -94,6 +94,7 @@ class Jail:
     def __init__(self, side: str, limits: Limits, kind: str) -> None:
         self.limits, self.uid = limits, None
         self.filtered = False
+        self.walled = kind != "none"
         if kind == "unshare" and os.geteuid() == 0:
             self.uid = FIRST_UID + next(_uids) % 200_000_000
         # a program can make its tests take long, which is then for the limit on the whole to say: they never end without a verdict
@@ -139,7 +140,7 @@ class Jail:
 
     def used(self) -> Used:
         """What all of it together holds now."""
-        return used(self.pid)
+        return used(self.pid, self.walled)
 
     def end(self) -> None:
         """Kill everything in it, and wait until it is gone."""

@@ -24,11 +24,15 @@ class Used:
     """Of parts of files."""
 
 
-def used(first: int) -> Used:
-    """What a process and all below it hold now."""
+def used(first: int, walled: bool) -> Used:
+    """What a process and all below it hold now; `walled`: the first one waits outside of walls for the second."""
     pids = descendants(first)
-    room, files = _folder(pids[-1])
-    return Used(sum(map(_tasks, pids)), sum(map(_memory, pids)) + room, files, _locks(set(pids)))
+    tasks = sum(map(_tasks, pids))
+    memory = sum(map(_memory, pids))
+    room = files = 0
+    if walled and len(pids) > 1:
+        room, files = _folder(pids[1])
+    return Used(tasks, memory + room, files, _locks(set(pids)))
 
 
 def descendants(pid: int) -> list[int]:
@@ -75,7 +79,7 @@ def _memory(pid: int) -> int:
 
 
 def _folder(pid: int) -> tuple[int, int]:
-    """Bytes and files in the folder that a process works in, as it sees it; none where it may not be looked into."""
+    """Bytes and files in the folder of a process behind walls; none where it may not be looked into."""
     try:
         room = os.statvfs(f"/proc/{pid}/root/work")
     except OSError:
