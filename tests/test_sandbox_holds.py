@@ -377,6 +377,8 @@ def test_whole_numbers_of_any_length_cross() -> None:
     program = "def f(x, y):\n    return x * y\n"
     assert check(program, "assert f(7 ** 6000, -(7 ** 6000)) == -(7 ** 12000)", names=["f"]).verdict == "right"
     assert check(program, "assert f(7 ** 6000, 1) == 7 ** 6000 + 1", names=["f"]).verdict == "wrong"
+    found = check(program, "{}[f(7 ** 6000, 1)]", names=["f"])  # an error that cannot be written in digits
+    assert (found.verdict, found.why) == ("wrong", "KeyError: ")
 
 
 def test_a_value_that_keeps_the_tests_busy_is_wrong_and_no_failure() -> None:

@@ -41,8 +41,16 @@ def answer(receive: Any, send: Any) -> None:
                 value = space[asked["call"]](*given, **named)
                 told = {"value": encode(value), "args": encode(given)}
         except BaseException as error:  # noqa: BLE001 - whatever a program does is an answer to its tests
-            told = {"error": type(error).__name__, "text": str(error)[:200]}
+            told = {"error": type(error).__name__, "text": _words(error)[:200]}
         send(told)
+
+
+def _words(error: BaseException) -> str:
+    """What an error says; nothing where that fails, as with a key of too many digits."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever a program's own error does
+        return ""
 
 
 # --- the tests' side
@@ -97,14 +105,14 @@ def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
     try:
         space, tests = _prepared(case, receive, send)
     except BaseException as error:  # noqa: BLE001 - the tests' own
-        send({"verdict": "failed", "why": f"the tests do not run: {type(error).__name__}: {error}"[:300]})
+        send({"verdict": "failed", "why": f"the tests do not run: {type(error).__name__}: {_words(error)}"[:300]})
         return
     try:
         send({"program": case["program"]})
         try:
             _told(receive)
         except Exception as error:  # noqa: BLE001 - the program's own
-            send({"verdict": "wrong", "why": f"the program does not run: {type(error).__name__}: {error}"[:300]})
+            send({"verdict": "wrong", "why": f"the program does not run: {type(error).__name__}: {_words(error)}"[:300]})
             return
         if "seen" in case:
             _call_all(space, tests)
@@ -115,9 +123,9 @@ def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
     except _Gone:
         send({"verdict": "wrong", "why": "the program ended before it answered"})
     except AssertionError as error:
-        send({"verdict": "wrong", "why": f"a test does not hold {error}"[:300]})
+        send({"verdict": "wrong", "why": f"a test does not hold {_words(error)}"[:300]})
     except BaseException as error:  # noqa: BLE001 - raised by the program, or by what it returned
-        send({"verdict": "wrong", "why": f"{type(error).__name__}: {error}"[:300]})
+        send({"verdict": "wrong", "why": f"{type(error).__name__}: {_words(error)}"[:300]})
 
 
 def _prepared(case: dict[str, Any], receive: Any, send: Any) -> tuple[dict[str, Any], ast.Module]:

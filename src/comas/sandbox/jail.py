@@ -26,7 +26,7 @@ from typing import Any
 from comas.sandbox import cgroup
 from comas.sandbox.filter import instructions
 from comas.sandbox.forks import Forks
-from comas.sandbox.needed import hidden_folders, python, system_folders
+from comas.sandbox.needed import hidden_folders, python, shown, system_folders
 from comas.sandbox.walls import DEVICES
 from comas.sandbox.watch import Used, alive, descendants, used
 from comas.types import UserMistake
@@ -101,7 +101,7 @@ class Jail:
         cpu = limits.cpu if side == "program" else limits.cpu + math.ceil(limits.seconds)
         told = {
             "side": side, "walls": kind, "uid": self.uid, "cpu": cpu, "memory": limits.memory, "disk": limits.disk,
-            "files": limits.files, "processes": limits.processes, "system": system_folders(), "hidden": hidden_folders(),
+            "files": limits.files, "processes": limits.processes, "system": shown(), "hidden": hidden_folders(),
             "stage": _stage(), "filter": instructions(os.uname().machine).hex(), "owner": os.getpid(),
         }
         self.process: subprocess.Popen[bytes] | None = None

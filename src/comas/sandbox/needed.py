@@ -12,9 +12,11 @@ import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo", "/bin", "/lib", "/lib32", "/lib64")
 PACKAGES = ("site-packages", "dist-packages")
+NO_DEV, NO_EXEC = 4, 8
 NAMES = 200
 """Bytes at most of the name of a library."""
 
@@ -31,6 +33,23 @@ def system_folders() -> list[str]:
     for path in [python(), *_standard_library(), *map(str, _libraries())]:
         wanted += _with_target(path)
     return [path for path in dict.fromkeys(wanted) if not any(path.startswith(other + "/") for other in wanted)]
+
+
+@lru_cache
+def shown() -> list[tuple[str, str, Any]]:
+    """The same as steps of building it, parents first: a `way` to others, a `link` with where it leads, or a `folder` or `file`
+    with the flags of its mount that stay."""
+    steps: dict[str, tuple[str, str, Any]] = {}
+    kept = os.ST_NOSUID | NO_DEV | NO_EXEC
+    for path in system_folders():
+        for above in reversed(Path(path).parents[:-1]):
+            steps.setdefault(str(above), (str(above), "way", 0))
+        if os.path.islink(path):
+            steps[path] = (path, "link", os.readlink(path))
+        else:
+            kind = "folder" if os.path.isdir(path) else "file"
+            steps[path] = (path, kind, os.statvfs(path).f_flag & kept)
+    return list(steps.values())
 
 
 @lru_cache

@@ -71,19 +71,19 @@ def _root(libc: Any, limits: dict[str, Any]) -> None:
     stage = limits["stage"]
     _mount(libc, "none", "/", None, RECURSIVE | PRIVATE)
     _mount(libc, "tmpfs", stage, "tmpfs", NO_SUID | NO_DEV, "size=1m,mode=755")
-    for path in limits["system"]:
+    for path, kind, more in limits["system"]:
         target = stage + path
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        if os.path.islink(path):
-            os.symlink(os.readlink(path), target)
+        if kind == "link":
+            os.symlink(more, target)
             continue
-        if os.path.isdir(path):
-            os.makedirs(target, exist_ok=True)
+        if kind != "file":
+            os.mkdir(target)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-        kept = os.statvfs(path).f_flag & (NO_SUID | NO_DEV | 8)
+        if kind == "way":
+            continue
         _mount(libc, path, target, None, BIND)
-        _mount(libc, path, target, None, BIND | REMOUNT | READ_ONLY | NO_SUID | kept)
+        _mount(libc, path, target, None, BIND | REMOUNT | READ_ONLY | NO_SUID | more)
     for path in limits["hidden"]:
         _mount(libc, "tmpfs", stage + path, "tmpfs", READ_ONLY | NO_SUID | NO_DEV, "size=4k,nr_inodes=2")
     os.mkdir(stage + "/dev")
