@@ -13,6 +13,7 @@ import json
 import marshal
 import math
 import os
+import platform
 import select
 import shutil
 import subprocess
@@ -101,9 +102,12 @@ class Jail:
         cpu = limits.cpu if side == "program" else limits.cpu + math.ceil(limits.seconds)
         told = {
             "side": side, "walls": kind, "uid": self.uid, "cpu": cpu, "memory": limits.memory, "disk": limits.disk,
-            "files": limits.files, "processes": limits.processes, "system": shown(), "hidden": hidden_folders(),
-            "stage": _stage(), "filter": instructions(os.uname().machine).hex(), "owner": os.getpid(),
+            "files": limits.files, "processes": limits.processes, "owner": os.getpid(),
         }
+        if kind != "none":
+            told["filter"] = instructions(platform.machine()).hex()
+        if kind == "unshare":
+            told |= {"system": shown(), "hidden": hidden_folders(), "stage": _stage()}
         self.process: subprocess.Popen[bytes] | None = None
         self._source: subprocess.Popen[bytes] | None = None
         self._group: cgroup.Group | None = None
