@@ -1,11 +1,19 @@
-"""Models for tests: small, random, made from a config."""
+"""Models for tests: small, random, made from a config; and the walls around programs."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from comas import sandbox
+from comas.sandbox import jail
+from comas.sandbox.jail import Broken, probe
 from comas.seed.teach import make_model, save
 from comas.testing import tiny_model
 
@@ -22,3 +30,32 @@ def untaught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "untaught"
     save(make_model(5), folder)
     return folder
+
+
+KINDS = ["unshare", "bwrap"]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each isolation of programs that this machine has."""
+    if request.param == "bwrap" and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    try:
+        probe(request.param)
+    except Broken as error:
+        pytest.skip(f"{request.param} does not work here: {error}")
+    monkeypatch.setattr(sandbox, "isolation", lambda: request.param)
+    return request.param
+
+
+@pytest.fixture
+def unharmed() -> Iterator[None]:
+    """Nothing is left behind: no process of a sandbox, no file."""
+    before = set(os.listdir(Path.home()))
+    yield
+    time.sleep(0.05)
+    mine = f'"owner": {os.getpid()}'
+    warm = [str(jail.forks().process.pid)] if jail.forks().process else []  # which stays, for the next
+    left = subprocess.run(["pgrep", "-f", mine], capture_output=True, text=True, check=False).stdout.split()
+    assert [pid for pid in left if pid not in warm] == []
+    assert set(os.listdir(Path.home())) == before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import select
 import socket
 import time
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from comas.sandbox import cgroup
-from comas.sandbox.jail import Broken, Jail, Limits, greet, isolation
+from comas.sandbox.jail import Broken, Jail, Limits, greet, isolation, probe
+from comas.sandbox.walls import KEYCTL
 from comas.types import UserMistake, Verdict
 
 LONGEST = 16 << 20
@@ -149,34 +151,51 @@ def _tell(jail: Jail, line: memoryview) -> memoryview:
 
 
 def _over(jail: Jail) -> str | None:
-    processes, resident = jail.used()
-    if processes > jail.limits.processes + 2:  # the one that waits outside, and the first inside
-        return f"it has more than {jail.limits.processes} processes"
-    return f"it holds more than {jail.limits.memory >> 20} MB in memory" if resident > jail.limits.memory else None
+    limits, used = jail.limits, jail.used()
+    if used.tasks > limits.processes + 2:  # the one that waits outside, and the first inside
+        return f"it has more than {limits.processes} processes"
+    if used.files > limits.files:
+        return f"it has more than {limits.files} files"
+    if used.locks > limits.locks:
+        return f"it holds more than {limits.locks} locks"
+    return f"it holds more than {limits.memory >> 20} MB in memory" if used.memory > limits.memory else None
 
 
 ATTACKS = {
     "reading /etc/passwd": "open('/etc/passwd').read()",
-    "a connection to this machine": "import socket\n        socket.create_connection(('127.0.0.1', {port}), timeout=1)",
+    "a connection to this machine": "import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=1)",
     "4 GB of memory": "bytearray(4 << 30)",
+    "memory that belongs to no process": "import os\nos.close(os.memfd_create('attack'))",
+    "files in /dev": "import os\nfor name in ('/dev/attack', '/dev/shm/attack'):\n    try:\n        open(name, 'x')\n"
+    "    except OSError:\n        continue\n    os.remove(name)\n    return 'not held'\nraise OSError",
+    "the kernel's keyrings": "import ctypes\nif ctypes.CDLL(None).syscall({keyctl}, 6, -3, 0, 0, 0) < 0:\n    raise OSError",
 }
 """What `comas doctor` tries, each bounded in itself."""
 
 
 def prove() -> dict[str, str]:
-    """The isolation that is in force here, and how three attacks on it ended."""
+    """The isolation that is in force here, and how some attacks on it ended."""
     try:
-        found = {"isolation": isolation()}
-    except UserMistake as error:
+        kind = isolation()
+        filtered = probe(kind)
+    except (UserMistake, Broken) as error:
         return {"isolation": f"none: {error}"}
+    found = {"isolation": kind}
     place = cgroup.place()
     watched = "watched from outside"
     how = f"control groups in {place}, and {watched}" if place else f"{watched}; no control groups can be made here"
     found["memory and processes"] = how
+    machine = platform.machine()
+    why = "there are no walls" if kind == "none" else f"this kernel takes none, or there is none for {machine}"
+    found["system calls"] = "filtered" if filtered else f"NOT FILTERED ({why})"
     with socket.create_server(("127.0.0.1", 0)) as server:
+        known = {"port": server.getsockname()[1], "keyctl": KEYCTL.get(machine)}
         for name, attack in ATTACKS.items():
-            body = attack.format(port=server.getsockname()[1])
-            program = f"def f():\n    try:\n        {body}\n    except (OSError, MemoryError):\n        return 'held'\n"
+            if "{keyctl}" in attack and machine not in KEYCTL:
+                found[name] = f"not tried: the number of the call is not known on {machine}"
+                continue
+            body = "".join(f"        {line}\n" for line in attack.format(**known).splitlines())
+            program = f"def f():\n    try:\n{body}    except (OSError, MemoryError):\n        return 'held'\n"
             told = check(program, "assert f() == 'held'", names=["f"])
             found[name] = "held" if told.verdict == "right" else f"NOT HELD ({told.why or told.verdict})"
     return found

@@ -2,9 +2,9 @@
 calls of its functions, or runs tests and asks for those calls.
 
 Two processes, so that the verdict is never in reach of the program: the tests see nothing of it but literal values. Given to
-Python by `-c`; imports nothing of ours but `literals`, which is given with it, and what only one side needs only there, since
-starting is most of what a small program costs. With the word `forks` it is a warm process instead, of which each sandbox is a fork
-(see `forks`), and goes in nowhere itself. Leaves out: limits on memory and processes as a group (`jail` watches from outside).
+Python by `-c`; imports nothing of ours but what is given with it (`literals`, `walls`), and what only one side needs
+only there, since starting is most of what a small program costs. With the word `forks` it is a warm process instead, of which
+each sandbox is a fork (see `forks`), and goes in nowhere itself. Leaves out: how it goes in (`walls`).
 """
 
 from __future__ import annotations
@@ -16,110 +16,13 @@ import signal
 import sys
 
 from comas.sandbox.literals import decode, encode, plain
+from comas.sandbox.walls import close, enter, forget_keys, limit
 
 TYPE_CHECKING = False  # importing typing takes three milliseconds
 if TYPE_CHECKING:
     import ast
     import socket
     from typing import Any
-
-CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "net": 0x40000000, "ipc": 0x08000000, "uts": 0x04000000}
-READ_ONLY, NO_SUID, NO_DEV, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
-PDEATHSIG, NO_NEW_PRIVS = 1, 38
-
-
-# --- going in
-
-
-def enter(limits: dict[str, Any]) -> None:
-    """Namespaces of its own, a root that holds nothing but a read-only system, and no rights. Raises OSError."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    kinds = ["mount", "pid", "net", "ipc", "uts"] + (["user"] if limits["uid"] is None else [])
-    uid, gid = os.getuid(), os.getgid()
-    _call(libc.unshare, sum(CLONE[k] for k in kinds))
-    if limits["uid"] is None:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-    libc.prctl(PDEATHSIG, signal.SIGKILL)  # with the process that forked it
-    child = os.fork()
-    if child:  # the first process of the namespace is the child; this one waits, and takes it along when it is killed
-        _, status = os.waitpid(child, 0)
-        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    libc.prctl(PDEATHSIG, signal.SIGKILL)
-    _root(libc, limits)
-    os.setsid()
-    _limit(limits)
-    _drop(libc, limits["uid"])
-    libc.prctl(PDEATHSIG, signal.SIGKILL)  # dropping rights cleared it
-
-
-def _call(function: Any, *given: Any) -> None:
-    import ctypes
-
-    if function(*given) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"{function.__name__}: {os.strerror(error)}")
-
-
-def _mount(libc: Any, source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    import ctypes
-
-    coded = [x.encode() if x is not None else None for x in (source, target, kind)]
-    _call(libc.mount, *coded, ctypes.c_ulong(flags), data.encode() or None)
-
-
-def _root(libc: Any, limits: dict[str, Any]) -> None:
-    """A root in memory with the system bound read-only, and an empty folder to work in."""
-    stage = limits["stage"]
-    _mount(libc, "none", "/", None, RECURSIVE | PRIVATE)
-    _mount(libc, "tmpfs", stage, "tmpfs", NO_SUID | NO_DEV, "size=1m,mode=755")
-    for path in limits["system"]:
-        target = stage + path
-        if os.path.islink(path):
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.symlink(os.readlink(path), target)
-            continue
-        os.makedirs(target, exist_ok=True)
-        kept = os.statvfs(path).f_flag & (NO_SUID | NO_DEV | 8)
-        _mount(libc, path, target, None, BIND)
-        _mount(libc, path, target, None, BIND | REMOUNT | READ_ONLY | NO_SUID | kept)
-    os.mkdir(stage + "/dev")
-    for name in ("null", "zero", "urandom"):
-        with open(f"{stage}/dev/{name}", "w"):
-            pass
-        _mount(libc, f"/dev/{name}", f"{stage}/dev/{name}", None, BIND)
-    os.mkdir(stage + "/work")
-    _mount(libc, "tmpfs", stage + "/work", "tmpfs", NO_SUID | NO_DEV, f"size={limits['disk']},mode=1777,nr_inodes=2000")
-    _mount(libc, "tmpfs", stage, None, REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEV)
-    os.chroot(stage)
-    os.chdir("/work")
-
-
-def _limit(limits: dict[str, Any]) -> None:
-    import resource
-
-    if sys.platform == "darwin":  # which refuses some of them
-        return
-    wanted = {"CPU": limits["cpu"], "AS": limits["memory"], "FSIZE": limits["disk"], "NPROC": limits["processes"], "NOFILE": 64,
-              "CORE": 0}
-    for name, value in wanted.items():
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
-
-
-def _drop(libc: Any, uid: int | None) -> None:
-    import ctypes
-
-    if uid is not None:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    _call(libc.prctl, NO_NEW_PRIVS, 1, 0, 0, 0)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    _call(libc.capset, header, (ctypes.c_uint32 * 6)())
-
 
 # --- the program's side
 
@@ -138,8 +41,16 @@ def answer(receive: Any, send: Any) -> None:
                 value = space[asked["call"]](*given, **named)
                 told = {"value": encode(value), "args": encode(given)}
         except BaseException as error:  # noqa: BLE001 - whatever a program does is an answer to its tests
-            told = {"error": type(error).__name__, "text": str(error)[:200]}
+            told = {"error": type(error).__name__, "text": _words(error)[:200]}
         send(told)
+
+
+def _words(error: BaseException) -> str:
+    """What an error says; nothing where that fails, as with a key of too many digits."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever a program's own error does
+        return ""
 
 
 # --- the tests' side
@@ -182,6 +93,8 @@ def _told(receive: Any) -> Any:
     if "error" in told:
         kind = getattr(builtins, str(told["error"]), None)
         known = isinstance(kind, type) and issubclass(kind, Exception)
+        if told["error"] == "StopIteration":  # would end a loop of the tests as if all of it had held
+            known = False
         made: Any = kind if known else RuntimeError
         raise made(told.get("text", "") if known else f"{told['error']}: {told.get('text', '')}")
     return told
@@ -192,14 +105,14 @@ def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
     try:
         space, tests = _prepared(case, receive, send)
     except BaseException as error:  # noqa: BLE001 - the tests' own
-        send({"verdict": "failed", "why": f"the tests do not run: {type(error).__name__}: {error}"[:300]})
+        send({"verdict": "failed", "why": f"the tests do not run: {type(error).__name__}: {_words(error)}"[:300]})
         return
     try:
         send({"program": case["program"]})
         try:
             _told(receive)
         except Exception as error:  # noqa: BLE001 - the program's own
-            send({"verdict": "wrong", "why": f"the program does not run: {type(error).__name__}: {error}"[:300]})
+            send({"verdict": "wrong", "why": f"the program does not run: {type(error).__name__}: {_words(error)}"[:300]})
             return
         if "seen" in case:
             _call_all(space, tests)
@@ -210,9 +123,9 @@ def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
     except _Gone:
         send({"verdict": "wrong", "why": "the program ended before it answered"})
     except AssertionError as error:
-        send({"verdict": "wrong", "why": f"a test does not hold {error}"[:300]})
+        send({"verdict": "wrong", "why": f"a test does not hold {_words(error)}"[:300]})
     except BaseException as error:  # noqa: BLE001 - raised by the program, or by what it returned
-        send({"verdict": "wrong", "why": f"{type(error).__name__}: {error}"[:300]})
+        send({"verdict": "wrong", "why": f"{type(error).__name__}: {_words(error)}"[:300]})
 
 
 def _prepared(case: dict[str, Any], receive: Any, send: Any) -> tuple[dict[str, Any], ast.Module]:
@@ -275,10 +188,13 @@ def take_side(limits: dict[str, Any]) -> None:
     """Go in, then be the program or its tests, on standard input and output."""
     receive, out = os.fdopen(os.dup(0), "r", encoding="ascii"), os.fdopen(os.dup(1), "w", encoding="ascii")
     try:
-        if limits["enter"]:
+        if limits["walls"] == "unshare":
             enter(limits)
-        else:  # somebody else has built the walls
-            _limit(limits)
+        else:  # somebody else has built them, or nobody
+            limit(limits)
+        if limits["walls"] == "bwrap":
+            forget_keys()
+        filtered = limits["walls"] != "none" and close(limits)
     except OSError as error:
         print(json.dumps({"broken": str(error)}), file=out, flush=True)
         os._exit(1)
@@ -289,7 +205,7 @@ def take_side(limits: dict[str, Any]) -> None:
     def send(told: Any) -> None:
         print(json.dumps(told), file=out, flush=True)
 
-    send({"ready": True})
+    send({"ready": True, "filtered": filtered})
     if limits["side"] == "program":
         answer(receive, send)
     else:
@@ -304,6 +220,7 @@ def serve(asked: socket.socket) -> None:
     import resource  # noqa: F401 - the same
     import socket
 
+    forget_keys()
     mine: set[int] = set()
     while True:
         message, fds, _, _ = socket.recv_fds(asked, 1 << 16, 2)

@@ -1,8 +1,8 @@
 """Processes behind walls: no network, no files but a read-only system and an empty folder, no secrets, hard limits.
 
 Linux: as root, namespaces and a uid of its own per process; otherwise bubblewrap where it is installed, else user namespaces.
-Memory and the number of processes are also watched from outside, for all processes of a sandbox together, and limited by the
-kernel where it lets us (`cgroup`). Leaves out: other systems (an error says so), system-call filters.
+Memory, files, locks and the number of processes are also watched from outside (`watch`), for all processes of a sandbox together,
+and limited by the kernel where it lets us (`cgroup`). Leaves out: other systems (an error says so).
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import marshal
+import math
 import os
+import platform
 import select
 import shutil
 import subprocess
@@ -19,11 +22,14 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from comas.sandbox import cgroup
+from comas.sandbox.filter import instructions
 from comas.sandbox.forks import Forks
+from comas.sandbox.needed import hidden_folders, python, shown, system_folders
+from comas.sandbox.walls import DEVICES
+from comas.sandbox.watch import Used, alive, descendants, used
 from comas.types import UserMistake
 
 FIRST_UID = 1_879_048_192
@@ -46,38 +52,35 @@ class Limits:
     processes: int = 16
     disk: int = 16 << 20
     """Bytes of all files together."""
+    files: int = 2000
+    """Files and folders together."""
+    locks: int = 2000
+    """Of parts of files, which the kernel keeps in its own memory."""
 
 
 class Broken(RuntimeError):
     """The sandbox itself could not be built."""
 
 
-def system_folders() -> list[str]:
-    """What a Python needs to run: the libraries of the system, and its own."""
-    folders = ["/usr", *[p for p in ("/bin", "/lib", "/lib64", "/lib32") if os.path.lexists(p)]]
-    mine = {str(Path(p).resolve()) for p in (sys.base_prefix, sys.base_exec_prefix, Path(_python()).parent)}
-    outside = {p for p in mine if not p.startswith("/usr/")}
-    return folders + sorted(p for p in outside if not any(p.startswith(q + "/") for q in outside))
-
-
-def _python() -> str:
-    """The interpreter behind a virtual environment."""
-    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-
-
 @lru_cache
 def _source() -> str:
-    """`inside`, with the one module that it imports: none of our files is there where it runs."""
-    literals, inside = ((resources.files("comas.sandbox") / f"{n}.py").read_text(encoding="utf-8") for n in ("literals", "inside"))
+    """`inside`, with the modules that it imports: none of our files is there where it runs. Compiled here, by the same
+    Python, since that is much of what it costs to start."""
+    made = []
+    for name in ("literals", "walls", "inside"):
+        text = (resources.files("comas.sandbox") / f"{name}.py").read_text(encoding="utf-8")
+        made.append((f"comas.sandbox.{name}", marshal.dumps(compile(text, f"<{name}>", "exec"))))
+    *modules, (_, inside) = made
     return (
-        f"import sys\nmodule = type(sys)('comas.sandbox.literals')\nexec({literals!r}, module.__dict__)\n"
-        f"sys.modules[module.__name__] = module\nexec(compile({inside!r}, '<inside>', 'exec'))"
+        f"import marshal, sys\nfor name, code in {modules!r}:\n    module = type(sys)(name)\n"
+        "    exec(marshal.loads(code), module.__dict__)\n    sys.modules[name] = module\n"
+        f"exec(marshal.loads({inside!r}))"
     )
 
 
 def _command(*told: str) -> list[str]:
     """Our side of the walls in Python: no site packages, nothing from the folder it starts in."""
-    return [_python(), "-s", "-P", "-S", "-B", "-X", "utf8", "-c", _source(), *told]
+    return [python(), "-s", "-P", "-S", "-B", "-X", "utf8", "-c", _source(), *told]
 
 
 @lru_cache
@@ -91,12 +94,20 @@ class Jail:
 
     def __init__(self, side: str, limits: Limits, kind: str) -> None:
         self.limits, self.uid = limits, None
+        self.filtered = False
+        self.walled = kind != "none"
         if kind == "unshare" and os.geteuid() == 0:
             self.uid = FIRST_UID + next(_uids) % 200_000_000
+        # a program can make its tests take long, which is then for the limit on the whole to say: they never end without a verdict
+        cpu = limits.cpu if side == "program" else limits.cpu + math.ceil(limits.seconds)
         told = {
-            "side": side, "enter": kind == "unshare", "uid": self.uid, "cpu": limits.cpu, "memory": limits.memory,
-            "disk": limits.disk, "processes": limits.processes, "system": system_folders(), "stage": _stage(), "owner": os.getpid(),
+            "side": side, "walls": kind, "uid": self.uid, "cpu": cpu, "memory": limits.memory, "disk": limits.disk,
+            "files": limits.files, "processes": limits.processes, "owner": os.getpid(),
         }
+        if kind != "none":
+            told["filter"] = instructions(platform.machine()).hex()
+        if kind == "unshare":
+            told |= {"system": shown(), "hidden": hidden_folders(), "stage": _stage()}
         self.process: subprocess.Popen[bytes] | None = None
         self._source: subprocess.Popen[bytes] | None = None
         self._group: cgroup.Group | None = None
@@ -123,7 +134,7 @@ class Jail:
     def enclose(self) -> None:
         """Let the kernel keep its limits, where there are control groups: to be called before it is told of any program."""
         if (place := cgroup.place()) is not None:
-            pids = _descendants(self.pid)
+            pids = descendants(self.pid)
             self._group = cgroup.Group(place, self.limits.memory, self.limits.processes + len(pids))
             self._group.take(pids)
 
@@ -131,14 +142,13 @@ class Jail:
         """Whether what it was forked from is gone, which takes it along: what it seems to have done is not its own doing."""
         return self._source is not None and self._source.poll() is not None
 
-    def used(self) -> tuple[int, int]:
-        """Processes, and bytes that they hold in memory together."""
-        pids = _descendants(self.pid)
-        return len(pids), sum(map(_resident, pids))
+    def used(self) -> Used:
+        """What all of it together holds now."""
+        return used(self.pid, self.walled)
 
     def end(self) -> None:
         """Kill everything in it, and wait until it is gone."""
-        known = [] if self.orphaned() else _descendants(self.pid)  # its pid may be another's by now
+        known = [] if self.orphaned() else descendants(self.pid)  # its pid may be another's by now
         if self._group is not None:
             self._group.kill()
         for pid in reversed(known):  # the first of the namespace takes all others along, and is not gone before they are
@@ -153,7 +163,7 @@ class Jail:
             self.process.kill()
             self.process.wait()
         deadline = time.monotonic() + 5
-        while any(map(_alive, known)) and time.monotonic() < deadline:
+        while any(map(alive, known)) and time.monotonic() < deadline:
             time.sleep(0.001)
         if self._group is not None:
             self._group.end()
@@ -179,41 +189,24 @@ def _walls(kind: str, limits: Limits) -> list[str]:
     """The command that builds them, for what does not build its own."""
     if kind != "bwrap":
         return []
-    command = ["bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    command = [bubblewrap() or "bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--clearenv"]
+    command += ["--cap-drop", "ALL", "--hostname", "sandbox"]
     command += [part for item in ENVIRONMENT.items() for part in ("--setenv", *item)]
     for path in system_folders():
         command += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
-    command += ["--dev", "/dev", "--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work", "--remount-ro", "/"]
+    for path in hidden_folders():
+        command += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
+    for name in DEVICES:  # `--dev` would make a folder that can be written to without limit
+        command += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    command += ["--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work", "--remount-ro", "/"]
     return [*command, "--"]
 
 
-def _descendants(pid: int) -> list[int]:
-    """A process and all below it, parents first."""
-    found, at = [pid], 0
-    while at < len(found):
-        try:
-            for task in os.listdir(f"/proc/{found[at]}/task"):
-                children = Path(f"/proc/{found[at]}/task/{task}/children").read_text(encoding="ascii")
-                found += map(int, children.split())
-        except OSError:
-            pass  # it ended meanwhile
-        at += 1
-    return found
-
-
-def _alive(pid: int) -> bool:
-    """Whether it can still do something: a zombie, which waits for its parent to take notice, cannot."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] != "Z"
-    except (OSError, IndexError):
-        return False
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
+@lru_cache
+def bubblewrap() -> str | None:
+    """Where its command lies: it is started without a PATH."""
+    found = shutil.which("bwrap")
+    return os.path.abspath(found) if found else None
 
 
 def choose(kind: str) -> None:
@@ -236,7 +229,7 @@ def _working() -> str:
         raise UserMistake("programs that models write run in a sandbox, which needs Linux; sandbox='none' runs them without one")
     wanted = ["unshare", "bwrap"] if os.geteuid() == 0 else ["bwrap", "unshare"]
     said = []
-    for kind in [k for k in wanted if k == "unshare" or shutil.which("bwrap")]:
+    for kind in [k for k in wanted if k == "unshare" or bubblewrap()]:
         try:
             probe(kind)
         except Broken as error:
@@ -249,13 +242,14 @@ def _working() -> str:
     )
 
 
-def probe(kind: str) -> None:
-    """Go in once. Raises Broken."""
+def probe(kind: str) -> bool:
+    """Go in once; whether system calls are filtered there. Raises Broken."""
     jail = Jail("program", Limits(), kind)
     try:
         greet(jail, time.monotonic() + 30)
     finally:
         jail.end()
+    return jail.filtered
 
 
 def greet(jail: Jail, deadline: float) -> None:
@@ -272,3 +266,4 @@ def greet(jail: Jail, deadline: float) -> None:
         raise Broken(f"it {'was not ready in time' if time.monotonic() > deadline else 'ended before it was ready'}") from None
     if "broken" in told:
         raise Broken(told["broken"])
+    jail.filtered = told["filtered"]

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 DEPTH, ITEMS = 60, 1_000_000
 """Nesting and number of values that cross at once."""
+LONG = 1 << 63
+"""Whole numbers from here on cross in hexadecimal: Python reads and writes only so many decimal digits."""
 
 
 class NotLiteral(TypeError):
@@ -25,6 +27,8 @@ def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> An
     count[0] += 1
     if depth == 0 or count[0] > ITEMS:
         raise NotLiteral("too deep or too large")
+    if isinstance(value, int) and abs(value) >= LONG:
+        return ["int", hex(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value if isinstance(value, bool | None) else _basic(value)
     if isinstance(value, complex):
@@ -56,6 +60,8 @@ def decode(told: Any, depth: int = DEPTH) -> Any:
     kind, *parts = told
     if depth == 0:
         raise NotLiteral("too deep")
+    if kind == "int":
+        return int(parts[0], 16)
     if kind == "complex":
         return complex(*parts)
     if kind == "bytes":

@@ -1,0 +1,104 @@
+"""What of the file system a Python needs to run, and nothing else of it: the system's libraries and commands, its own interpreter,
+standard library and the libraries that these are linked with.
+
+A Python may be installed anywhere, also with a home as its prefix, so that its prefix as a whole is never shown. Leaves out:
+packages that are installed beside the standard library, which programs do without.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo", "/bin", "/lib", "/lib32", "/lib64")
+PACKAGES = ("site-packages", "dist-packages")
+NO_DEV, NO_EXEC = 4, 8
+NAMES = 200
+"""Bytes at most of the name of a library."""
+
+
+def python() -> str:
+    """The interpreter behind a virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+@lru_cache
+def system_folders() -> list[str]:
+    """Folders, files and links that are shown, each once, those that lie within another left out."""
+    wanted = [path for path in SYSTEM if os.path.lexists(path)]
+    for path in [python(), *_standard_library(), *map(str, _libraries())]:
+        wanted += _with_target(path)
+    return [path for path in dict.fromkeys(wanted) if not any(path.startswith(other + "/") for other in wanted)]
+
+
+@lru_cache
+def shown() -> list[tuple[str, str, Any]]:
+    """The same as steps of building it, parents first: a `way` to others, a `link` with where it leads, or a `folder` or `file`
+    with the flags of its mount that stay."""
+    steps: dict[str, tuple[str, str, Any]] = {}
+    kept = os.ST_NOSUID | NO_DEV | NO_EXEC
+    for path in system_folders():
+        for above in reversed(Path(path).parents[:-1]):
+            steps.setdefault(str(above), (str(above), "way", 0))
+        if os.path.islink(path):
+            steps[path] = (path, "link", os.readlink(path))
+        else:
+            kind = "folder" if os.path.isdir(path) else "file"
+            steps[path] = (path, kind, os.statvfs(path).f_flag & kept)
+    return list(steps.values())
+
+
+@lru_cache
+def hidden_folders() -> list[str]:
+    """Folders within what is shown that are empty inside."""
+    beside = [Path(folder, name) for folder in _standard_library() for name in PACKAGES]
+    return [str(path.resolve()) for path in beside if path.is_dir()]
+
+
+def _standard_library() -> list[str]:
+    """Folders and archives, as this Python finds them: real paths."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    archive = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+    found = [os.path.dirname(os.__file__)]
+    for prefix in (sys.base_prefix, sys.base_exec_prefix):
+        libraries = Path(prefix, sys.platlibdir)
+        found += [str(libraries / version), str(libraries / archive)]
+    return list(dict.fromkeys(os.path.realpath(path) for path in found if os.path.exists(path)))
+
+
+def _libraries() -> Iterator[Path]:
+    """Shared libraries below the prefix that the interpreter and the standard library are linked with, and those of these."""
+    prefixes = dict.fromkeys(os.path.realpath(p) for p in (sys.base_prefix, sys.base_exec_prefix))
+    folders = [Path(p, name) for p in prefixes for name in dict.fromkeys(("lib", sys.platlibdir))]
+    there = {path.name: path for folder in folders for path in folder.glob("*.so*")}
+    unread = [Path(python())]
+    for folder in _standard_library():
+        unread += Path(folder, "lib-dynload").glob("*.so")
+    while unread and there:
+        for name in _so_names(unread.pop().read_bytes()):
+            if path := there.pop(name, None):
+                unread.append(path)
+                yield path
+
+
+def _so_names(binary: bytes) -> Iterator[str]:
+    """Names of shared libraries in a binary: more than it is linked with, and none less."""
+    at = binary.find(b".so")
+    while at >= 0:
+        start = binary.rfind(b"\0", max(0, at - NAMES), at) + 1
+        end = binary.find(b"\0", at, at + NAMES)
+        if start and end > 0:
+            yield binary[start:end].decode("ascii", errors="replace")
+        at = binary.find(b".so", at + 3)
+
+
+def _with_target(path: str) -> list[str]:
+    """A path, and where it is a link what it leads to, over all its steps."""
+    found = [path]
+    while os.path.islink(found[-1]) and len(found) < 10:
+        found.append(os.path.normpath(os.path.join(os.path.dirname(found[-1]), os.readlink(found[-1]))))
+    return found
