@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +17,12 @@ from comas.sandbox import jail
 from comas.sandbox.jail import Broken, probe
 from comas.seed.teach import make_model, save
 from comas.testing import tiny_model
+
+
+def pytest_configure() -> None:
+    """A shell that starts tests in the background has them ignore Ctrl-C, which some of them send to themselves and wait for."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

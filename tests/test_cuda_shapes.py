@@ -115,7 +115,7 @@ def test_decoding_waits_for_nothing_but_what_was_drawn() -> None:
     made, common = Population(model(), SPECS), np.arange(4, 44)
     ids = [np.append(common, 5), np.append(common, [6, 7]), common[:9], common]
     tape = Tape([Request("a", x, Sampling(max_tokens=9, top_p=0.5, temperature=0.0), i) for i, x in enumerate(ids)], np.array([3]))
-    lanes = Lanes(made.model, made, 0, made.model)
+    lanes = Lanes(made.model, made, 0, 128, made.model)
     with torch.no_grad(), made.sampling():
         lanes.change(np.zeros(0, bool), [0, 1, 2], [(p, ids[i]) for i, p in enumerate((0, 0, 2))], tape.draw)
         on_gpu(lanes.step(), 3, 50)

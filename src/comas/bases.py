@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from comas import disk
 from comas.types import UserMistake
 
 ADAPTER, TEAM = "adapter_config.json", "team.toml"
+UNSAID = 2048
+"""Positions of a model whose config names none."""
+LONG_ROPES = ("longrope", "su")
+"""What Hugging Face calls it, and what Microsoft did."""
 
 
 def is_seed(base: str) -> bool:
@@ -53,6 +58,30 @@ def meant(name: str) -> str:
             known |= {path.name: str(path), str(path): str(path)}
     close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(Path(name).name, known, 1)
     return f"; did you mean {known[close[0]]}?" if close and known[close[0]] != name else ""
+
+
+def positions_of(config: Any) -> int:
+    """Tokens that a row of a model with this Hugging Face config may have."""
+    text = config.get_text_config()
+    named = [getattr(text, key, None) for key in ("max_position_embeddings", "max_seq_len")]
+    return next((n for n in named if n), UNSAID)
+
+
+def apart_up_to(config: Any) -> int | None:
+    """Tokens up to which such a model turns each row by itself; None where it always does.
+
+    With LongRoPE (Phi-3 and its successors), Hugging Face takes other angles for all rows of a batch as soon as one of them has
+    more tokens than the model was first trained with.
+    """
+    text = config.get_text_config()
+    table = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    per_kind = [part for part in table.values() if isinstance(part, Mapping)] or [table]
+    found: list[int] = []
+    for part in per_kind:
+        if (part.get("rope_type") or part.get("type")) in LONG_ROPES:
+            first = part.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
+            found.append(int(first or positions_of(config)))
+    return min(found, default=None)
 
 
 @lru_cache

@@ -25,9 +25,12 @@ EMPTY = 0.1
 class Lanes:
     """Rows of a running batch; row b is request `row_B[b]`, whose last token `drawn_B[b]` has not been read by the model yet."""
 
-    def __init__(self, model: Any, population: Population | None, pad_id: int, call: Callable[..., Any]) -> None:
-        """`call` is the model's forward pass."""
+    def __init__(
+        self, model: Any, population: Population | None, pad_id: int, context: int, call: Callable[..., Any]
+    ) -> None:
+        """`context` is the number of positions that a row may have, `call` the model's forward pass."""
         self.model, self.population, self.pad_id, self.call = model, population, pad_id, call
+        self.last_position = context - 1
         self.row_B, self.policy_B, self.drawn_B = (np.zeros(0, dtype=np.int64) for _ in range(3))
         self.empty_B = np.zeros(0, dtype=np.int64)
         """Columns of padding in front of each row."""
@@ -37,6 +40,17 @@ class Lanes:
         """Whether leaving is cheap; on a GPU a copy per row would be too many calls."""
         self.windows = windows_of(model.config) if self.mixes else []
         self.cache: Any = None
+
+    def make_room(self, live_B: np.ndarray) -> None:
+        """Drop columns that no living row uses where the next one would lie behind the context.
+
+        Some families keep a table of so many columns (GPT-Neo its causal mask, MPT its distances). A row that lives has room, so
+        that the first column of each is empty as soon as as many are in use as the context has.
+        """
+        if self.mixes and self.cache.used > self.last_position:
+            unused = int(self.empty_B[live_B].min())
+            self.cache.drop(unused)
+            self.empty_B = np.maximum(self.empty_B - unused, 0)
 
     def step(self) -> Tensor:
         """Logits behind the tokens that were drawn last, (B, V)."""
@@ -142,10 +156,12 @@ class Lanes:
         device, held = self.model.device, cache.get_seq_length()
         empty_B1 = torch.from_numpy(empty_B)[:, None]
         columns = torch.arange(held + ids_BT.shape[1])
+        # padding has no position, and rows that have ended go on counting: behind the context there is none either
+        positions_BT = (columns[held:] - empty_B1).clamp(0, self.last_position)
         with self.population.routed(policy_B) if self.population else nullcontext():
             return self.call(
                 input_ids=ids_BT.to(device), attention_mask=(columns >= empty_B1).long().to(device),
-                position_ids=(columns[held:] - empty_B1).clamp(min=0).to(device), past_key_values=cache, use_cache=True,
+                position_ids=positions_BT.to(device), past_key_values=cache, use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
 

@@ -99,6 +99,16 @@ class Slots(Cache):
         for layer in self.layers:
             layer.keys, layer.values = (moved(buffer, rows, used) for buffer in (layer.keys, layer.values))  # type: ignore[arg-type]
 
+    def drop(self, columns: int) -> None:
+        """Forget the first columns of all rows; nothing is copied."""
+        for layer in self.layers:
+            assert isinstance(layer, _Layer)
+            assert layer.keys is not None
+            assert layer.values is not None
+            layer.keys = layer.keys[:, :, columns:]
+            layer.values = layer.values[:, :, columns:]
+            layer.used -= columns
+
     @property
     def used(self) -> int:
         """Columns in use."""

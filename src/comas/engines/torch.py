@@ -93,6 +93,7 @@ class TorchEngine:
         if sum(map(len, places.values())) != len(requests):
             unknown = sorted({r.policy for r in requests} - set(self.policies))
             raise KeyError(f"no policy {', '.join(unknown)} at this engine: it has {', '.join(self.policies)}")
+        self._check_room(requests)
         done: list[Generation | None] = [None] * len(requests)
         with self.population.sampling() if self.population and self.stack is None else nullcontext():
             for batch in self._batches(places, requests):
@@ -100,6 +101,13 @@ class TorchEngine:
                 for i, generation in zip(rows, self._run(batch, [requests[i] for i in rows], wanted), strict=True):
                     done[i] = generation
         return [g for g in done if g is not None]
+
+    def _check_room(self, requests: Sequence[Request]) -> None:
+        """Refuse what does not fit: rows that have ended are held within the context, and so would be one that has not."""
+        for request in requests:
+            needed = len(request.prompt_ids) + request.sampling.max_tokens
+            if needed > self.context:
+                raise ValueError(f"a prompt and its reply need {needed} tokens, and the context has {self.context}")
 
     def _batches(self, places: dict[str, list[int]], requests: Sequence[Request]) -> list[dict[str, list[int]]]:
         """Grids of all policies where they are stacked, all policies of a population together, otherwise one at a time."""
@@ -121,7 +129,8 @@ class TorchEngine:
         first = next(iter(batch))
         packed, call = self.packed.get(first), self.compiled[first] if self.compiled is not None else model
         with packed.running() if packed else nullcontext():
-            return self._decode(Lanes(model, self.population, self.pad_id, call), policy_R, requests, wanted)
+            lanes = Lanes(model, self.population, self.pad_id, self.context, call)
+            return self._decode(lanes, policy_R, requests, wanted)
 
     def _decode(
         self, lanes: Lanes, policy_R: Sequence[int], requests: Sequence[Request], wanted: Callable[[], bool]
@@ -139,6 +148,7 @@ class TorchEngine:
                 prompts = [(policy_R[i], requests[i].prompt_ids) for i in coming]
                 lanes.change(live_B, coming, prompts, tape.draw)
             else:
+                lanes.make_room(live_B)
                 lanes.drawn_B = tape.draw(lanes.step(), lanes.row_B)
             if not wanted() or not (queue or tape.alive_R[lanes.row_B].any()):
                 return tape.generations()
@@ -178,7 +188,8 @@ class TorchEngine:
             shape = (P, rows_PB.shape[1], 1)
             ids = torch.from_numpy(drawn_N).view(shape)
             logits_PBV = stack.forward(ids, positions_N.view(shape), T + step, mask_N11S[..., : T + step + 1], parts)
-            positions_N = positions_N + 1
+            # rows that have ended go on counting, and there is no position behind the context
+            positions_N = (positions_N + 1).clamp(max=self.context - 1)
         return tape.generations()
 
     def _prompts(self, requests: Sequence[Request], rows_PB: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

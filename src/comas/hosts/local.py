@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,14 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from comas.bases import is_adapter, is_seed, seed_models
+from comas.bases import apart_up_to, is_adapter, is_seed, positions_of, seed_models
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.hosts.room import in_memory
 from comas.metrics import TIE
 from comas.types import Engine, Generation, Learner, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
+
+LOG = logging.getLogger("comas")
 
 
 class LocalHost:
@@ -190,9 +193,11 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
-    logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
+    from comas.engines.trial import try_rows
+
+    transformers_logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
     models, tokenizers = {}, {}
     for policy, base in bases.items():
         source = resolve_base(base)
@@ -217,6 +222,7 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
         if getattr(model, "_hf_peft_config_loaded", False):  # with peft installed, transformers follows its base
             raise UserMistake(f"base {base!r} is an adapter: download it, and give the folder that it is in")
         models[policy] = model.to(device).eval()
+        try_rows(models[policy], apart_up_to(model.config) or positions_of(model.config), base)
     first = next(iter(tokenizers.values()))
     for policy, tokenizer in tokenizers.items():
         if tokenizer.get_vocab() != first.get_vocab() or tokenizer.chat_template != first.chat_template:
@@ -275,26 +281,23 @@ def _brief(error: Exception) -> str:
     return words if len(words) <= 200 else words[:200] + " ..."
 
 
-def _check_cache(model: Any) -> None:
-    """Rows that run together are told apart by keys and values: an error for models that have none."""
-    from transformers import DynamicCache
-
-    try:
-        DynamicCache(config=model.config).get_seq_length()
-    except ValueError as error:
-        name = f"base {model.config.name_or_path!r} ({type(model).__name__})"
-        raise UserMistake(f"{name} has no layer with attention, and such models cannot be sampled here: take another") from error
-
-
 def resolve_base(base: str) -> str:
     """A shipped seed model's folder, an existing folder, or the hub name as it is."""
     return str(seed_models()[base]) if is_seed(base) else base
 
 
-def context_of(model: Any, limit: int | None) -> int:
-    """Tokens of room: the model's positions, or `limit` where it is smaller."""
-    room = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2048
-    return min(room, limit) if limit else room
+def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:
+    """Tokens of room at this host: the model's positions, or `limit` where it is smaller; a warning where neither can be had."""
+    room = positions_of(model.config)
+    wanted = min(room, limit) if limit else room
+    apart = apart_up_to(model.config)
+    if apart is None or wanted <= apart:
+        return wanted
+    LOG.warning(
+        "hosts.%s.context is %d, not %d: base %r has LongRoPE, and longer rows would change the probabilities of the others in "
+        "their batch", name, apart, wanted, str(model.config.name_or_path),
+    )
+    return apart
 
 
 def make_local_host(
@@ -319,13 +322,12 @@ def make_local_host(
     else:
         weights, tokenizer, ends = load_models(bases, place, None if method is not None else kind, trust_remote_code)
         model = next(iter(weights.values()))
-    _check_cache(model)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
     learner: AdapterLearner | FullLearner | None = None
     if method is not None and under is not None:
         learner = AdapterLearner(weights, recipe, method, pad, str(model.config.name_or_path))
     elif method is not None:
         learner = FullLearner(weights, recipe, method, pad, kind)
-    room = context_of(model, context)
+    room = context_of(model, context, name)
     engine = TorchEngine(learner.weights() if learner else weights, ends, pad, room, max_rows, compiled)
     return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking), engine, learner, room, str(place))
