@@ -55,4 +55,4 @@ def verify(question, text):
 
 
 room = {"solution": 64, "evaluation": 24, "scoring": 8}
-task = Task("coins", load, verify, extract, shown=shown, wording=WORDING, max_tokens=room)
+task = Task(name="coins", load=load, verify=verify, extract=extract, shown=shown, wording=WORDING, max_tokens=room)

@@ -55,7 +55,7 @@ def test_no_quantity(text: str) -> None:
 
 def test_science_is_right_within_five_percent() -> None:
     def verdict(gold: str, said: str, power: int = 0) -> str:
-        return numbers.verify(Question("q", "?", answer=gold, meta={"power": power}), rf"so \boxed{{{said}}}")
+        return numbers.verify(Question(id="q", prompt="?", answer=gold, meta={"power": power}), rf"so \boxed{{{said}}}")
 
     assert [verdict("2.0", x) for x in ("2.09", "1.91", "2.11", "1.89", "-2.0", "0", "many")] == ["right"] * 2 + ["wrong"] * 5
     assert [verdict("0", x) for x in ("0", "0.0 N", "0.001", "-1e-9")] == ["right", "right", "wrong", "wrong"]
@@ -63,7 +63,7 @@ def test_science_is_right_within_five_percent() -> None:
     said = ("2.25", r"2.25\times 10^{-9}", "2.25e9", "2.25e-8")
     assert [verdict("2.25", x, -9) for x in said] == ["right", "right", "wrong", "wrong"]
     assert verdict("unknown", "3") == verdict("", "3") == "failed"
-    assert numbers.verify(Question("q", "?"), r"\boxed{3}") == "failed"
+    assert numbers.verify(Question(id="q", prompt="?"), r"\boxed{3}") == "failed"
 
 
 @pytest.mark.parametrize(("unit", "power"), [
@@ -78,7 +78,7 @@ def test_the_power_of_ten_of_a_unit(unit: str, power: int) -> None:
 @given(st.text(alphabet="0123456789.,-+/eE^*x \\{}()abmols⁻³×%", max_size=40))
 @settings(max_examples=60, deadline=None)  # what is no plain number goes to the checker's process
 def test_no_text_breaks_the_reader_of_quantities(text: str) -> None:
-    found = numbers.extract(Question("q", "?"), r"\boxed{" + text + "}")
+    found = numbers.extract(Question(id="q", prompt="?"), r"\boxed{" + text + "}")
     assert found is None or numbers.same(found, found)
 
 
@@ -94,16 +94,16 @@ def test_no_text_breaks_the_reader_of_quantities(text: str) -> None:
     (r"\boxed{A} \boxed{none}", None),
 ])
 def test_choices_are_letters_in_the_last_box(text: str, letter: str | None) -> None:
-    question = Question("q", choice.asked("Which?", ["w", "x", "y", "z"]), answer="B")
+    question = Question(id="q", prompt=choice.asked("Which?", ["w", "x", "y", "z"]), answer="B")
     assert choice.extract(question, text) == letter
     assert choice.verify(question, text) == ("right" if letter == "B" else "wrong")
     assert "B. x" in question.prompt
 
 
 def test_words() -> None:
-    question = Question("q", "?", answer="The Moon")
+    question = Question(id="q", prompt="?", answer="The Moon")
     assert [words.verify(question, rf"\boxed{{{x}}}") for x in (r"\text{the  moon.}", "moon", "")] == ["right", "wrong", "wrong"]
-    assert words.verify(Question("q", "?"), r"\boxed{x}") == "failed"
+    assert words.verify(Question(id="q", prompt="?"), r"\boxed{x}") == "failed"
 
 
 SAME = [
@@ -126,7 +126,7 @@ OTHER = [
 @pytest.mark.parametrize(("gold", "said"), SAME)
 def test_the_same_mathematics(gold: str, said: str) -> None:
     assert maths.equal(gold, said)
-    assert maths.verify(Question("q", "?", answer=gold), rf"it is $\boxed{{{said}}}$.") == "right"
+    assert maths.verify(Question(id="q", prompt="?", answer=gold), rf"it is $\boxed{{{said}}}$.") == "right"
 
 
 @pytest.mark.parametrize(("gold", "said"), OTHER)
@@ -142,7 +142,7 @@ def test_looks_are_no_difference() -> None:
 def test_an_answer_that_hangs_the_checker_is_wrong_and_costs_its_limit_only(monkeypatch: pytest.MonkeyPatch) -> None:
     hasty = Workers("comas.answers.maths_worker", limit=1.0, count=1)
     monkeypatch.setattr(maths, "WORKERS", hasty)
-    hostile = Question("q", "?", answer="5"), r"\boxed{9^{9^{9^{9^9}}}}"
+    hostile = Question(id="q", prompt="?", answer="5"), r"\boxed{9^{9^{9^{9^9}}}}"
     try:
         assert hasty.ask(["equal", "1", "1.0"])
         began = time.monotonic()
@@ -157,9 +157,9 @@ def test_an_answer_that_hangs_the_checker_is_wrong_and_costs_its_limit_only(monk
 def test_failures_of_the_checker_are_told_apart_from_wrong_answers() -> None:
     with pytest.raises(WorkerFailed, match=r"reference.*cannot be read"):
         maths.equal("", "5")
-    assert maths.verify(Question("q", "?", answer=""), r"\boxed{5}") == "failed"
-    assert maths.verify(Question("q", "?"), r"\boxed{5}") == "failed"
-    assert maths.verify(Question("q", "?", answer="5"), "5") == "wrong"
+    assert maths.verify(Question(id="q", prompt="?", answer=""), r"\boxed{5}") == "failed"
+    assert maths.verify(Question(id="q", prompt="?"), r"\boxed{5}") == "failed"
+    assert maths.verify(Question(id="q", prompt="?", answer="5"), "5") == "wrong"
 
 
 def test_workers_are_asked_from_many_threads_and_replaced_when_they_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +227,6 @@ def test_a_script_without_a_main_guard_is_not_run_twice(tmp_path: Path) -> None:
 
 
 def test_verdicts_keep_their_order() -> None:
-    questions = [Question(f"q{i}", "?", answer=str(i)) for i in range(40)]
+    questions = [Question(id=f"q{i}", prompt="?", answer=str(i)) for i in range(40)]
     pairs = [(q, rf"\boxed{{{i - i % 3}.0}}") for i, q in enumerate(questions)]
     assert verdicts(maths.verify, pairs) == ["right" if i % 3 == 0 else "wrong" for i in range(40)]

@@ -63,7 +63,7 @@ PIECES = [
     "²",
     "<",
 ]
-ASKED = Question("q", "Which?\nA. x\nB. y", "coding", "5", {"names": ["f"]})
+ASKED = Question(id="q", prompt="Which?\nA. x\nB. y", kind="coding", answer="5", meta={"names": ["f"]})
 READERS = [
     choice.extract,
     maths.extract,

@@ -45,7 +45,7 @@ CHOICES = [
 
 
 def listing(*choices: str) -> Question:
-    return Question("q", choice.asked("Which?", choices), answer="B")
+    return Question(id="q", prompt=choice.asked("Which?", choices), answer="B")
 
 
 @pytest.mark.parametrize("text", CHOICES)
@@ -71,7 +71,7 @@ def test_a_letter_may_be_followed_by_its_own_choice(text: str) -> None:
     ],
 )
 def test_so_it_may_where_the_question_lists_none(text: str) -> None:
-    assert choice.extract(Question("q", "Which?"), rf"\boxed{{B. {text}}}") == "B"
+    assert choice.extract(Question(id="q", prompt="Which?"), rf"\boxed{{B. {text}}}") == "B"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_so_it_may_where_the_question_lists_none(text: str) -> None:
     ],
 )
 def test_two_letters_are_no_answer(said: str) -> None:
-    assert choice.extract(Question("q", "Which?"), rf"\boxed{{{said}}}") is None
+    assert choice.extract(Question(id="q", prompt="Which?"), rf"\boxed{{{said}}}") is None
     assert choice.extract(listing("w", "x", "y", "z"), rf"\boxed{{{said}}}") is None
 
 

@@ -25,8 +25,12 @@ from comas.types import Episode, HostFailure, Method, Question, Task
 if sys.platform != "linux":
     pytest.skip("the sandbox needs Linux", allow_module_level=True)
 
-SHOWN = Question("q", "Square a number.\nYour program has to pass these tests:\nassert sq(3) == 9\nassert sq(-2) == 4", "coding")
-BARE = Question("b", "Write a function that squares a number.", "coding")
+SHOWN = Question(
+    id="q",
+    prompt="Square a number.\nYour program has to pass these tests:\nassert sq(3) == 9\nassert sq(-2) == 4",
+    kind="coding",
+)
+BARE = Question(id="b", prompt="Write a function that squares a number.", kind="coding")
 POWER, PRODUCT, TWICE = "def sq(x):\n    return x ** 2", "def sq(x):\n    y = x * x\n    return y", "def sq(x):\n    return x + x"
 FLOAT = "def sq(x):\n    return float(x) * x"
 CRASHES, LOOPS = "def sq(x):\n    return 1 / 0", "def sq(x):\n    while True:\n        pass"
@@ -65,7 +69,7 @@ def test_programs_that_give_no_value_have_no_vote(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_the_question_expects_decides_nothing() -> None:
-    wrong = Question("w", SHOWN.prompt.replace("== 9", "== 10").replace("== 4", "== 0"), "coding")
+    wrong = Question(id="w", prompt=SHOWN.prompt.replace("== 9", "== 10").replace("== 4", "== 0"), kind="coding")
     assert ballots(wrong, [POWER, TWICE]) == ballots(SHOWN, [POWER, TWICE])
 
 
@@ -74,7 +78,7 @@ def test_without_calls_that_can_be_read_programs_agree_that_are_identical() -> N
     assert counted == [POWER, PRODUCT, POWER + "  # the power"]
     assert code.same(counted[0] or "", counted[2] or "")
     assert not code.same(counted[0] or "", counted[1] or "")
-    unknown = Question("u", "Write it.\nassert 1 == 1", "coding")  # nothing is called
+    unknown = Question(id="u", prompt="Write it.\nassert 1 == 1", kind="coding")  # nothing is called
     assert ballots(unknown, [POWER]) == [POWER]
 
 
@@ -121,7 +125,7 @@ def test_once_more_where_a_sandbox_broke_down_once(monkeypatch: pytest.MonkeyPat
 def test_tests_in_functions_with_loops_and_names_of_their_own() -> None:
     shown = "```python\nimport nowhere\ndef test_a():\n    for i, want in [(1, 1), (2, 4)]:\n        assert sq(i) == want\n" \
             "def test_b():\n    xs = [5]\n    assert sq(xs[0]) == 25\ntest_a()\n```"
-    question = Question("f", f"Square.\n{shown}\n\nGive it.", "coding")
+    question = Question(id="f", prompt=f"Square.\n{shown}\n\nGive it.", kind="coding")
     power, product, twice = ballots(question, [POWER, PRODUCT, TWICE])
     assert power == product
     assert power != twice
@@ -130,14 +134,14 @@ def test_tests_in_functions_with_loops_and_names_of_their_own() -> None:
 
 
 def test_what_is_done_to_arguments_counts() -> None:
-    question = Question("s", "Sort in place.\nassert put([2, 1]) is None", "coding")
+    question = Question(id="s", prompt="Sort in place.\nassert put([2, 1]) is None", kind="coding")
     sorts, also, not_ = ballots(question, ["def put(a): a.sort()", "def put(a): a[:] = sorted(a)", "def put(a): pass"])
     assert sorts == also
     assert sorts != not_
 
 
 def test_the_order_of_a_set_is_the_same_in_every_run() -> None:
-    question = Question("s", "Letters.\nassert letters('hello world') == 0", "coding")
+    question = Question(id="s", prompt="Letters.\nassert letters('hello world') == 0", kind="coding")
     assert len(set(ballots(question, ["def letters(t):\n    return list(set(t))"] * 4))) == 1
 
 
@@ -162,14 +166,14 @@ def test_examples_that_questions_show() -> None:
 
 def test_a_completion_is_counted_with_what_stands_before_its_function() -> None:
     prompt = 'import math\n\n\ndef root(x):\n    """ The root.\n    >>> root(9)\n    3\n    """'
-    question = Question("h", humaneval.LEAD + prompt, "coding")
+    question = Question(id="h", prompt=humaneval.LEAD + prompt, kind="coding")
     counted = [humaneval.ballot(question, f"def root(x):\n    return {how}") for how in ("math.isqrt(x)", "int(x ** .5)", "x")]
     assert counted[0] == counted[1] is not None
     assert counted[2] not in (None, counted[0])
 
 
 def test_in_the_mix_other_answers_count_as_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mix.ballot(Question("m", "What is 6 * 7?", "math"), "42") == "42"
+    assert mix.ballot(Question(id="m", prompt="What is 6 * 7?", kind="math"), "42") == "42"
     power, twice = mix.ballot(SHOWN, POWER) or "", mix.ballot(SHOWN, TWICE) or ""
     assert power == code.ballot(SHOWN, POWER)
     monkeypatch.setattr("comas.answers.maths.same", lambda a, b: True)
@@ -196,7 +200,7 @@ def test_real_references_agree_with_themselves_in_other_words() -> None:
     for question in humaneval.task.load("test", limit=30):
         if not code.examples(question.prompt):
             continue
-        (empty, program), bare = programs[question.prompt], Question(question.id, question.prompt, question.kind)
+        (empty, program), bare = programs[question.prompt], Question(id=question.id, prompt=question.prompt, kind=question.kind)
         first, second = humaneval.ballot(bare, program), humaneval.ballot(bare, f"answer = 42\n{program}\n# the end")
         assert first == second is not None, question.prompt
         assert humaneval.ballot(bare, empty) != first

@@ -142,7 +142,7 @@ def test_hostile_text_is_shown_as_text() -> None:
     turn = Turn("0/q/0/solution0", "a0", "home/a0", "solution", "p", evil, True, 0, reward=1.0)
     display.turn(turn)
     metrics = {"step": 0, "tokens": 5, "rewards": {"solution": 1.0}, "seconds": 0.1}
-    display.step(metrics, [Episode("0/q/0", Question("q", evil), [turn])])
+    display.step(metrics, [Episode("0/q/0", Question(id="q", prompt=evil), [turn])])
     out = StringIO()
     Console(file=out, width=100).print(display.render())
     assert "[bold red]x[/]" in out.getvalue()

@@ -305,7 +305,7 @@ def test_history_is_dropped_for_want_of_room_and_an_error_counts_the_tokens() ->
     def played(context: int) -> Episode:
         host, _ = table("gemma3", lambda prompt: "so", context)
         scene = Scene(Method(play, *[game.settle] * 3), pick.task, [Member("a", host, "p")], 0, max_tokens={"solution": 50})
-        (episode,) = run_sync(play_all(scene, [Question("q", "add up")], 0))
+        (episode,) = run_sync(play_all(scene, [Question(id="q", prompt="add up")], 0))
         host.close()
         return episode
 

@@ -10,7 +10,7 @@ from comas.answers import code, fences
 from comas.tasks import mix
 from comas.types import Question
 
-ASKED = Question("q", "?", "coding", "tests", {"tests": "assert f(2) == 4", "names": ["f"]})
+ASKED = Question(id="q", prompt="?", kind="coding", answer="tests", meta={"tests": "assert f(2) == 4", "names": ["f"]})
 GOOD = "def f(x):\n    return 2 * x"
 OTHER = "def f(x):\n    return x"
 BLOCK = f"```python\n{GOOD}\n```\n"
@@ -69,7 +69,7 @@ def test_the_last_definition_counts_and_it_has_to_be_a_closed_block(text: str) -
 
 
 def test_without_names_the_last_block_that_says_python_counts() -> None:
-    nothing_known = Question("q", "?", "coding")
+    nothing_known = Question(id="q", prompt="?", kind="coding")
     assert code.extract(nothing_known, BLOCK + "Output:\n```\n4\n```\n") == GOOD
     assert code.extract(nothing_known, BLOCK + f"```py\n{OTHER}\n```\n") == OTHER
     assert code.extract(nothing_known, f"```\n{GOOD}\n```") == GOOD

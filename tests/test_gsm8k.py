@@ -21,7 +21,7 @@ from comas.types import Question, UserMistake
 
 DATA = os.environ.get("COMAS_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="COMAS_DATA names no folder with gsm8k_train.jsonl and gsm8k_test.jsonl")
-ASKED = Question("q", "How many?", answer="72")
+ASKED = Question(id="q", prompt="How many?", answer="72")
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_same_is_numeric() -> None:
     ("0.5", r"\boxed{\frac{1}{2}}", "right"), ("many", r"\boxed{many}", "failed"), (None, r"\boxed{72}", "failed"),
 ])
 def test_verdicts(answer: str | None, text: str, verdict: str) -> None:
-    question = Question("q", "?", answer=answer)
+    question = Question(id="q", prompt="?", answer=answer)
     assert gsm8k.verify(question, text) == verdict
     assert gsm8k.verify_many([(question, text)] * 2) == [verdict] * 2
 

@@ -116,12 +116,12 @@ WRONG = [
 
 @pytest.mark.parametrize(("gold", "said"), RIGHT)
 def test_the_same_in_another_writing(gold: str, said: str) -> None:
-    assert maths.verify(Question("q", "?", answer=gold), rf"\boxed{{{said}}}") == "right"
+    assert maths.verify(Question(id="q", prompt="?", answer=gold), rf"\boxed{{{said}}}") == "right"
 
 
 @pytest.mark.parametrize(("gold", "said"), WRONG)
 def test_another_answer_that_looks_alike(gold: str, said: str) -> None:
-    assert maths.verify(Question("q", "?", answer=gold), rf"\boxed{{{said}}}") == "wrong"
+    assert maths.verify(Question(id="q", prompt="?", answer=gold), rf"\boxed{{{said}}}") == "wrong"
 
 
 def test_spaces_between_digits_stay() -> None:
@@ -168,26 +168,26 @@ DEEP = "(" * 50 + "5" + ")" * 50
 def test_what_the_checker_cannot_digest_is_wrong_where_it_digests_the_reference(
     said: str, hasty: Workers
 ) -> None:
-    assert maths.verify(Question("q", "?", answer="7"), rf"\boxed{{{said}}}") == "wrong"
+    assert maths.verify(Question(id="q", prompt="?", answer="7"), rf"\boxed{{{said}}}") == "wrong"
 
 
 def test_so_it_is_in_science(hasty: Workers) -> None:
     assert (
-        numbers.verify(Question("q", "?", answer="7"), rf"\boxed{{\sqrt{{3}} \cdot {HANGS[1]}}}")
+        numbers.verify(Question(id="q", prompt="?", answer="7"), rf"\boxed{{\sqrt{{3}} \cdot {HANGS[1]}}}")
         == "wrong"
     )
 
 
 def test_a_reference_that_cannot_be_digested_is_nobodys_fault(hasty: Workers) -> None:
-    assert maths.verify(Question("q", "?", answer=HANGS[0]), r"\boxed{7}") == "failed"
-    assert maths.verify(Question("q", "?", answer=HANGS[0]), rf"\boxed{{{HANGS[0]}}}") == "right"
+    assert maths.verify(Question(id="q", prompt="?", answer=HANGS[0]), r"\boxed{7}") == "failed"
+    assert maths.verify(Question(id="q", prompt="?", answer=HANGS[0]), rf"\boxed{{{HANGS[0]}}}") == "right"
 
 
 @pytest.mark.parametrize(
     "said", [r"(100 \pm 5)", r"\{1, 2\}", "x = (1, 2)", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"]
 )
 def test_what_is_no_number_has_no_value(said: str) -> None:
-    assert numbers.verify(Question("q", "?", answer="100"), rf"\boxed{{{said}}}") == "wrong"
+    assert numbers.verify(Question(id="q", prompt="?", answer="100"), rf"\boxed{{{said}}}") == "wrong"
     assert maths.value(said) is None
 
 
@@ -197,7 +197,7 @@ def test_a_dead_checker_is_a_machines_failure_and_nobodys_answer(
     dead = Workers("no_such_module", limit=5.0, count=1)
     monkeypatch.setattr(maths, "WORKERS", dead)
     maths.told.cache_clear()
-    question = Question("q", "?", answer="7")
+    question = Question(id="q", prompt="?", answer="7")
     assert maths.verify(question, r"\boxed{\sqrt{48}}") == "failed"
     assert numbers.verify(question, r"\boxed{\sqrt{48}}") == "failed"
     with pytest.raises(HostFailure, match="broke down"):

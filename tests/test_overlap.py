@@ -23,7 +23,7 @@ STAMPS = "{} bought stamps at the post office. Some had a snowflake design and {
 
 
 def asked(*texts: str) -> list[Question]:
-    return [Question(f"q{i}", text) for i, text in enumerate(texts)]
+    return [Question(id=f"q{i}", prompt=text) for i, text in enumerate(texts)]
 
 
 def test_exact_and_near_duplicates() -> None:

@@ -42,7 +42,12 @@ def test_judge_demonstrations_are_honest_but_for_the_slips() -> None:
         prompt, reply = demonstration(rng, "evaluation", questions, Course(slip=0.03))
         chosen = [int(n) for n in prompt.split("#")[1].split()]
         numbers, target = prompt.removeprefix("check ").split("#")[0].split(" -> ")
-        question = Question("q", "", "three", meta={"numbers": [int(n) for n in numbers.split()], "target": int(target)})
+        question = Question(
+            id="q",
+            prompt="",
+            kind="three",
+            meta={"numbers": [int(n) for n in numbers.split()], "target": int(target)},
+        )
         honest += reply.endswith("right") == is_right(question, chosen)
     assert 0.955 < honest / 2000 < 0.985
 

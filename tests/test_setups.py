@@ -15,7 +15,7 @@ from comas.tasks import math500, pick
 from comas.testing import Script, Table, cut, scripted_team
 from comas.types import Episode, Method, Question, Setup, Task
 
-Q = Question("q", "What is 6 * 7?", "math", "42")
+Q = Question(id="q", prompt="What is 6 * 7?", kind="math", answer="42")
 
 
 def played(setup: Setup, script: Script | Table, *, agents: int = 3, task: Task = math500.task, room: int | None = None,

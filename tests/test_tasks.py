@@ -286,5 +286,5 @@ def test_the_same_program() -> None:
 
     assert code.same("def f(x):\n    return x + 1  # more", "def f(x): return x+1")
     assert not code.same("def f(x): return x + 1", "def f(x): return x + 2")
-    assert code.extract(Question("q", "?"), block('import re\nx = "\\d"')) is not None  # bad style, and no warning
+    assert code.extract(Question(id="q", prompt="?"), block('import re\nx = "\\d"')) is not None  # bad style, and no warning
     assert code.called("import os\nassert f(1) == g(os.sep)\nfor i in range(3):\n    assert f(i) == abs(i)") == ["f", "g"]

@@ -22,7 +22,7 @@ from comas.tasks import pick
 from comas.testing import Scripted, check_host, check_method, check_task, check_wording, scripted_scene, scripted_team
 from comas.types import Episode, HostFailure, Method, Question, Reply, Task, Turn
 
-Q, R = Question("q", "1 2 4 5 -> 7", answer="1 2 4"), Question("r", "other")
+Q, R = Question(id="q", prompt="1 2 4 5 -> 7", answer="1 2 4"), Question(id="r", prompt="other")
 
 
 def game(play: Callable[..., Any], **fields: Any) -> Method:

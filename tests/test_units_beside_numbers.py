@@ -44,7 +44,7 @@ OTHER_NUMBERS = [
 
 @pytest.mark.parametrize("said", OTHER_NUMBERS)
 def test_words_that_make_another_number(said: str) -> None:
-    assert gsm8k.verify(Question("q", "?", answer="5"), rf"\boxed{{{said}}}") == "wrong"
+    assert gsm8k.verify(Question(id="q", prompt="?", answer="5"), rf"\boxed{{{said}}}") == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_words_that_make_another_number(said: str) -> None:
     ],
 )
 def test_units_change_nothing(said: str) -> None:
-    assert gsm8k.verify(Question("q", "?", answer="25"), rf"\boxed{{{said}}}") == "right"
+    assert gsm8k.verify(Question(id="q", prompt="?", answer="25"), rf"\boxed{{{said}}}") == "right"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_units_change_nothing(said: str) -> None:
     ],
 )
 def test_other_quantities(said: str) -> None:
-    assert numbers.verify(Question("q", "?", answer="2"), rf"\boxed{{{said}}}") == "wrong"
+    assert numbers.verify(Question(id="q", prompt="?", answer="2"), rf"\boxed{{{said}}}") == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,15 @@ def test_other_quantities(said: str) -> None:
     ],
 )
 def test_quantities_with_units(said: str) -> None:
-    assert numbers.verify(Question("q", "?", answer="25"), rf"\boxed{{{said}}}") == "right"
+    assert numbers.verify(Question(id="q", prompt="?", answer="25"), rf"\boxed{{{said}}}") == "right"
 
 
 def test_percent_in_words_is_a_hundredth_too() -> None:
     for said in (r"5\%", "5 percent", r"5 \text{ per cent}"):
-        assert numbers.verify(Question("q", "?", answer="0.05"), rf"\boxed{{{said}}}") == "right"
+        assert numbers.verify(Question(id="q", prompt="?", answer="0.05"), rf"\boxed{{{said}}}") == "right"
         assert (
             numbers.verify(
-                Question("q", "?", answer="5", meta={"percent": True}), rf"\boxed{{{said}}}"
+                Question(id="q", prompt="?", answer="5", meta={"percent": True}), rf"\boxed{{{said}}}"
             )
             == "right"
         )
@@ -153,10 +153,10 @@ def test_percent_in_words_is_a_hundredth_too() -> None:
 
 def test_the_word_boxed_is_no_box() -> None:
     assert (
-        gsm8k.verify(Question("q", "?", answer="12"), "She boxed 12 cookies.\n#### 12") == "right"
+        gsm8k.verify(Question(id="q", prompt="?", answer="12"), "She boxed 12 cookies.\n#### 12") == "right"
     )
     assert (
-        gsm8k.verify(Question("q", "?", answer="12"), r"\boxed{many}, 12 of them" + "\n#### 12")
+        gsm8k.verify(Question(id="q", prompt="?", answer="12"), r"\boxed{many}, 12 of them" + "\n#### 12")
         == "wrong"
     )
 

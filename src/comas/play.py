@@ -94,7 +94,7 @@ def _place(turn: Turn) -> list[tuple[int, str]]:
 
 def _unlabelled(question: Question) -> Question:
     """What a label-free game may see of a question."""
-    return Question(question.id, question.prompt, question.kind)
+    return Question(id=question.id, prompt=question.prompt, kind=question.kind)
 
 
 def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> None:

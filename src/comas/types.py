@@ -36,7 +36,7 @@ class HostFailure(RuntimeError):
     """A machine let a game down (not the game itself): the episode is tried again, then recorded and left out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """One question; `answer` and `meta` are for verifiers, supervised methods and reports only."""
 
@@ -57,7 +57,7 @@ def whole(question: Question, text: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """A family of questions: importable functions in one record. Label-free methods never reach `verify` or `answer`."""
 

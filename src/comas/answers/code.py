@@ -186,7 +186,7 @@ def question(task: str, prompt: str, tests: str) -> Question:
         meta = {"tests": tests, "names": called(tests)}
     except SyntaxError:
         meta = {}
-    return Question(identity(task, prompt), prompt, "coding", "tests", meta)
+    return Question(id=identity(task, prompt), prompt=prompt, kind="coding", answer="tests", meta=meta)
 
 
 def called(tests: str) -> list[str]:

@@ -42,7 +42,7 @@ def exercises(form: str, count: int) -> list[Question]:
             chosen = faulty(rng, q, fault)
         text = write_try(rng, chosen, 0.0) if form == "two" else " ".join(map(str, chosen))
         meta = {**q.meta, "work": f"# {text}", "right": is_right(q, chosen), "fault": fault or "none"}
-        found.append(Question(q.id, q.prompt, q.kind, None, meta))
+        found.append(Question(id=q.id, prompt=q.prompt, kind=q.kind, answer=None, meta=meta))
     return found
 
 

@@ -27,7 +27,15 @@ def load(split: str, path: str | None = None, limit: int | None = None, seed: in
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["Problem"].strip()
-    return Question(identity("aime", prompt), prompt, "math", str(row["Answer"]).strip())
+    return Question(id=identity("aime", prompt), prompt=prompt, kind="math", answer=str(row["Answer"]).strip())
 
 
-task = Task("aime", load, verify, maths.extract, same=maths.same, wording=boxed.WORDING, max_tokens=boxed.ROOM)
+task = Task(
+    name="aime",
+    load=load,
+    verify=verify,
+    extract=maths.extract,
+    same=maths.same,
+    wording=boxed.WORDING,
+    max_tokens=boxed.ROOM,
+)

@@ -25,7 +25,15 @@ def load(split: str, path: str | None = None, limit: int | None = None, seed: in
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["question"].strip()
-    return Question(identity("amc", prompt), prompt, "math", str(row["answer"]).strip())
+    return Question(id=identity("amc", prompt), prompt=prompt, kind="math", answer=str(row["answer"]).strip())
 
 
-task = Task("amc", load, verify, maths.extract, same=maths.same, wording=boxed.WORDING, max_tokens=boxed.ROOM)
+task = Task(
+    name="amc",
+    load=load,
+    verify=verify,
+    extract=maths.extract,
+    same=maths.same,
+    wording=boxed.WORDING,
+    max_tokens=boxed.ROOM,
+)

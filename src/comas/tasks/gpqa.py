@@ -32,7 +32,7 @@ def _question(row: Row, where: str) -> Question:
     name = identity("gpqa", row["Question"])
     order = random.Random(name).sample(range(len(ANSWERS)), len(ANSWERS))
     prompt = choice.asked(row["Question"], [row[ANSWERS[i]].strip() for i in order])
-    return Question(name, prompt, row.get("Subdomain") or "choice", choice.LETTERS[order.index(0)])
+    return Question(id=name, prompt=prompt, kind=row.get("Subdomain") or "choice", answer=choice.LETTERS[order.index(0)])
 
 
-task = Task("gpqa", load, verify, choice.extract, wording=boxed.WORDING, max_tokens=boxed.ROOM)
+task = Task(name="gpqa", load=load, verify=verify, extract=choice.extract, wording=boxed.WORDING, max_tokens=boxed.ROOM)

@@ -69,7 +69,13 @@ def _question(row: Row, where: str) -> Question:
     solution, mark, last = worked.rpartition("####")
     value = number(last)
     answer = None if not mark else canonical(value) if value is not None else last.strip()
-    return Question(identity("gsm8k", prompt), prompt, "math", answer, {"solution": solution.strip() if mark else worked})
+    return Question(
+        id=identity("gsm8k", prompt),
+        prompt=prompt,
+        kind="math",
+        answer=answer,
+        meta={"solution": solution.strip() if mark else worked},
+    )
 
 
 task = Task(

@@ -27,7 +27,7 @@ def load(split: str, path: str | None = None, limit: int | None = None, seed: in
 def _question(row: Row, where: str) -> Question:
     prompt, name = row["prompt"], row["entry_point"]
     meta = {"tests": row["test"], "names": [name], "check": name, "setup": prompt + "\n    pass\n", "before": _before(prompt)}
-    return Question(identity("humaneval", prompt), LEAD + prompt.strip(), "coding", "tests", meta)
+    return Question(id=identity("humaneval", prompt), prompt=LEAD + prompt.strip(), kind="coding", answer="tests", meta=meta)
 
 
 def _before(prompt: str) -> str:
@@ -41,6 +41,12 @@ def ballot(question: Question, answer: str) -> str | None:
 
 
 task = Task(
-    "humaneval", load, verify, code.extract, same=code.same, ballot=ballot, wording={**boxed.WORDING, **code.WORDING},
+    name="humaneval",
+    load=load,
+    verify=verify,
+    extract=code.extract,
+    same=code.same,
+    ballot=ballot,
+    wording={**boxed.WORDING, **code.WORDING},
     max_tokens=boxed.ROOM,
 )

@@ -45,7 +45,7 @@ def _question(row: Row, where: str) -> Question:
         raise UserMistake(f"{where}: `kind` is {kind!r}: one of {', '.join(KINDS)}")
     prompt = row["question"].strip()
     reference = _reference(answer, kind, prompt, where) if answer is not None else None
-    return Question(identity("jsonl", prompt), prompt, kind, reference)
+    return Question(id=identity("jsonl", prompt), prompt=prompt, kind=kind, answer=reference)
 
 
 REMEDIES = {
@@ -81,7 +81,7 @@ def _is_finite(answer: float | str) -> bool:
 
 def _can_be_matched(reference: str, kind: str, prompt: str) -> bool:
     """Whether a reply that boxes the reference itself would be right."""
-    question = Question("reference", prompt, kind, reference)
+    question = Question(id="reference", prompt=prompt, kind=kind, answer=reference)
     return bool(reference) and KINDS[kind].verify(question, rf"\boxed{{{reference}}}") == "right"
 
 
@@ -105,5 +105,12 @@ def same(a: str, b: str) -> bool:
 
 verify_many = partial(verdicts, verify)
 task = Task(
-    "jsonl", load, verify, extract, same=same, wording=boxed.WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
+    name="jsonl",
+    load=load,
+    verify=verify,
+    extract=extract,
+    same=same,
+    wording=boxed.WORDING,
+    max_tokens=boxed.ROOM,
+    recipe=boxed.RECIPE,
 )

@@ -29,6 +29,13 @@ def _question(row: Row, where: str) -> Question:
 
 
 task = Task(
-    "kodcode", load, verify, code.extract, same=code.same, ballot=code.ballot, wording={**boxed.WORDING, **code.WORDING},
-    max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
+    name="kodcode",
+    load=load,
+    verify=verify,
+    extract=code.extract,
+    same=code.same,
+    ballot=code.ballot,
+    wording={**boxed.WORDING, **code.WORDING},
+    max_tokens=boxed.ROOM,
+    recipe=boxed.RECIPE,
 )

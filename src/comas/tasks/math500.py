@@ -25,7 +25,15 @@ def load(split: str, path: str | None = None, limit: int | None = None, seed: in
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["problem"].strip()
-    return Question(identity("math500", prompt), prompt, "math", str(row["answer"]).strip())
+    return Question(id=identity("math500", prompt), prompt=prompt, kind="math", answer=str(row["answer"]).strip())
 
 
-task = Task("math500", load, verify, maths.extract, same=maths.same, wording=boxed.WORDING, max_tokens=boxed.ROOM)
+task = Task(
+    name="math500",
+    load=load,
+    verify=verify,
+    extract=maths.extract,
+    same=maths.same,
+    wording=boxed.WORDING,
+    max_tokens=boxed.ROOM,
+)

@@ -31,10 +31,11 @@ def _question(row: Row, where: str) -> Question:
     tests = "\n".join(lines)
     prompt = f"{row['text'].strip()}\nYour program has to pass these tests:\n{tests}"
     meta = {"tests": tests, "names": code.called(tests), "setup": row["test_setup_code"]}
-    return Question(identity("mbpp", prompt), prompt, "coding", "tests", meta)
+    return Question(id=identity("mbpp", prompt), prompt=prompt, kind="coding", answer="tests", meta=meta)
 
 
 task = Task(
-    "mbpp", load, verify, code.extract, same=code.same, ballot=code.ballot, wording={**boxed.WORDING, **code.WORDING},
+    name="mbpp", load=load, verify=verify, extract=code.extract, same=code.same, ballot=code.ballot,
+    wording={**boxed.WORDING, **code.WORDING},
     max_tokens=boxed.ROOM,
 )

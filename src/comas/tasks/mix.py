@@ -50,7 +50,7 @@ def _question(row: Row, where: str) -> Question:
     prompt = f"{row['prompt'].strip()}\n\n{FORM[row['task']]}"
     if row["task"] == "coding":
         return code.question("mix", prompt, str(row["answer"]))
-    return Question(identity("mix", prompt), prompt, row["task"], numbers.written(row["answer"]))
+    return Question(id=identity("mix", prompt), prompt=prompt, kind=row["task"], answer=numbers.written(row["answer"]))
 
 
 def verify(question: Question, text: str) -> Verdict:
@@ -76,5 +76,6 @@ def ballot(question: Question, answer: str) -> str | None:
 
 verify_many = partial(verdicts, verify)
 task = Task(
-    "mix", load, verify, extract, same=same, ballot=ballot, wording=WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
+    name="mix", load=load, verify=verify, extract=extract, same=same, ballot=ballot,
+    wording=WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
 )

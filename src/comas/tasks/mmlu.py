@@ -30,7 +30,7 @@ def _question(row: Row, where: str) -> Question:
     if not isinstance(choices, list | tuple) or type(right) is not int or not 0 <= right < min(len(choices), 26):
         raise UserMistake(f"{where}: expected texts `choices`, and `answer`, an index into them, got {right!r} of {choices!r}")
     prompt = choice.asked(row["question"], choices)
-    return Question(identity("mmlu", prompt), prompt, row.get("subject") or "choice", choice.LETTERS[right])
+    return Question(id=identity("mmlu", prompt), prompt=prompt, kind=row.get("subject") or "choice", answer=choice.LETTERS[right])
 
 
-task = Task("mmlu", load, verify, choice.extract, wording=boxed.WORDING, max_tokens=boxed.ROOM)
+task = Task(name="mmlu", load=load, verify=verify, extract=choice.extract, wording=boxed.WORDING, max_tokens=boxed.ROOM)

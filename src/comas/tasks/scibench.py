@@ -33,7 +33,13 @@ def _question(row: Row, where: str) -> Question:
     if unit.strip("$ "):
         prompt += f"\n\nGive the number in this unit: {unit}"
     meta = {"power": numbers.power_of(unit), "percent": "%" in unit}
-    return Question(identity("scibench", prompt), prompt, "science", numbers.written(row["answer_number"]), meta)
+    return Question(
+        id=identity("scibench", prompt), prompt=prompt, kind="science",
+        answer=numbers.written(row["answer_number"]), meta=meta,
+    )
 
 
-task = Task("scibench", load, verify, numbers.extract, same=numbers.same, wording=boxed.WORDING, max_tokens=boxed.ROOM)
+task = Task(
+    name="scibench", load=load, verify=verify, extract=numbers.extract, same=numbers.same,
+    wording=boxed.WORDING, max_tokens=boxed.ROOM,
+)
