@@ -1,6 +1,7 @@
 """comas: language models that teach each other.
 
-`train` a team, `load` a trained one, `export` it for others, make an untrained one with `team_of`; in scripts and in notebooks.
+`train` a team and `resume` it, `evaluate` and `compare` runs and models, `load` a trained team, `export` it for others, make an
+untrained one with `team_of`; in scripts and in notebooks.
 """
 
 import sys as _sys
@@ -12,7 +13,8 @@ try:
     from comas.export import export
     from comas.team import Team, load, team_of
     from comas.train import Result, Watch, train
-    from comas.types import Method, Question, Task, UserMistake
+    from comas.types import Method, Question, Setup, Task, UserMistake
+    from comas.verbs import Comparison, Evaluation, compare, evaluate, resume
 
     if _command:
         import comas.cli  # noqa: F401
@@ -22,5 +24,8 @@ except KeyboardInterrupt:
     print("stopped", file=_sys.stderr)
     raise SystemExit(130) from None
 
-__all__ = ["Method", "Question", "Result", "Task", "Team", "UserMistake", "Watch", "export", "load", "team_of", "train"]
+__all__ = [
+    "Comparison", "Evaluation", "Method", "Question", "Result", "Setup", "Task", "Team", "UserMistake", "Watch", "compare",
+    "evaluate", "export", "load", "resume", "team_of", "train",
+]
 __version__ = "0.1.0"

@@ -42,6 +42,9 @@ class Run:
         self._lock = filelock.FileLock(path / ".lock")
         self._unsynced: list[Path] = []
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
     @classmethod
     def create(cls, config: Mapping[str, Any], out: str | None) -> Run:
         """A fresh folder with its config; without `out`, `runs/<time>-<method>`."""

@@ -19,7 +19,7 @@ from comas.config import Config, checked, parse_pair, read
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host, resolve_base
 from comas.hosts.room import in_memory
-from comas.play import Scene, play_all
+from comas.play import Scene, play_all, settle_all
 from comas.resolve import bases_of, resolve, split_options
 from comas.roles import check_seats
 from comas.running import run_sync
@@ -31,7 +31,7 @@ UNTRAINED = {"lr": 1e-6}
 """A base without a recipe can be asked as well."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Team:
     """Agents ready to be asked; made by `build_team` or `comas.load`."""
 
@@ -44,6 +44,10 @@ class Team:
     """`host/policy` -> the folder or hub name that its weights come from; none of those behind an API."""
     _played: int = field(default=0, repr=False)
 
+    def __repr__(self) -> str:
+        names = ", ".join(member.name for member in self.members)
+        return f"Team({names}: {self.config.method} on {self.config.task}, from {', '.join(self.bases())})"
+
     def scene(self, **changes: Any) -> Scene:
         """The scene of the team's own game; `changes` are fields of `Scene`."""
         options = split_options(self.config.options, self.method.play)
@@ -51,12 +55,20 @@ class Team:
         return Scene(self.method, self.task, self.members, **facts)
 
     def discuss(self, question: str | Question, seed: int | None = None) -> Episode:
-        """Let the team discuss one question; the same seed gives the same discussion."""
+        """Let the team discuss one question; the same seed gives the same discussion.
+
+        Its turns are paid as in training, unless the method needs an answer that a text does not have.
+        """
+        payable = not (isinstance(question, str) and self.method.supervised)
         if isinstance(question, str):
             question = Question(id="asked", prompt=question)
         self._played += 1
         occasion = f"discuss-{self._played if seed is None else seed}"
-        return run_sync(play_all(self.scene(), [question], occasion))[0]
+        scene = self.scene()
+        episodes = run_sync(play_all(scene, [question], occasion))
+        if payable:
+            settle_all(scene, episodes, split_options(self.config.options, self.method.settle))
+        return episodes[0]
 
     def bases(self) -> list[str]:
         """The models that its policies started from."""

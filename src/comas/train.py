@@ -43,7 +43,7 @@ PATIENCE = 3
 """Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """What a run came to."""
 
@@ -57,6 +57,10 @@ class Result:
     """`before` and `after` on held-out questions."""
     gain: Interval | None = None
     """After minus before, paired by question."""
+
+    def __repr__(self) -> str:
+        measured = ", ".join(f"{name} {found}" for name, found in self.accuracy.items() if found)
+        return f"Result({str(self.run)!r}: {self.steps} steps, {self.tokens:,} tokens; {measured or 'accuracy not measured'})"
 
 
 def train(config: str | Path | None = None, watch: Watch | None = None, **overrides: Any) -> Result:

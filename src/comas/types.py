@@ -126,7 +126,7 @@ class Reply:
     its thoughts has no text."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Turn:
     """One utterance in a discussion, and what it was paid."""
 
@@ -159,6 +159,10 @@ class Turn:
     """Facts of the game: a score that was read, for instance."""
     thoughts: str = ""
     """The reply's thoughts, for the record: no game, judge or colleague reads them."""
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= 60 else f"{self.text[:60]} ..."
+        return f"Turn({self.id}, {self.agent} as {self.role}: {text!r}, reward {self.reward})"
 
 
 @dataclass

@@ -1,0 +1,144 @@
+"""What the command line does, for scripts and notebooks: `resume`, `evaluate`, `compare`.
+
+`train` and `load` are in modules of their own names. Leaves out: what the words mean (docs/evaluation.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from comas.config import parse_pair
+from comas.exam import Exam, Observer
+from comas.plan import LIMIT, Plan
+from comas.running import run_sync
+from comas.train import Result, Watch, resume_async
+from comas.types import UserMistake
+
+System = str | Path | Sequence[str | Path]
+"""A run, a model or a team, or several runs that count as one system."""
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """What an evaluation came to; it stays on disk, and `comas resume` and `comas report` know it."""
+
+    folder: Path
+    cells: Sequence[Mapping[str, Any]]
+    """One for each system, task and setup: `system task setup n right wrong failed accuracy low high tokens seconds` ..."""
+    systems: Sequence[Mapping[str, Any]]
+    """Every other system against the first: `task setup n difference low high p verdict` ..."""
+    setups: Sequence[Mapping[str, Any]]
+    """Every other setup against the first, likewise."""
+    notes: Sequence[str]
+    """What a reader has to know besides the numbers."""
+    record: Mapping[str, Any]
+    """All of `report.json`."""
+
+    def __repr__(self) -> str:
+        lines = [f"Evaluation({str(self.folder)!r})"]
+        for cell in self.cells:
+            said = _span(cell["accuracy"], cell["low"], cell["high"])
+            lines.append(f"  {cell['label']} {cell['task']} {cell['setup']}: {said} over {cell['n']}")
+        for found in (*self.systems, *self.setups):
+            sides = f"{_side(found['second'])} minus {_side(found['first'])}"
+            lines.append(f"  {sides}: {_span(found['difference'], found['low'], found['high'])}, {found['verdict']}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether the second of two systems is better than the first, on the same questions."""
+
+    task: str
+    setup: str
+    n: int
+    """Questions that both were judged on."""
+    difference: float
+    """Accuracy of the second minus that of the first, with its 95 % interval."""
+    low: float | None
+    high: float | None
+    p: float
+    """Two-sided, corrected for the number of comparisons that were made."""
+    verdict: str
+    """`better` or `worse` where p is below .05, otherwise `none shown`."""
+
+
+def resume(
+    run: str | Path, steps: int | None = None, tokens: int | None = None, watch: Watch | None = None, **changes: Any
+) -> Result:
+    """Go on with a run from its last commit, to its own number of steps, or to `steps` or `tokens` in all.
+
+    `changes` are keys that may change on the way (`hosts__home__max_rows=64`; `__` stands for the dot of a nested key): bounds
+    of memory, budgets and the like (docs/config.md). Raises UserMistake where `run` is no run or a key may not change.
+    """
+    given = {"steps": steps, "tokens": tokens, **changes}
+    pairs = [f"{key.replace('__', '.')}={_as_toml(value)}" for key, value in given.items() if value is not None]
+    return run_sync(resume_async(run, watch or Watch(), changes=pairs))
+
+
+def evaluate(
+    *systems: System,
+    tasks: str | Sequence[str] = (),
+    setups: str | Sequence[str] = "single",
+    limit: int | None = LIMIT,
+    seed: int = 0,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    equal_tokens: bool = False,
+    observer: Observer | None = None,
+    **keys: Any,
+) -> Evaluation:
+    """How good runs and models are on held-out questions; each against the first, with corrected tests.
+
+    A system is a run (`runs/a`, `runs/a@best`), a model's folder or hub name, a `team.toml`, or a list of runs that count as one
+    system. `limit` is the number of questions per task (None: all), `keys` are keys of the config for all systems
+    (`eval_temperature=0`). Raises UserMistake where a name means nothing; such a mistake leaves no folder behind.
+    """
+    names = [str(s) if isinstance(s, str | Path) else ",".join(map(str, s)) for s in systems]
+    if not names:
+        raise UserMistake("evaluate needs at least one run or model, such as comas.evaluate('seed')")
+    pairs = [f"{key.replace('__', '.')}={_as_toml(value)}" for key, value in keys.items()]
+    place = str(data) if data is not None else None
+    plan = Plan(names, _listed(tasks), _listed(setups), limit, seed, pairs, place, equal_tokens)
+    exam = Exam.create(plan, str(out) if out is not None else None)
+    found = run_sync(exam.go(observer or Observer()))
+    return Evaluation(
+        Path(found["folder"]), found["cells"], found["systems"], found["setups"], found["notes"], found
+    )
+
+
+def compare(first: System, second: System, **settings: Any) -> list[Comparison]:
+    """Whether the second system is better than the first: one comparison for each task and setup; `settings` as in `evaluate`."""
+    found = evaluate(first, second, **settings)
+    if not found.systems:
+        raise UserMistake(f"{first} and {second}: fewer than two questions were judged for both; nothing can be said")
+    fields = ("task", "setup", "n", "difference", "low", "high", "p", "verdict")
+    return [Comparison(**{field: record[field] for field in fields}) for record in found.systems]
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    parts = names.split(",") if isinstance(names, str) else names
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _as_toml(value: Any) -> str:
+    """A value as it is written on the command line; read back at once, so that what cannot be written is told."""
+    import tomli_w
+
+    text = tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
+    parse_pair(f"x={text}")
+    return text
+
+
+def _span(mean: float | None, low: float | None, high: float | None) -> str:
+    if mean is None:
+        return "nothing judged"
+    ends = ["?" if end is None else f"{end:.3f}" for end in (low, high)]
+    return f"{mean:.3f} [{ends[0]}, {ends[1]}]"
+
+
+def _side(side: Mapping[str, Any]) -> str:
+    return f"{side['label']} {side['setup']}"
