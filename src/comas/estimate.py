@@ -111,10 +111,11 @@ def host_needs(
         reference = learn and any((config.kl or {}).values())
         load = Load(host, longest, min(_asked(config, name), host.max_rows or MAX_ROWS), reference)
         learning = [learn and not a.frozen for a in agents.values()]
-        if _adapting(config, name, bases):
-            under_of(config, name, bases, learn=True)  # says what training would say of bases that differ
+        started = any(map(is_adapter, bases.values()))
+        if started or (learn and _adapting(config, name, bases)):
+            under_of(config, name, bases, learn)  # says what training would say of bases that differ
             specs = _specs(config, name, bases)
-            found = population_memory(folders[0], load, specs, sum(learning), any(map(is_adapter, bases.values())))
+            found = population_memory(folders[0], load, specs, sum(learning), started)
         else:
             found = host_memory(folders, load, learning, config.threads)
     except UserMistake:  # training would say the same

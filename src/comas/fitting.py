@@ -1,25 +1,31 @@
-"""Whether a run fits into memory, and the defaults of `tokens_per_pass` and `max_rows` with which it does.
+"""Whether a run fits into memory, and the defaults of `tokens_per_pass` and `max_rows` with which it does;
+also whether it fits on the disk.
 
 The estimate (`estimate.host_needs`) is compared with what the machine can give (`machine`) or the user allows (`memory`).
-Defaults are powers of two, so that a little more or less free memory does not change them. Leaves out: trying, disks, time.
+Defaults are powers of two, so that a little more or less free memory does not change them. Leaves out: trying, time.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
-from comas.estimate import host_needs, longest_row, place_of, question_tokens
+from comas.estimate import estimate, host_needs, longest_row, place_of, question_tokens
 from comas.machine import Memory, memory_of
 from comas.resolve import seeds_only
 from comas.types import Method, Task, UserMistake
 
-SHARES = {"cpu": 0.5, "gpu": 0.8}
-"""Of the usable memory, what defaults aim at: the estimate is off by a tenth, and a CPU's memory is for others too."""
-TIGHT = 0.85
-"""From this share on a run is warned of."""
+SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
+"""Of the usable memory, what defaults aim at: the estimate is off by a tenth, and a CPU's memory is for others too.
+
+`allowed` is of what the config's `memory` says.
+"""
+TIGHT = 0.9
+"""Above this share a run is warned of."""
 LEAST_TOKENS = 256
 """A pass of fewer tokens is hardly smaller: it takes one row at least."""
 CAREFUL = {"tokens_per_pass": 2048, "max_rows": 64}
@@ -104,9 +110,8 @@ class Fit:
             ]
             if chosen:
                 said.append(f"memory: {self.compared(device)}, with {', '.join(chosen)}, which follow from that")
-        for device in self.tight():
-            said.append(f"memory is tight: {self.compared(device)}; lower {self._knobs(device)} if it runs out")
-        return said
+        warning = "memory is tight: {}; lower {} if it runs out"
+        return said + [warning.format(self.compared(device), self._knobs(device)) for device in self.tight()]
 
     def _knobs(self, device: str) -> str:
         here = [host for host in self.hosts if host.device == device and host.needs]
@@ -146,7 +151,7 @@ def fit(config: Config, method: Method, task: Task, learn: bool = True) -> tuple
         if _is_ample(config, name, usable, len(devices)):
             continue
         beside = sum(other == device for other in devices.values())
-        share = SHARES["cpu" if device == "cpu" else "gpu"]
+        share = SHARES["allowed" if config.memory is not None else "cpu" if device == "cpu" else "gpu"]
         room = None if usable is None else share * usable / beside
         found = _fit_host(config, method, task, name, device, room, learn)
         hosts.append(found)
@@ -155,10 +160,26 @@ def fit(config: Config, method: Method, task: Task, learn: bool = True) -> tuple
     return config, Fit(hosts, known, config.memory is not None)
 
 
+def warnings(config: Config, method: Method, task: Task) -> list[str]:
+    """What is said of a run that goes on with the values that it has: only where they may be too much by now."""
+    _, found = fit(config, method, task)
+    said = [f"the run may not fit into memory now: {found.compared(device)}" for device in found.too_large()]
+    return said + [note for note in found.notes() if note.startswith("memory is tight")]
+
+
 def filled(config: Config, method: Method, task: Task, learn: bool) -> Config:
     """The same config with the two defaults, where one of them is open."""
     open_keys = [h for h in config.hosts.values() if h.api is None and (h.tokens_per_pass is None or h.max_rows is None)]
     return fit(config, method, task, learn)[0] if open_keys else config
+
+
+def fitted(config: Config, method: Method, task: Task, note: Callable[[str], None]) -> Config:
+    """The config that a new run keeps: with the two defaults, which are told; an error where it does not fit."""
+    config, found = fit(config, method, task)
+    check(found, config, method, task)
+    for line in found.notes():
+        note(line)
+    return config
 
 
 def check(found: Fit, config: Config, method: Method, task: Task) -> None:
@@ -189,6 +210,33 @@ def _lowered(config: Config, name: str, key: str, value: int) -> bool:
     """Whether a key that was set has to be lowered: one that is open finds its value by itself."""
     given = getattr(config.hosts[name], key)
     return given is not None and value < given
+
+
+@dataclass(frozen=True)
+class Disk:
+    """What a run is going to write, and where, in bytes."""
+
+    needed: int | None
+    """None where the sizes of its models are not known before they are loaded."""
+    free: int
+    place: Path
+
+
+def disk_of(config: Config, method: Method, task: Task) -> Disk:
+    """Of a run with this config."""
+    place = Path(config.out or "runs").resolve()
+    free = shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
+    return Disk(estimate(config, method, task).get("bytes on disk"), free, place)
+
+
+def check_disk(config: Config, method: Method, task: Task) -> None:
+    """An error where the disk has less room than the run is going to need."""
+    disk = disk_of(config, method, task)
+    if disk.needed is not None and disk.needed > disk.free:
+        raise UserMistake(
+            f"the run needs about {disk.needed / 1e9:.2f} GB on disk and {disk.place} has {disk.free / 1e9:.2f} GB free: free "
+            "some, choose another out, or fewer or smaller agents"
+        )
 
 
 Change = tuple[Config, dict[str, str]]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from comas.agent import Member
 from comas.bases import adapter_base, at_hand, is_adapter, is_seed, team_file
-from comas.config import Config, checked, parse_pair, read
+from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, checked, parse_pair, read
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host, resolve_base
 from comas.hosts.room import in_memory
@@ -80,26 +80,21 @@ class Team:
 def build_team(config: Config, method: Method, task: Task, *, learn: bool = True, weights: Path | None = None) -> Team:
     """The team that a resolved config describes; with `weights`, policies come from that checkpoint instead of bases."""
     from comas.engines.torch import use_threads
+    from comas.fitting import filled
     from comas.sandbox import jail
 
     use_threads(config.threads)
     jail.choose(config.sandbox)
+    config = filled(config, method, task, learn)
     hosts: dict[str, Host] = {}
     sources: dict[str, str] = {}
     for name, host in config.hosts.items():
-        bases = _bases(config, name, weights)
-        under = under_of(config, name, bases, learn) if bases and not host.api else None
+        bases = bases_at(config, name, weights)
         if bases and host.api:
             hosts[name] = ApiHost(name, bases, host)
         elif bases:
             sources |= {f"{name}/{policy}": base for policy, base in bases.items()}
-            with in_memory(name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"):
-                hosts[name] = make_local_host(
-                    name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
-                    device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
-                    max_rows=host.max_rows, compiled=host.compile, trust_remote_code=host.trust_remote_code, under=under,
-                    shapes=shapes_of(config, name) if under else None, seed=config.seed,
-                )
+            hosts[name] = local_host(config, name, bases, method if learn else None)
     members = members_of(config, hosts)
     for role in method.paid:
         if not any(m.roles is None or role in m.roles for m in members):
@@ -113,7 +108,21 @@ def build_team(config: Config, method: Method, task: Task, *, learn: bool = True
     return team
 
 
-def _bases(config: Config, name: str, weights: Path | None) -> dict[str, str]:
+def local_host(config: Config, name: str, bases: Mapping[str, str], method: Method | None) -> LocalHost:
+    """The host of a resolved config whose policies start from `bases`; with `method` it can learn."""
+    host = config.hosts[name]
+    learn = method is not None
+    under = under_of(config, name, bases, learn)
+    with in_memory(name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"):
+        return make_local_host(
+            name, bases, method=method, recipe=_recipe(config, name) if learn else None, device=host.device, dtype=host.dtype,
+            context=host.context, thinking=host.thinking, max_rows=host.max_rows or MAX_ROWS, compiled=host.compile,
+            trust_remote_code=host.trust_remote_code, under=under, shapes=shapes_of(config, name) if under else None,
+            seed=config.seed,
+        )
+
+
+def bases_at(config: Config, name: str, weights: Path | None = None) -> dict[str, str]:
     """Policy -> what it starts from, of one host; behind an API the model's name."""
     bases: dict[str, str] = {}
     host = config.hosts[name]
@@ -240,7 +249,8 @@ def _recipe(config: Config, host: str) -> Any:
     h = config.hosts[host]
     rates = {a.policy or n: a.lr for n, a in config.agents.items() if a.host == host and a.lr is not None}
     return Recipe(
-        h.lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm, h.tokens_per_pass, h.checkpointing,
+        h.lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm, h.tokens_per_pass or TOKENS_PER_PASS,
+        h.checkpointing,
         rates=rates, old_logprobs=h.old_logprobs,
     )
 
