@@ -43,7 +43,7 @@ def plan(config: Config) -> Plan:
     """Estimate and time a run; its models are loaded only if they fit into memory."""
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
-    resolved, found = fitting.fit(resolved, method, task)
+    resolved, found = fitting.fit(resolved, method, task, all_hosts=True)
     mistake = ""
     hours: timing.Hours | None = None
     untimed = "no host has weights here"
@@ -74,7 +74,7 @@ def memory_line(fit: fitting.Fit) -> str:
     """Per device what is needed, what there is, and how that goes together."""
     said = [
         fit.compared(device) + (": does not fit" if device in fit.too_large() else ": tight" if device in fit.tight() else "")
-        for device in fit.memory if fit.taken(device)
+        for device in fit.memory if fit.peak_of(device)
     ]
     said += [f"host {host.name} is not known ({host.unknown})" for host in fit.hosts if host.unknown]
     return "; ".join(said) or "next to nothing"
@@ -89,7 +89,7 @@ def _time_line(made: Plan) -> str:
     if made.hours is None:
         return f"not known: {made.untimed}"
     shares = ", ".join(f"{name} {share:.0%}" for name, share in made.hours.shares().items() if share > 0)
-    basis = f"a guess: {made.hours.steps} steps, replies of about {made.hours.reply:.0f} tokens"
+    basis = f"a guess: {made.hours.steps} steps, replies of {made.hours.reply:.0f} tokens"
     return f"about {spoken(made.hours.total)} ({basis}): {shares}" if shares else "none: there is nothing to do"
 
 
@@ -146,7 +146,7 @@ def report(made: Plan, full: bool) -> Iterator[str]:
 def as_data(made: Plan) -> dict[str, Any]:
     """The same as JSON."""
     devices = {
-        device: {"peak": made.fit.taken(device), "free": there.free, "total": there.total}
+        device: {"peak": made.fit.peak_of(device), "free": there.free, "total": there.total}
         for device, there in made.fit.memory.items()
     }
     seconds = None

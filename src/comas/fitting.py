@@ -70,14 +70,14 @@ class Fit:
     allowed: bool = False
     """Whether the config says how much it may be."""
 
-    def taken(self, device: str) -> int:
+    def peak_of(self, device: str) -> int:
         """Bytes at the peak of all hosts on a device: they work side by side."""
         return sum(host.peak for host in self.hosts if host.device == device)
 
     def share(self, device: str) -> float:
         """Of what the device can give; 0 where that is unknown."""
         usable = self.memory[device].usable
-        return self.taken(device) / max(1, usable) if usable is not None else 0.0
+        return self.peak_of(device) / max(1, usable) if usable is not None else 0.0
 
     def too_large(self) -> list[str]:
         """Devices that cannot hold what is on them."""
@@ -94,7 +94,7 @@ class Fit:
         usable = self.memory[device].usable or 0
         there = f"{usable / 1e9:.1f} GB that memory={usable / 1e9:g} allows" if self.allowed else str(self.memory[device])
         place = "the CPU" if device == "cpu" else device
-        return f"about {self.taken(device) / 1e9:.1f} GB at the peak ({doing}), {there} on {place}"
+        return f"about {self.peak_of(device) / 1e9:.1f} GB at the peak ({doing}), {there} on {place}"
 
     def notes(self) -> list[str]:
         """What is said at the start: what was chosen and why, what is tight, what is not known."""
@@ -134,10 +134,11 @@ def kept_bytes(needs: Needs) -> int:
     return needs["bytes at the peak"] - max(learning_bytes(needs), sampling_bytes(needs))
 
 
-def fit(config: Config, method: Method, task: Task, learn: bool = True) -> tuple[Config, Fit]:
+def fit(config: Config, method: Method, task: Task, *, learn: bool = True, all_hosts: bool = False) -> tuple[Config, Fit]:
     """The config with `tokens_per_pass` and `max_rows` of every host, and what it takes with them.
 
-    Values that the config has stay, whatever the memory is: a run that goes on is the same run.
+    Values that the config has stay, whatever the memory is: a run that goes on is the same run. Hosts that certainly fit are
+    estimated with `all_hosts` only.
     """
     devices = {name: _device(host) for name, host in config.hosts.items() if host.api is None and _inhabited(config, name)}
     known = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
@@ -148,7 +149,7 @@ def fit(config: Config, method: Method, task: Task, learn: bool = True) -> tuple
     chosen: dict[str, HostConfig] = {}
     for name, device in devices.items():
         usable = known[device].usable
-        if _is_ample(config, name, usable, len(devices)):
+        if not all_hosts and _is_ample(config, name, usable, len(devices)):
             continue
         beside = sum(other == device for other in devices.values())
         share = SHARES["allowed" if config.memory is not None else "cpu" if device == "cpu" else "gpu"]
@@ -170,7 +171,7 @@ def warnings(config: Config, method: Method, task: Task) -> list[str]:
 def filled(config: Config, method: Method, task: Task, learn: bool) -> Config:
     """The same config with the two defaults, where one of them is open."""
     open_keys = [h for h in config.hosts.values() if h.api is None and (h.tokens_per_pass is None or h.max_rows is None)]
-    return fit(config, method, task, learn)[0] if open_keys else config
+    return fit(config, method, task, learn=learn)[0] if open_keys else config
 
 
 def fitted(config: Config, method: Method, task: Task, note: Callable[[str], None]) -> Config:

@@ -29,9 +29,15 @@ from comas.wording import words
 PATIENCE = 4.0
 """Seconds for which a batch of replies is listened to."""
 ROWS = 16
-"""Replies of the larger of two batches."""
+"""Questions that are asked, and rows decoded at once where the config does not say."""
+SHORT = 16
+"""Tokens of the replies of the first batch."""
+QUICK = 1.0
+"""Seconds below which the next batch is four times as large, and so is the next step of learning."""
 LEARNT = 128
-"""Tokens that are learnt from at first; four times as many where that took less than a second."""
+"""Tokens that are learnt from at first, to be ready; four times as many after that."""
+SLOW = 10.0
+"""Seconds after which nothing is learnt from again."""
 GAMES = 4
 """Discussions that are played to count what a step asks for."""
 
@@ -94,6 +100,9 @@ class Hours:
 
 def hours(config: Config, method: Method, task: Task) -> Hours | None:
     """A guess of a run's time; None where it has no host with weights. Loads its models, one host after the other."""
+    from comas.engines.torch import use_threads
+
+    use_threads(config.threads)
     asked = task.load("train", path=config.data, limit=ROWS, seed=config.seed, **config.task_options)
     paces: dict[str, Pace] = {}
     work: dict[str, Work] = {}
@@ -165,38 +174,48 @@ def _prompts(host: LocalHost, task: Task, asked: Sequence[Question]) -> list[np.
 
 def pace(host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question]) -> Pace:
     """Time a few prompts, tokens of two sizes of batch, and a learning step; the host's policies are changed by it."""
-    room = _room(config, task, "solution")
+    room = min(_room(config, task, "solution"), host.context // 2)
     prompts = _prompts(host, task, asked)
     policies = list(host.versions)
-    few = max(2, len(policies))
-    many = min(max(ROWS, 2 * few), 2 * (config.hosts[host.name].max_rows or ROWS))
+    most = config.hosts[host.name].max_rows or ROWS
 
-    def run(count: int, most: int, patience: float) -> tuple[float, list[Any], list[Request]]:
+    def run(count: int, length: int, patience: float) -> tuple[float, list[Any], list[Request]]:
         requests = [
-            Request(policies[i % len(policies)], prompts[i % len(prompts)], Sampling(1.0, 1.0, most), derive_seed(config.seed, i))
+            Request(policies[i % len(policies)], prompts[i % len(prompts)], Sampling(1.0, 1.0, length), derive_seed(config.seed, i))
             for i in range(count)
         ]
         began = time.monotonic()
         made = host.engine.generate(requests, lambda: time.monotonic() - began < patience)
         return time.monotonic() - began, made, requests
 
+    count = max(2, len(policies))
+    per_prompt = 0.0
     run(1, 2, PATIENCE)  # what is made at the first call is not timed
-    filling, _, requests = run(few, 1, PATIENCE)
-    per_prompt = filling / sum(len(r.prompt_ids) for r in requests)
-    times: dict[int, float] = {}
+    filled, filling = count, 0.0
+    while filling < QUICK / 4:
+        filling, _, requests = run(filled, 1, PATIENCE)
+        per_prompt = filling / sum(len(r.prompt_ids) for r in requests)
+        if filled >= most:
+            break
+        filled = min(most, 4 * filled)
+    steps: list[tuple[int, float]] = []
     replies: list[Any] = []
-    for count, most in ((few, min(room, 16)), (many, room)):
-        seconds, replies, requests = run(count, most, PATIENCE)
-        decoding = max(1e-9, seconds - per_prompt * sum(len(r.prompt_ids) for r in requests))
-        times[count] = decoding / max(1, max(len(g.token_ids) for g in replies) - 1)
-    row = max(0.0, (times[many] - times[few]) / max(1, many - few))
-    tokens = sum(len(g.token_ids) for g in replies)
+    while True:
+        before = per_prompt * sum(len(prompts[i % len(prompts)]) for i in range(count))
+        seconds, replies, requests = run(count, room if steps else min(room, SHORT), before + PATIENCE)
+        tokens = max(len(g.token_ids) for g in replies)
+        steps.append((count, max(1e-9, seconds - before) / max(1, tokens - 1)))
+        if len(steps) > 1 and (seconds > QUICK or count >= most):
+            break
+        count = max(count + 1, min(most, 4 * count))
+    (few, short), (many, long) = steps[-2:]
+    row = max(0.0, (long - short) / (many - few))
     ended = sum(g.finished for g in replies)
-    mean = min(float(room), tokens / ended) if ended else float(room)  # of replies that may be cut anywhere
+    generated = sum(len(g.token_ids) for g in replies)
+    mean = min(float(room), generated / ended) if ended else float(room)  # of replies that may be cut anywhere
     text = host.chat.decode(replies[0].token_ids, replies[0].finished, False)[0]
     learning = _learning(host, config, method, list(zip(requests, replies, strict=True)))
-    step = max(0.0, times[few] - row * few)
-    return Pace(step, row, per_prompt, learning, mean, config.hosts[host.name].max_rows or ROWS, text)
+    return Pace(max(0.0, long - row * many), row, per_prompt, learning, mean, most, text)
 
 
 def _learning(host: LocalHost, config: Config, method: Method, said: Sequence[tuple[Request, Any]]) -> float:
@@ -214,7 +233,8 @@ def _learning(host: LocalHost, config: Config, method: Method, said: Sequence[tu
         began = time.monotonic()
         learner.step(rows, method)
         seconds = time.monotonic() - began
-        if seconds > 1 or tokens >= 2 * usual.tokens_per_pass or learnt < tokens // 2:
+        enough = seconds > (SLOW if tokens == LEARNT else QUICK) or tokens >= 2 * usual.tokens_per_pass
+        if enough or (tokens > LEARNT and learnt < tokens // 2):
             return seconds / max(1, learnt)
         tokens *= 4
 
