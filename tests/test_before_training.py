@@ -17,7 +17,6 @@ from comas.config import read
 from comas.evaluate import Answer, accuracy, paired_gain
 from comas.machine import Memory
 from comas.resolve import resolve
-from comas.store import Run
 from comas.timing import Pace, Work
 from comas.types import Question
 from tests.test_config_cli import run
@@ -107,9 +106,12 @@ def test_a_dry_run_begins_with_memory_disk_and_time_and_then_says_what_differs(
     keys = [f"hosts.home.base={untaught}", "lr=1e-3", "steps=10", "agents=2", "hosts.home.device=cpu", "eval_every=0"]
     assert run(["train", "--dry-run", *keys], monkeypatch) == 0
     memory, disk, hours, empty, *rest = capsys.readouterr().out.splitlines()
-    assert memory.startswith("memory: about 0.") and memory.endswith("10.0 GB free on the CPU")
-    assert disk.startswith(f"disk:   about 0.0") and f"in {tmp_path / 'runs'}, " in disk
-    assert hours.startswith("time:   about ") and "10 steps, replies of" in hours
+    assert memory.startswith("memory: about 0.")
+    assert memory.endswith("10.0 GB free on the CPU")
+    assert disk.startswith("disk:   about 0.0")
+    assert f"in {tmp_path / 'runs'}, " in disk
+    assert hours.startswith("time:   about ")
+    assert "10 steps, replies of" in hours
     assert all(f"{part} " in hours for part in ("measuring before", "playing", "learning", "measuring after"))
     assert "validation" not in hours
     assert empty == ""

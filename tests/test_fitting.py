@@ -18,8 +18,8 @@ from comas.team import run_sync
 from comas.train import Watch, resume_async
 from comas.types import UserMistake
 from tests.test_config_cli import run
-from tests.test_memory import folder_of
 from tests.test_engines import llama
+from tests.test_memory import folder_of
 from tests.test_runs import essence, run_of
 
 KEPT, PER_TOKEN, PER_ROW, ROW_TOKENS = 1_000_000_000, 1_000_000, 100_000_000, 1000
@@ -123,7 +123,7 @@ def test_what_is_set_stays_and_an_allowance_counts_instead_of_what_is_free(
     config, found = fitting.fit(*resolved(untaught, "memory=4"))  # 3.6 GB of it
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 16)
     (note,) = found.notes()
-    assert note.startswith("memory: about 3.0 GB at the peak (learning), 4.0 GB that memory=4 allows on the CPU, with hosts.home.tok")
+    assert note.startswith("memory: about 3.0 GB at the peak (learning), 4.0 GB that memory=4 allows on the CPU, with hosts.")
 
 
 def test_hosts_on_one_device_share_it(proportional: Callable[[float | None], None], untaught: Path) -> None:
@@ -160,7 +160,8 @@ def test_seed_models_get_the_same_on_every_machine(free: float, monkeypatch: pyt
 
 def test_seed_models_never_need_what_is_called_ample(untaught: Path) -> None:
     """The longest rows that they can have, all at once, for more agents than a team has."""
-    config, method, task = resolve(read(None, ["agents=16", "options.rounds=9", "room.solution=400", "threads=16", "questions=600"]))
+    keys = ["agents=16", "options.rounds=9", "room.solution=400", "threads=16", "questions=600"]
+    config, method, task = resolve(read(None, keys))
     needs = fitting.host_needs(config, method, task, "home")
     assert isinstance(needs, dict)
     assert needs["bytes at the peak"] < fitting.AMPLE
@@ -183,7 +184,7 @@ def test_a_run_that_cannot_fit_is_refused_with_keys_that_make_it_fit(
         proportional(free)
         given = resolved(untaught, *keys)
         config, found = fitting.fit(*given)
-        with pytest.raises(UserMistake, match="the run does not fit into memory: about .* GB at the peak") as refused:
+        with pytest.raises(UserMistake, match=r"the run does not fit into memory: about .* GB at the peak") as refused:
             fitting.check(found, config, *given[1:])
         said = str(refused.value).rpartition(": set ")[2].split()
         assert said == wanted
@@ -201,9 +202,8 @@ def test_a_tight_run_is_warned_of(proportional: Callable[[float | None], None], 
     proportional(3.2)
     keys = ["hosts.home.tokens_per_pass=2048", "hosts.home.max_rows=4"]
     _, found = fitting.fit(*resolved(untaught, *keys))
-    assert found.notes() == [
-        "memory is tight: about 3.0 GB at the peak (learning), 3.2 GB free on the CPU; lower hosts.home.tokens_per_pass if it runs out"
-    ]
+    told = "memory is tight: about 3.0 GB at the peak (learning), 3.2 GB free on the CPU"
+    assert found.notes() == [f"{told}; lower hosts.home.tokens_per_pass if it runs out"]
     proportional(4.0)
     assert fitting.fit(*resolved(untaught, *keys))[1].notes() == []
 
