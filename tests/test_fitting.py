@@ -10,6 +10,7 @@ import pytest
 
 from comas import fitting, machine
 from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, read
+from comas.learners.logprobs import few_logits
 from comas.learners.memory import Shape, pass_bytes
 from comas.machine import Memory
 from comas.resolve import resolve
@@ -251,6 +252,13 @@ def test_a_row_that_is_longer_than_a_pass_is_counted_whole(tmp_path: Path) -> No
     folder = folder_of(llama(), tmp_path)
     short, long = (pass_bytes(Shape(folder, False, longest), 64, False) for longest in (64, 128))
     assert long == pass_bytes(Shape(folder, False, 128), 128, False) > 1.5 * short
+
+
+def test_a_row_that_is_longer_than_a_pass_has_its_logits_made_in_chunks() -> None:
+    model = llama()  # 50 words, 128 positions
+    assert few_logits(model, 64, 50 * 128)
+    assert not few_logits(model, 64, 50 * 128 - 1)
+    assert not few_logits(model, 256, 50 * 128)
 
 
 def test_all_agents_of_a_host_are_measured_at_once(untaught: Path) -> None:
