@@ -16,6 +16,7 @@ from comas import disk, sandbox
 from comas.bases import adapter_base, config_folder, is_adapter, is_seed, seed_models
 from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
 from comas.hosts.local import place_of, resolve_base
+from comas.lengths import asked_at_once, replies_shown, reply_tokens, tokens_of_question
 from comas.store import run_at
 from comas.team import shapes_of, under_of, weights_of
 from comas.types import Method, Task, UserMistake
@@ -24,10 +25,6 @@ EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
 BYTES_PER_TURN = 800
 """On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take 650."""
-QUESTION = 512
-"""Tokens of a question and the words around it, for the estimate of memory, where the questions are not on this disk."""
-TEMPLATE = 64
-"""Tokens that a chat template may add."""
 SCATTERED = 0.7
 """Of a pass on a CPU: SmolLM2-135M took 1.68 and 1.70 times what is counted with glibc's allocator as it is, and 0.9 times where
 every large block goes back to the system (docs/performance.md)."""
@@ -40,7 +37,7 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     """Upper bounds: generated tokens, parameters, and bytes of checkpoints and transcripts."""
     options = config.options
     calls = options.get("rounds", 1) * (1 + 2 * options.get("evaluations", 1)) if "rounds" in options else options.get("votes", 1)
-    longest = _reply(config, method, task)
+    longest = reply_tokens(config, method, task)
     per_step = (config.questions or 0) * (config.samples or 1) * calls * longest
     bound = per_step * config.steps
     needs = {"generated tokens, at most": min(bound, config.tokens + per_step) if config.tokens else bound}
@@ -53,27 +50,6 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     # weights and two moments in float32; the last two, the best, and one that is being written. Transcripts: as measured
     needs["bytes on disk"] = 4 * 3 * 4 * sum(known) + turns * BYTES_PER_TURN
     return needs
-
-
-def _reply(config: Config, method: Method, task: Task) -> int:
-    """Tokens of the longest reply."""
-    room = {**task.max_tokens, **config.room}
-    return max([config.max_tokens] if set(method.paid) - set(room) else [room[r] for r in method.paid])
-
-
-def _question(config: Config, task: Task, folder: str) -> int:
-    """Tokens of the longest of a few questions with the words around it."""
-    if not (config.data or os.environ.get("COMAS_DATA") or task.base):
-        return QUESTION
-    from transformers import AutoTokenizer
-
-    try:
-        asked = task.load("train", path=config.data, limit=256, seed=config.seed, **config.task_options)
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    except (UserMistake, OSError, ValueError):
-        return QUESTION
-    around = max(task.wording.values(), key=len, default="")
-    return TEMPLATE + max((len(tokenizer(f"{around} {q.prompt}").input_ids) for q in asked), default=QUESTION)
 
 
 def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
@@ -108,11 +84,11 @@ def host_needs(
     if not folders:
         return {}
     try:
-        question = question or _question(config, task, folders[0])
-        asked = question + (_shown(config) + 1) * _reply(config, method, task)
+        question = question or tokens_of_question(config, task, folders[0])
+        asked = question + (replies_shown(config) + 1) * reply_tokens(config, method, task)
         longest = min(_room(host, folders[0]), asked)
         reference = learn and any((config.kl or {}).values())
-        rows = min(_asked(config, name), host.max_rows or MAX_ROWS)
+        rows = min(asked_at_once(config, name), host.max_rows or MAX_ROWS)
         load = Load(host, longest, rows, reference, 0.0 if _place(host)[0] else SCATTERED)
         learning = [learn and not a.frozen for a in agents.values()]
         started = any(map(is_adapter, bases.values()))
@@ -129,22 +105,6 @@ def host_needs(
     return {"tokens of a row, at most": load.longest, "rows sampled at once": load.rows, **found}
 
 
-def _shown(config: Config) -> int:
-    """Replies in a prompt: the work and its criticism, or what a solver sees of the rounds before."""
-    options = config.options
-    if "rounds" not in options:
-        return 0
-    return max(2, options.get("kappa", 1) * (1 + options.get("references", 1)) * (options["rounds"] > 1))
-
-
-def _asked(config: Config, name: str) -> int:
-    """Replies that a host may be asked for at once: of all discussions of a step, or of all its agents while it is measured."""
-    playing = (config.questions or 0) * (config.samples or 1) * config.options.get("votes", 1)
-    agents = sum(agent.host == name for agent in config.agents.values())
-    measured = max(config.test_questions or 0, config.eval_questions if config.eval_every else 0)
-    return max(1, playing, measured * agents)
-
-
 def _bases(config: Config, name: str) -> dict[str, str]:
     """Policy -> what it starts from, of a host whose weights are here; those of others take no room."""
     host = config.hosts[name]
@@ -156,14 +116,14 @@ def _bases(config: Config, name: str) -> dict[str, str]:
 def question_tokens(config: Config, task: Task, name: str) -> int:
     """Tokens of the longest of a few questions, for the models of a host with weights."""
     base = next(iter(_bases(config, name).values()))
-    return _question(config, task, config_folder(resolve_base(adapter_base(base)) if is_adapter(base) else base) or "")
+    return tokens_of_question(config, task, config_folder(resolve_base(adapter_base(base)) if is_adapter(base) else base) or "")
 
 
 def longest_row(config: Config, method: Method, task: Task, name: str) -> tuple[int, int]:
     """Tokens that a question and one reply to it take at most, and those of the longest row, of a host with weights."""
-    reply = _reply(config, method, task)
+    reply = reply_tokens(config, method, task)
     question = question_tokens(config, task, name)
-    return question + reply, question + (_shown(config) + 1) * reply
+    return question + reply, question + (replies_shown(config) + 1) * reply
 
 
 def _adapting(config: Config, name: str, bases: Mapping[str, str]) -> bool:
