@@ -84,7 +84,7 @@ def test_dry_run_writes_nothing(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert said["config"]["options"]["rounds"] == 1
     assert said["estimate"]["generated tokens, at most"] == 10 * 128 * 3 * 64
     assert said["estimate"]["parameters of all policies"] == 4 * (parameters("seed") or 0) > 900_000
-    assert run(["train", "--dry-run"], monkeypatch) == 0
+    assert run(["train", "--dry-run", "--full"], monkeypatch) == 0
     assert "rounds = 1" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 

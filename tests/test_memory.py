@@ -405,7 +405,7 @@ def test_the_estimate_adds_up_and_says_what_it_does_not_know(tmp_path: Path) -> 
     assert needs["bytes of float32 weights"] == needs["bytes of the reference"] == 3 * 4 * size
     assert needs["bytes of moments"] == 3 * 8 * size
     assert needs["bytes of gradients, of policies that learn side by side"] == 2 * 4 * size
-    assert (needs["tokens of a row, at most"], needs["rows sampled at once"]) == (128, 512)
+    assert (needs["tokens of a row, at most"], needs["rows sampled at once"]) == (128, 3 * 128)
     rounded = memory(*config("agents=3", "hosts.home.dtype=bfloat16", "kl={}"))
     assert (rounded["host home: bytes of the reference"], rounded["host home: bytes of the engine's copy"]) == (0, 3 * 2 * size)
     away = memory(*resolve(read(None, ["hosts.home.base=nobody/nothing", "lr=1"])))

@@ -301,7 +301,7 @@ def test_an_adapter_keeps_its_shape_and_its_base(
     shape = ["hosts.home.rank=3", f"hosts.home.base={told['base_model_name_or_path']}", f"agents.b.base={folder / 'b'}"]
     for keys in ([f"hosts.home.base={folder / 'b'}", *same], [*shape, "agents.c.rank=2"]):
         assert run(["train", *keys, *NOTHING, f"out={tmp_path / keys[0][-1]}"], monkeypatch) == 0
-    assert run(["train", "--dry-run", f"hosts.home.base={whole.path}", "lr=1e-3", "agents.a.host=home"], monkeypatch) == 0
+    assert run(["train", "--dry-run", "--full", f"hosts.home.base={whole.path}", "lr=1e-3", "agents.a.host=home"], monkeypatch) == 0
     assert "bytes of adapters and their gradients" in capsys.readouterr().out
 
 

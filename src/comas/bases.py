@@ -126,6 +126,29 @@ def snapshot(base: str) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
+def config_folder(base: str) -> str | None:
+    """The folder with a model's config.json: itself, or that of a hub name in the hub's cache; None where there is none.
+
+    Of a hub name that is not in the cache the config alone is downloaded, a few kilobytes.
+    """
+    if (Path(base) / "config.json").is_file():
+        return base
+    if not base or Path(base).is_dir() or base.startswith((".", "/", "~")):
+        return None
+    return _config_on_hub(base)
+
+
+@lru_cache
+def _config_on_hub(name: str) -> str | None:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        kept = snapshot(name)
+        return str(kept) if kept else str(Path(hf_hub_download(name, "config.json", etag_timeout=10)).parent)
+    except Exception:  # noqa: BLE001 - offline, private, gone or no name at all, in the words of whatever HTTP library it uses
+        return None
+
+
 def team_file(name: str | Path) -> Path | None:
     """The config of a team that this names: a TOML file, or a folder with `team.toml` that is no run; None where it is neither."""
     path = Path(name)

@@ -124,14 +124,15 @@ def _read(arguments: list[str] | None) -> Config:
 @app.command()
 def train(
     ctx: typer.Context, arguments: Pairs = None, json_: Json = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved config and an estimate; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate memory, disk and time; write nothing.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Of a dry run also the resolved config and the whole estimate.")] = False,
 ) -> None:
     """Train a team; without arguments the embedded default."""
     from comas.train import train_async
 
     config = _read(arguments)
     if dry_run:
-        _dry_run(ctx, config, json_)
+        _dry_run(ctx, config, json_, full)
         return
     _watched(ctx, lambda watch: train_async(config, watch), json_)
 
@@ -244,23 +245,17 @@ def _next(run: Run, steps: int) -> Iterator[str]:
         yield "train preset=paper"
 
 
-def _dry_run(ctx: typer.Context, config: Config, as_json: bool) -> None:
-    import tomli_w
+def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> None:
+    from comas import dry_run
+    from comas.types import UserMistake
 
-    from comas.estimate import estimate, memory
-    from comas.records import without_none
-    from comas.resolve import resolve
-    from comas.roles import check_training
-
-    resolved, method, task = resolve(config)
-    check_training(resolved, method, task)
-    needs = {**estimate(resolved, method, task), **memory(resolved, method, task)}
+    made = dry_run.plan(config)
     if as_json:
-        print_json(ctx, {"config": resolved.model_dump(), "estimate": needs})
-        return
-    print(tomli_w.dumps(without_none(resolved.model_dump())))
-    for key, value in needs.items():
-        print(f"# {key}: {value:,}" if isinstance(value, int) else f"# {key}: {value}")
+        print_json(ctx, dry_run.as_data(made))
+    else:
+        print("\n".join(dry_run.report(made, full)))
+    if made.mistake:
+        raise UserMistake(made.mistake)
 
 
 @app.command()

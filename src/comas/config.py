@@ -29,6 +29,10 @@ def _none(value: Any) -> Any:
 Price = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Of Adam's moving averages."""
+TOKENS_PER_PASS = 8192
+"""Of seed models, and the most that other bases get by default."""
+MAX_ROWS = 512
+"""The same of rows that are decoded at once."""
 
 
 class _Table(BaseModel):
@@ -58,15 +62,16 @@ class HostConfig(_Table):
     """Tokens that prompt and reply share; None is what the base has room for."""
     thinking: bool | None = None
     """Whether models that can think before they answer do so; None is what their template says."""
-    max_rows: int = Field(512, ge=1)
-    """Rows decoded at once."""
+    max_rows: int | None = Field(None, ge=1)
+    """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`fitting`)."""
     compile: bool = False
     """Sample with torch.compile, where the engine does not stack small models: minutes at the start for fewer calls per token."""
     old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
     """What the probability ratio of the loss, and the KL, call the old policy: the learner's own forward pass before the first
     update, or what the engine said while it sampled, which spares that pass."""
-    tokens_per_pass: int = Field(8192, ge=64)
-    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
+    tokens_per_pass: int | None = Field(None, ge=64)
+    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is TOKENS_PER_PASS for seed
+    models, otherwise what fits (`fitting`)."""
     checkpointing: bool = False
     """Recompute activations in the backward pass: slower, smaller."""
     lr: float | None = Field(None, gt=0)
@@ -150,14 +155,16 @@ class Config(_Table):
     """Steps between measurements on the validation split; 0 is never."""
     eval_questions: int = Field(128, ge=1)
     """For those; the measurements before and after the run take `test_questions` of the held-out split."""
-    test_questions: int = Field(512, ge=0)
-    """0 leaves the measurements before and after out."""
+    test_questions: int | None = Field(None, ge=0)
+    """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128."""
     eval_temperature: float = Field(0.7, ge=0)
     eval_top_p: float = Field(1.0, gt=0, le=1)
     sandbox: Literal["auto", "none"] = "auto"
     """Of programs that models write; none runs them without walls."""
     threads: int | None = Field(None, ge=1)
     """Of torch; None is one per CPU that this process may use."""
+    memory: float | None = Field(None, gt=0)
+    """GB (of 10**9 bytes) that the run may take of each device that it uses; None is what is free when it starts."""
     options: dict[str, Any] = {}
     credit: dict[str, Any] = {}
     loss: dict[str, Any] = {}

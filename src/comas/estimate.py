@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from comas import disk, sandbox
-from comas.bases import adapter_base, is_adapter, is_seed, seed_models
-from comas.config import Config, HostConfig
+from comas.bases import adapter_base, config_folder, is_adapter, is_seed, seed_models
+from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
 from comas.hosts.local import place_of, resolve_base
+from comas.lengths import asked_at_once, replies_shown, reply_tokens, tokens_of_question
 from comas.store import run_at
 from comas.team import shapes_of, under_of, weights_of
 from comas.types import Method, Task, UserMistake
@@ -24,10 +25,9 @@ EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
 BYTES_PER_TURN = 800
 """On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take 650."""
-QUESTION = 512
-"""Tokens of a question and the words around it, for the estimate of memory, where the questions are not on this disk."""
-TEMPLATE = 64
-"""Tokens that a chat template may add."""
+SCATTERED = 0.7
+"""Of a pass on a CPU: SmolLM2-135M took 1.68 and 1.70 times what is counted with glibc's allocator as it is, and 0.9 times where
+every large block goes back to the system (docs/performance.md)."""
 LIBRARIES = 400_000_000
 """Resident bytes of Python with torch and transformers."""
 CORE = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pydantic", "rich", "typer")
@@ -37,7 +37,7 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     """Upper bounds: generated tokens, parameters, and bytes of checkpoints and transcripts."""
     options = config.options
     calls = options.get("rounds", 1) * (1 + 2 * options.get("evaluations", 1)) if "rounds" in options else options.get("votes", 1)
-    longest = _reply(config, method, task)
+    longest = reply_tokens(config, method, task)
     per_step = (config.questions or 0) * (config.samples or 1) * calls * longest
     bound = per_step * config.steps
     needs = {"generated tokens, at most": min(bound, config.tokens + per_step) if config.tokens else bound}
@@ -52,61 +52,57 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     return needs
 
 
-def _reply(config: Config, method: Method, task: Task) -> int:
-    """Tokens of the longest reply."""
-    room = {**task.max_tokens, **config.room}
-    return max([config.max_tokens] if set(method.paid) - set(room) else [room[r] for r in method.paid])
-
-
-def _question(config: Config, task: Task, folder: str) -> int:
-    """Tokens of the longest of a few questions with the words around it."""
-    if not (config.data or os.environ.get("COMAS_DATA") or task.base):
-        return QUESTION
-    from transformers import AutoTokenizer
-
-    try:
-        asked = task.load("train", path=config.data, limit=256, seed=config.seed, **config.task_options)
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    except (UserMistake, OSError, ValueError):
-        return QUESTION
-    around = max(task.wording.values(), key=len, default="")
-    return TEMPLATE + max((len(tokenizer(f"{around} {q.prompt}").input_ids) for q in asked), default=QUESTION)
-
-
 def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
     """Per host, the bytes of what training keeps and the most that is alive at once; from config.json files alone."""
-    options, reply = config.options, _reply(config, method, task)
     needs: dict[str, int | str] = {}
-    shown = 0  # replies in a prompt: the work and its criticism, or what a solver sees of the rounds before
-    if "rounds" in options:
-        shown = max(2, options.get("kappa", 1) * (1 + options.get("references", 1)) * (options["rounds"] > 1))
-    asked = max((config.questions or 0) * (config.samples or 1) * options.get("votes", 1), config.test_questions)
-    for name, host in config.hosts.items():
-        agents = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None}
-        bases = _bases(config, name)
-        folders = [resolve_base(adapter_base(b)) if is_adapter(b) else b for b in bases.values()]
-        if away := sorted(f for f in folders if not (Path(f) / "config.json").is_file()):
-            needs[f"host {name}: bytes at the peak"] = f"unknown: {away[0]} is not on this disk"
-        if away or not folders:
-            continue
-        try:
-            longest = min(_room(host, folders[0]), _question(config, task, folders[0]) + (shown + 1) * reply)
-            load = Load(host, longest, min(asked, host.max_rows), any((config.kl or {}).values()))
-            learning = [not a.frozen for a in agents.values()]
-            if _adapting(config, name, bases):
-                under_of(config, name, bases, learn=True)  # says what training would say of bases that differ
-                specs = _specs(config, name, bases)
-                found = population_memory(folders[0], load, specs, sum(learning), any(map(is_adapter, bases.values())))
-            else:
-                found = host_memory(folders, load, learning, config.threads)
-        except UserMistake:  # training would say the same
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a family does that needs real numbers
-            needs[f"host {name}: bytes at the peak"] = f"unknown: {type(error).__name__} in {folders[0]}"
-            continue
-        needs |= {f"host {name}: tokens of a row, at most": load.longest, f"host {name}: rows sampled at once": load.rows}
-        needs |= {f"host {name}: {what}": size for what, size in found.items()}
+    for name in config.hosts:
+        found = host_needs(config, method, task, name)
+        if isinstance(found, str):
+            needs[f"host {name}: bytes at the peak"] = f"unknown: {found}"
+        else:
+            needs |= {f"host {name}: {what}": size for what, size in found.items()}
     return {**needs, "bytes of Python and its libraries, about": LIBRARIES}
+
+
+def host_needs(
+    config: Config, method: Method, task: Task, name: str, *, learn: bool = True, question: int | None = None
+) -> dict[str, int] | str:
+    """What `memory` says of one host; a reason where that is unknown, and nothing where the host has no weights here.
+
+    `question` is what `question_tokens` says, where that is known already.
+    """
+    host = config.hosts[name]
+    agents = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None}
+    bases = _bases(config, name)
+    folders: list[str] = []
+    for base in bases.values():
+        under = resolve_base(adapter_base(base)) if is_adapter(base) else base
+        described = config_folder(under)
+        if described is None:
+            return f"{under} is not on this disk"
+        folders.append(described)
+    if not folders:
+        return {}
+    try:
+        question = question or tokens_of_question(config, task, folders[0])
+        asked = question + (replies_shown(config) + 1) * reply_tokens(config, method, task)
+        longest = min(_room(host, folders[0]), asked)
+        reference = learn and any((config.kl or {}).values())
+        rows = min(asked_at_once(config, name), host.max_rows or MAX_ROWS)
+        load = Load(host, longest, rows, reference, 0.0 if _place(host)[0] else SCATTERED)
+        learning = [learn and not a.frozen for a in agents.values()]
+        started = any(map(is_adapter, bases.values()))
+        if started or (learn and _adapting(config, name, bases)):
+            under_of(config, name, bases, learn)  # says what training would say of bases that differ
+            specs = _specs(config, name, bases)
+            found = population_memory(folders[0], load, specs, sum(learning), started)
+        else:
+            found = host_memory(folders, load, learning, config.threads)
+    except UserMistake:  # training would say the same
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a family does that needs real numbers
+        return f"{type(error).__name__} in {folders[0]}"
+    return {"tokens of a row, at most": load.longest, "rows sampled at once": load.rows, **found}
 
 
 def _bases(config: Config, name: str) -> dict[str, str]:
@@ -115,6 +111,19 @@ def _bases(config: Config, name: str) -> dict[str, str]:
     here = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None}
     named = {p: a.base or host.base for p, a in here.items()}
     return {p: resolve_base(b) if is_seed(b) or run_at(b) is None else weights_of(b, p) for p, b in named.items()}
+
+
+def question_tokens(config: Config, task: Task, name: str) -> int:
+    """Tokens of the longest of a few questions, for the models of a host with weights."""
+    base = next(iter(_bases(config, name).values()))
+    return tokens_of_question(config, task, config_folder(resolve_base(adapter_base(base)) if is_adapter(base) else base) or "")
+
+
+def longest_row(config: Config, method: Method, task: Task, name: str) -> tuple[int, int]:
+    """Tokens that a question and one reply to it take at most, and those of the longest row, of a host with weights."""
+    reply = reply_tokens(config, method, task)
+    question = question_tokens(config, task, name)
+    return question + reply, question + (replies_shown(config) + 1) * reply
 
 
 def _adapting(config: Config, name: str, bases: Mapping[str, str]) -> bool:
@@ -129,11 +138,12 @@ def _trained(config: Config, name: str) -> dict[str, int | None]:
     if not _adapting(config, name, bases):
         return {policy: parameters(base) for policy, base in bases.items()}
     under = {resolve_base(adapter_base(b)) if is_adapter(b) else b for b in bases.values()}
-    if any(not (Path(f) / "config.json").is_file() for f in under):
+    described = config_folder(min(under))
+    if described is None:
         return dict.fromkeys(bases)
     try:
         specs = _specs(config, name, bases)
-        sizes = {spec: adapter_parameters(min(under), [spec], False) for spec in set(specs)}
+        sizes = {spec: adapter_parameters(described, [spec], False) for spec in set(specs)}
     except UserMistake:
         raise
     except Exception:  # noqa: BLE001 - whatever a family does that needs real numbers or code of its own
@@ -143,9 +153,9 @@ def _trained(config: Config, name: str) -> dict[str, int | None]:
 
 def _room(host: HostConfig, folder: str) -> int:
     """Tokens that prompt and reply share."""
-    from comas.learners.memory import facts_of
+    from comas.learners.memory import counted, facts_of
 
-    return host.context or facts_of(folder).positions
+    return host.context or counted(facts_of, folder, folder).positions
 
 
 def _specs(config: Config, name: str, bases: Mapping[str, str]) -> list[Any]:
@@ -164,6 +174,8 @@ class Load:
     longest: int
     rows: int
     reference: bool
+    scattered: float = 0.0
+    """Further share of a learner's pass that an allocator holds in blocks which are free but do not fit."""
 
 
 def host_memory(
@@ -175,7 +187,7 @@ def host_memory(
     from comas.learners import memory as fake
 
     gpu, half = _place(load.host)
-    facts = {f: fake.facts_of(f) for f in set(folders)}
+    facts = {f: fake.counted(fake.facts_of, f, f) for f in set(folders)}
     sizes = [facts[f].parameters for f in folders]
     trained = [f for f, on in zip(folders, learning or [True] * len(folders), strict=True) if on]
     small = not gpu and max(sizes) < SMALL
@@ -187,7 +199,8 @@ def host_memory(
         shape = fake.Shape(f, half, min(load.longest, load.host.context or fact.positions))
         samples = max(samples, _samples(shape, fact, load.rows, stacked))
         if f in trained:
-            passes = max(passes, fake.pass_bytes(shape, load.host.tokens_per_pass, load.host.checkpointing))
+            found = fake.counted(fake.pass_bytes, f, shape, tokens_of_pass(load.host), load.host.checkpointing)
+            passes = max(passes, int(found * (1 + load.scattered)))
     largest = max(facts[f].parameters for f in trained) if trained else 0
     needs = {
         "bytes of float32 weights": 4 * sum(sizes),
@@ -211,13 +224,14 @@ def population_memory(folder: str, load: Load, specs: Sequence[Any], learning: i
     from comas.learners import memory as fake
 
     gpu, half = _place(load.host)
-    fact = fake.facts_of(folder)
+    fact = fake.counted(fake.facts_of, folder, folder)
     stacked = not gpu and not half and fact.family == "llama" and fact.parameters <= SMALL
     copied = not gpu and not half and not load.host.compile and fact.parameters <= LARGEST
-    each = fake.adapter_parameters(folder, specs, gpu)
+    each = fake.counted(fake.adapter_parameters, folder, folder, specs, gpu)
     shape = fake.Shape(folder, half, min(load.longest, load.host.context or fact.positions))
     largest = max(specs, key=lambda spec: spec.rank)
-    passes = fake.mixed_bytes(shape, load.host.tokens_per_pass, load.host.checkpointing, largest)
+    pass_of = (shape, tokens_of_pass(load.host), load.host.checkpointing, largest)
+    passes = int(fake.counted(fake.mixed_bytes, folder, *pass_of) * (1 + load.scattered)) if learning else 0
     samples = _samples(shape, fact, load.rows, stacked) + 2 * each * len(specs) * half  # rounded adapters
     needs = {
         "bytes of the base": (2 if half else 4) * fact.parameters,
@@ -231,6 +245,11 @@ def population_memory(folder: str, load: Load, specs: Sequence[Any], learning: i
     needs["bytes of sampling, caches included"] = samples
     needs["bytes at the peak"] = kept + max(samples, passes)
     return needs
+
+
+def tokens_of_pass(host: HostConfig) -> int:
+    """Padded tokens of a pass; where that is open, the most that the default may be."""
+    return host.tokens_per_pass or TOKENS_PER_PASS
 
 
 def _place(host: HostConfig) -> tuple[bool, bool]:
@@ -248,12 +267,13 @@ def _samples(shape: Any, fact: Any, rows: int, stacked: bool) -> int:
 
     tokens = shape.longest * rows if stacked else prefill.PREFILL
     drawn = 8 * 4 * fact.vocabulary * min(rows, max(1, tape.DRAWN // fact.vocabulary))
-    return fake.decode_bytes(shape, rows, tokens) + drawn
+    return fake.counted(fake.decode_bytes, shape.folder, shape, rows, tokens) + drawn
 
 
 def parameters(base: str) -> int | None:
     """Parameters of a base that lies on this disk, read from its safetensors headers; None if it does not."""
-    files = [f for f in Path(resolve_base(base)).glob("*.safetensors") if f.name != "optimizer.safetensors"]
+    folder = Path(config_folder(resolve_base(base)) or resolve_base(base))
+    files = [f for f in folder.glob("*.safetensors") if f.name != "optimizer.safetensors"]
     if not files:
         return None
     total = 0

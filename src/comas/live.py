@@ -102,7 +102,7 @@ class Lines(Quiet):
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.total, self.began = team.config.steps, time.monotonic()
         need = estimate(team.config, team.method, team.task).get("bytes on disk")
-        room = f", which will take about {need / 1e9:.2f} GB" if need else ""
+        room = f"; it will take about {need / 1e9:.2f} GB of disk" if need else ""
         self._say(f"{len(team.members)} agents, {team.config.method}/{team.config.preset or '-'}, in {run.path}{room}")
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from comas.bases import adapter_base, is_adapter, is_seed
-from comas.config import Config, checked, nearest
+from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, checked, nearest
 from comas.store import run_at
 from comas.types import Method, Setup, Task, UserMistake
 
@@ -33,6 +33,11 @@ SEED_ADAPTER_LR = 3e-3
 """For adapters on the seed models: found there, where 5e-3 was too much (docs/method.md)."""
 ADAPTER_RATE = 10
 """So many times the learning rate of the whole model is what adapters on other bases take: a rule of thumb, not measured here."""
+
+
+SEED_TEST_QUESTIONS = 512
+TEST_QUESTIONS = 128
+"""Held-out questions by default: seed models answer thousands per minute, others take hours for them (docs/config.md)."""
 
 
 def keywords(function: Callable[..., Any]) -> dict[str, Any]:
@@ -99,6 +104,12 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     data["task_options"] = filled("task_options", data["task_options"], task.load)
     for name, host in data["hosts"].items():
         host["learner"] = None if host["api"] else host["learner"] or _learner(config, name)
+        if host["api"] or seeds_only(config, name):  # as ever: the embedded recipe gives the same bits on every machine
+            host["tokens_per_pass"] = host["tokens_per_pass"] or TOKENS_PER_PASS
+            host["max_rows"] = host["max_rows"] or MAX_ROWS
+    if data["test_questions"] is None:
+        seeds = all(host.api or seeds_only(config, name) for name, host in config.hosts.items())
+        data["test_questions"] = SEED_TEST_QUESTIONS if seeds else TEST_QUESTIONS
     _recipe(data, config, task)
     _absolute(data)
     method = replace(
@@ -137,6 +148,13 @@ def _learner(config: Config, name: str) -> str:
     """Seed models were taught to be trained whole, and runs that did so give whole models; any other base gets adapters."""
     bases = {a.base or config.hosts[name].base for a in config.agents.values() if a.host == name}
     return "full" if any(map(_whole, bases)) and not any(map(is_adapter, bases)) else "adapters"
+
+
+def seeds_only(config: Config, name: str) -> bool:
+    """Whether all policies of a host descend from shipped seed models; true where it has none."""
+    host = config.hosts[name]
+    bases = {agent.base or host.base for agent in config.agents.values() if agent.host == name}
+    return all(is_seed(origin) for base in bases for origin in origins(base))
 
 
 def _whole(base: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from comas.agent import Member
 from comas.bases import adapter_base, at_hand, is_adapter, is_seed, team_file
-from comas.config import Config, checked, parse_pair, read
+from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, checked, parse_pair, read
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host, resolve_base
 from comas.hosts.room import in_memory
@@ -83,7 +83,7 @@ class Team:
 
 def api_hosts_of(config: Config) -> dict[str, ApiHost]:
     """The hosts behind an API that a resolved config describes, not yet opened."""
-    found = {name: (host, _bases(config, name, None)) for name, host in config.hosts.items() if host.api}
+    found = {name: (host, bases_at(config, name)) for name, host in config.hosts.items() if host.api}
     return {name: ApiHost(name, models, host) for name, (host, models) in found.items() if models}
 
 
@@ -96,6 +96,7 @@ def build_team(
     `apis` are its hosts behind an API where somebody has made them already (`greeting.assemble`): they are the team's from here on.
     """
     from comas.engines.torch import use_threads
+    from comas.fitting import filled
     from comas.sandbox import jail
 
     hosts: dict[str, Any] = {}
@@ -107,12 +108,13 @@ def build_team(
             host.open()  # what is wrong with them is told before models are loaded
         use_threads(config.threads)
         jail.choose(config.sandbox)
+        config = filled(config, method, task, learn)
         for name in config.hosts:
             if name in away:
                 hosts[name] = away[name]
-            elif bases := _bases(config, name, weights):
+            elif bases := bases_at(config, name, weights):
                 sources |= {f"{name}/{policy}": base for policy, base in bases.items()}
-                hosts[name] = _local_host(config, name, bases, method, learn)
+                hosts[name] = local_host(config, name, bases, method if learn else None)
     except BaseException:
         for host in {**away, **hosts}.values():
             host.close()
@@ -120,20 +122,21 @@ def build_team(
     return Team(config, method, task, hosts, members_of(config, hosts), sources)
 
 
-def _local_host(config: Config, name: str, bases: Mapping[str, str], method: Method, learn: bool) -> LocalHost:
-    """A host with weights, loaded."""
+def local_host(config: Config, name: str, bases: Mapping[str, str], method: Method | None) -> LocalHost:
+    """The host of a resolved config whose policies start from `bases`; with `method` it can learn."""
     host = config.hosts[name]
+    learn = method is not None
     under = under_of(config, name, bases, learn)
     with in_memory(name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"):
         return make_local_host(
-            name, bases, method=method if learn else None, recipe=_recipe(config, name) if learn else None,
-            device=host.device, dtype=host.dtype, context=host.context, thinking=host.thinking,
-            max_rows=host.max_rows, compiled=host.compile, trust_remote_code=host.trust_remote_code, under=under,
-            shapes=shapes_of(config, name) if under else None, seed=config.seed,
+            name, bases, method=method, recipe=_recipe(config, name) if learn else None, device=host.device, dtype=host.dtype,
+            context=host.context, thinking=host.thinking, max_rows=host.max_rows or MAX_ROWS, compiled=host.compile,
+            trust_remote_code=host.trust_remote_code, under=under, shapes=shapes_of(config, name) if under else None,
+            seed=config.seed,
         )
 
 
-def _bases(config: Config, name: str, weights: Path | None) -> dict[str, str]:
+def bases_at(config: Config, name: str, weights: Path | None = None) -> dict[str, str]:
     """Policy -> what it starts from, of one host; behind an API the model's name."""
     bases: dict[str, str] = {}
     host = config.hosts[name]
@@ -260,7 +263,8 @@ def _recipe(config: Config, host: str) -> Any:
     h = config.hosts[host]
     rates = {a.policy or n: a.lr for n, a in config.agents.items() if a.host == host and a.lr is not None}
     return Recipe(
-        h.lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm, h.tokens_per_pass, h.checkpointing,
+        h.lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm, h.tokens_per_pass or TOKENS_PER_PASS,
+        h.checkpointing,
         rates=rates, old_logprobs=h.old_logprobs,
     )
 

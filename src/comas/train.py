@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from comas import fingerprints, lineage, spending
-from comas.agent import derive_seed
+from comas import equals, fingerprints, fitting, lineage, spending
+from comas.agent import Member, derive_seed
 from comas.config import Config, checked, host_key, parse_pair, read
-from comas.estimate import estimate, peak_bytes, process_facts
+from comas.estimate import peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, can_judge
 from comas.greeting import assemble
 from comas.hosts.api import ApiHost
@@ -34,7 +33,7 @@ from comas.signals import listening
 from comas.stats import Interval
 from comas.store import Run
 from comas.team import Team
-from comas.types import Episode, HostFailure, Method, Question, Stopped, Task, UserMistake
+from comas.types import Episode, HostFailure, Question, Stopped, UserMistake
 from comas.watch import Watch as Watch
 
 LENGTH = ("steps", "tokens")
@@ -72,11 +71,12 @@ async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
+    resolved = fitting.fitted(resolved, method, task, watch.note)
     team = await assemble(resolved, method, task, watch.note, asks=resolved.steps > 0)
     run = None
     try:
         session = Session(team, watch)  # loads the questions: mistakes in them leave no folder behind
-        check_room(resolved, method, task)
+        fitting.check_disk(resolved, method, task)
         run = Run.create(resolved.model_dump(), resolved.out)
         return await session.go(run, 0)
     finally:
@@ -106,6 +106,8 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
         config, method, task = resolve(read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed}))
         if "steps" in changed and config.steps < start:
             raise UserMistake(f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin anew")
+        for note in fitting.warnings(config, method, task):
+            watch.note(note)
         checkpoint = run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
         asks = start < config.steps
@@ -143,7 +145,7 @@ class Session:
         self.team, self.watch, self.config = team, watch, team.config
         self.questions = of_split(self.config, team.task, "train")
         self.validation = self._measured("validation", self.config.eval_questions if self.config.eval_every else 0)
-        self.test = self._measured("test", self.config.test_questions)
+        self.test = self._measured("test", self.config.test_questions or 0)
         if both := {q.id for q in self.questions} & {q.id for q in self.test}:
             raise UserMistake(
                 f"task {self.config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
@@ -308,9 +310,13 @@ class Session:
             return
         record = self.run.read_eval(name, self.watch.note)
         if record is None or record["step"] != step:
-            answers = await self._answers(questions, name)
+            measured = self._equals() if step == 0 else {}
+            copies = {agent: asked for agent, asked in measured.items() if agent != asked}
+            answers = await self._answers(questions, name, set(copies))
+            answers = equals.copied(answers, measured) if copies else answers
             found = accuracy(answers)
             record = {"step": step, "accuracy": found._asdict() if found else None, "answers": [asdict(a) for a in answers]}
+            record |= {"copies": copies} if copies else {}
             self.run.write_eval(name, record)
         self.watch.measured(name, step, Interval(**record["accuracy"]) if record["accuracy"] else None)
 
@@ -318,9 +324,16 @@ class Session:
         if found := spending.accounts(spending.api_hosts(self.team)):
             self.run.write_spent(found)
 
-    async def _answers(self, questions: Sequence[Question], occasion: str) -> list[Any]:
+    def _equals(self) -> dict[str, str]:
+        return equals.measured_for(self.config, self.team.sources, self._measurable())
+
+    def _measurable(self) -> list[Member]:
+        """Members with weights here; the others do not change, and cost."""
+        return [m for m in self.team.members if not isinstance(m.host, ApiHost)]
+
+    async def _answers(self, questions: Sequence[Question], occasion: str, without: Collection[str] = ()) -> list[Any]:
         c = self.config
-        here = [m for m in self.team.members if not isinstance(m.host, ApiHost)]  # the others do not change, and cost
+        here = [m for m in self._measurable() if m.name not in without]
         return await answer_all(
             here, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature,
             room=c.room, top_p=c.eval_top_p,
@@ -348,20 +361,6 @@ def _order(n: int, seed: int) -> list[int]:
     order = list(range(n))
     random.Random(seed).shuffle(order)
     return order
-
-
-def check_room(config: Config, method: Method, task: Task) -> None:
-    """An error where the disk has less room than the run is going to need."""
-    need = estimate(config, method, task).get("bytes on disk")
-    if need is None:  # a base from the hub: unknown before it is loaded
-        return
-    place = Path(config.out or "runs").resolve()
-    free = shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
-    if need > free:
-        raise UserMistake(
-            f"the run needs about {need / 1e9:.2f} GB on disk and {place} has {free / 1e9:.2f} GB free: free some, choose another "
-            "out, or fewer or smaller agents"
-        )
 
 
 def _spent(team: Team, before: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

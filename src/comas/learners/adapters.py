@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from comas.learners import peft_folder, update
-from comas.learners.logprobs import LOGITS, halve, token_logprobs, vocabulary
+from comas.learners.logprobs import LOGITS, few_logits, halve, token_logprobs
 from comas.learners.population import Population
 from comas.learners.precision import allow_recomputing, recomputing
 from comas.learners.update import Owned, Recipe
@@ -36,7 +36,7 @@ class AdapterLearner:
             population.keep_start()
         if recipe.checkpointing:
             allow_recomputing(population.model)
-        few = vocabulary(population.model) * recipe.tokens_per_pass <= LOGITS
+        few = few_logits(population.model, recipe.tokens_per_pass, LOGITS)
         self._halves = None if few else halve(population.model)
         self._rows_N = {p: population.flat_PN[i] for i, p in enumerate(population.policies)}
         for policy, weights_N in self._rows_N.items():

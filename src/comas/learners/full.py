@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from comas.learners import update
-from comas.learners.logprobs import LOGITS, Halves, halve, token_logprobs, vocabulary
+from comas.learners.logprobs import LOGITS, Halves, few_logits, halve, token_logprobs
 from comas.learners.precision import allow_recomputing, copy_in, publish, recomputing, working_copy
 from comas.learners.update import Owned, Recipe
 from comas.types import Method, Row, UserMistake
@@ -96,7 +96,7 @@ class FullLearner:
     def _split(self, model: Any) -> Halves | None:
         """Body and head, where the logits of a pass would be many."""
         if model not in self._halves:
-            few = vocabulary(model) * self.recipe.tokens_per_pass <= LOGITS
+            few = few_logits(model, self.recipe.tokens_per_pass, LOGITS)
             self._halves[model] = None if few else halve(model)
         return self._halves[model]
 

@@ -146,6 +146,16 @@ def _pick(logits_NV: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Ten
     return logits_NV.log_softmax(-1).gather(1, ids_N[:, None])[:, 0]
 
 
+def positions(model: Any) -> int:
+    """Tokens of the longest row that a model takes; 2048 where its config does not say."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2048
+
+
+def few_logits(model: Any, tokens_per_pass: int, most: int) -> bool:
+    """Whether all logits of a pass may be made at once: `most` or fewer, also where a pass is one row that is longer than it."""
+    return vocabulary(model) * max(tokens_per_pass, positions(model)) <= most
+
+
 def vocabulary(model: Any) -> int:
     """Logits per position."""
     return int(model.config.get_text_config().vocab_size)

@@ -7,10 +7,11 @@ added up, whatever is freed is taken off. Leaves out: what a kernel allocates in
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from comas.learners.linear import sizes
-from comas.learners.logprobs import LOGITS, cut, token_logprobs, vocabulary
+from comas.learners.logprobs import LOGITS, cut, few_logits, positions, token_logprobs, vocabulary
 from comas.learners.population import ALIGNED, Population, Spec, targets_of
 from comas.learners.precision import hand_on, recomputing, switch_on
 from comas.types import Row
@@ -55,6 +56,20 @@ class Meter(TorchDispatchMode):
         self.alive -= size
 
 
+Counted = TypeVar("Counted")
+
+
+def counted(function: Callable[..., Counted], folder: str, *given: Any) -> Counted:
+    """`function(*given)`, counted once per process for each content of the config.json in `folder`: it takes seconds."""
+    key = (function, (Path(folder) / "config.json").read_bytes(), repr(given))
+    if key not in _COUNTS:
+        _COUNTS[key] = function(*given)
+    return _COUNTS[key]
+
+
+_COUNTS: dict[Any, Any] = {}
+
+
 @dataclass(frozen=True)
 class Shape:
     """A model as its config.json describes it, and the rows that it gets."""
@@ -80,9 +95,7 @@ def facts_of(folder: str) -> Facts:
     """Of the model that the config.json in this folder describes."""
     with FakeTensorMode():
         model = _model(folder)
-    text = model.config.get_text_config()
-    positions = getattr(text, "max_position_embeddings", None) or 2048
-    return Facts(model.num_parameters(), vocabulary(model), positions, model.config.model_type)
+    return Facts(model.num_parameters(), vocabulary(model), positions(model), model.config.model_type)
 
 
 def adapter_parameters(folder: str, specs: Sequence[Spec], gpu: bool) -> int:
@@ -108,7 +121,7 @@ def mixed_bytes(shape: Shape, tokens: int, checkpointing: bool, spec: Spec) -> i
         population.collect()
         if checkpointing:
             switch_on(model)
-        halves = None if vocabulary(model) * tokens <= LOGITS else cut(model)
+        halves = None if few_logits(model, tokens, LOGITS) else cut(model)
         before = meter.most = meter.alive
         with population.routed([0] * len(rows)):
             with recomputing(model) if checkpointing else nullcontext():
@@ -118,8 +131,8 @@ def mixed_bytes(shape: Shape, tokens: int, checkpointing: bool, spec: Spec) -> i
 
 
 def _rows(shape: Shape, tokens: int) -> list[Row]:
-    """As many of the longest rows as a pass takes."""
-    width = min(shape.longest, tokens)
+    """As many of the longest rows as a pass takes: one at least, also where it has more tokens than a pass is to have."""
+    width = shape.longest
     row = Row("t", "r", 1.0, np.ones(width, np.int64), np.arange(width) > 0, np.zeros(width, np.float32))
     return [row] * max(1, tokens // width)
 
@@ -137,7 +150,7 @@ def pass_bytes(shape: Shape, tokens: int, checkpointing: bool) -> int:
             hand_on(master, working)
         if checkpointing:
             switch_on(working)
-        halves = None if vocabulary(working) * tokens <= LOGITS else cut(working)
+        halves = None if few_logits(working, tokens, LOGITS) else cut(working)
         before = meter.most = meter.alive
         with recomputing(working) if checkpointing else nullcontext():
             logprobs_BT = token_logprobs(working, halves, rows, 0)

@@ -1,0 +1,147 @@
+"""How much memory this machine can give now: of the CPU within the limits of control groups, and of a GPU.
+
+Leaves out: swap, which is too slow to plan with, and what other processes are going to take.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/")
+"""Below it lie `proc` and `sys`."""
+UNLIMITED = 2**60
+"""A limit of a control group from which on it is none: version 1 writes a number next to 2**63."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one device; None where the system does not say."""
+
+    free: int | None
+    """Those that a process could have now."""
+    total: int | None
+    """All, or the limit that this process is under."""
+
+    @property
+    def usable(self) -> int | None:
+        """What a run may plan with: what is free, or where that is not known, what there is."""
+        return self.total if self.free is None else self.free
+
+    def __str__(self) -> str:
+        if self.free is None:
+            return "memory that is not known" if self.total is None else f"{self.total / 1e9:.1f} GB in all"
+        return f"{self.free / 1e9:.1f} GB free"
+
+
+def memory_of(device: str) -> Memory:
+    """Of the device that torch calls so: `cpu`, `cuda`, `cuda:1`."""
+    if device.startswith("cuda"):
+        import torch
+
+        free, total = torch.cuda.mem_get_info(device)
+        return Memory(free, total)
+    if device != "cpu":
+        return Memory(None, None)
+    if sys.platform.startswith("linux"):
+        return linux_memory(ROOT)
+    if sys.platform == "win32":
+        return _windows_memory()
+    return Memory(None, _physical())
+
+
+def linux_memory(root: Path) -> Memory:
+    """What the kernel calls available, or less where a control group that this process is in leaves less."""
+    known = _fields(root / "proc" / "meminfo")
+    free = known.get("MemAvailable")
+    total = known.get("MemTotal") or _physical()
+    for limit, used in _limits(root):
+        room = max(0, limit - used)
+        free = room if free is None else min(free, room)
+        total = limit if total is None else min(total, limit)
+    return Memory(free, total)
+
+
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use, in bytes, of the control groups that this process is in; what the kernel can drop at once is no use."""
+    try:
+        lines = (root / "proc" / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    mounted = root / "sys" / "fs" / "cgroup"
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        if not controllers:  # version 2, alone or beside version 1
+            for folder in (*_above(mounted, place), *_above(mounted / "unified", place)):
+                yield from _limit(folder, "memory.max", "memory.current", "inactive_file")
+                yield from _limit(folder, "memory.high", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            for folder in _above(mounted / "memory", place):
+                yield from _limit(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _above(mounted: Path, place: str) -> list[Path]:
+    """A group's folder and those above it; in a container the path may be that of the machine, and only the root is there."""
+    here = mounted / place.strip("/")
+    return [here, *(p for p in here.parents if p == mounted or mounted in p.parents)]
+
+
+def _limit(folder: Path, limit: str, used: str, droppable: str) -> Iterator[tuple[int, int]]:
+    """The pair of one group; none where it has no limit."""
+    try:
+        most = int((folder / limit).read_text(encoding="utf-8"))  # `max` is no number: no limit
+        taken = int((folder / used).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if most < UNLIMITED:
+        yield most, max(0, taken - _statistics(folder / "memory.stat").get(droppable, 0))
+
+
+def _statistics(path: Path) -> dict[str, int]:
+    """`memory.stat`: a name and a number per line."""
+    try:
+        pairs = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return {}
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """`/proc/meminfo`, in bytes."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    found: dict[str, int] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        number = value.removesuffix("kB").strip()
+        if number.isdecimal():
+            found[name] = 1024 * int(number)
+    return found
+
+
+def _physical() -> int | None:
+    """All memory of the machine, as POSIX tells it."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _windows_memory() -> Memory:
+    import ctypes
+
+    class Status(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [
+            (name, ctypes.c_uint64) for name in ("total", "free", "pages", "free_pages", "virtual", "free_virtual", "more")
+        ]
+
+    status = Status()
+    status.length = ctypes.sizeof(Status)
+    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined]
+        return Memory(None, None)
+    return Memory(int(status.free), int(status.total))

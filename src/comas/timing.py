@@ -1,0 +1,286 @@
+"""How long a run would take: a guess from a few tokens that its real models sample and learn from, in seconds of this machine.
+
+What a step asks for is counted by playing its game with a host that repeats one of those replies. Leaves out: hosts behind an
+API, whose time is somebody else's; that replies get longer or shorter as a team learns; saving.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from comas.agent import derive_seed
+from comas.config import Config
+from comas.equals import measured_for
+from comas.hosts.local import LocalHost
+from comas.play import Scene, play_all
+from comas.resolve import split_options
+from comas.setups import single
+from comas.team import bases_at, local_host, members_of, run_sync
+from comas.testing import Scripted
+from comas.types import Method, Question, Reply, Request, Row, Sampling, Task
+from comas.wording import words
+
+PATIENCE = 4.0
+"""Seconds for which a batch of replies is listened to."""
+ROWS = 16
+"""Questions that are asked, and rows decoded at once where the config does not say."""
+SHORT = 16
+"""Tokens of the replies of the first batch."""
+QUICK = 1.0
+"""Seconds below which the next batch is four times as large, and so is the next step of learning."""
+LEARNT = 128
+"""Tokens that are learnt from at first, to be ready; four times as many after that."""
+SLOW = 10.0
+"""Seconds after which nothing is learnt from again."""
+GAMES = 4
+"""Discussions that are played to count what a step asks for."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a host is, and how long its replies are."""
+
+    step: float
+    """Seconds of one token of a batch, whatever its size, and ..."""
+    row: float
+    """... per row of it."""
+    prompt: float
+    """Seconds per prompt token."""
+    learning: float
+    """Seconds per token of a row that is learnt from; 0 where nobody learns."""
+    reply: float
+    """Tokens of a reply, on the average, if it is not cut earlier."""
+    rows: int
+    """Rows decoded at once."""
+    text: str
+    """One of the replies."""
+
+    def sampling(self, tokens: float, prompts: float, rows: float) -> float:
+        """Seconds for so many generated tokens and prompt tokens, in batches of as many rows as there are."""
+        batch = max(1.0, min(rows, self.rows))
+        return tokens * (self.step / batch + self.row) + prompts * self.prompt
+
+
+@dataclass
+class Work:
+    """Tokens that a host is asked for."""
+
+    replies: float = 0.0
+    generated: float = 0.0
+    prompts: float = 0.0
+    learnt: float = 0.0
+    """Of the rows that its policies learn from, prompts included."""
+
+
+@dataclass(frozen=True)
+class Hours:
+    """Seconds of a run by what they go into."""
+
+    parts: Mapping[str, float]
+    steps: int
+    """Fewer than the config's where its `tokens` end the run before."""
+    reply: float
+    """Mean tokens of a reply that were assumed."""
+
+    @property
+    def total(self) -> float:
+        """Seconds."""
+        return sum(self.parts.values())
+
+    def shares(self) -> dict[str, float]:
+        """Part -> its share of all."""
+        return {name: seconds / max(1e-9, self.total) for name, seconds in self.parts.items()}
+
+
+def hours(config: Config, method: Method, task: Task) -> Hours | None:
+    """A guess of a run's time; None where it has no host with weights. Loads its models, one host after the other."""
+    from comas.engines.torch import use_threads
+
+    use_threads(config.threads)
+    asked = task.load("train", path=config.data, limit=ROWS, seed=config.seed, **config.task_options)
+    paces: dict[str, Pace] = {}
+    work: dict[str, Work] = {}
+    single_prompts: dict[str, float] = {}
+    for name, host in config.hosts.items():
+        bases = bases_at(config, name)
+        if host.api or not bases:
+            continue
+        made = local_host(config, name, bases, method)
+        try:
+            paces[name] = pace(made, config, method, task, asked)
+            work[name] = work_of_step(made, config, method, task, asked, paces[name])
+            single_prompts[name] = float(np.mean([len(p) for p in _prompts(made, task, asked)]))
+        finally:
+            made.close()
+    if not paces:
+        return None
+    return _added(config, task, paces, work, single_prompts)
+
+
+def _added(
+    config: Config, task: Task, paces: Mapping[str, Pace], work: Mapping[str, Work], prompts: Mapping[str, float]
+) -> Hours:
+    """The parts of a run: its steps, and its measurements."""
+    step_tokens = sum(w.generated for w in work.values())
+    steps = config.steps
+    if config.tokens:
+        steps = min(steps, int(-(-config.tokens // max(1.0, step_tokens))))
+
+    def measured(questions: int, agents: Mapping[str, int]) -> float:
+        seconds = 0.0
+        for name, count in agents.items():
+            replies = questions * count
+            length = min(paces[name].reply, _room(config, task, "solution"))
+            seconds += paces[name].sampling(replies * length, replies * prompts[name], replies)
+        return seconds
+
+    everyone = {name: sum(a.host == name for a in config.agents.values()) for name in paces}
+    rounds = steps // config.eval_every if config.eval_every else 0
+    sampling = {n: paces[n].sampling(w.generated, w.prompts, w.replies) for n, w in work.items()}
+    parts = {
+        "measuring before": measured(config.test_questions or 0, _different(config, paces)),
+        "playing": steps * sum(sampling.values()),
+        "learning": steps * sum(paces[n].learning * w.learnt for n, w in work.items()),
+        "validation": measured(config.eval_questions, everyone) * rounds,
+        "measuring after": measured(config.test_questions or 0, everyone),
+    }
+    return Hours(parts, steps, max(p.reply for p in paces.values()))
+
+
+def _different(config: Config, names: Mapping[str, Any]) -> dict[str, int]:
+    """Host -> agents that are measured before training: equal ones once."""
+    hosts: Any = {name: SimpleNamespace(name=name) for name in config.hosts}
+    members = [m for m in members_of(config, hosts) if m.host.name in names]
+    sources = {f"{name}/{policy}": base for name in names for policy, base in bases_at(config, name).items()}
+    chosen = set(measured_for(config, sources, members).values())
+    return {name: sum(m.host.name == name and m.name in chosen for m in members) for name in names}
+
+
+def _room(config: Config, task: Task, role: str) -> int:
+    return {**task.max_tokens, **config.room}.get(role, config.max_tokens)
+
+
+def _prompts(host: LocalHost, task: Task, asked: Sequence[Question]) -> list[np.ndarray]:
+    """Token ids of what an agent is asked alone."""
+    texts = [words(single.WORDING, task, "solution", question=q.prompt, history="") for q in asked]
+    return [host.chat.encode([{"role": "user", "content": text}]) for text in texts]
+
+
+def pace(host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question]) -> Pace:
+    """Time a few prompts, tokens of two sizes of batch, and a learning step; the host's policies are changed by it."""
+    room = min(_room(config, task, "solution"), host.context // 2)
+    prompts = _prompts(host, task, asked)
+    policies = list(host.versions)
+    most = config.hosts[host.name].max_rows or ROWS
+
+    def run(count: int, length: int, patience: float) -> tuple[float, list[Any], list[Request]]:
+        requests = [
+            Request(policies[i % len(policies)], prompts[i % len(prompts)], Sampling(1.0, 1.0, length), derive_seed(config.seed, i))
+            for i in range(count)
+        ]
+        began = time.monotonic()
+        made = host.engine.generate(requests, lambda: time.monotonic() - began < patience)
+        return time.monotonic() - began, made, requests
+
+    count = max(2, len(policies))
+    per_prompt = 0.0
+    run(1, 2, PATIENCE)  # what is made at the first call is not timed
+    filled, filling = count, 0.0
+    while filling < QUICK / 4:
+        filling, _, requests = run(filled, 1, PATIENCE)
+        per_prompt = filling / sum(len(r.prompt_ids) for r in requests)
+        if filled >= most:
+            break
+        filled = min(most, 4 * filled)
+    steps: list[tuple[int, float]] = []
+    replies: list[Any] = []
+    while True:
+        before = per_prompt * sum(len(prompts[i % len(prompts)]) for i in range(count))
+        seconds, replies, requests = run(count, room if steps else min(room, SHORT), before + PATIENCE)
+        tokens = max(len(g.token_ids) for g in replies)
+        steps.append((count, max(1e-9, seconds - before) / max(1, tokens - 1)))
+        if len(steps) > 1 and (seconds > QUICK or count >= most):
+            break
+        count = max(count + 1, min(most, 4 * count))
+    (few, short), (many, long) = steps[-2:]
+    row = max(0.0, (long - short) / (many - few))
+    ended = sum(g.finished for g in replies)
+    generated = sum(len(g.token_ids) for g in replies)
+    mean = min(float(room), generated / ended) if ended else float(room)  # of replies that may be cut anywhere
+    text = host.chat.decode(replies[0].token_ids, replies[0].finished, False)[0]
+    learning = _learning(host, config, method, list(zip(requests, replies, strict=True)))
+    return Pace(max(0.0, long - row * many), row, per_prompt, learning, mean, most, text)
+
+
+def _learning(host: LocalHost, config: Config, method: Method, said: Sequence[tuple[Request, Any]]) -> float:
+    """Seconds per token of a learning step whose rows take more than one pass."""
+    frozen = {a.policy or n for n, a in config.agents.items() if a.frozen and a.host == host.name}
+    said = [(request, done) for request, done in said if request.policy not in frozen]
+    learner: Any = host.learner
+    if learner is None or not said:
+        return 0.0
+    usual, tokens, seconds = learner.recipe, LEARNT, 0.0
+    while True:
+        rows = _rows(said, method, tokens)
+        learnt = sum(len(row.token_ids_T) for part in rows.values() for row in part)
+        learner.recipe = replace(usual, tokens_per_pass=min(usual.tokens_per_pass, max(64, learnt // 2)), gap_limit=float("inf"))
+        began = time.monotonic()
+        learner.step(rows, method)
+        seconds = time.monotonic() - began
+        enough = seconds > (SLOW if tokens == LEARNT else QUICK) or tokens >= 2 * usual.tokens_per_pass
+        if enough or (tokens > LEARNT and learnt < tokens // 2):
+            return seconds / max(1, learnt)
+        tokens *= 4
+
+
+def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dict[str, list[Row]]:
+    """Rows of `most` tokens in all or a little more, with rewards of both kinds."""
+    rows: dict[str, list[Row]] = {}
+    count = 0
+    for i, (request, done) in enumerate(said):
+        if count >= most:
+            break
+        ids = np.concatenate([request.prompt_ids, done.token_ids])
+        start = len(request.prompt_ids)
+        mask = np.arange(len(ids)) >= start
+        logprobs = np.concatenate([np.zeros(start, np.float32), done.logprobs])
+        row = Row(f"t{i}", method.paid[0], 1.0, ids, mask, np.zeros(len(ids), np.float32), sampled_logprobs_T=logprobs)
+        row.reward, row.group = float(i % 2), "g"
+        rows.setdefault(request.policy, []).append(row)
+        count += len(ids)
+    return rows
+
+
+def work_of_step(
+    host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question], found: Pace
+) -> Work:
+    """What one step asks a host for: a few of its discussions with a host that repeats a reply, and as many times that."""
+
+    def say(policy: str, role: str, prompt: str, seed: int) -> Reply:
+        return Reply(found.text, True, 0, 0, 1, -1.0, 0.0)
+
+    hosts: Any = {name: Scripted(say, name) for name in config.hosts}
+    options = split_options(config.options, method.play)
+    if "format_check" in options:
+        options["format_check"] = False  # every work is judged
+    scene = Scene(method, task, members_of(config, hosts), config.seed, options, max_tokens=config.room)
+    games = list(asked[:GAMES])
+    episodes = run_sync(play_all(scene, games, "timing"))
+    discussions = (config.questions or 0) * (config.samples or 1)
+    work = Work()
+    for turn in (t for e in episodes for t in e.turns if t.policy.startswith(f"{host.name}/")):
+        times = discussions / len(games)
+        reply = min(found.reply, _room(config, task, turn.role))
+        prompt = len(host.chat.encode([{"role": "user", "content": turn.prompt}]))
+        work.replies += times
+        work.generated += times * reply
+        work.prompts += times * prompt
+        if turn.role in method.paid and not config.agents[turn.agent].frozen:
+            work.learnt += times * (prompt + reply)
+    return work
