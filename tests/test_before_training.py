@@ -184,13 +184,13 @@ def test_the_work_of_a_step_is_that_of_its_game() -> None:
     config, method, task = resolve(read(None, ["questions=10", "options.rounds=2", "agents=3", "room={solution=9,scoring=2}"]))
     host: Any = SimpleNamespace(name="home", chat=SimpleNamespace(encode=lambda messages: np.zeros(5)))
     pace = Pace(0, 0, 0, 0, 6.0, 1, "reply")
-    work = timing.work_of_step(host, config, method, task, [Question(f"q{i}", "what?") for i in range(9)], pace)
+    work = timing.work_of_step(host, config, method, task, [Question(id=f"q{i}", prompt="what?") for i in range(9)], pace)
     assert work.replies == 10 * 2 * 3  # solution, evaluation and scoring in each of two rounds
     assert work.generated == 10 * 2 * (6 + 6 + 2)
     assert work.prompts == 10 * 2 * 3 * 5
     assert work.learnt == work.prompts + work.generated
     config.agents["a0"].frozen = True
-    less = timing.work_of_step(host, config, method, task, [Question(f"q{i}", "what?") for i in range(9)], pace)
+    less = timing.work_of_step(host, config, method, task, [Question(id=f"q{i}", prompt="what?") for i in range(9)], pace)
     assert less.generated == work.generated
     assert less.learnt < work.learnt
 

@@ -270,6 +270,7 @@ def play(
 ) -> None:
     """Watch one discussion: who says what, and what each turn is paid."""
     from comas.play import settle_all
+    from comas.questions import loaded
     from comas.records import episode_record
     from comas.resolve import split_options
     from comas.types import UserMistake
@@ -279,7 +280,7 @@ def play(
     team = _team(arguments)
     try:
         c = team.config
-        asked = question or team.task.load("test", path=c.data, limit=1, seed=seed, **c.task_options)[0]
+        asked = question or loaded(team.task, "test", path=c.data, limit=1, seed=seed, **c.task_options)[0]
         episode = team.discuss(asked, seed)
         if episode.error:
             raise UserMistake(episode.error)

@@ -18,7 +18,7 @@ from comas.bases import TEAM, exported, is_seed, meant, team_file
 from comas.config import nearest, parse_pair, read
 from comas.evaluate import can_judge
 from comas.overlap import Overlap, overlap
-from comas.questions import checked
+from comas.questions import loaded
 from comas.resolve import bases_of, filled, keywords, load_plugin, plugin_names, resolve, split_options
 from comas.roles import asks
 from comas.store import run_at
@@ -177,7 +177,7 @@ def questions(plan: Plan, teams: Sequence[Team]) -> tuple[list[tuple[Task, list[
         if "whole" in keywords(task.load) and plan.data and Path(plan.data).is_file() and not how.get("whole"):
             how["whole"] = not (learnt := [run for run in plan.places.values() if _trained_among(run, task, plan.data)])
             said += [f"{name}: asked are the test questions of {plan.data} only: {run} was trained on others" for run in learnt]
-        asked = checked(task.load("test", path=place, limit=plan.limit, seed=plan.seed, **how), task, "test")
+        asked = loaded(task, "test", path=place, limit=plan.limit, seed=plan.seed, **how)
         if not asked:
             raise UserMistake(f"task {name} has no test questions" + (f" in {plan.data}" if plan.data else ""))
         if not can_judge(task, asked):
@@ -221,7 +221,7 @@ def trained_on(name: str) -> list[Question]:
         before = set[str]()
     else:
         return []
-    questions = task.load("train", path=config.data, seed=config.seed, **config.task_options)
+    questions = loaded(task, "train", path=config.data, seed=config.seed, **config.task_options)
     return questions + [q for base in before for q in trained_on(base)]
 
 

@@ -5,8 +5,10 @@ A mistake in a task is one line that names it, before anything is asked. Leaves 
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from comas.config import Config
@@ -16,12 +18,26 @@ from comas.types import Question, Task, UserMistake
 def of_split(config: Config, task: Task, split: str, limit: int | None = None) -> list[Question]:
     """The questions of a split as a config asks for them; an error where there are none."""
     options = config.task_options
-    loaded = task.load(split, path=config.data, limit=limit, seed=config.seed, **options)
-    questions = checked(loaded, task, split)
+    questions = loaded(task, split, path=config.data, limit=limit, seed=config.seed, **options)
     if not questions:
         place = f" of {config.data}" if config.data else ""
         raise UserMistake(f"task {config.task} has no questions in split {split!r}{place}")
     return questions
+
+
+def loaded(task: Task, split: str, **how: Any) -> list[Question]:
+    """What `task.load(split, **how)` returns, checked; what goes wrong in a file of one's own is told in a line."""
+    try:
+        found = task.load(split, **how)
+    except UserMistake:
+        raise
+    except Exception as error:
+        if task.load.__module__.startswith("comas."):
+            raise  # a mistake of ours is not its user's
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name} line {frame.lineno}"
+        raise UserMistake(f"task {task.name}, split {split!r}: load failed in {place}: {type(error).__name__}: {error}") from error
+    return checked(found, task, split)
 
 
 def checked(loaded: Any, task: Task, split: str) -> list[Question]:

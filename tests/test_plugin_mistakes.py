@@ -1,0 +1,138 @@
+"""What authors of methods, tasks and setups get wrong ends in one line; nothing that was learnt is lost to a fact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from comas.exam import Exam, Observer
+from comas.plan import Plan
+from comas.store import Run
+from comas.team import run_sync
+from comas.types import Question, Task, UserMistake
+from tests.test_config_cli import run
+
+METHOD = '''
+import numpy as np
+from comas.credit import reinforce_pp
+from comas.losses import clipped
+from comas.types import Method
+
+
+async def play(question, agents, rng, task):
+    turn = await agents[0].ask("solution", question.prompt)
+    turn.info["length"] = np.int64(len(turn.text))
+    turn.info["words"] = set(turn.text.split())
+    return {answer}
+
+
+def settle(episodes, task):
+    for number, episode in enumerate(episodes):
+        for turn in episode.turns:
+            turn.reward = {reward}
+
+
+method = Method(play, settle, reinforce_pp, clipped)
+'''
+TASK = '''
+from comas.types import Question, Task
+
+
+def load(split, path=None, limit=None, seed=0):
+    return {questions}
+
+
+task = Task(name="mine", load=load, verify=lambda q, t: "right", extract=lambda q, t: t, base="seed", max_tokens={{"solution": 8}})
+'''
+SETUP = '''
+from comas.types import Setup
+
+
+async def play(question, agents, rng, task):
+    turn = await agents[0].ask("solution", question.prompt)
+    return {answer}
+
+
+setup = Setup(play, alone=True)
+'''
+TRAIN = ["train", "steps=2", "questions=2", "test_questions=0", "eval_every=0", "threads=1", "agents=2", "out=r", "room.solution=4"]
+
+
+def line(error: str) -> str:
+    (only,) = [text for text in error.splitlines() if not text.startswith("note: ")]
+    assert only.startswith("error: ")
+    return only
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"reward": "float('nan')"}, "is paid nan: settle has to pay a finite number, or None for no pay"),
+        ({"reward": "'1.0'"}, "is paid '1.0': settle has to pay a finite number"),
+        ({"answer": "turn"}, "play returned Turn(0/"),
+        ({"answer": "3"}, "play returned 3; wanted is the text that answers, or None"),
+    ],
+)
+def test_odd_pay_and_odd_answers(
+    change: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(METHOD.format(**{"reward": "1.0", "answer": "turn.text", **change}))
+    assert run([*TRAIN, "method=./mine.py"], monkeypatch) == 2
+    assert said in line(capsys.readouterr().err)
+
+
+def test_numbers_of_numpy_are_paid_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(METHOD.format(reward="np.float32(number % 2)", answer="turn.text"))
+    assert run([*TRAIN, "method=./mine.py", "samples=2"], monkeypatch) == 0
+    first, second = Run.open("r").metrics()
+    assert first["facts"]["solution"]["length"] >= 0
+    (turn,) = next(Run.open("r").episodes(1))["turns"]
+    assert turn["reward"] in (0.0, 1.0)
+    assert isinstance(turn["info"]["words"], list)
+    assert second["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("questions", "said"),
+    [
+        ('[Question(id="q", prompt=str(n)) for n in range(8)]', "8 questions have the id 'q': each needs one of its own"),
+        ('["q0", "q1"]', "item 0 is 'q0', wanted is Question(id=..., prompt=...)"),
+        ("(n for n in range(3))", "wanted is a list of Question"),
+        ('[Question(id=n, prompt="p") for n in range(3)]', "`id` is 0, wanted is a text"),
+        ('[Question(id="", prompt="p")]', "its id is empty"),
+        ('[Question(id="q", prompt="p", answer=3)]', "`answer` is 3, wanted is a text or None"),
+        ('[Question("q", "p", "answer")]', "takes 1 positional argument"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_odd_questions(
+    command: str, questions: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(TASK.format(questions=questions))
+    arguments = [*TRAIN, "task=./mine.py"] if command == "train" else ["eval", "seed", "--tasks", "./mine.py", "--out", "e"]
+    assert run(arguments, monkeypatch) == 2
+    assert said in line(capsys.readouterr().err)
+    assert not Path("r").exists()
+    assert not Path("e").exists()
+
+
+def test_a_setup_that_returns_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(SETUP.format(answer="turn"))
+    with pytest.raises(UserMistake, match=r"play returned Turn\(.*return its text"):
+        run_sync(Exam.create(Plan(["seed"], limit=2, setups=["./mine.py"]), "e").go(Observer()))
+
+
+def test_records_take_keywords_only() -> None:
+    texts: Any = ("a", "b", "c")
+    with pytest.raises(TypeError):
+        Question(*texts)
+    with pytest.raises(TypeError):
+        Task(*texts)
+    assert Question(id="q", prompt="p", meta={"n": np.int64(1)}).meta["n"] == 1
