@@ -34,16 +34,25 @@ _CLOCK = "{% macro strftime_now(format) %}{{ format" + "".join(
 class Chat:
     """A tokenizer with its chat template. Special ids are all end tokens and all added ones but white space.
 
-    `thinking` is told to the template; None leaves its own default.
+    `thinking` is told to the template; None leaves its own default. `known` is the number of ids that the model can read.
     """
 
-    def __init__(self, tokenizer: Any, end_ids: Sequence[int] = (), thinking: bool | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, end_ids: Sequence[int] = (), thinking: bool | None = None, known: int | None = None
+    ) -> None:
         if tokenizer.chat_template is None:
             raise UserMistake(
                 f"tokenizer {tokenizer.name_or_path!r} has no chat template: choose an instruction-tuned base, or add a "
                 "chat_template.jinja to its folder"
             )
-        self.tokenizer, template = tokenizer, tokenizer.get_chat_template()
+        try:
+            template = tokenizer.get_chat_template()
+        except ValueError as error:  # several, and none of them is the default
+            raise UserMistake(
+                f"tokenizer {tokenizer.name_or_path!r} has several chat templates ({', '.join(sorted(tokenizer.chat_template))}) "
+                "and none that is called default: name one so"
+            ) from error
+        self.tokenizer, self._known = tokenizer, known
         self._template, self._facts = _CLOCK + template, dict[str, Any](date_string=_DATE)
         if thinking is not None:
             if "enable_thinking" not in template:
@@ -71,14 +80,27 @@ class Chat:
         for message, after, trim in zip(messages, rest, trims, strict=True):
             content = message["content"]
             ids += [*self._content_ids(content.strip() if trim else content), *after]
+        if not ids:
+            raise UserMistake(f"the chat template of {self.tokenizer.name_or_path!r} makes a prompt of no tokens")
         return np.array(ids, dtype=np.int64)
 
     def _pieces_of(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[list[int]], list[bool]]:
         roles = tuple(m["role"] for m in messages)
         if roles not in self._pieces:
             pieces, trims = self._split(roles)
-            self._pieces[roles] = [self._ids(piece) for piece in pieces], trims
+            ids = [self._ids(piece) for piece in pieces]
+            self._check(ids)
+            self._pieces[roles] = ids, trims
         return self._pieces[roles]
+
+    def _check(self, pieces: Sequence[Sequence[int]]) -> None:
+        """Refuse tokens that were added to the tokenizer and not to the model."""
+        unread = sorted({i for piece in pieces for i in piece if self._known is not None and i >= self._known})
+        if unread:
+            raise UserMistake(
+                f"the chat template of {self.tokenizer.name_or_path!r} writes {self.tokenizer.decode(unread[:1])!r}, token "
+                f"{unread[0]}, and the model has {self._known} embeddings: resize its embeddings and train it, or take another"
+            )
 
     def _split(self, roles: tuple[str, ...]) -> tuple[list[str], list[bool]]:
         """The template's own text before, between and after the contents of messages with these roles; which it trims."""
@@ -101,7 +123,7 @@ class Chat:
             return self.tokenizer.apply_chat_template(
                 messages, chat_template=self._template, tokenize=False, add_generation_prompt=True, **self._facts
             )
-        except TemplateError as error:
+        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise UserMistake(
                 f"the chat template of {self.tokenizer.name_or_path!r} refuses messages of {', '.join(roles)}: {error}"
             ) from error

@@ -26,15 +26,35 @@ WHOLE: Parts = ((slice(None), 0),)
 
 
 def can_stack(models: list) -> bool:
-    """Whether these Hugging Face models are small plain Llamas of one shape."""
-    first = models[0].config
-    plain = (
-        first.model_type == "llama" and not first.attention_bias and not first.mlp_bias and first.hidden_act == "silu"
-        and (getattr(first, "rope_parameters", None) or {}).get("rope_type", "default") == "default"
-        and models[0].dtype in (torch.float32, torch.float64)  # there are no complex numbers of 16-bit halves
-    )
+    """Whether these Hugging Face models are small plain Llamas of one shape, which also count alike."""
+    if not all(map(_plain, models)) or sum(p.numel() for p in models[0].parameters()) > SMALL:
+        return False
     sizes = [{name: p.shape for name, p in m.named_parameters()} for m in models]
-    return plain and all(s == sizes[0] for s in sizes) and sum(p.numel() for p in models[0].parameters()) <= SMALL
+    counts = [_counts(m.config) for m in models]
+    return all(s == sizes[0] for s in sizes) and all(c == counts[0] for c in counts)
+
+
+def _plain(model: Any) -> bool:
+    config = model.config
+    return (
+        config.model_type == "llama" and not config.attention_bias and not config.mlp_bias and config.hidden_act == "silu"
+        and _rope(config).get("rope_type", "default") == "default"
+        and model.dtype in (torch.float32, torch.float64)  # there are no complex numbers of 16-bit halves
+    )
+
+
+def _rope(config: Any) -> Mapping[str, Any]:
+    return getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+
+
+def _theta(config: Any) -> float:
+    return _rope(config).get("rope_theta") or config.rope_theta
+
+
+def _counts(config: Any) -> tuple[Any, ...]:
+    """What the shapes of the weights do not tell."""
+    heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    return *heads, config.rms_norm_eps, _theta(config)
 
 
 class StackedLlama:
@@ -46,8 +66,7 @@ class StackedLlama:
         self.width, self.depth = config.head_dim or config.hidden_size // self.heads, config.num_hidden_layers
         self.load(states)
         self.floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.hidden_size), dtype=self.dtype)
-        theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta") or config.rope_theta
-        inverse = 1.0 / theta ** (torch.arange(0, self.width, 2, dtype=torch.float32) / self.width)
+        inverse = 1.0 / _theta(config) ** (torch.arange(0, self.width, 2, dtype=torch.float32) / self.width)
         angle = torch.arange(context, dtype=torch.float32)[:, None] * inverse
         self.turns = torch.complex(angle.cos().to(self.dtype), angle.sin().to(self.dtype))
 

@@ -192,6 +192,7 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
     Policies of one host must share a tokenizer; agents with another belong to a host of their own.
     """
     import torch
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
@@ -210,8 +211,12 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
                 source, dtype=dtype or torch.float32, trust_remote_code=trust_remote_code, use_safetensors=True,
                 output_loading_info=True,
             )
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
             raise UserMistake(f"base {base!r} cannot be loaded as a causal language model: {_brief(error)}") from error
+        except RuntimeError as error:
+            if "mismatched_sizes" not in str(error):
+                raise
+            raise UserMistake(f"base {base!r}: its weights have other shapes than its config.json says") from error
         model, found = loaded
         if missing := sorted(found["missing_keys"]):  # transformers would invent them
             raise UserMistake(f"base {base!r} lacks weights ({missing[0]} and {len(missing) - 1} more): it is no whole causal LM")
@@ -230,13 +235,21 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
                 f"base {bases[policy]!r} of policy {policy} has another tokenizer than {next(iter(bases.values()))!r}: "
                 "give it a host of its own (hosts.<name>.base)"
             )
-    ends = {first.eos_token_id} - {None}
-    for model in models.values():
+    return models, first, _ends(models, first, bases)
+
+
+def _ends(models: Mapping[str, Any], tokenizer: Any, bases: Mapping[str, str]) -> list[int]:
+    """Ids that end a turn: the tokenizer's and those of each generation_config.json."""
+    ends = {tokenizer.eos_token_id} - {None}
+    for policy, model in models.items():
         configured = model.generation_config.eos_token_id
-        ends |= set(configured if isinstance(configured, list) else [configured] if configured is not None else [])
+        listed = configured if isinstance(configured, list) else [configured] if configured is not None else []
+        if odd := [i for i in listed if type(i) is not int]:
+            raise UserMistake(f"base {bases[policy]!r}: eos_token_id in its generation_config.json is {odd[0]!r}, not a number")
+        ends |= set(listed)
     if not ends:
         raise UserMistake(f"base {next(iter(bases.values()))!r} names no end token: set eos_token_id in its generation_config.json")
-    return models, first, sorted(ends)
+    return sorted(ends)
 
 
 def load_population(
@@ -318,16 +331,19 @@ def make_local_host(
     place, kind = place_of(device, dtype)
     if under is not None:
         population, tokenizer, ends = load_population(bases, under, place, kind, trust_remote_code, shapes or {}, seed)
-        weights, model = population, population.model
+        weights, models = population, [population.model]
     else:
         weights, tokenizer, ends = load_models(bases, place, None if method is not None else kind, trust_remote_code)
-        model = next(iter(weights.values()))
+        models = list(weights.values())
+    known = min(len(m.get_input_embeddings().weight) for m in models)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
+    if pad >= known:  # added to the tokenizer and not to the model; what padding says is read by nobody
+        pad = 0
     learner: AdapterLearner | FullLearner | None = None
     if method is not None and under is not None:
-        learner = AdapterLearner(weights, recipe, method, pad, str(model.config.name_or_path))
+        learner = AdapterLearner(weights, recipe, method, pad, str(models[0].config.name_or_path))
     elif method is not None:
         learner = FullLearner(weights, recipe, method, pad, kind)
-    room = context_of(model, context, name)
+    room = min(context_of(m, context, name) for m in models)
     engine = TorchEngine(learner.weights() if learner else weights, ends, pad, room, max_rows, compiled)
-    return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking), engine, learner, room, str(place))
+    return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking, known), engine, learner, room, str(place))
