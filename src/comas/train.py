@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import shutil
 import time
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +19,23 @@ from comas import fingerprints, lineage, spending
 from comas.agent import derive_seed
 from comas.config import Config, checked, parse_pair, read
 from comas.estimate import estimate, peak_bytes, process_facts
-from comas.evaluate import accuracy, answer_all, can_judge
+from comas.evaluate import accuracy, answer_all, by_agent, can_judge
 from comas.hosts.api import ApiHost
 from comas.learning_signal import LearningSignal
 from comas.metrics import summarise
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
-from comas.questions import of_split
+from comas.pulse import Pulse
+from comas.questions import of_split, order
 from comas.resolve import bases_of, resolve, split_options
 from comas.roles import check_training
+from comas.showing import shown
 from comas.signals import listening
 from comas.stats import Interval
 from comas.store import Run
 from comas.team import Team, build_team, run_sync
 from comas.types import Episode, HostFailure, Method, Question, Stopped, Task, UserMistake
+from comas.watch import Progress, Stage
 from comas.watch import Watch as Watch
 
 PATIENCE = 3
@@ -58,12 +59,17 @@ class Result:
 
 
 def train(config: str | Path | None = None, watch: Watch | None = None, **overrides: Any) -> Result:
-    """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the dot of a nested key."""
-    return run_sync(train_async(read(config, {k.replace("__", "."): v for k, v in overrides.items()}), watch or Watch()))
+    """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the dot of a nested key.
+
+    Progress is shown where a person looks on: on a terminal and in notebooks. `watch=comas.Watch()` shows nothing.
+    """
+    with shown(watch) as told:
+        return run_sync(train_async(read(config, {k.replace("__", "."): v for k, v in overrides.items()}), told))
 
 
 async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
+    watch.working(Progress("loading"))
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
     team = build_team(resolved, method, task)
@@ -94,6 +100,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
         start, notes = run.rewind()
         for note in notes:
             watch.note(note)
+        watch.working(Progress("loading", start))
         config, method, task = resolve(read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed}))
         team = build_team(config, method, task)
         if run.marker() is not None:
@@ -128,6 +135,7 @@ class Session:
 
     def __init__(self, team: Team, watch: Watch) -> None:
         self.team, self.watch, self.config = team, watch, team.config
+        self.pulse = Pulse(watch, team.hosts, team.config)
         self.questions = of_split(self.config, team.task, "train")
         self.validation = self._measured("validation", self.config.eval_questions if self.config.eval_every else 0)
         self.test = self._measured("test", self.config.test_questions)
@@ -159,7 +167,7 @@ class Session:
         drawn = []
         for place in range(step * count, (step + 1) * count):
             turn, i = divmod(place, n)
-            drawn.append(_order(n, derive_seed(self.config.seed, "order", turn))[i])
+            drawn.append(order(n, derive_seed(self.config.seed, "order", turn))[i])
         return [self.questions[i] for i in dict.fromkeys(drawn)]  # a step that spans two passes asks nothing twice
 
     async def go(self, run: Run, start: int, changed: Mapping[str, Any] | None = None) -> Result:
@@ -180,7 +188,7 @@ class Session:
         self.watch.begin(run, self.team, start)
         working = asyncio.current_task()
         assert working is not None
-        with listening(self._stop, working.cancel), _collected_apart():
+        with listening(self._stop, working.cancel), _collected_apart(), self.pulse.beating():
             try:
                 if run.marker() is None:
                     run.write_eval("overlap", asdict(self.overlap))
@@ -218,14 +226,16 @@ class Session:
 
     async def loop(self, start: int) -> int:
         """Play, settle, learn, write; returns the number of steps that the policies have behind them."""
-        scene = self.team.scene(keep=True, heard=self.watch.turn)
+        scene = self.team.scene(keep=True, heard=self.pulse.heard)
         for step in range(start, self.config.steps):
             if self._spent():  # also where a run is resumed that ended so
                 return step
             began, spent = time.monotonic(), {n: dict(h.seconds) for n, h in self.team.hosts.items()}
             self.looping = True
             try:
-                episodes = await play_all(scene, self.draw(step), step, self.config.samples or 1)
+                questions = self.draw(step)
+                self.pulse.play(step, questions)
+                episodes = await play_all(scene, questions, step, self.config.samples or 1)
                 if all(e.error for e in episodes):
                     raise UserMistake(f"step {step}: every discussion failed; the first: {episodes[0].error}")
                 settle_all(scene, episodes, split_options(self.config.options, self.team.method.settle))
@@ -251,6 +261,7 @@ class Session:
     async def _learn(self, step: int, episodes: Sequence[Episode], began: float, spent: Mapping[str, Mapping[str, float]]) -> None:
         """The second half of a step: learn, write."""
         config, team = self.config, self.team
+        self.pulse.turn_to("learning", step)
         paid = payoffs(episodes, team.members)
         async with asyncio.TaskGroup() as group:
             learning = {
@@ -262,9 +273,11 @@ class Session:
         metrics["spent"] = _spent(team, spent)
         metrics["peak_bytes"] = peak_bytes(team)
         if self.validation and (step + 1) % config.eval_every == 0:
-            found = accuracy(await self._answers(self.validation, f"validation{step + 1}"))
+            answers = await self._answers(self.validation, "validation", step + 1)
+            found = accuracy(answers)
             self.watch.measured("validation", step + 1, found)
             metrics["validation"] = found._asdict() if found else None
+            metrics["validation_by_agent"] = by_agent([asdict(answer) for answer in answers])
         metrics["notes"] = self.signal.news(step, episodes)
         self._account()
         self.run.write_step(metrics, episodes)
@@ -287,13 +300,13 @@ class Session:
     def _spent(self) -> bool:
         return self.config.tokens is not None and self.tokens >= self.config.tokens
 
-    async def _measure(self, name: str, step: int, questions: Sequence[Question]) -> None:
+    async def _measure(self, name: Stage, step: int, questions: Sequence[Question]) -> None:
         """Unless it has been done: an interrupted run that had ended does not do it again."""
         if not questions:
             return
         record = self.run.read_eval(name, self.watch.note)
         if record is None or record["step"] != step:
-            answers = await self._answers(questions, name)
+            answers = await self._answers(questions, name, step)
             found = accuracy(answers)
             record = {"step": step, "accuracy": found._asdict() if found else None, "answers": [asdict(a) for a in answers]}
             self.run.write_eval(name, record)
@@ -303,12 +316,14 @@ class Session:
         if found := spending.accounts(self.team):
             self.run.write_spent(found)
 
-    async def _answers(self, questions: Sequence[Question], occasion: str) -> list[Any]:
+    async def _answers(self, questions: Sequence[Question], stage: Stage, step: int) -> list[Any]:
         c = self.config
+        occasion = f"{stage}{step}" if stage == "validation" else stage
         here = [m for m in self.team.members if not isinstance(m.host, ApiHost)]  # the others do not change, and cost
+        self.pulse.turn_to(stage, step, len(here) * len(questions))
         return await answer_all(
             here, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature,
-            room=c.room, top_p=c.eval_top_p,
+            room=c.room, top_p=c.eval_top_p, heard=self.pulse.heard,
         )
 
     async def _keep(self, step: int) -> None:
@@ -322,6 +337,7 @@ class Session:
     async def _commit(self, step: int) -> None:
         if (marker := self.run.marker()) is not None and marker["step"] == step:
             return
+        self.pulse.turn_to("saving", step)
         path = self.run.checkpoint()
         for name, host in self.team.hosts.items():
             await _at(name, f"saving step {step}", host.save(path))
@@ -340,13 +356,6 @@ def _collected_apart() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-@lru_cache(maxsize=2)  # asked for every question, and a step spans two passes at most
-def _order(n: int, seed: int) -> list[int]:
-    order = list(range(n))
-    random.Random(seed).shuffle(order)
-    return order
 
 
 def check_room(config: Config, method: Method, task: Task) -> None:
