@@ -18,17 +18,28 @@ from rich.text import Text
 
 from comas.curves import Points, curve, sparkline
 from comas.discussions import LONGEST, clean, discussion, legend, role_name, span
-from comas.live_lines import NAMES, amount, by_role, lost, speed, ties
+from comas.live_lines import amount, by_role, lost, speed, ties
 from comas.stats import Interval
 from comas.types import Question, Turn
-from comas.watch import Progress
+from comas.watch import Progress, Stage
 
 WIDE = 110
 TALL = 32
 """Columns and lines from which there are two columns."""
-SPARK = 8
-"""Bars of a line of bars, where little room is."""
+SPARK = 24
+"""Bars of a line of bars, at most."""
+LABEL = 17
+"""Columns of what the bars at the bottom stand for."""
 EMPTY = "…"
+STAGES: dict[Stage, str] = {
+    "loading": "loading models",
+    "before": "accuracy before",
+    "playing": "playing",
+    "learning": "learning",
+    "validation": "validation",
+    "after": "accuracy after",
+    "saving": "saving",
+}
 
 
 @dataclass
@@ -110,7 +121,7 @@ def draw(board: Board, width: int, height: int, console: Console) -> RenderableT
         return Group(Cropped(body, rows - foot), Cropped(_foot(board, width), rows, end=True))
     facts = Group(_facts(board, width, plain), _foot(board, width))
     below = min(rows, _lines_of(facts, console, width))
-    above = _left(board, width, rows - below, console)
+    above = _left(board, width, rows - below, console, most=max(1, (rows - below) // 14))
     return Group(Cropped(above, rows - below), Cropped(facts, rows, end=True))
 
 
@@ -118,7 +129,7 @@ def _lines_of(part: RenderableType, console: Console, width: int) -> int:
     return len(console.render_lines(part, console.options.update(width=width, height=None), pad=False))
 
 
-def _left(board: Board, width: int, rows: int, console: Console, most: int = 1) -> RenderableType:
+def _left(board: Board, width: int, rows: int, console: Console, most: int) -> RenderableType:
     """Discussions, and below them who is paid for what, where there is room for both."""
     key = legend(board.pays) if board.pays else None
     for_key = _lines_of(key, console, width) if key is not None else 0
@@ -169,13 +180,13 @@ def _panel(shown: Shown, width: int, rows: int, title: str) -> RenderableType:
 def _facts(board: Board, width: int, plain: bool) -> RenderableType:
     """Accuracy, rewards, lost replies and tokens, a line each."""
     facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True)
+    facts.add_column(no_wrap=True, min_width=min(11, width // 3))
     facts.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     facts.add_row("accuracy", _accuracies(board, plain))
-    facts.add_row("mean reward", _rewards(board, plain))
+    facts.add_row("mean reward", _rewards(board, width - 13, plain))
     if board.metrics.get("replies"):
         facts.add_row("replies", _lost(board))
-    facts.add_row("tokens", _tokens(board, always=False))
+    facts.add_row("tokens", _tokens(board))
     return facts
 
 
@@ -187,20 +198,23 @@ def _accuracies(board: Board, plain: bool) -> Text:
         said.append(f"before {named['before']:.3f}   ")
     validation = [m.found.mean for m in board.measured if m.name == "validation"]
     if validation:
-        bars = "" if plain else sparkline(validation, 3 * SPARK, 0.0, 1.0) + " "
+        bars = "" if plain else sparkline(validation, SPARK, 0.0, 1.0) + " "
         said.append(f"validation {bars}{validation[-1]:.3f}   ")
     if "after" in named:
         said.append(f"after {named['after']:.3f}", "bold")
     return said if said else Text(EMPTY)
 
 
-def _rewards(board: Board, plain: bool) -> Text:
+def _rewards(board: Board, width: int, plain: bool) -> Text:
+    """Per role the last reward, and as many bars as there is room for."""
     said = Text()
+    names = sum(len(role_name(role)) for role in board.rewards)
+    bars_each = min(SPARK, (width - names) // max(1, len(board.rewards)) - len(" bars +0.00  ") + len("bars"))
     for role, points in board.rewards.items():
         values = [value for _, value in points]
         said.append_text(role_name(role))
-        bars = "" if plain else sparkline(values, SPARK, *_range(values)) + " "
-        said.append(f" {bars}{values[-1]:+.2f}   ")
+        bars = "" if plain or bars_each < 2 else sparkline(values, bars_each, *_range(values)) + " "
+        said.append(f" {bars}{values[-1]:+.2f}  ")
     return said if said else Text(EMPTY)
 
 
@@ -216,31 +230,34 @@ def _lost(board: Board) -> Text:
     return Text(clean("   ".join(found)), "yellow")
 
 
-def _tokens(board: Board, always: bool) -> Text:
-    parts = [f"{board.tokens:,}"]
-    if board.pace is not None:
-        parts.append(f"{board.pace:,.0f}/s with learning")
-    if board.metrics and (near := ties(board.metrics, always)):
-        parts.append(near)
-    return Text("   ".join(parts))
+def _tokens(board: Board) -> Text:
+    """Tokens, and near-ties where there are more than chance explains."""
+    near = ties(board.metrics) if board.metrics else ""
+    return Text("   ".join([*_pace(board), *([near] if near else [])]))
+
+
+def _pace(board: Board) -> list[str]:
+    made = [f"{board.tokens:,}"]
+    return [*made, f"{board.pace:,.0f}/s with learning"] if board.pace is not None else made
 
 
 def _foot(board: Board, width: int) -> RenderableType:
     """How far the run is, and how far its present stage."""
     progress = board.progress
     foot = Table.grid(padding=(0, 1))
-    foot.add_column(no_wrap=True, overflow="ellipsis", max_width=max(12, width // 2))
+    foot.add_column(no_wrap=True, overflow="ellipsis", width=min(LABEL, width // 2))
     foot.add_column(no_wrap=True, width=max(4, width // 6))
-    foot.add_column(no_wrap=True, overflow="ellipsis")
+    foot.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     left = f"   left {span(board.left)}" if board.left is not None and not board.ended else ""
     bar = ProgressBar(total=max(1, board.steps), completed=board.done)
-    foot.add_row(Text(f"step {board.done}/{board.steps}", "bold"), bar, Text(f"time {span(board.seconds)}{left}"))
+    steps = f"step {board.done}/{board.steps}" if board.steps else ""
+    foot.add_row(Text(steps, "bold"), bar, Text(f"time {span(board.seconds)}{left}"))
     if board.ended:
         foot.add_row(Text(board.ended, "bold"), Text(""), Text(""))
         return foot
-    name = NAMES[progress.stage]
+    name = STAGES[progress.stage]
     if progress.stage in ("playing", "learning"):
-        name = f"{name}, step {progress.step + 1}"
+        name = f"{name} step {progress.step + 1}"
     done, whole = _part(progress)
     stage_bar = ProgressBar(total=whole, completed=done) if whole else Text("")
     told = [part for part in (amount(progress), speed(progress), _rest(progress)) if part]
@@ -286,13 +303,13 @@ def _numbers(board: Board, width: int, rows: int, plain: bool) -> RenderableType
     each = min(5, max(2, (for_curves - tall) // roles))
     accuracy = Panel(Group(_accuracy_curve(board, width - 4, tall, plain), agents), title="accuracy", title_align="left")
     rewards = Panel(_reward_curves(board, width - 4, each, plain), title="mean reward per role", title_align="left")
-    facts = Panel(Group(replies, _tokens_line(board)), title="replies of the last step", title_align="left")
+    facts = Panel(Group(replies, *_token_lines(board)), title="replies of the last step", title_align="left")
     return Group(accuracy, rewards, facts)
 
 
-def _tokens_line(board: Board) -> Text:
-    said = Text("tokens ")
-    return said.append_text(_tokens(board, always=True))
+def _token_lines(board: Board) -> list[Text]:
+    near = ties(board.metrics, always=True) if board.metrics else ""
+    return [Text(line) for line in (f"tokens {'   '.join(_pace(board))}", near) if line]
 
 
 def _accuracy_curve(board: Board, width: int, height: int, plain: bool) -> RenderableType:

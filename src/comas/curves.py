@@ -26,8 +26,11 @@ def curve(points: Points, width: int, height: int, low: float, high: float) -> l
     before: int | None = None
     for column, value in _sampled(points, columns):
         row = round((1 - _share(value, low, high)) * (rows - 1))
-        first, last = sorted((row, row if before is None else before))
-        for dot in range(first, last + 1):
+        if before is None or before == row:
+            drawn = range(row, row + 1)
+        else:
+            drawn = range(row, before) if row < before else range(before + 1, row + 1)
+        for dot in drawn:
             cells[dot // 4][column // 2] |= DOTS[dot % 4][column % 2]
         before = row
     return ["".join(chr(0x2800 + bits) for bits in line) for line in cells]

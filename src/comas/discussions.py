@@ -54,7 +54,7 @@ def discussion(
 ) -> RenderableType:
     """A discussion as a table: who said what in which role (of each turn `limit` characters), what it was read as (with
     `answers`: turn id -> canonical answer), and what it was paid."""
-    table = Table.grid(padding=(0, 1))
+    table = Table.grid(padding=(0, 1), expand=answers is not None)  # in columns with others, where there are panels of them
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")

@@ -53,13 +53,12 @@ def speed(progress: Progress) -> str:
 
 
 def lost(replies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Per role what was cut or could not be read, where there is any: `scoring: 3 of 8 cut, 5 unreadable`."""
+    """Per role what was cut or could not be read, where there is any: `scoring 3 of 8 cut, 5 of 8 unreadable`."""
     said: list[str] = []
     for role, row in by_role(replies).items():
-        parts = [f"{row['cut']} cut"] if row["cut"] else []
-        parts += [f"{row['unreadable']} unreadable"] if row["unreadable"] else []
+        parts = [f"{row[what]} of {row['turns']} {what}" for what in ("cut", "unreadable") if row[what]]
         if parts:
-            said.append(f"{role}: of {row['turns']} {', '.join(parts)}")
+            said.append(f"{role} {', '.join(parts)}")
     return said
 
 
@@ -86,7 +85,7 @@ def ties(metrics: Mapping[str, Any], always: bool = False) -> str:
     mean = sum(expected)
     if not always and found <= mean + 4 * max(1.0, mean) ** 0.5:  # counts scatter by the root of their mean
         return ""
-    return f"{found} near-ties, {mean:.1f} expected"
+    return f"near-ties {found}, expected {mean:.1f}"
 
 
 class Quiet(Watch):
@@ -132,7 +131,7 @@ class Lines(Quiet):
         where = f"step {progress.step + 1}/{self.total}, " if progress.stage in ("playing", "learning") else ""
         details = [part for part in (amount(progress), speed(progress)) if part]
         doing = f"{where}{NAMES[progress.stage]}" + (f": {', '.join(details)}" if details else "")
-        self._say(f"{doing}  {span(self.said - self.began)}")
+        self._say(f"{doing}; {span(self.said - self.began)}")
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         if self.finished_any and time.monotonic() - self.said < self.every:
@@ -140,11 +139,11 @@ class Lines(Quiet):
         self.finished_any = True
         self.said = time.monotonic()
         rewards = " ".join(f"{r} {v:+.2f}" for r, v in metrics["rewards"].items())
-        done = f"step {metrics['step'] + 1}/{self.total}  {span(self.said - self.began)}"
+        done = f"step {metrics['step'] + 1}/{self.total}: {span(self.said - self.began)}"
         seconds = metrics.get("spent", {}).get("sampling")
         pace = f" ({metrics['step_tokens'] / seconds:,.0f}/s)" if seconds else ""
-        also = "".join(f"  {part}" for part in [*lost(metrics.get("replies", ())), ties(metrics)] if part)
-        self._say(f"{done}  {metrics['tokens']:,} tokens{pace}  {rewards}{also}")
+        also = "".join(f"; {part}" for part in [*lost(metrics.get("replies", ())), ties(metrics)] if part)
+        self._say(f"{done}, {metrics['tokens']:,} tokens{pace}; reward {rewards}{also}")
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         self.said = time.monotonic()

@@ -40,6 +40,8 @@ class Display(Quiet):
         self.board = Board()
         self.run: Run | None = None
         self.task: Task | None = None
+        self.roles: tuple[str, ...] = ()
+        """In the order in which they are shown."""
         self.start = 0
         self.tokens_before = 0
         self.began = time.monotonic()
@@ -70,6 +72,7 @@ class Display(Quiet):
             self.board.steps = team.config.steps
             self.board.done = start
             self.board.pays = team.method.pays
+            self.roles = team.method.paid
             if start and (record := run.read_eval("before")) and record["accuracy"]:
                 self._measured("before", 0, Interval(**record["accuracy"]), by_agent(record["answers"]))
             for metrics in run.metrics():  # of the part that was run before
@@ -138,10 +141,13 @@ class Display(Quiet):
         board.done = metrics["step"] + 1
         board.tokens = metrics["tokens"]
         board.metrics = metrics
-        for role, reward in metrics["rewards"].items():
+        for role, reward in sorted(metrics["rewards"].items(), key=lambda item: self._place(item[0])):
             board.rewards.setdefault(role, []).append((board.done, reward))
         if found := metrics.get("validation"):
             self._measured("validation", board.done, Interval(**found), metrics.get("validation_by_agent", {}))
+
+    def _place(self, role: str) -> int:
+        return self.roles.index(role) if role in self.roles else len(self.roles)
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         with self._lock:
