@@ -1,4 +1,4 @@
-"""How far a run has come is told while it works: stages in order, true counts, a few times per second, and where a person looks on."""
+"""How far a run has come is told while it works: stages in order, true counts, and where a person looks on."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from tests.test_learner import METHOD, rows
 from tests.test_runs import SMALL
 
 SCRIPTED = ["steps=2", "questions=3", "test_questions=4", "eval_questions=2", "eval_every=2", "checkpoint_every=2", "agents=2"]
+ONE_STEP: dict[str, Any] = {**SMALL, "steps": 1, "test_questions": 0, "eval_every": 0}
 
 
 class Told(Watch):
@@ -180,7 +181,7 @@ def test_a_real_step_is_counted_to_its_end(untaught: Path, tmp_path: Path) -> No
             self.meter: Meter = team.hosts["home"].meter  # type: ignore[attr-defined]
 
     watch = Meters()
-    keys = {**SMALL, "steps": 1, "test_questions": 0, "eval_every": 0, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
+    keys = {**ONE_STEP, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
     run_sync(train_async(read(None, {key.replace("__", "."): value for key, value in keys.items()}), watch))
     assert watch.told[0] == Progress("loading")
     (metrics,) = Run(tmp_path / "r").metrics()
@@ -250,9 +251,7 @@ def test_the_command_line_hands_progress_on() -> None:
 
 
 def test_nothing_is_printed_where_nobody_looks_on(untaught: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    keys = {**SMALL, "steps": 1, "test_questions": 0, "eval_every": 0, "hosts.home.base": str(untaught)}
-    keys = {key.replace(".", "__"): value for key, value in keys.items()}
-    comas.train(out=str(tmp_path / "r"), **keys)  # type: ignore[arg-type]
+    comas.train(**ONE_STEP, hosts__home__base=str(untaught), out=str(tmp_path / "r"))
     assert capfd.readouterr() == ("", "")
 
 
@@ -301,7 +300,7 @@ def test_a_script_on_a_terminal_gets_the_display(untaught: Path, tmp_path: Path)
     import os
     import pty
 
-    pairs = {**SMALL, "steps": 1, "test_questions": 0, "eval_every": 0, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
+    pairs = {**ONE_STEP, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
     code = f"import comas; print(comas.train(**{pairs!r}).steps, 'steps')"
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}

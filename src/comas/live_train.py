@@ -1,6 +1,6 @@
 """Watching a run on a terminal: gathers what there is to see, and has it drawn a few times per second.
 
-The event loop tells, a thread of rich draws: one lock between them. Leaves out: where on the screen (`board`).
+The event loop tells, a thread of rich draws: one lock between them. Leaves out: where on the screen (`board_layout`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from comas.board import Board, Measured, Shown, draw
+from comas.board import Board, Measured, Shown
+from comas.board_layout import draw
 from comas.evaluate import by_agent
 from comas.live_lines import Quiet
 from comas.stats import Interval
@@ -73,6 +73,7 @@ class Display(Quiet):
             self.board.done = start
             self.board.pays = team.method.pays
             self.roles = team.method.paid
+            self.board.changes += 1
             if start and (record := run.read_eval("before")) and record["accuracy"]:
                 self._measured("before", 0, Interval(**record["accuracy"]), by_agent(record["answers"]))
             for metrics in run.metrics():  # of the part that was run before
@@ -119,6 +120,7 @@ class Display(Quiet):
         with self._lock:
             self._account(metrics)
             self.loop_began = self.loop_began or time.monotonic() - metrics["seconds"]
+            self.board.pace = (self.board.tokens - self.tokens_before) / max(1e-9, time.monotonic() - self.loop_began)
             if time.monotonic() - self.finished_at > HOLD:
                 self.finished = self._of_step(episodes)
                 self.finished_at = time.monotonic()
@@ -138,6 +140,7 @@ class Display(Quiet):
     def _account(self, metrics: Mapping[str, Any]) -> None:
         """Take over the numbers of a step."""
         board = self.board
+        board.changes += 1
         board.done = metrics["step"] + 1
         board.tokens = metrics["tokens"]
         board.metrics = metrics
@@ -158,6 +161,7 @@ class Display(Quiet):
 
     def _measured(self, name: str, step: int, found: Interval, agents: Mapping[str, float]) -> None:
         self.board.measured.append(Measured(name, step, found, dict(agents)))
+        self.board.changes += 1
 
     def render(self) -> RenderableType:
         """The whole display."""
@@ -170,10 +174,8 @@ class Display(Quiet):
             elapsed = now - self.loop_began if self.loop_began else 0.0
             share = self._share()
             board.left = elapsed * (1 - share) / share if share else None
-            made = board.tokens - self.tokens_before
-            board.pace = made / elapsed if elapsed and made else None
             size = self.console.size
-            return draw(replace(board), size.width, size.height, self.console)
+            return draw(board, size.width, size.height, self.console)
 
     def _share(self) -> float:
         """How much of this process's work is done: of the steps, or of the token budget where that ends first."""
