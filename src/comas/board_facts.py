@@ -20,6 +20,8 @@ from comas.live_lines import by_role, lost, ties
 
 SPARK = 24
 """Bars of a line of bars, at most."""
+AGENTS = 6
+"""Agents that are listed."""
 EMPTY = "…"
 
 
@@ -92,13 +94,13 @@ def numbers(board: Board, width: int, rows: int, plain: bool) -> RenderableType:
     agents = _agents(board)
     replies = _replies(board, rows // 3)
     roles = max(1, len(board.rewards))
-    tables = agents.row_count + 3 + replies.row_count + 1 + 2 + 1  # with headings and the frames of three panels
-    for_curves = max(0, rows - tables - 6)
+    tables = len(agents) + 2 + len(replies) + 2  # with two lines of accuracy, two of tokens and near-ties
+    for_curves = max(0, rows - tables - 6)  # and the frames of three panels
     tall = min(10, max(3, for_curves // 3))
     each = min(5, max(2, (for_curves - tall) // roles))
-    accuracy = Panel(Group(_accuracy_curve(board, width - 4, tall, plain), agents), title="accuracy", title_align="left")
+    accuracy = Panel(Group(_accuracy_curve(board, width - 4, tall, plain), *agents), title="accuracy", title_align="left")
     rewards = Panel(_reward_curves(board, width - 4, each, plain), title="mean reward per role", title_align="left")
-    lost_replies = Panel(Group(replies, *_token_lines(board)), title="replies of the last step", title_align="left")
+    lost_replies = Panel(Group(*replies, *_token_lines(board)), title="replies of the last step", title_align="left")
     return Group(accuracy, rewards, lost_replies)
 
 
@@ -131,22 +133,33 @@ def _graph(points: Points, width: int, height: int, low: float, high: float, col
     return graph
 
 
-def _agents(board: Board) -> Table:
+def _agents(board: Board) -> list[Text]:
     """The latest accuracy of each agent, of every kind of measurement."""
     latest = {m.name: m.agents for m in board.measured if m.agents}
     names = sorted({agent for agents in latest.values() for agent in agents})
-    table = Table.grid(padding=(0, 2))
-    for _ in range(1 + len(latest)):
-        table.add_column(no_wrap=True)
     if not names:
-        return table
-    table.add_row(Text("agent", "dim"), *(Text(name, "dim") for name in latest))
-    for name in names[:6]:
+        return []
+    rows = [[Text("agent", "dim"), *(Text(name, "dim") for name in latest)]]
+    for name in names[:AGENTS]:
         cells = (f"{agents[name]:.3f}" if name in agents else "" for agents in latest.values())
-        table.add_row(Text(clean(name, 16), "bold"), *(Text(cell) for cell in cells))
-    if len(names) > 6:
-        table.add_row(Text(f"and {len(names) - 6} more", "dim"))
-    return table
+        rows.append([Text(clean(name, 16), "bold"), *(Text(cell) for cell in cells)])
+    more = [Text(f"and {len(names) - AGENTS} more", "dim")] if len(names) > AGENTS else []
+    return [*_columns(rows, len(rows[0])), *more]
+
+
+def _columns(rows: Sequence[Sequence[Text]], left: int) -> list[Text]:
+    """Rows as lines: the first `left` columns begin below one another, the others end so."""
+    widths = [max(row[column].cell_len for row in rows) for column in range(len(rows[0]))]
+    lines: list[Text] = []
+    for row in rows:
+        line = Text(no_wrap=True, overflow="ellipsis")
+        for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - cell.cell_len)
+            line.append("" if place < left else space)
+            line.append_text(cell)
+            line.append((space if place < left else "") + "  ")
+        lines.append(line)
+    return lines
 
 
 def _reward_curves(board: Board, width: int, height: int, plain: bool) -> RenderableType:
@@ -166,22 +179,18 @@ def _reward_curves(board: Board, width: int, height: int, plain: bool) -> Render
     return Group(*parts)
 
 
-def _replies(board: Board, rows: int) -> Table:
+def _replies(board: Board, rows: int) -> list[Text]:
     """Cut and unreadable replies: per agent and role where there is room, otherwise per role."""
-    table = Table.grid(padding=(0, 2))
     given = board.metrics.get("replies") or []
     each = len(given) + 1 <= rows
     listed = list(given) if each else [{"agent": "all", "role": r, **row} for r, row in by_role(given).items()]
-    for column in range(6):
-        table.add_column(no_wrap=True, justify="left" if column < 2 else "right")
     if not listed:
-        table.add_row(Text(EMPTY))
-        return table
-    table.add_row(*(Text(name, "dim") for name in ("agent", "role", "replies", "paid", "cut", "unreadable")))
+        return [Text(EMPTY)]
+    table = [[Text(name, "dim") for name in ("agent", "role", "replies", "paid", "cut", "unreadable")]]
     for row in listed:
-        counts = (str(row["turns"]), str(row["paid"]), _of(row["cut"], row), _of(row["unreadable"], row))
-        table.add_row(Text(clean(row["agent"], 16), "bold"), role_name(row["role"]), *counts)
-    return table
+        counts = (Text(str(row["turns"])), Text(str(row["paid"])), _of(row["cut"], row), _of(row["unreadable"], row))
+        table.append([Text(clean(row["agent"], 16), "bold"), role_name(row["role"]), *counts])
+    return _columns(table, left=2)
 
 
 def _of(count: int | None, row: Mapping[str, Any]) -> Text:

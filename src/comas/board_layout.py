@@ -18,7 +18,7 @@ from rich.text import Text
 
 from comas.board import Board, Shown
 from comas.board_facts import facts, numbers
-from comas.discussions import LONGEST, clean, discussion, legend, read_as, span
+from comas.discussions import LONGEST, brief_discussion, clean, legend, read_as, span
 from comas.live_lines import amount, speed
 from comas.watch import Progress, Stage
 
@@ -136,7 +136,7 @@ def _panel(shown: Shown, width: int, rows: int, title: str) -> RenderableType:
     per_line = max(16, inner - 44)  # beside agent, role, what was read, and pay
     limit = min(LONGEST, max(1, room // max(1, len(kept))) * per_line - 6)
     parts: list[RenderableType] = [
-        discussion(clean(question, for_question * inner - 2), kept, shown.paid, max(8, limit), shown.answers)
+        brief_discussion(clean(question, for_question * inner - 2), kept, shown.paid, shown.answers, inner, max(8, limit))
     ]
     if len(kept) < len(turns):
         parts.append(Text(f"and {len(turns) - len(kept)} more turns", "dim"))

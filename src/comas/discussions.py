@@ -49,25 +49,43 @@ def read_as(turn: Turn, answer: str | None = None) -> str:
     return f"answer {clean(answer, BRIEF)}" if answer is not None else ""
 
 
-def discussion(
-    question: str, turns: Sequence[Turn], paid: bool = True, limit: int = LONGEST, answers: Mapping[str, str] | None = None,
-) -> RenderableType:
-    """A discussion as a table: who said what in which role (of each turn `limit` characters), what it was read as (with
-    `answers`: turn id -> canonical answer), and what it was paid."""
-    table = Table.grid(padding=(0, 1), expand=answers is not None)  # in columns with others, where there are panels of them
+def discussion(question: str, turns: Sequence[Turn]) -> RenderableType:
+    """A discussion as a table: who said what in which role, and what it was paid."""
+    table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
-    if answers is not None:
-        table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     for turn in turns:
-        said = Text(clean(turn.text, limit) + ("" if turn.finished else " [cut]"))
-        cells = [Text(clean(turn.agent, BRIEF), "bold"), role_name(turn.role), said]
-        if answers is not None:
-            cells.append(Text(read_as(turn, answers.get(turn.id)), "dim"))
-        table.add_row(*cells, _pay(turn) if paid else Text(""))
+        table.add_row(Text(clean(turn.agent), "bold"), role_name(turn.role), _said(turn, LONGEST), _pay(turn))
     return Group(Text(clean(question), "bold"), table)
+
+
+def brief_discussion(
+    question: str, turns: Sequence[Turn], paid: bool, answers: Mapping[str, str], width: int, limit: int
+) -> RenderableType:
+    """The same for a display that is drawn again and again: `width` columns, of each turn `limit` characters, with what the game
+    read in it (`answers`: turn id -> canonical answer), and with its pay once it is `paid`."""
+    rows: list[tuple[Text, Text, Text, Text, Text]] = []
+    for turn in turns:
+        read = Text(read_as(turn, answers.get(turn.id)), "dim")
+        pay = _pay(turn) if paid else Text("")
+        rows.append((Text(clean(turn.agent, BRIEF), "bold"), role_name(turn.role), _said(turn, limit), read, pay))
+    widths = [max((row[column].cell_len for row in rows), default=0) for column in range(5)]
+    widths[2] = max(8, width - 4 - widths[0] - widths[1] - widths[3] - widths[4])
+    table = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
+    for place, columns in enumerate(widths):  # known, so that rich need not find out, which takes most of the time
+        if place == 2:
+            table.add_column(width=columns, overflow="fold")
+        else:
+            table.add_column(width=columns, no_wrap=True, justify="right" if place == 4 else "left")
+    for row in rows:
+        table.add_row(*row)
+    return Group(Text(clean(question), "bold"), table)
+
+
+def _said(turn: Turn, limit: int) -> Text:
+    return Text(clean(turn.text, limit) + ("" if turn.finished else " [cut]"))
 
 
 def _pay(turn: Turn) -> Text:
