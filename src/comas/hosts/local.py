@@ -37,10 +37,8 @@ class LocalHost:
         self.versions = dict.fromkeys(policies, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         self.meter = Meter()
-        self._counts_for_itself = hasattr(engine, "meter")
-        for counted in (engine, learner):
-            if hasattr(counted, "meter"):
-                setattr(counted, "meter", self.meter)  # noqa: B010 - not every engine or learner has one
+        self._counts_for_itself = _counted_by(engine, self.meter)
+        _counted_by(learner, self.meter)
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"host-{name}")
         self._batched = Batcher(self._generate, self._worker)
@@ -181,6 +179,14 @@ def expected_ties(rows: Sequence[Row]) -> float:
     near = np.minimum(1 - 1e-9, 2 * TIE * np.exp(-np.concatenate(sampled).astype(np.float64)))
     starts = np.cumsum([0, *map(len, sampled[:-1])])
     return float((-np.expm1(np.add.reduceat(np.log1p(-near), starts))).sum())
+
+
+def _counted_by(worker: Any, meter: Meter) -> bool:
+    """Have an engine or a learner count on this meter; whether it does: those of others may have none."""
+    counts = isinstance(getattr(worker, "meter", None), Meter)
+    if counts:
+        worker.meter = meter
+    return counts
 
 
 def _mean_kl(row: Row) -> float:
