@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comas import cli_eval, cli_export, cli_show
-from comas.cli_show import read_as
 from comas.latest import command
 from comas.stdout import Json, interval_json, print_json
 
@@ -269,10 +268,8 @@ def play(
     seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0, json_: Json = False,
 ) -> None:
     """Watch one discussion: who says what, and what each turn is paid."""
-    from comas.play import settle_all
     from comas.questions import loaded
     from comas.records import episode_record
-    from comas.resolve import split_options
     from comas.types import UserMistake
 
     if question is not None and not question.strip():
@@ -284,8 +281,6 @@ def play(
         episode = team.discuss(asked, seed)
         if episode.error:
             raise UserMistake(episode.error)
-        if question is None or not team.method.supervised:
-            settle_all(team.scene(), [episode], split_options(c.options, team.method.settle))
         if json_:
             print_json(ctx, episode_record(episode))
         else:
@@ -298,12 +293,12 @@ def _show(team: Team, episode: Any, known: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from comas.live import clean, discussion
+    from comas.live import clean, discussion, readings
 
     console = Console()
     console.print(discussion(episode.question.prompt, episode.turns))
-    for line in filter(None, map(read_as, episode.turns)):
-        console.print(Text(line, "dim"), soft_wrap=True)
+    for reading in readings(episode.turns):
+        console.print(reading, soft_wrap=True)
     verdict = f" ({team.task.verify(episode.question, episode.answer)})" if known and episode.answer is not None else ""
     console.print(Text(f"answer: {clean(episode.answer) if episode.answer is not None else 'none'}{verdict}", "bold"))
 

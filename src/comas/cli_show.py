@@ -83,7 +83,7 @@ def _print(run: Run, step: int, found: list[dict[str, Any]], limit: int, role: s
     from rich.console import Console
     from rich.text import Text
 
-    from comas.live import clean, discussion
+    from comas.live import clean, discussion, readings
     from comas.records import episode_of
 
     console = Console()
@@ -94,9 +94,8 @@ def _print(run: Run, step: int, found: list[dict[str, Any]], limit: int, role: s
         turns = [turn for turn in episode.turns if turn.id in kept]
         console.print()
         console.print(discussion(episode.question.prompt, turns, limit=4000))
-        for turn in turns:
-            if (read := read_as(turn)) is not None:
-                console.print(Text(read, "dim"), soft_wrap=True)
+        for reading in readings(turns):
+            console.print(reading, soft_wrap=True)
         end = episode.error or (episode.answer if episode.answer is not None else "none")
         console.print(Text(f"{'failed' if episode.error else 'answer'}: {clean(end)}", "bold"))
     if len(found) > limit:
@@ -112,16 +111,3 @@ def _kept(record: dict[str, Any], role: str | None) -> Iterator[str]:
             while place is not None:
                 yield place
                 place = about.get(place)
-
-
-def read_as(turn: Any) -> str | None:
-    """What the game read in a turn: the reason of payments."""
-    from comas.live import clean
-
-    for fact in ("score", "answer"):
-        if fact in turn.info:
-            read = turn.info[fact]
-            return clean(f"{turn.agent} {turn.role}: " + (f"no {fact} could be read" if read is None else f"{fact} {read}"))
-    if turn.info.get("readable") is False:
-        return f"{clean(turn.agent)} {turn.role}: no answer could be read"
-    return None

@@ -70,6 +70,15 @@ def accuracy(answers: Sequence[Answer]) -> Interval | None:
     return accuracy_interval(list(shares.values())) if shares else None
 
 
+def by_agent(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Agent -> its share of right answers, from recorded answers; an agent of whom nothing could be judged is left out."""
+    verdicts: dict[str, list[bool]] = {}
+    for answer in answers:
+        if answer["verdict"] != "failed":
+            verdicts.setdefault(answer["agent"], []).append(answer["verdict"] == "right")
+    return {agent: sum(right) / len(right) for agent, right in sorted(verdicts.items())}
+
+
 def paired_gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Interval | None:
     """Mean over questions of the change in the agents' share of right answers, from recorded answers of the same questions."""
     differences = _differences(before, after)

@@ -14,7 +14,7 @@ from comas.stats import Interval
 from comas.store import Run
 from comas.team import Team
 from comas.types import Episode, Turn
-from comas.watch import Watch
+from comas.watch import Progress, Watch
 
 
 class Outlet(Watch):
@@ -27,6 +27,9 @@ class Outlet(Watch):
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.watch.path = self.path
         self._tell(lambda: self.watch.begin(run, team, start))
+
+    def working(self, progress: Progress) -> None:
+        self._tell(lambda: self.watch.working(progress))
 
     def turn(self, turn: Turn) -> None:
         self._tell(lambda: self.watch.turn(turn))

@@ -5,9 +5,11 @@ A mistake in a task is one line that names it, before anything is asked. Leaves 
 
 from __future__ import annotations
 
+import random
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +74,11 @@ def _check_texts(question: Question, where: str) -> None:
 def _shown(value: object) -> str:
     printed = " ".join(repr(value).split())
     return printed if len(printed) <= 60 else f"{printed[:60]} ..."
+
+
+@lru_cache(maxsize=2)  # asked for every question, and a step spans two passes at most
+def order(n: int, seed: int) -> list[int]:
+    """Shuffle 0 to n - 1: the order of a pass over n questions."""
+    places = list(range(n))
+    random.Random(seed).shuffle(places)
+    return places

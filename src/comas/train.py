@@ -6,11 +6,9 @@ Leaves out: how games are batched (hosts), how they are paid (methods), how a ru
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +16,25 @@ from comas import equals, fingerprints, fitting, lineage, spending
 from comas.agent import Member, derive_seed
 from comas.config import Config, checked, host_key, parse_pair, read
 from comas.estimate import peak_bytes, process_facts
-from comas.evaluate import accuracy, answer_all, can_judge
+from comas.evaluate import accuracy, answer_all, by_agent, can_judge
 from comas.greeting import assemble
 from comas.hosts.api import ApiHost
 from comas.learning_signal import LearningSignal
 from comas.metrics import summarise
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
-from comas.questions import of_split
+from comas.pulse import Pulse
+from comas.questions import of_split, order
 from comas.resolve import bases_of, resolve, split_options
 from comas.roles import check_training
 from comas.running import collected_apart, run_sync
+from comas.showing import shown
 from comas.signals import listening
 from comas.stats import Interval
 from comas.store import Run
 from comas.team import Team
 from comas.types import Episode, HostFailure, Question, Stopped, UserMistake
+from comas.watch import Progress, Stage
 from comas.watch import Watch as Watch
 
 LENGTH = ("steps", "tokens")
@@ -63,12 +64,17 @@ class Result:
 
 
 def train(config: str | Path | None = None, watch: Watch | None = None, **overrides: Any) -> Result:
-    """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the dot of a nested key."""
-    return run_sync(train_async(read(config, {k.replace("__", "."): v for k, v in overrides.items()}), watch or Watch()))
+    """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the dot of a nested key.
+
+    Progress is shown where a person looks on: on a terminal and in notebooks. `watch=comas.Watch()` shows nothing.
+    """
+    with shown(watch) as told:
+        return run_sync(train_async(read(config, {k.replace("__", "."): v for k, v in overrides.items()}), told))
 
 
 async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
+    watch.working(Progress("loading"))
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
     resolved = fitting.fitted(resolved, method, task, watch.note)
@@ -103,6 +109,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
         start, notes = run.rewind()
         for note in notes:
             watch.note(note)
+        watch.working(Progress("loading", start))
         config, method, task = resolve(read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed}))
         if "steps" in changed and config.steps < start:
             raise UserMistake(f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin anew")
@@ -143,6 +150,7 @@ class Session:
 
     def __init__(self, team: Team, watch: Watch) -> None:
         self.team, self.watch, self.config = team, watch, team.config
+        self.pulse = Pulse(watch, team.hosts, team.config)
         self.questions = of_split(self.config, team.task, "train")
         self.validation = self._measured("validation", self.config.eval_questions if self.config.eval_every else 0)
         self.test = self._measured("test", self.config.test_questions or 0)
@@ -174,7 +182,7 @@ class Session:
         drawn = []
         for place in range(step * count, (step + 1) * count):
             turn, i = divmod(place, n)
-            drawn.append(_order(n, derive_seed(self.config.seed, "order", turn))[i])
+            drawn.append(order(n, derive_seed(self.config.seed, "order", turn))[i])
         return [self.questions[i] for i in dict.fromkeys(drawn)]  # a step that spans two passes asks nothing twice
 
     async def go(self, run: Run, start: int, changed: Mapping[str, Any] | None = None) -> Result:
@@ -196,7 +204,7 @@ class Session:
         self.watch.begin(run, self.team, start)
         working = asyncio.current_task()
         assert working is not None
-        with listening(self._stop, working.cancel), collected_apart():
+        with listening(self._stop, working.cancel), collected_apart(), self.pulse.beating():
             try:
                 if run.marker() is None:
                     run.write_eval("overlap", asdict(self.overlap))
@@ -234,14 +242,16 @@ class Session:
 
     async def loop(self, start: int) -> int:
         """Play, settle, learn, write; returns the number of steps that the policies have behind them."""
-        scene = self.team.scene(keep=True, heard=self.watch.turn)
+        scene = self.team.scene(keep=True, heard=self.pulse.heard)
         for step in range(start, self.config.steps):
             if self._spent():  # also where a run is resumed that ended so
                 return step
             began, spent = time.monotonic(), {n: dict(h.seconds) for n, h in self.team.hosts.items()}
             self.looping = True
             try:
-                episodes = await play_all(scene, self.draw(step), step, self.config.samples or 1)
+                questions = self.draw(step)
+                self.pulse.play(step, questions)
+                episodes = await play_all(scene, questions, step, self.config.samples or 1)
                 if all(e.error for e in episodes):
                     raise UserMistake(f"step {step}: every discussion failed; the first: {episodes[0].error}")
                 settle_all(scene, episodes, split_options(self.config.options, self.team.method.settle))
@@ -267,6 +277,7 @@ class Session:
     async def _learn(self, step: int, episodes: Sequence[Episode], began: float, spent: Mapping[str, Mapping[str, float]]) -> None:
         """The second half of a step: learn, write."""
         config, team = self.config, self.team
+        self.pulse.turn_to("learning", step)
         paid = payoffs(episodes, team.members)
         async with asyncio.TaskGroup() as group:
             learning = {
@@ -278,9 +289,11 @@ class Session:
         metrics["spent"] = _spent(team, spent)
         metrics["peak_bytes"] = peak_bytes(team)
         if self.validation and (step + 1) % config.eval_every == 0:
-            found = accuracy(await self._answers(self.validation, f"validation{step + 1}"))
+            answers = await self._answers(self.validation, "validation", step + 1)
+            found = accuracy(answers)
             self.watch.measured("validation", step + 1, found)
             metrics["validation"] = found._asdict() if found else None
+            metrics["validation_by_agent"] = by_agent([asdict(answer) for answer in answers])
         signs = self.signal.signs(episodes)
         metrics["notes"] = [sign.text for sign in signs]
         self._account()
@@ -304,7 +317,7 @@ class Session:
     def _spent(self) -> bool:
         return self.config.tokens is not None and self.tokens >= self.config.tokens
 
-    async def _measure(self, name: str, step: int, questions: Sequence[Question]) -> None:
+    async def _measure(self, name: Stage, step: int, questions: Sequence[Question]) -> None:
         """Unless it has been done: an interrupted run that had ended does not do it again."""
         if not questions:
             return
@@ -312,7 +325,7 @@ class Session:
         if record is None or record["step"] != step:
             measured = self._equals() if step == 0 else {}
             copies = {agent: asked for agent, asked in measured.items() if agent != asked}
-            answers = await self._answers(questions, name, set(copies))
+            answers = await self._answers(questions, name, step, set(copies))
             answers = equals.copied(answers, measured) if copies else answers
             found = accuracy(answers)
             record = {"step": step, "accuracy": found._asdict() if found else None, "answers": [asdict(a) for a in answers]}
@@ -331,12 +344,16 @@ class Session:
         """Members with weights here; the others do not change, and cost."""
         return [m for m in self.team.members if not isinstance(m.host, ApiHost)]
 
-    async def _answers(self, questions: Sequence[Question], occasion: str, without: Collection[str] = ()) -> list[Any]:
+    async def _answers(
+        self, questions: Sequence[Question], stage: Stage, step: int, without: Collection[str] = ()
+    ) -> list[Any]:
         c = self.config
+        occasion = f"{stage}{step}" if stage == "validation" else stage
         here = [m for m in self._measurable() if m.name not in without]
+        self.pulse.turn_to(stage, step, len(here) * len(questions))
         return await answer_all(
             here, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature,
-            room=c.room, top_p=c.eval_top_p,
+            room=c.room, top_p=c.eval_top_p, heard=self.pulse.heard,
         )
 
     async def _keep(self, step: int) -> None:
@@ -350,17 +367,13 @@ class Session:
     async def _commit(self, step: int) -> None:
         if (marker := self.run.marker()) is not None and marker["step"] == step:
             return
+        self.pulse.turn_to("saving", step)
         path = self.run.checkpoint()
         for name, host in self.team.hosts.items():
             await _at(name, f"saving step {step}", host.save(path))
         self.run.commit(step, self.best[1])
 
 
-@lru_cache(maxsize=2)  # asked for every question, and a step spans two passes at most
-def _order(n: int, seed: int) -> list[int]:
-    order = list(range(n))
-    random.Random(seed).shuffle(order)
-    return order
 
 
 def _spent(team: Team, before: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -7,6 +7,7 @@ Leaves out: anything that runs.
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -238,6 +239,8 @@ class Method:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Name -> the config keys that it sets (tables `options credit loss kl`, and keys such as `samples`); a config
     without `preset` gets the first."""
+    pays: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Role -> for what it is paid, in a few words: the legend of displays."""
 
 
 @dataclass(frozen=True)
@@ -307,6 +310,36 @@ class Generation:
     margin: float
     """Smallest distance of a draw from the edge of its token's interval, as probability mass."""
     seconds: float = 0.0
+
+
+@dataclass
+class Meter:
+    """How much work a host has done since it was made, for displays: counts that the working thread raises and anybody reads.
+
+    An engine or a learner with an attribute `meter` is given its host's.
+    """
+
+    replies: int = 0
+    """Replies that are complete."""
+    tokens: int = 0
+    """Generated tokens, also of replies that go on."""
+    rows_due: int = 0
+    """Rows to learn from, counted once per epoch."""
+    rows_read: int = 0
+    """Rows whose log-probs were computed before the update."""
+    rows_learnt: int = 0
+    """Rows whose gradient has been computed."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def read(self, rows: int) -> None:
+        """Count rows that were read; several threads may do so at once."""
+        with self._lock:
+            self.rows_read += rows
+
+    def learnt(self, rows: int) -> None:
+        """Count rows that were learnt from; several threads may do so at once."""
+        with self._lock:
+            self.rows_learnt += rows
 
 
 def always() -> bool:

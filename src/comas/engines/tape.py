@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from comas.engines.sampling import draw, uniforms
-from comas.types import Generation, Request
+from comas.types import Generation, Meter, Request
 
 DRAWN = 2**22
 """Probabilities, in float64, from which tokens are drawn at once, more where a vocabulary is larger: bounds memory."""
@@ -25,6 +25,7 @@ class Tape:
 
     requests: Sequence[Request]
     end_ids: np.ndarray
+    meter: Meter = field(default_factory=Meter)
 
     def __post_init__(self) -> None:
         R = len(self.requests)
@@ -55,6 +56,8 @@ class Tape:
         done = r[self.ended_R[r] | (self.limit_R[r] == step + 1)]
         self.alive_R[done] = False
         self.seconds_R[done] = time.monotonic() - self.began
+        self.meter.tokens += len(r)
+        self.meter.replies += len(done)
         return ids_B
 
     def generations(self) -> list[Generation]:

@@ -21,7 +21,7 @@ from comas.engines.llama import StackedLlama, can_stack
 from comas.engines.packed import Packed, can_pack
 from comas.engines.tape import Tape
 from comas.learners.population import Population
-from comas.types import Generation, Request, UserMistake, always
+from comas.types import Generation, Meter, Request, UserMistake, always
 
 SHRINK = 0.75
 """A batch is packed, and filled with waiting requests, when the living rows fall below this share of it."""
@@ -52,6 +52,7 @@ class TorchEngine:
         on_cpu = listed[0].device.type == "cpu"
         self.stack = StackedLlama(listed[0].config, self._states(), context) if on_cpu and can_stack(listed) else None
         self.packed: dict[str, Packed] = {}
+        self.meter = Meter()
         self.compiled: dict[str, Compiled] | None = {} if compiled else None
         if self.stack is None:
             self._prepare({p: self.population.model if self.population else self.models[p] for p in self.policies})
@@ -136,7 +137,7 @@ class TorchEngine:
         self, lanes: Lanes, policy_R: Sequence[int], requests: Sequence[Request], wanted: Callable[[], bool]
     ) -> list[Generation]:
         """Any causal LM: at most `max_rows` rows run; when enough of them have ended, the next ones take their places."""
-        tape = Tape(requests, self.end_ids)
+        tape = Tape(requests, self.end_ids, self.meter)
         # the longest first: what is left at the end is short, and prompts that are computed together are of similar length
         queue = sorted(range(len(requests)), key=lambda i: (-int(tape.limit_R[i]), -len(requests[i].prompt_ids)))
         while True:
@@ -157,7 +158,7 @@ class TorchEngine:
         self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]
     ) -> list[Generation]:
         """All policies as one grid of P x B rows; row -1 is padding of the grid."""
-        stack, tape = self.stack, Tape(requests, self.end_ids)
+        stack, tape = self.stack, Tape(requests, self.end_ids, self.meter)
         assert stack is not None
         rows_PB = _grid([len(column) for column in batch.values()], np.cumsum([0, *map(len, batch.values())]))
         ids_PBT, pad_N = self._prompts(requests, rows_PB)

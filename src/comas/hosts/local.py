@@ -23,7 +23,7 @@ from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.hosts.room import in_memory
 from comas.metrics import TIE
-from comas.types import Engine, Generation, Learner, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
+from comas.types import Engine, Generation, Learner, Meter, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
 
 LOG = logging.getLogger("comas")
 
@@ -39,6 +39,9 @@ class LocalHost:
         self.device = device
         self.versions = dict.fromkeys(policies, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
+        self.meter = Meter()
+        self._counts_for_itself = _counted_by(engine, self.meter)
+        _counted_by(learner, self.meter)
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"host-{name}")
         self._batched = Batcher(self._generate, self._worker)
@@ -63,6 +66,9 @@ class LocalHost:
             )
         request = Request(policy, self.chat.encode(messages), sampling, seed)
         done = await self._batched(request)
+        if not self._counts_for_itself:
+            self.meter.replies += 1
+            self.meter.tokens += len(done.token_ids)
         if not np.isfinite(done.logprobs).all():
             raise UserMistake(
                 f"turn {turn}: the probabilities of policy {self.name}/{policy} are not finite: the weights of its base are "
@@ -129,6 +135,7 @@ class LocalHost:
         assert self.learner is not None
         began = time.perf_counter()
         knobs = "lower {host}.tokens_per_pass or {host}.context" + f" (now {self.context}), set {{host}}.checkpointing=true, "
+        self.meter.rows_due += method.epochs * sum(map(len, rows.values()))
         with in_memory(self.name, f"learning on {self.device}", knobs + "or have fewer agents"):
             stats = self.learner.step(rows, method)
             self.engine.refresh(self.learner.weights())
@@ -175,6 +182,14 @@ def expected_ties(rows: Sequence[Row]) -> float:
     near = np.minimum(1 - 1e-9, 2 * TIE * np.exp(-np.concatenate(sampled).astype(np.float64)))
     starts = np.cumsum([0, *map(len, sampled[:-1])])
     return float((-np.expm1(np.add.reduceat(np.log1p(-near), starts))).sum())
+
+
+def _counted_by(worker: Any, meter: Meter) -> bool:
+    """Have an engine or a learner count on this meter; whether it does: those of others may have none."""
+    counts = isinstance(getattr(worker, "meter", None), Meter)
+    if counts:
+        worker.meter = meter
+    return counts
 
 
 def _mean_kl(row: Row) -> float:

@@ -21,7 +21,7 @@ from comas.learners.logprobs import LOGITS, few_logits, halve, token_logprobs
 from comas.learners.population import Population
 from comas.learners.precision import allow_recomputing, recomputing
 from comas.learners.update import Owned, Recipe
-from comas.types import Method, Row
+from comas.types import Meter, Method, Row
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -31,6 +31,7 @@ class AdapterLearner:
 
     def __init__(self, population: Population, recipe: Recipe, method: Method, pad_id: int, base: str) -> None:
         self.population, self.recipe, self.pad_id, self.base = population, recipe, pad_id, base
+        self.meter = Meter()
         self.grads_PN = population.collect()
         if any(method.kl.values()):
             population.keep_start()

@@ -21,7 +21,7 @@ from comas.learners import update
 from comas.learners.logprobs import LOGITS, Halves, few_logits, halve, token_logprobs
 from comas.learners.precision import allow_recomputing, copy_in, publish, recomputing, working_copy
 from comas.learners.update import Owned, Recipe
-from comas.types import Method, Row, UserMistake
+from comas.types import Meter, Method, Row, UserMistake
 
 SMALL = 4_000_000
 """Parameters below which policies learn side by side on CPU, and AdamW may take temporaries of the weights' size."""
@@ -47,6 +47,7 @@ class FullLearner:
             for p, m in self.models.items()
         }
         self._halves: dict[Any, Halves | None] = {}
+        self.meter = Meter()
 
     def weights(self) -> Mapping[str, Any]:
         """Policy -> model to sample from, as it is now."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from comas.losses import Batch
-from comas.types import Method, Row
+from comas.types import Meter, Method, Row
 
 SPREAD, FULL = 1.25, 512
 """A pass takes rows up to so many times its shortest, unless it has fewer tokens than FULL: too small to be worth its calls."""
@@ -56,6 +56,8 @@ class Weights(Protocol):
     """What a step needs of those who hold the weights of one or more policies."""
 
     recipe: Recipe
+    meter: Meter
+    """Counts rows as they are read and learnt from."""
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
         """Log-probs of the rows' generated tokens, (B, T), 0 outside the mask; with gradients if they are switched on."""
@@ -80,6 +82,7 @@ def logprobs(weights: Weights, owned: Sequence[Owned], reference: bool = False) 
             got_BT = weights.forward(chosen, reference).cpu().numpy()
             for i, (_, row), got in zip(part, chosen, got_BT, strict=True):
                 out[i] = got[: len(row.token_ids_T)]
+            weights.meter.read(len(chosen))
     return out
 
 
@@ -144,6 +147,7 @@ def _update(
             terms_BT = terms_BT * fill([weight.get(r.turn, np.ones(len(r.mask_T))) for _, r in chosen])
         loss_B = terms_BT.sum(1) / terms_BT.new_tensor([tokens[p] for p, _ in chosen])
         weights.backward(chosen, loss_B.sum())
+        weights.meter.learnt(len(chosen))
         for (policy, row), got in zip(chosen, logprobs_BT.detach().cpu().numpy() if fresh else [], strict=bool(fresh)):
             if policy in fresh:
                 fresh[policy].append((row, got[: len(row.token_ids_T)]))

@@ -1,7 +1,6 @@
 """CoMAS (arXiv 2510.08529): agents solve, criticise and score each other; the game itself is the reward.
 
 One round: a solution, `evaluations` criticisms of it, one score per criticism (3 right, 2 minor flaws, 1 fatally wrong).
-A solution is paid the mean of its readable scores, an evaluation 1 minus its own, a score 0, or -1 if it cannot be read.
 Unlike the paper (preset `paper`): nobody judges its own work, work without a readable answer is paid 0 and not judged,
 rewards are normalised per role, a KL holds the judges. Leaves out: the published code's synchronous rounds.
 """
@@ -112,8 +111,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
 
 
 KL = {"solution": 0.1, "evaluation": 0.5, "scoring": 0.5}
-FREE = {"avoid_self": False, "format_check": False}
+PAPER = {"options": {"avoid_self": False, "format_check": False}, "credit": {"normalise": "all"}, "kl": {}}
+PAYS = {"solution": "the mean of its readable scores: 3 is +1, 2 is +0.5, 1 is 0", "evaluation": "the opposite: 1 minus that",
+        "scoring": "0; -1 for a score that cannot be read"}
 method = Method(
-    play, settle, reinforce_pp, clipped, KL, paid=tuple(KL),
-    presets={"stable": {}, "paper": {"options": FREE, "credit": {"normalise": "all"}, "kl": {}}},
+    play, settle, reinforce_pp, clipped, KL, paid=tuple(KL), presets={"stable": {}, "paper": PAPER}, pays=PAYS,
 )

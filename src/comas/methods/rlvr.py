@@ -37,4 +37,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.group = f"{episode.id}/{turn.policy}"
 
 
-method = Method(play, settle, grpo, clipped, kl={"solution": 0.1}, supervised=True, presets={"stable": {"questions": 48}})
+PAYS = {"solution": "1 if the verifier calls it right, 0 if wrong"}
+method = Method(
+    play, settle, grpo, clipped, kl={"solution": 0.1}, supervised=True, presets={"stable": {"questions": 48}}, pays=PAYS,
+)

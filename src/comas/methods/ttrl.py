@@ -40,4 +40,5 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.group = f"{episode.id}/{turn.policy}"
 
 
-method = Method(play, settle, grpo, clipped, kl={"solution": 0.1}, presets={"stable": {"questions": 24}})
+PAYS = {"solution": "1 for the answer of the majority, 0 for any other"}
+method = Method(play, settle, grpo, clipped, kl={"solution": 0.1}, presets={"stable": {"questions": 24}}, pays=PAYS)

@@ -1,0 +1,322 @@
+"""How far a run has come is told while it works: stages in order, true counts, and where a person looks on."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import comas
+from comas import showing
+from comas.config import read
+from comas.engines.torch import TorchEngine
+from comas.evaluate import by_agent
+from comas.learners.full import FullLearner
+from comas.learners.update import Recipe
+from comas.outlet import Outlet
+from comas.pulse import EVERY, Pulse, expected_replies
+from comas.resolve import resolve
+from comas.store import Run
+from comas.team import Team, members_of, run_sync
+from comas.testing import Scripted, golden_script
+from comas.train import Session, train_async
+from comas.types import Meter, Question, Request, Sampling, Turn
+from comas.watch import Progress, Watch
+from tests.test_engines import llama
+from tests.test_learner import METHOD, rows
+from tests.test_runs import SMALL
+
+SCRIPTED = ["steps=2", "questions=3", "test_questions=4", "eval_questions=2", "eval_every=2", "checkpoint_every=2", "agents=2"]
+ONE_STEP: dict[str, Any] = {**SMALL, "steps": 1, "test_questions": 0, "eval_every": 0}
+
+
+class Told(Watch):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Progress] = []
+        self.heard: list[Turn] = []
+
+    def working(self, progress: Progress) -> None:
+        self.told.append(progress)
+
+    def turn(self, turn: Turn) -> None:
+        self.heard.append(turn)
+
+    def stages(self) -> list[tuple[str, int]]:
+        """In the order in which they began."""
+        found: list[tuple[str, int]] = []
+        for progress in self.told:
+            if not found or found[-1] != (progress.stage, progress.step):
+                found.append((progress.stage, progress.step))
+        return found
+
+
+def scripted(folder: Path, watch: Watch, keys: Sequence[str] = SCRIPTED, script: Any = golden_script) -> Run:
+    config, method, task = resolve(read(None, list(keys)))
+    host = Scripted(script, name="home")
+    members = [replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))]  # type: ignore[arg-type]
+    team = Team(config, method, task, {"home": host}, members)  # type: ignore[dict-item]
+    run = Run.create(team.config.model_dump(), str(folder / "run"))
+    try:
+        asyncio.run(Session(team, watch).go(run, 0))
+    finally:
+        run.unlock()
+    return run
+
+
+def test_stages_come_in_order_and_count_true(tmp_path: Path) -> None:
+    watch = Told()
+    run = scripted(tmp_path, watch)
+    assert watch.stages() == [
+        ("before", 0), ("saving", 0), ("playing", 0), ("learning", 0), ("playing", 1), ("learning", 1), ("validation", 2),
+        ("saving", 2), ("after", 2),
+    ]
+    begun = {(p.stage, p.step): p for p in reversed(watch.told)}
+    assert begun["before", 0].expected == 8
+    assert begun["validation", 2].expected == 4
+    assert begun["playing", 0].expected == 3 * 3
+    assert [q.id for q in begun["playing", 1].questions] == [e["question"]["id"] for e in run.episodes(1)]
+    assert all(p.replies == p.tokens == 0 for p in begun.values())
+    assert len(watch.heard) == sum(len(e["turns"]) for step in (0, 1) for e in run.episodes(step))  # not those of measurements
+
+
+def test_nothing_is_measured_where_nothing_is_to_be(tmp_path: Path) -> None:
+    watch = Told()
+    scripted(tmp_path, watch, [*SCRIPTED, "test_questions=0", "eval_every=0"])
+    assert {stage for stage, _ in watch.stages()} == {"playing", "learning", "saving"}
+
+
+class Slow(Scripted):
+    """Takes its time over every reply."""
+
+    async def ask(self, *asked: Any, **more: Any) -> Any:
+        await asyncio.sleep(0.6 * EVERY)
+        return await super().ask(*asked, **more)
+
+
+def test_within_a_step_replies_are_counted_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Scripted", Slow)
+    watch = Told()
+    said = {"solution": "1 + 2 = 3 + 4 = 7", "evaluation": "right", "scoring": "<score> 3 </score>"}
+    scripted(tmp_path, watch, [*SCRIPTED, "steps=1", "test_questions=0", "eval_every=0", "options.rounds=4", "questions=2"], said)
+    playing = [p for p in watch.told if p.stage == "playing"]
+    assert len(playing) > 4
+    counts = [p.replies for p in playing]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 2
+    assert all(p.replies <= 24 == p.expected for p in playing)
+    assert playing[-1].tokens > 0
+    assert playing[-1].seconds > EVERY
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [(["method=comas"], 3), (["method=comas", "options.rounds=2", "options.evaluations=3"], 14),
+     (["method=comas", "options.evaluate=false", "options.evaluations=3"], 4), (["method=ttrl", "options.votes=5"], 5),
+     (["method=rlvr", "options.votes=3", "samples=2"], 6)],
+)
+def test_a_step_asks_for_as_many_replies_as_were_expected(keys: list[str], wanted: int, tmp_path: Path) -> None:
+    said = {"solution": "1 + 2 = 3 + 4 = 7", "evaluation": "right", "scoring": "<score> 3 </score>"}
+    watch = Told()
+    run = scripted(tmp_path, watch, [*SCRIPTED, "steps=1", "test_questions=0", "eval_every=0", *keys], said)
+    assert {p.expected for p in watch.told if p.stage == "playing"} == {3 * wanted}
+    assert sum(len(e["turns"]) for e in run.episodes(0)) == 3 * wanted
+
+
+def test_of_an_own_game_as_many_are_expected_as_in_the_step_before(tmp_path: Path) -> None:
+    watch = Told()
+    folder = Path(__file__).parent.parent / "examples"
+    scripted(tmp_path, watch, [*SCRIPTED, "test_questions=0", "eval_every=0", f"method={folder / 'best_of.py'}"])
+    begun = {p.step: p for p in reversed(watch.told) if p.stage == "playing"}
+    assert (begun[0].expected, begun[0].certainty) == (None, "about")
+    assert (begun[1].expected, begun[1].certainty) == (3 * 8, "about")
+    assert expected_replies(read(None, ["method=./mine.py"]), 5, 2.5) == (12, "about")
+
+
+@pytest.mark.parametrize("attention_bias", [False, True], ids=["stack", "general"])
+def test_the_engine_counts_while_it_generates(attention_bias: bool) -> None:
+    engine = TorchEngine({f"p{i}": llama(i, attention_bias=attention_bias) for i in range(2)}, [3], 0, 128)
+    assert (engine.stack is None) == attention_bias
+    seen: list[tuple[int, int]] = []
+
+    def wanted() -> bool:
+        seen.append((engine.meter.tokens, engine.meter.replies))
+        return True
+
+    prompts = [np.array([5, 6, 7]), np.array([8, 9])]
+    asked = [Request(f"p{i % 2}", prompts[i % 2], Sampling(1.0, 1.0, 4 + i), i) for i in range(6)]
+    done = engine.generate(asked, wanted)
+    assert engine.meter.tokens == sum(len(g.token_ids) for g in done)
+    assert engine.meter.replies == 6
+    assert seen == sorted(seen)
+    assert 0 < seen[0][0] < engine.meter.tokens
+    assert seen[0][1] < 6
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("tokens_per_pass", [8192, 30])
+def test_the_learner_counts_rows_as_it_learns(epochs: int, tokens_per_pass: int) -> None:
+    learner = FullLearner({"a": llama(1), "b": llama(2)}, Recipe(1e-3, tokens_per_pass=tokens_per_pass), METHOD, 0)
+    learner.step({"a": rows(7), "b": rows(5, 1)}, replace(METHOD, epochs=epochs))
+    assert learner.meter.rows_learnt == 12 * epochs
+    referred = 12  # METHOD has a KL for solutions only
+    assert 0 < learner.meter.rows_read <= 12 + referred
+
+
+def test_a_real_step_is_counted_to_its_end(untaught: Path, tmp_path: Path) -> None:
+    class Meters(Told):
+        def begin(self, run: Run, team: Team, start: int) -> None:
+            self.meter: Meter = team.hosts["home"].meter  # type: ignore[attr-defined]
+
+    watch = Meters()
+    keys = {**ONE_STEP, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
+    run_sync(train_async(read(None, {key.replace("__", "."): value for key, value in keys.items()}), watch))
+    assert watch.told[0] == Progress("loading")
+    (metrics,) = Run(tmp_path / "r").metrics()
+    assert watch.meter.tokens == metrics["step_tokens"]
+    assert watch.meter.replies == metrics["counts"]["turns"] == len(watch.heard)
+    assert watch.meter.rows_due == watch.meter.rows_learnt == metrics["counts"]["paid"]
+
+
+def test_validation_is_kept_per_agent(tmp_path: Path) -> None:
+    run = scripted(tmp_path, Told())
+    first, second = run.metrics()
+    assert "validation_by_agent" not in first
+    assert set(second["validation_by_agent"]) == {"a0", "a1"}
+    assert sum(second["validation_by_agent"].values()) / 2 == pytest.approx(second["validation"]["mean"])
+    judged = [{"agent": "b", "verdict": v} for v in ("right", "wrong", "failed", "right")] + [{"agent": "a", "verdict": "failed"}]
+    assert by_agent(judged) == {"b": 2 / 3}
+
+
+class Raising(Watch):
+    def working(self, progress: Progress) -> None:
+        if progress.stage == "playing" and progress.seconds > 0.5 * EVERY:
+            raise ZeroDivisionError("mine")
+
+
+def test_a_watch_that_raises_between_two_stages_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Scripted", Slow)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        scripted(tmp_path, Raising(), [*SCRIPTED, "test_questions=0", "eval_every=0", "options.rounds=3"])
+
+
+def test_the_pulse_ends_with_the_run() -> None:
+    watch = Told()
+
+    async def beat() -> int:
+        pulse = Pulse(watch, {}, read(None))
+        with pulse.beating():
+            await asyncio.sleep(2.5 * EVERY)
+        told = len(watch.told)
+        await asyncio.sleep(2 * EVERY)
+        return told
+
+    assert 0 < asyncio.run(beat()) == len(watch.told)
+
+
+def test_speed_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [50.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    meter = Meter()
+    pulse = Pulse(Watch(), {"home": SimpleNamespace(meter=meter)}, read(None))  # type: ignore[dict-item]
+    pulse.turn_to("playing", 0, questions=[Question(id="q", prompt="p")])
+    speeds = []
+    for second in range(1, 21):
+        clock[0] = 50.0 + second
+        meter.tokens += 10 if second <= 10 else 40
+        speeds.append(pulse.progress().speed)
+    assert speeds[9] == 10.0
+    assert speeds[-1] == 40.0
+    pulse.turn_to("learning", 0)
+    assert pulse.progress().speed is None
+    assert pulse.progress().tokens == 0
+
+
+def test_the_command_line_hands_progress_on() -> None:
+    watch = Told()
+    Outlet(watch).working(Progress("saving", 3))
+    assert watch.told == [Progress("saving", 3)]
+
+
+def test_nothing_is_printed_where_nobody_looks_on(untaught: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    comas.train(**ONE_STEP, hosts__home__base=str(untaught), out=str(tmp_path / "r"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_who_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal:
+        encoding = "utf-8"
+
+        def isatty(self) -> bool:
+            return True
+
+    assert showing.onlooker() is None
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert showing.onlooker() == "terminal"
+    elsewhere: list[Any] = []
+    thread = threading.Thread(target=lambda: elsewhere.append(showing.onlooker()))
+    thread.start()
+    thread.join()
+    assert elsewhere == [None]
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
+    assert showing.onlooker() is None
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: None)
+    for shell, place in ((SimpleNamespace(kernel=object()), "notebook"), (SimpleNamespace(), "terminal"), (None, "terminal")):
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
+        assert showing.onlooker() == place
+    monkeypatch.setattr(sys, "stderr", None)
+    assert showing.onlooker() is None
+
+
+def test_a_watch_of_ones_own_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "onlooker", lambda: "terminal")
+    mine = Watch()
+    with showing.shown(mine) as watch:
+        assert watch is mine
+
+
+def test_a_notebook_gets_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(showing, "onlooker", lambda: "notebook")
+    with showing.shown(None) as watch:
+        watch.working(Progress("loading"))
+        watch.note("a word")
+    assert capsys.readouterr().out.splitlines() == ["loading the models", "note: a word"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_script_on_a_terminal_gets_the_display(untaught: Path, tmp_path: Path) -> None:
+    import os
+    import pty
+
+    pairs = {**ONE_STEP, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
+    code = f"import comas; print(comas.train(**{pairs!r}).steps, 'steps')"
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        except OSError:  # the other end is closed
+            pass
+        assert process.stdout is not None
+        assert process.stdout.read() == "1 steps\n"
+    os.close(ours)
+    assert process.returncode == 0
+    assert "loading models" in shown.decode()
+    assert "step 1/1" in shown.decode()
