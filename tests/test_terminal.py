@@ -42,6 +42,7 @@ def test_a_closed_pipe_stops_a_run_in_order(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
+        assert "loading" in process.stdout.readline()
         assert "agents" in process.stdout.readline()
         process.stdout.close()
         said = process.stderr.read()
