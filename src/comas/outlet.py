@@ -23,6 +23,7 @@ class Outlet(Watch):
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.gone = False
+        self.asked_to_stop = False
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.watch.path = self.path
@@ -44,10 +45,11 @@ class Outlet(Watch):
         self._tell(lambda: self.watch.note(text))
 
     def _tell(self, tell: Callable[[], None]) -> None:
-        if self.gone:
-            return
-        try:
-            tell()
-        except (OSError, SystemExit):  # rich leaves a closed pipe by SystemExit
-            self.gone = True
+        if not self.gone:
+            try:
+                tell()
+            except (OSError, SystemExit):  # rich leaves a closed pipe by SystemExit
+                self.gone = True
+        if self.gone and not self.asked_to_stop and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            self.asked_to_stop = True  # not before the run listens: the signal would end the process at once
             os.kill(os.getpid(), signal.SIGTERM)
