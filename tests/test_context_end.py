@@ -24,6 +24,7 @@ CONTEXT = 64
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT, "max_position_embeddings": CONTEXT}
 OPT = {"ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3, "max_position_embeddings": CONTEXT}
 NEO = {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 8, "max_position_embeddings": CONTEXT}
+WINDOWS = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"], "max_position_embeddings": CONTEXT}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0}
 MODELS = {
     "stack": partial(llama, max_position_embeddings=CONTEXT),
@@ -31,6 +32,7 @@ MODELS = {
     "gpt2": partial(model_of, "gpt2", **GPT2),
     "opt": partial(model_of, "opt", **OPT),
     "gpt_neo": partial(model_of, "gpt_neo", **NEO),
+    "gemma3": partial(model_of, "gemma3_text", **WINDOWS),
     "dynamic": partial(llama, max_position_embeddings=CONTEXT, rope_parameters=DYNAMIC),
     "mpt": partial(model_of, "mpt", d_model=32, n_layers=2, n_heads=4, max_seq_len=CONTEXT),
 }
