@@ -48,7 +48,7 @@ def board(text: str = EVIL, agents: int = 4, turns: int = 9) -> Board:
     full = Board(progress, steps=40, done=7, tokens=120_000, left=200.0, pace=830.0)
     full.discussions = 128
     full.shown = [
-        Shown(Question(f"q{i}", text * 20), [turn(f"0/q{i}/0/solution{n}", text=text * 30, reward=1.0) for n in range(turns)])
+        Shown(Question(id=f"q{i}", prompt=text * 20), [turn(f"0/q{i}/0/solution{n}", text=text * 30, reward=1.0) for n in range(turns)])
         for i in range(4)
     ]
     shares = {f"agent number {i} {text}": i / agents for i in range(agents)}
@@ -125,7 +125,7 @@ def text_of(shown: Display) -> str:
 
 def test_the_question_is_shown_before_anybody_answers() -> None:
     shown = display()
-    question = Question("q0", "What is six times seven?")
+    question = Question(id="q0", prompt="What is six times seven?")
     shown.working(Progress("playing", 0, questions=(question,)))
     assert "What is six times seven?" in text_of(shown)
     assert "nobody has answered yet" in text_of(shown)
@@ -138,7 +138,7 @@ def test_the_question_is_shown_before_anybody_answers() -> None:
 
 def test_what_was_paid_stays_in_view_and_then_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = display()
-    first, second = Question("q0", "the first question"), Question("q1", "the second question")
+    first, second = Question(id="q0", prompt="the first question"), Question(id="q1", prompt="the second question")
     shown.working(Progress("playing", 0, questions=(first,)))
     shown.turn(turn(reward=0.75))
     shown.step(metrics(), [Episode("0/q0/0", first, [turn(reward=0.75)])])
@@ -152,7 +152,7 @@ def test_what_was_paid_stays_in_view_and_then_gives_way(monkeypatch: pytest.Monk
 
 def test_a_discussion_that_is_played_again_is_shown_once() -> None:
     shown = display()
-    shown.working(Progress("playing", 0, questions=(Question("q0", "q"),)))
+    shown.working(Progress("playing", 0, questions=(Question(id="q0", prompt="q"),)))
     for said in ("lost with its machine", "said again"):
         shown.turn(turn(text=said))
     assert "said again" in text_of(shown)

@@ -49,15 +49,15 @@ def read_as(turn: Turn, answer: str | None = None) -> str:
     return f"answer {clean(answer, BRIEF)}" if answer is not None else ""
 
 
-def discussion(question: str, turns: Sequence[Turn]) -> RenderableType:
-    """A discussion as a table: who said what in which role, and what it was paid."""
+def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> RenderableType:
+    """A discussion as a table: who said what in which role (of each turn `limit` characters), and what it was paid."""
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     for turn in turns:
-        table.add_row(Text(clean(turn.agent), "bold"), role_name(turn.role), _said(turn, LONGEST), _pay(turn))
+        table.add_row(Text(clean(turn.agent), "bold"), role_name(turn.role), _said(turn, limit), _pay(turn))
     return Group(Text(clean(question), "bold"), table)
 
 

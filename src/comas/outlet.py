@@ -23,6 +23,8 @@ class Outlet(Watch):
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.gone = False
+        self.asked = False
+        """Whether the run has been asked to stop: not before it listens, which it does not while it loads."""
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.watch.path = self.path
@@ -44,10 +46,11 @@ class Outlet(Watch):
         self._tell(lambda: self.watch.note(text))
 
     def _tell(self, tell: Callable[[], None]) -> None:
-        if self.gone:
-            return
-        try:
-            tell()
-        except (OSError, SystemExit):  # rich leaves a closed pipe by SystemExit
-            self.gone = True
+        if not self.gone:
+            try:
+                tell()
+            except (OSError, SystemExit):  # rich leaves a closed pipe by SystemExit
+                self.gone = True
+        if self.gone and not self.asked and signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            self.asked = True
             os.kill(os.getpid(), signal.SIGTERM)
