@@ -48,7 +48,10 @@ def board(text: str = EVIL, agents: int = 4, turns: int = 9) -> Board:
     full = Board(progress, steps=40, done=7, tokens=120_000, left=200.0, pace=830.0)
     full.discussions = 128
     full.shown = [
-        Shown(Question(id=f"q{i}", prompt=text * 20), [turn(f"0/q{i}/0/solution{n}", text=text * 30, reward=1.0) for n in range(turns)])
+        Shown(
+            Question(id=f"q{i}", prompt=text * 20),
+            [turn(f"0/q{i}/0/solution{n}", text=text * 30, reward=1.0) for n in range(turns)],
+        )
         for i in range(4)
     ]
     shares = {f"agent number {i} {text}": i / agents for i in range(agents)}
