@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -250,6 +252,26 @@ def test_the_command_line_hands_progress_on() -> None:
     assert watch.told == [Progress("saving", 3)]
 
 
+def test_a_pipe_that_closes_while_models_load_stops_the_run_once_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(Watch):
+        def working(self, progress: Progress) -> None:
+            raise BrokenPipeError
+
+    received: list[int] = []
+    outlet = Outlet(Closed())
+    monkeypatch.setattr(os, "kill", lambda process, kind: received.append(kind))
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        outlet.working(Progress("loading"))
+        assert (outlet.gone, received) == (True, [])
+        signal.signal(signal.SIGTERM, lambda kind, frame: None)
+        outlet.working(Progress("playing"))
+        outlet.working(Progress("playing"))
+        assert received == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_nothing_is_printed_where_nobody_looks_on(untaught: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     comas.train(**ONE_STEP, hosts__home__base=str(untaught), out=str(tmp_path / "r"))
     assert capfd.readouterr() == ("", "")
@@ -297,7 +319,6 @@ def test_a_notebook_gets_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_script_on_a_terminal_gets_the_display(untaught: Path, tmp_path: Path) -> None:
-    import os
     import pty
 
     pairs = {**ONE_STEP, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}

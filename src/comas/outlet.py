@@ -23,7 +23,8 @@ class Outlet(Watch):
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.gone = False
-        self.asked_to_stop = False
+        self.asked = False
+        """Whether the run has been asked to stop: not before it listens, which it does not while it loads."""
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.watch.path = self.path
@@ -50,6 +51,6 @@ class Outlet(Watch):
                 tell()
             except (OSError, SystemExit):  # rich leaves a closed pipe by SystemExit
                 self.gone = True
-        if self.gone and not self.asked_to_stop and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            self.asked_to_stop = True  # not before the run listens: the signal would end the process at once
+        if self.gone and not self.asked and signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            self.asked = True
             os.kill(os.getpid(), signal.SIGTERM)

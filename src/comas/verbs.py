@@ -14,6 +14,7 @@ from comas.config import parse_pair
 from comas.exam import Exam, Observer
 from comas.plan import LIMIT, Plan
 from comas.running import run_sync
+from comas.showing import shown
 from comas.train import Result, Watch, resume_async
 from comas.types import UserMistake
 
@@ -76,7 +77,8 @@ def resume(
     """
     given = {"steps": steps, "tokens": tokens, **changes}
     pairs = [f"{key.replace('__', '.')}={_as_toml(value)}" for key, value in given.items() if value is not None]
-    return run_sync(resume_async(run, watch or Watch(), changes=pairs))
+    with shown(watch) as told:
+        return run_sync(resume_async(run, told, changes=pairs))
 
 
 def evaluate(
