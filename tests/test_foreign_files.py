@@ -257,3 +257,32 @@ def test_digests_of_bases_and_questions_stand_beside_what_a_process_runs_on(unta
     )
     facts = json.loads((result.run / "processes.json").read_text())["processes"][0]
     assert {"SHA-256 of bases", "SHA-256 of training questions"} <= facts.keys()
+
+
+def test_what_is_changed_is_written_as_it_was_understood(first: Run) -> None:
+    steps = len(list(first.metrics()))
+    run_sync(resume_async(first.path, Watch(), changes=[f'steps="{steps + 1}"']))
+    assert first.config()["steps"] == steps + 1
+    with pytest.raises(UserMistake, match=f"has {steps + 1} steps already; take more, or begin anew"):
+        comas.resume(first.path, steps=1, watch=Watch())
+
+
+def test_notes_of_holders_that_nobody_can_read_hold_nothing(run: Run) -> None:
+    (run.path / "held").mkdir()
+    (run.path / "held" / "step-1.0123456789ab").write_bytes(b"\xff\xfe")
+    (run.path / "held" / "step-2.0123456789ab").write_text("")
+    assert run.held() == set()
+
+
+def test_evaluations_from_python_ask_once_and_refuse_keys_of_training(tmp_path: Path) -> None:
+    found = comas.evaluate("seed", setups="single,single", tasks="pick,pick", limit=3, out=tmp_path / "e", agents=1)
+    (cell,) = found.cells
+    assert (cell["n"], cell["runs"]) == (3, 1)
+    assert "seed pick single: " in repr(found)
+    for odd in ({"steps": 3}, {"temperature": 0.1}, {"limit": -5}, {"setups": []}):
+        with pytest.raises(UserMistake, match="evaluate: "):
+            comas.evaluate("seed", **odd)
+    short = comas.evaluate("seed", limit=2, out=tmp_path / "f", agents=1, room={"solution": 2})
+    assert short.cells[0]["right"] == 0
+    (same,) = comas.compare("seed", "seed-b", limit=4, out=tmp_path / "g", agents=1)
+    assert same.verdict in ("better", "worse", "none shown")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,50 @@ def test_records_take_keywords_only() -> None:
     with pytest.raises(TypeError):
         Task(*texts)
     assert Question(id="q", prompt="p", meta={"n": np.int64(1)}).meta["n"] == 1
+
+
+SWAPPED = {
+    "Method(settle, play, reinforce_pp, clipped)": "play has to be `async def`",
+    "Method(play, play, reinforce_pp, clipped)": "settle is called as settle(episodes, task), and play does not take that",
+}
+
+
+@pytest.mark.parametrize("order", SWAPPED)
+def test_functions_in_another_order_are_told_at_load(
+    order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = METHOD.format(reward="1.0", answer="turn.text")
+    Path("mine.py").write_text(text.replace("Method(play, settle, reinforce_pp, clipped)", order))
+    assert run([*TRAIN, "method=./mine.py"], monkeypatch) == 2
+    assert SWAPPED[order] in line(capsys.readouterr().err)
+    assert not Path("r").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("await agents[0].ask", "agents[0].ask", "play failed in mine.py line 10: AttributeError"),
+        ("turn.reward = 1.0", "turn.reward = {}['x']", "settle failed in mine.py line 18: KeyError: 'x'"),
+    ],
+)
+def test_mistakes_within_a_game_name_their_line(
+    old: str, new: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(METHOD.format(reward="1.0", answer="turn.text").replace(old, new))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a coroutine that nobody awaited
+        assert run([*TRAIN, "method=./mine.py"], monkeypatch) == 2
+        gc.collect()
+    assert said in line(capsys.readouterr().err)
+
+
+def test_a_rank_for_whole_models_and_rooms_that_leave_no_room_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", "rank=8"], monkeypatch) == 2
+    assert "hosts.home.rank is for hosts.home.learner=adapters" in line(capsys.readouterr().err)
+    assert run(["train", "room.solution=512"], monkeypatch) == 2
+    assert "room.solution is 512 tokens: with a prompt they do not fit the context of home/a0 (512" in line(capsys.readouterr().err)

@@ -139,7 +139,7 @@ def test_the_command_says_how_to_go_on_and_exits_130(untaught: Path, tmp_path: P
     process.send_signal(kind)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.strip().splitlines()[-1] == f"stopped; go on with: comas resume '{folder}'"
+    assert err.strip().splitlines()[-1] == f"stopped; go on with: {sys.executable} -m comas resume '{folder}'"
     assert "Traceback" not in err
     run = Run.open(folder)
     assert (run.marker() or {})["step"] == len(list(run.metrics())) > 2

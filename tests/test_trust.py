@@ -27,6 +27,23 @@ COMMANDS = (
 )
 
 
+TOP_LEVEL = {
+    "hosts.home.key_env=AWS_SECRET_ACCESS_KEY": 'base = "m"\napi = "http://127.0.0.1:1/v1"\nkey_env = "AWS_SECRET_ACCESS_KEY"\n',
+    "hosts.home.trust_remote_code=true": 'base = "some/model"\ntrust_remote_code = 1\n',
+}
+
+
+@pytest.mark.parametrize("remedy", TOP_LEVEL)
+def test_keys_at_the_top_level_are_looked_at_too(remedy: str, tmp_path: Path) -> None:
+    file = tmp_path / "team.toml"
+    file.write_text(TOP_LEVEL[remedy])
+    with pytest.raises(UserMistake, match="would ") as found:
+        read(file)
+    assert str(found.value).endswith(remedy)
+    read(file, [remedy])
+    read(file, [remedy.removeprefix("hosts.home.")])
+
+
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

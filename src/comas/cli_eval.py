@@ -81,7 +81,7 @@ def _plan(
     systems: Sequence[str], tasks: str | None, setups: str, limit: int | None, seed: int, data: str | None, equal: bool
 ) -> Plan:
     from comas.config import parse_pair
-    from comas.plan import LIMIT, Plan
+    from comas.plan import INSTEAD, LIMIT, UNUSED, Plan
     from comas.resolve import load_plugin
     from comas.store import run_at
     from comas.types import UserMistake
@@ -106,18 +106,6 @@ def _plan(
             raise UserMistake(f"{pair}: {key} is a key of training" + (f": here it is {INSTEAD[key]}" if key in INSTEAD else
                               ", and changes nothing in an evaluation: leave it out"))
     return Plan(names, asked, ways, limit or None, seed, pairs, data, equal)
-
-
-INSTEAD = {
-    "base": "a system, named by itself", "out": "--out",
-    "seed": "--seed", "data": "--data", "task": "--tasks", "temperature": "eval_temperature",
-    "questions": "--limit", "eval_questions": "--limit", "samples": "--setups vote:votes=N",
-}
-UNUSED = (
-    "steps", "tokens", "epochs", "minibatches", "lr", "betas", "weight_decay", "grad_norm", "checkpoint_every", "eval_every",
-    "credit", "loss", "kl",
-)
-"""Keys of the config that say nothing of an evaluation."""
 
 
 def _listed(text: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from comas.latest import command
 from comas.stdout import Json, print_json
 
 
@@ -31,4 +32,4 @@ def export(
         return
     here = shlex.quote(str(done.folder))
     print(f"team: {done.folder} ({done.bytes / 1e6:.1f} MB), step {done.step} of {done.run}; card: README.md")
-    print(f"next: comas play {here}\nnext: comas eval {here}")
+    print(f"next: {command()} play {here}\nnext: {command()} eval {here}")

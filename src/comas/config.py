@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -104,7 +104,7 @@ class AgentConfig(_Table):
     """Overrides the host's."""
     policy: str | None = None
     """Share this policy (self-play); None is one of its own."""
-    roles: list[str] | None = None
+    roles: list[str] | None = Field(None, min_length=1)
     frozen: bool = False
     """Always true at a host with `api`, whatever is written."""
     temperature: float | None = Field(None, gt=0)
@@ -235,6 +235,8 @@ def read(
     pairs = list(overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides))
     if path is not None:
         shared = is_shared(path) if shared is None else shared
+        if Path(path).is_dir() and run_at(str(path)) is not None:
+            raise UserMistake(f"config {path} is a run: go on with it by `comas resume {path}`")
         path = team_file(path) or path
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -242,9 +244,10 @@ def read(
             raise UserMistake(f"config {path}: {error.strerror}; keys are set by key=value, without spaces") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"config {path} is not TOML: {error}") from error
-        if shared:
-            check_trust(data, path, [key for key, _ in pairs])
         _to_the_host(data)
+        if shared:
+            names = list(cast("Mapping[str, Any]", data.get("hosts") or {"home": {}}))
+            check_trust(data, path, [host_key(key, names) if len(names) == 1 else key for key, _ in pairs])
         anchor(data, Path(path).parent)
     for key, value in pairs:
         _put(data, key, value)
@@ -270,6 +273,17 @@ def _to_the_host(data: dict[str, Any]) -> None:
     for key in list(data):
         if (place := host_key(key, names)) != key:
             _put(data, place, data.pop(key))
+
+
+def values_of(config: Config, keys: Iterable[str]) -> dict[str, Any]:
+    """Dotted keys with the values that a checked config has for them; `none` where it has none, which TOML can hold."""
+    found: dict[str, Any] = {}
+    for key in keys:
+        value: Any = config.model_dump()
+        for part in key.split("."):
+            value = value[part]
+        found[key] = "none" if value is None else value
+    return found
 
 
 def checked(data: Mapping[str, Any]) -> Config:

@@ -83,9 +83,16 @@ def facts(turns: Sequence[Turn]) -> dict[str, dict[str, float]]:
     noted: dict[str, dict[str, list[float]]] = {}
     for turn in turns:
         for name, value in turn.info.items():
-            if name not in OWN and isinstance(value, Real | np.bool_) and math.isfinite(value):
+            if name not in OWN and isinstance(value, Real | np.bool_) and _is_finite(value):
                 noted.setdefault(turn.role, {}).setdefault(name, []).append(float(value))
     return {role: {name: _mean(values) for name, values in sorted(named.items())} for role, named in sorted(noted.items())}
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # a whole number beyond what a float can hold
+        return False
 
 
 OWN = ("advantage", "kl")

@@ -28,6 +28,18 @@ from comas.types import Method, Question, Setup, Task, UserMistake
 LIMIT = 500
 """Questions per task, where it has more: the first ones of an order drawn by the seed."""
 
+INSTEAD = {
+    "base": "a system, named by itself", "out": "--out",
+    "seed": "--seed", "data": "--data", "task": "--tasks", "temperature": "eval_temperature",
+    "questions": "--limit", "eval_questions": "--limit", "samples": "--setups vote:votes=N",
+}
+UNUSED = (
+    "steps", "tokens", "epochs", "minibatches", "lr", "betas", "weight_decay", "grad_norm", "checkpoint_every", "eval_every",
+    "credit", "loss", "kl",
+)
+"""Keys of the config that say nothing of an evaluation."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is asked of whom."""

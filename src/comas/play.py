@@ -7,11 +7,15 @@ An infrastructure failure ends one episode, not the run; a bug in a game is rais
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from comas.agent import Agent, Member, Table, derive_seed
@@ -59,13 +63,32 @@ async def play_one(scene: Scene, episode: Episode) -> None:
         agents = [Agent(m, table) for m in scene.members]
         rng = random.Random(derive_seed(scene.seed, episode.id))
         try:
-            answer = await scene.method.play(question, agents, rng, task, **scene.options)
+            with own_file(scene.method.play, "play"):
+                answer = await scene.method.play(question, agents, rng, task, **scene.options)
             episode.answer = _checked_answer(answer)
         except* HostFailure as failures:  # bare, or out of the game's own task groups
             episode.error = str(first(failures))
         episode.turns.sort(key=_place)  # the order of completion may depend on batching
         if episode.error is None:
             return
+
+
+@contextmanager
+def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
+    """What goes wrong in here, in a file of the user's own, is told in a line with its place; what is ours keeps its traceback."""
+    try:
+        yield
+    except (UserMistake, HostFailure):
+        raise
+    except Exception as error:
+        cause = first(error)
+        file = inspect.getsourcefile(inspect.unwrap(getattr(function, "func", function)))
+        if not getattr(function, "__module__", "").startswith("comas_user_") or isinstance(cause, UserMistake | HostFailure):
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == file]
+        place = f"{Path(file or '?').name}" + (f" line {lines[-1]}" if lines else "")
+        hint = " (is an `await` missing?)" if "coroutine" in str(cause) else ""
+        raise UserMistake(f"{doing} failed in {place}: {type(cause).__name__}: {cause}{hint}") from error
 
 
 def _checked_answer(answer: Any) -> str | None:
@@ -108,7 +131,8 @@ def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, 
             groups.setdefault(episode.question.id, []).append(episode)
     for group in groups.values():
         hidden = group if scene.method.supervised else [_hide(e) for e in group]
-        scene.method.settle(hidden, task, **options)
+        with own_file(scene.method.settle, "settle"):
+            scene.method.settle(hidden, task, **options)
         for turn in (turn for episode in group for turn in episode.turns):
             turn.reward = _amount(turn)
 

@@ -36,7 +36,9 @@ def loaded(task: Task, split: str, **how: Any) -> list[Question]:
     except Exception as error:
         if task.load.__module__.startswith("comas."):
             raise  # a mistake of ours is not its user's
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename == task.load.__code__.co_filename]
+        frame = (own or frames)[-1]
         place = f"{Path(frame.filename).name} line {frame.lineno}"
         raise UserMistake(f"task {task.name}, split {split!r}: load failed in {place}: {type(error).__name__}: {error}") from error
     return checked(found, task, split)

@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -71,9 +71,43 @@ def load_plugin(kind: str, name: str) -> Any:
         if name not in known:
             raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
         module = importlib.import_module(f"comas.{kind}s.{name}")
-    if not isinstance(getattr(module, kind, None), PLUGINS[kind]):
+    found = getattr(module, kind, None)
+    if not isinstance(found, PLUGINS[kind]):
         raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
-    return getattr(module, kind)
+    if isinstance(found, Method | Setup) and not inspect.iscoroutinefunction(_plain(found.play)):
+        raise UserMistake(f"{kind} {name!r}: play has to be `async def`, and to await what it asks")
+    if isinstance(found, Method):
+        _check_functions(found, name)
+    return found
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function.func if isinstance(function, partial) else function
+
+
+def _check_functions(method: Method, name: str) -> None:
+    """An error where the functions of a method cannot be called as they will be, for instance because two were swapped."""
+    wanted = {"play": "question, agents, rng, task", "settle": "episodes, task", "advantage": "rows, kl", "loss": "logprobs, batch"}
+    for part, arguments in wanted.items():
+        function = _plain(getattr(method, part))
+        if not _takes(function, arguments.split(", ")) or (part == "settle" and inspect.iscoroutinefunction(function)):
+            raise UserMistake(
+                f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__} does not take that; the order "
+                "is Method(play, settle, advantage, loss)"
+            )
+
+
+def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
+    """Whether a function can be called with so many positional arguments and no more."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind_partial(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin tells nothing of its arguments
+        return True
+    by_place = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return all(p.default is not p.empty for p in by_place[len(arguments) :])
 
 
 def plugin_names(kind: str) -> list[str]:
@@ -111,12 +145,15 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
         seeds = all(host.api or seeds_only(config, name) for name, host in config.hosts.items())
         data["test_questions"] = SEED_TEST_QUESTIONS if seeds else TEST_QUESTIONS
     _recipe(data, config, task)
+    open_roles = set(method.paid) - {*task.max_tokens, *config.room}
+    if open_roles and "max_tokens" not in config.model_fields_set and all(map(is_seed, bases_of(config))):
+        data["max_tokens"] = 256  # half of their context: prompt and reply share it
     _absolute(data)
     method = replace(
         method, advantage=partial(method.advantage, **data["credit"]), loss=partial(method.loss, **data["loss"]), kl=data["kl"],
         epochs=data["epochs"], minibatches=data["minibatches"],
     )
-    return Config.model_validate(data), method, task
+    return checked(data), method, task
 
 
 def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:

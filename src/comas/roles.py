@@ -6,11 +6,13 @@ Leaves out: roles whose names an own game puts together while it runs; list thos
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from comas.bases import seed_models
 from comas.config import Config, nearest
 from comas.types import Method, Task, UserMistake
 
@@ -24,6 +26,26 @@ def check_training(config: Config, method: Method, task: Task) -> None:
         if role not in method.paid:
             raise UserMistake(f"kl.{role}: method {config.method} never trains on that role: {nearest(role, method.paid)}")
     check_roles(config, method, task)
+
+
+def check_room(config: Config, method: Method, task: Task) -> None:
+    """An error where the room of a reply leaves none for its prompt, as far as that is known before a model is loaded."""
+    room = {**task.max_tokens, **config.room}
+    for name, agent in config.agents.items():
+        host = config.hosts[agent.host]
+        base = agent.base or host.base
+        folder = seed_models().get(base)
+        if folder is None or host.api is not None:
+            continue
+        context = host.context or json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"]
+        for role in method.paid:
+            tokens = room.get(role, config.max_tokens)
+            if tokens >= context:
+                where = f"room.{role}" if role in room else "max_tokens"
+                raise UserMistake(
+                    f"{where} is {tokens} tokens: with a prompt they do not fit the context of {agent.host}/{agent.policy or name} "
+                    f"({context} tokens, base {base}): lower {where}, or raise hosts.{agent.host}.context where the base has room"
+                )
 
 
 def check_seats(config: Config, method: Method, learn: bool) -> None:

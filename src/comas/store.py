@@ -55,7 +55,9 @@ class Run:
         if (path / "evaluation.json").exists():
             raise UserMistake(f"out={path}: there is an evaluation in this folder; choose another")
         run = cls(path)
-        taken = UserMistake(f"out={out}: there is a run already; continue it with `comas resume {out}` or choose another")
+        taken = UserMistake(
+            f"out={out}: there is a run already; continue it with `comas resume {out}`, choose another, or delete it"
+        )
         if (path / "config.toml").exists():
             raise taken
         if stranger := _stranger(path):
@@ -210,7 +212,8 @@ class Run:
         steps: set[int] = set()
         for note in (self.path / "held").glob("step-*.*"):
             name = re.fullmatch(r"step-(\d+)\.[0-9a-f]{12}", note.name)
-            if name and Path(note.read_text(encoding="utf-8")).is_dir():
+            holder = Path(note.read_text(encoding="utf-8", errors="replace"))
+            if name and holder.is_absolute() and holder.is_dir():
                 steps.add(int(name[1]))
         return steps
 
@@ -244,7 +247,7 @@ class Run:
     def best(self) -> int:
         """The step whose checkpoint did best on the validation split."""
         marker = self.marker()
-        if marker is None or marker["best"] is None:
+        if marker is None or marker.get("best") is None:
             raise UserMistake(f"{self.path} knows no best checkpoint: it was trained without validation (eval_every=0)")
         return marker["best"]
 

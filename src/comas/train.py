@@ -14,7 +14,7 @@ from typing import Any
 
 from comas import equals, fingerprints, fitting, lineage, spending
 from comas.agent import Member, derive_seed
-from comas.config import Config, checked, host_key, parse_pair, read
+from comas.config import Config, checked, host_key, parse_pair, read, values_of
 from comas.estimate import peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, by_agent, can_judge
 from comas.greeting import assemble
@@ -26,7 +26,7 @@ from comas.play import payoffs, play_all, settle_all
 from comas.pulse import Pulse
 from comas.questions import of_split, order
 from comas.resolve import bases_of, resolve, split_options
-from comas.roles import check_training
+from comas.roles import check_room, check_training
 from comas.running import collected_apart, run_sync
 from comas.showing import shown
 from comas.signals import listening
@@ -123,7 +123,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
             if checkpoint is not None and not isinstance(host, ApiHost):
                 await _at(name, f"loading step {start}", host.load(checkpoint))
         session = Session(team, watch)
-        return await session.go(run, start, run.change(changed))
+        return await session.go(run, start, run.change(values_of(config, changed)))
     finally:
         if team is not None:
             team.close()
@@ -159,6 +159,7 @@ class Session:
                 f"task {self.config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
                 "with a file per split, or set test_questions=0"
             )
+        check_room(self.config, team.method, team.task)
         self.overlap = overlap(self.questions, self.test)
         if self.overlap.exact or self.overlap.near:
             watch.note(str(self.overlap))
@@ -192,7 +193,7 @@ class Session:
             host.ledger.folder = run.path
         for metrics in run.metrics():
             self._count(metrics)
-        if (marker := run.marker()) is not None and marker["best"] != self.best[1]:  # that checkpoint was lost
+        if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:  # that checkpoint was lost
             self.best = run.best_kept(start)
         for note in lineage.hold(bases_of(self.config), run.path):
             self.watch.note(note)
@@ -390,6 +391,8 @@ def result_of(run: Run, seconds: float) -> Result:
     for last in run.metrics():  # noqa: B007 - the last line is wanted
         pass
     records = {name: run.read_eval(name) for name in ("before", "after")}
+    if (ended := records["after"]) and ended["step"] != last.get("step", -1) + 1:  # it has gone on since
+        records["after"] = None
     found = {n: Interval(**r["accuracy"]) if r and r["accuracy"] else None for n, r in records.items()}
     before, after = records["before"], records["after"]
     gain = paired_gain(before["answers"], after["answers"]) if before and after else None

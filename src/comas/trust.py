@@ -33,10 +33,10 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     hosts: Any = data.get("hosts")
     for name, table in cast("Mapping[str, Any]", hosts if isinstance(hosts, Mapping) else {}).items():
         host = cast("Mapping[str, Any]", table if isinstance(table, Mapping) else {})
-        if isinstance(variable := host.get("key_env"), str):
+        if (variable := host.get("key_env")) is not None:
             place = host.get("api", "an address of its choice")
             yield f"hosts.{name}.key_env", variable, f"would send what that environment variable holds to {place}"
-        if host.get("trust_remote_code") is True:
+        if host.get("trust_remote_code", False) is not False:  # 1 and "yes" are read as true as well
             yield f"hosts.{name}.trust_remote_code", "true", f"would run code that comes with {host.get('base', 'its base')}"
-    if data.get("sandbox") == "none":
+    if data.get("sandbox", "auto") != "auto":
         yield "sandbox", "none", "would run programs that models write without walls"

@@ -12,7 +12,7 @@ from typing import Any
 
 from comas.config import parse_pair
 from comas.exam import Exam, Observer
-from comas.plan import LIMIT, Plan
+from comas.plan import INSTEAD, LIMIT, UNUSED, Plan
 from comas.running import run_sync
 from comas.showing import shown
 from comas.train import Result, Watch, resume_async
@@ -104,7 +104,14 @@ def evaluate(
         raise UserMistake("evaluate needs at least one run or model, such as comas.evaluate('seed')")
     pairs = [f"{key.replace('__', '.')}={_as_toml(value)}" for key, value in keys.items()]
     place = str(data) if data is not None else None
-    plan = Plan(names, _listed(tasks), _listed(setups), limit, seed, pairs, place, equal_tokens)
+    if not (ways := _listed(setups)):
+        raise UserMistake("evaluate: setups names none: one or more of single, vote, debate, autogen, game, a method")
+    if limit is not None and limit < 0:
+        raise UserMistake(f"evaluate: limit={limit}: a number of questions per task; None is all")
+    for key in keys:
+        if key in UNUSED or key in INSTEAD:
+            raise UserMistake(f"evaluate: {key} is a key of training and says nothing here (see docs/evaluation.md): leave it out")
+    plan = Plan(names, _listed(tasks), ways, limit or None, seed, pairs, place, equal_tokens)
     exam = Exam.create(plan, str(out) if out is not None else None)
     found = run_sync(exam.go(observer or Observer()))
     return Evaluation(
@@ -123,13 +130,18 @@ def compare(first: System, second: System, **settings: Any) -> list[Comparison]:
 
 def _listed(names: str | Sequence[str]) -> list[str]:
     parts = names.split(",") if isinstance(names, str) else names
-    return [part.strip() for part in parts if part.strip()]
+    return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
 def _as_toml(value: Any) -> str:
     """A value as it is written on the command line; read back at once, so that what cannot be written is told."""
     import tomli_w
 
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{key} = {_as_toml(part)}" for key, part in value.items())
+        return f"{{{inside}}}"
+    if value is None:
+        raise UserMistake("None is no value of a key here: leave the key out")
     text = tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
     parse_pair(f"x={text}")
     return text
