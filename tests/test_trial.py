@@ -17,6 +17,7 @@ from comas.engines import trial
 from comas.engines.torch import TorchEngine
 from comas.engines.trial import try_rows
 from comas.hosts.local import load_models, make_local_host
+from comas.learners.memory import facts_of
 from comas.testing import tiny_model
 from comas.types import Request, Sampling, UserMistake
 from tests.families import family_model
@@ -161,6 +162,7 @@ def test_the_context_of_such_a_host_ends_there_and_says_so(
     said = [r.getMessage() for r in caplog.records if r.name == "comas"]
     assert len(said) == told
     assert all(f"hosts.near.context is {FIRST}, not {asked or 128}: base" in line for line in said)
+    assert facts_of(str(folder)).positions == FIRST  # the estimate of memory counts rows of that length
 
 
 def test_other_bases_have_all_their_positions() -> None:

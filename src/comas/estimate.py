@@ -311,6 +311,7 @@ def process_facts(team: Any) -> dict[str, Any]:
     from comas import __version__
 
     found: dict[str, Any] = {"comas": __version__, "python": platform.python_version(), "system": platform.platform()}
+    found |= {"commit": commit} if (commit := _commit()) else {}
     found |= {name: _version(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
     found["processor"] = _processor()
     found["threads"] = torch.get_num_threads()
@@ -321,6 +322,22 @@ def process_facts(team: Any) -> dict[str, Any]:
         name = getattr(team.config, kind)
         found[kind] = disk.digest(Path(name)) if name.endswith(".py") else name
     return found
+
+
+def _commit() -> str | None:
+    """The git commit of the checkout that this code lies in, as 12 digits; None where it was installed from a package."""
+    git = Path(__file__).parents[2] / ".git"
+    try:
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head[:12]
+        name = head.removeprefix("ref: ")
+        if (git / name).is_file():
+            return (git / name).read_text(encoding="utf-8")[:12]
+        packed = (git / "packed-refs").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line[:12] for line in packed if line.endswith(f" {name}")), None)
 
 
 def _processor() -> str:

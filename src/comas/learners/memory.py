@@ -6,6 +6,7 @@ added up, whatever is freed is taken off. Leaves out: what a kernel allocates in
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,8 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
+from comas.bases import apart_up_to, positions_of
 from comas.learners.linear import sizes
-from comas.learners.logprobs import LOGITS, cut, few_logits, positions, token_logprobs, vocabulary
+from comas.learners.logprobs import LOGITS, cut, few_logits, token_logprobs, vocabulary
 from comas.learners.population import ALIGNED, Population, Spec, targets_of
 from comas.learners.precision import hand_on, recomputing, switch_on
 from comas.types import Row
@@ -95,7 +97,8 @@ def facts_of(folder: str) -> Facts:
     """Of the model that the config.json in this folder describes."""
     with FakeTensorMode():
         model = _model(folder)
-    return Facts(model.num_parameters(), vocabulary(model), positions(model), model.config.model_type)
+    longest = min(positions_of(model.config), apart_up_to(model.config) or math.inf)  # as a host has it
+    return Facts(model.num_parameters(), vocabulary(model), int(longest), model.config.model_type)
 
 
 def adapter_parameters(folder: str, specs: Sequence[Spec], gpu: bool) -> int:
