@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comas.check_tasks import HOLES
 from comas.seed.demonstrations import VOCABULARY, Course, demonstration
 from comas.tasks import pick
-from comas.testing import HOLES
 from comas.types import Question, UserMistake
 from comas.wording import defuse
 

@@ -55,7 +55,9 @@ def test_a_closed_pipe_stops_a_run_in_order(last: str, tmp_path: Path) -> None:
 
 @posix
 def test_a_lost_connection_stops_a_run_in_order_and_nohup_does_not(tmp_path: Path) -> None:
-    with subprocess.Popen([*COMAS, *RUN], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    lines = ["import os, signal", "signal.signal(signal.SIGHUP, signal.SIG_DFL)", f"os.execv({COMAS[0]!r}, {[*COMAS, *RUN]!r})"]
+    listening = [sys.executable, "-c", "\n".join(lines)]  # these tests may themselves run under nohup
+    with subprocess.Popen(listening, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
         while steps_of(tmp_path / "r") < 1 and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -85,8 +85,10 @@ def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
         file = inspect.getsourcefile(inspect.unwrap(getattr(function, "func", function)))
         if not getattr(function, "__module__", "").startswith("comas_user_") or isinstance(cause, UserMistake | HostFailure):
             raise
-        lines = [frame.lineno for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == file]
-        place = f"{Path(file or '?').name}" + (f" line {lines[-1]}" if lines else "")
+        frame = traceback.extract_tb(cause.__traceback__)[-1]
+        if file is None or frame.filename != file:
+            raise  # it happened in what the file called
+        place = f"{Path(file).name} line {frame.lineno}"
         hint = " (is an `await` missing?)" if "coroutine" in str(cause) else ""
         raise UserMistake(f"{doing} failed in {place}: {type(cause).__name__}: {cause}{hint}") from error
 
