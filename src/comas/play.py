@@ -98,10 +98,11 @@ def _checked_answer(answer: Any) -> str | None:
     if answer is None or isinstance(answer, str):
         return answer
     hint = "return its text" if isinstance(answer, Turn) else "return one of these"
-    raise UserMistake(f"play returned {_brief(answer)}; wanted is the text that answers, or None: {hint}")
+    raise UserMistake(f"play returned {brief(answer)}; wanted is the text that answers, or None: {hint}")
 
 
-def _brief(value: object) -> str:
+def brief(value: object) -> str:
+    """A value as it prints, on one line of at most 60 characters: for messages about what is not as it should be."""
     printed = " ".join(repr(value).split())
     return printed if len(printed) <= 60 else f"{printed[:60]} ..."
 
@@ -150,7 +151,7 @@ def _amount(turn: Turn) -> float | None:
     except (TypeError, ValueError):
         amount = None
     if amount is None or not math.isfinite(amount):
-        raise UserMistake(f"{who} is paid {_brief(reward)}: settle has to pay a finite number, or None for no pay")
+        raise UserMistake(f"{who} is paid {brief(reward)}: settle has to pay a finite number, or None for no pay")
     return amount
 
 

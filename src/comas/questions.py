@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config import Config
+from comas.play import brief
 from comas.types import Question, Task, UserMistake
 
 
@@ -48,11 +49,11 @@ def checked(loaded: Any, task: Task, split: str) -> list[Question]:
     """The same questions, if they are such: records with an id and a prompt, no id twice. Raises UserMistake."""
     where = f"task {task.name}, split {split!r}"
     if not isinstance(loaded, Sequence) or isinstance(loaded, str | bytes):
-        raise UserMistake(f"{where}: load returned {_shown(loaded)}, wanted is a list of Question")
+        raise UserMistake(f"{where}: load returned {brief(loaded)}, wanted is a list of Question")
     questions: list[Question] = []
     for place, question in enumerate(loaded):
         if not isinstance(question, Question):
-            raise UserMistake(f"{where}: item {place} is {_shown(question)}, wanted is Question(id=..., prompt=...)")
+            raise UserMistake(f"{where}: item {place} is {brief(question)}, wanted is Question(id=..., prompt=...)")
         _check_texts(question, f"{where}, question {place}")
         questions.append(question)
     (first, times), *_ = Counter(q.id for q in questions).most_common(1) or [("", 0)]
@@ -65,17 +66,12 @@ def _check_texts(question: Question, where: str) -> None:
     for name in ("id", "prompt", "kind"):
         value = getattr(question, name)
         if not isinstance(value, str):
-            raise UserMistake(f"{where}: `{name}` is {_shown(value)}, wanted is a text")
+            raise UserMistake(f"{where}: `{name}` is {brief(value)}, wanted is a text")
     if not question.id:
         raise UserMistake(f"{where}: its id is empty, and turns are named after it")
     answer: Any = question.answer
     if answer is not None and not isinstance(answer, str):
-        raise UserMistake(f"{where}: `answer` is {_shown(answer)}, wanted is a text or None")
-
-
-def _shown(value: object) -> str:
-    printed = " ".join(repr(value).split())
-    return printed if len(printed) <= 60 else f"{printed[:60]} ..."
+        raise UserMistake(f"{where}: `answer` is {brief(answer)}, wanted is a text or None")
 
 
 @lru_cache(maxsize=2)  # asked for every question, and a step spans two passes at most

@@ -42,7 +42,7 @@ TEST_QUESTIONS = 128
 
 def keywords(function: Callable[..., Any]) -> dict[str, Any]:
     """Keyword-only parameters of a function and their defaults; through `partial`."""
-    function = function.func if isinstance(function, partial) else function
+    function = _plain(function)
     return {n: p.default for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
@@ -174,7 +174,7 @@ def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any])
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    function = function.func if isinstance(function, partial) else function
+    function = _plain(function)
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:  # imported for the type checker only
