@@ -21,6 +21,7 @@ from shapes import arguments, show
 
 from comas.agent import Member
 from comas.config import read
+from comas.questions import of_run
 from comas.resolve import resolve
 from comas.store import Run
 from comas.team import Team, members_of
@@ -93,7 +94,7 @@ def measured(games: int, steps: int) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             run = Run.create(team.config.model_dump(), str(Path(folder) / "run"))
             watch.marks[0] = (time.process_time(), 0)
-            asyncio.run(loop.Session(team, watch).go(run, 0))
+            asyncio.run(loop.Session(team, watch, of_run(team.config, team.task, watch.note)).go(run, 0))
             run.unlock()
     finally:
         Run.write_step = write  # type: ignore[method-assign]

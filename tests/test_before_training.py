@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,10 +142,39 @@ def test_a_dry_run_of_what_cannot_fit_loads_nothing_and_says_what_would(
     assert err.startswith("error: the run does not fit into memory: about 0.")
 
 
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry", "train"])
+def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
+    dry: list[str], untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(timing, "local_host", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(sys.modules["comas.train"], "assemble", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(fitting, "fitted", lambda *_: pytest.fail("estimated"))
+    keys = ["task=gsm8k", "data=nowhere", f"hosts.home.base={untaught}", "lr=1e-3", "hosts.home.device=cpu"]
+    assert run(["train", *dry, *keys], monkeypatch) == 2
+    out, err = capsys.readouterr()
+    mistake = "task gsm8k cannot read nowhere (No such file or directory): set data=FILE or COMAS_DATA, or unset both"
+    assert err.splitlines()[-1] == f"error: {mistake}"
+    assert not dry or f"time:   not known: {mistake}" in out
+
+
+def test_a_dry_run_with_a_base_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", "--dry-run", "base=./nowhere", "lr=1e-3"], monkeypatch) == 2
+    out, err = capsys.readouterr()
+    assert "disk:   not known before the base is loaded; " in out
+    assert err == "error: base './nowhere': no such folder\n"
+    assert run(["train", "--dry-run", "--json", "base=./nowhere", "lr=1e-3"], monkeypatch) == 2
+    assert json.loads(capsys.readouterr().out)["refused"] == "base './nowhere': no such folder"
+
+
 def test_the_default_differs_in_nothing_from_itself() -> None:
     assert list(dry_run.differences(resolve(read(None))[0])) == []
     mine = resolve(read(None, {"agents": {"a0": {}, "a1": {"lr": 1e-4}, "a2": {}}, "room": {"solution": 9}}))[0]
     assert list(dry_run.differences(mine)) == ["room.solution = 9", "agents.a1.lr = 0.0001", "agents: a0, a1, a2"]
+    assert list(dry_run.differences(resolve(read(None, {"betas": [0.8, 0.95]}))[0])) == ["betas = [0.8, 0.95]"]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [

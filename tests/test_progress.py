@@ -28,6 +28,7 @@ from comas.learners.full import FullLearner
 from comas.learners.update import Recipe
 from comas.outlet import Outlet
 from comas.pulse import EVERY, Pulse, expected_replies
+from comas.questions import of_run
 from comas.resolve import resolve
 from comas.store import Run
 from comas.team import Team, members_of, run_sync
@@ -72,7 +73,7 @@ def scripted(folder: Path, watch: Watch, keys: Sequence[str] = SCRIPTED, script:
     team = Team(config, method, task, {"home": host}, members)  # type: ignore[dict-item]
     run = Run.create(team.config.model_dump(), str(folder / "run"))
     try:
-        asyncio.run(Session(team, watch).go(run, 0))
+        asyncio.run(Session(team, watch, of_run(config, task, watch.note)).go(run, 0))
     finally:
         run.unlock()
     return run

@@ -5,6 +5,7 @@ Leaves out: the estimates themselves (`fitting`, `estimate`, `timing`).
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import tomli_w
 from comas import fitting, timing
 from comas.config import Config, read
 from comas.estimate import estimate, memory
+from comas.questions import of_run
 from comas.resolve import resolve
 from comas.roles import check_training
 from comas.store import without_none
@@ -48,14 +50,20 @@ def plan(config: Config) -> Plan:
     hours: timing.Hours | None = None
     untimed = "no host has weights here"
     try:
+        of_run(resolved, task, note=lambda _: None)
+    except UserMistake as error:
+        mistake = untimed = str(error)
+    try:
         fitting.check(found, resolved, method, task)
     except UserMistake as error:
-        mistake = str(error)
+        mistake = mistake or str(error)
         untimed = "its models are not loaded, since they do not fit"
     if not mistake:
         try:
             hours = timing.hours(resolved, method, task)
-        except (UserMistake, HostFailure) as error:
+        except UserMistake as error:  # a base that is not to be had, for one
+            mistake = untimed = str(error)
+        except HostFailure as error:
             untimed = str(error)
     try:
         fitting.check_disk(resolved, method, task)
@@ -81,8 +89,9 @@ def memory_line(fit: fitting.Fit) -> str:
 
 
 def _disk_line(disk: fitting.Disk) -> str:
-    needed = "not known before the base is loaded" if disk.needed is None else f"about {disk.needed / 1e9:.2f} GB"
-    return f"{needed} in {disk.place}, {disk.free / 1e9:.1f} GB free"
+    if disk.needed is None:
+        return f"not known before the base is loaded; {disk.free / 1e9:.1f} GB free in {disk.place}"
+    return f"about {disk.needed / 1e9:.2f} GB in {disk.place}, {disk.free / 1e9:.1f} GB free"
 
 
 def _time_line(made: Plan) -> str:
@@ -115,7 +124,10 @@ def differences(config: Config) -> Iterator[str]:
         elif key.startswith("agents."):
             known = usual_agent.get(key.split(".", 2)[2])
         if value is not None and value != known:
-            yield tomli_w.dumps({"x": value}).replace("x", key, 1).strip()
+            if isinstance(value, list | tuple):  # of numbers or texts: JSON is TOML there, and one line
+                yield f"{key} = {json.dumps(value)}"
+            else:
+                yield tomli_w.dumps({"x": value}).replace("x", key, 1).strip()
     if config.agents.keys() != default.agents.keys():
         yield f"agents: {', '.join(config.agents)}"
 

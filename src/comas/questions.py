@@ -8,14 +8,49 @@ from __future__ import annotations
 import random
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from comas.config import Config
+from comas.evaluate import can_judge
 from comas.play import brief
 from comas.types import Question, Task, UserMistake
+
+
+@dataclass(frozen=True)
+class RunQuestions:
+    """What a training run asks."""
+
+    train: Sequence[Question]
+    validation: Sequence[Question]
+    """Empty where nothing is measured on them."""
+    test: Sequence[Question]
+    """The same."""
+
+
+def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuestions:
+    """Load all questions of a run. Raises UserMistake; it needs no model, so that mistakes can be told before one is loaded."""
+
+    def measured(split: str, limit: int) -> list[Question]:
+        """Questions to measure accuracy on; none where none can be judged."""
+        found = of_split(config, task, split, limit) if limit else []
+        if found and not can_judge(task, found):
+            note(f"task {config.task}: no {split} question has an answer to be judged by; none is measured")
+            return []
+        return found
+
+    train = of_split(config, task, "train")
+    validation = measured("validation", config.eval_questions if config.eval_every else 0)
+    test = measured("test", config.test_questions or 0)
+    if both := {q.id for q in train} & {q.id for q in test}:
+        raise UserMistake(
+            f"task {config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
+            "with a file per split, or set test_questions=0"
+        )
+    return RunQuestions(train, validation, test)
 
 
 def of_split(config: Config, task: Task, split: str, limit: int | None = None) -> list[Question]:

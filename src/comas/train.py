@@ -16,7 +16,7 @@ from comas import equals, fingerprints, fitting, lineage, spending
 from comas.agent import Member, derive_seed
 from comas.config import Config, checked, host_key, parse_pair, read, values_of
 from comas.estimate import peak_bytes, process_facts
-from comas.evaluate import accuracy, answer_all, by_agent, can_judge
+from comas.evaluate import accuracy, answer_all, by_agent
 from comas.greeting import assemble
 from comas.hosts.api import ApiHost
 from comas.learning_signal import LearningSignal
@@ -24,7 +24,7 @@ from comas.metrics import summarise
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
 from comas.pulse import Pulse
-from comas.questions import of_split, order
+from comas.questions import RunQuestions, of_run, order
 from comas.resolve import bases_of, resolve, split_options
 from comas.roles import check_room, check_training
 from comas.running import collected_apart, run_sync
@@ -77,11 +77,12 @@ async def train_async(config: Config, watch: Watch) -> Result:
     watch.working(Progress("loading"))
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
+    asked = of_run(resolved, task, watch.note)  # before what takes long; mistakes in them leave no folder behind
     resolved = fitting.fitted(resolved, method, task, watch.note)
     team = await assemble(resolved, method, task, watch.note, asks=resolved.steps > 0)
     run = None
     try:
-        session = Session(team, watch)  # loads the questions: mistakes in them leave no folder behind
+        session = Session(team, watch, asked)
         fitting.check_disk(resolved, method, task)
         run = Run.create(resolved.model_dump(), resolved.out)
         return await session.go(run, 0)
@@ -113,6 +114,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
         config, method, task = resolve(read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed}))
         if "steps" in changed and config.steps < start:
             raise UserMistake(f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin anew")
+        asked = of_run(config, task, watch.note)
         for note in fitting.warnings(config, method, task):
             watch.note(note)
         checkpoint = run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
@@ -122,7 +124,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
         for name, host in team.hosts.items():
             if checkpoint is not None and not isinstance(host, ApiHost):
                 await _at(name, f"loading step {start}", host.load(checkpoint))
-        session = Session(team, watch)
+        session = Session(team, watch, asked)
         return await session.go(run, start, run.change(values_of(config, changed)))
     finally:
         if team is not None:
@@ -148,17 +150,10 @@ class Session:
 
     run: Run
 
-    def __init__(self, team: Team, watch: Watch) -> None:
+    def __init__(self, team: Team, watch: Watch, asked: RunQuestions) -> None:
         self.team, self.watch, self.config = team, watch, team.config
         self.pulse = Pulse(watch, team.hosts, team.config)
-        self.questions = of_split(self.config, team.task, "train")
-        self.validation = self._measured("validation", self.config.eval_questions if self.config.eval_every else 0)
-        self.test = self._measured("test", self.config.test_questions or 0)
-        if both := {q.id for q in self.questions} & {q.id for q in self.test}:
-            raise UserMistake(
-                f"task {self.config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
-                "with a file per split, or set test_questions=0"
-            )
+        self.questions, self.validation, self.test = asked.train, asked.validation, asked.test
         check_room(self.config, team.method, team.task)
         self.overlap = overlap(self.questions, self.test)
         if self.overlap.exact or self.overlap.near:
@@ -168,14 +163,6 @@ class Session:
         self.broken: dict[str, int] = {}
         """`host/policy` -> steps in a row whose update was skipped."""
         self.stopping = self.looping = False
-
-    def _measured(self, split: str, limit: int) -> list[Question]:
-        """Questions to measure accuracy on; none where none can be judged."""
-        found = of_split(self.config, self.team.task, split, limit) if limit else []
-        if found and not can_judge(self.team.task, found):
-            self.watch.note(f"task {self.config.task}: no {split} question has an answer to be judged by; none is measured")
-            return []
-        return found
 
     def draw(self, step: int) -> list[Question]:
         """The questions of a step: a new order for each pass over them, a function of (seed, step) alone."""
