@@ -19,6 +19,7 @@ from comas.bases import at_hand
 from comas.exam import Exam, Observer
 from comas.plan import Plan
 from comas.roles import SHIPPED, check_roles
+from comas.store import Run
 from comas.team import outline, run_sync, system_config
 from comas.types import UserMistake
 from tests.test_config_cli import run
@@ -177,3 +178,14 @@ def test_ctrl_c_while_the_library_is_imported_is_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", code.replace("'comas', 'eval'", "'script.py', 'eval'")], capture_output=True,
                           text=True, check=False)
     assert "KeyboardInterrupt" in done.stderr  # a script's own affair
+
+
+def test_show_names_the_roles_of_a_step_where_nobody_was_asked_in_the_one_that_is_sought(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    assert run(["show", "runs/first", "--role", "solver"], monkeypatch) == 0
+    roles = sorted({turn["role"] for record in Run(place / "runs" / "first").episodes(0) for turn in record["turns"]})
+    assert capsys.readouterr().out.splitlines()[-1] == f"nobody was asked as solver in this step; roles here: {', '.join(roles)}"
+    assert run(["show", "runs/first", "--role", roles[0]], monkeypatch) == 0
+    assert "nobody was asked" not in capsys.readouterr().out

@@ -35,11 +35,15 @@ def show(
     if only is not None and only not in ONLY:
         raise UserMistake(f"--only {only}: one of {', '.join(ONLY)}")
     at = _step(opened, step)
-    found = [record for record in opened.episodes(at) if _wanted(record, role, question, only)]
+    records = list(opened.episodes(at))
+    found = [record for record in records if _wanted(record, role, question, only)]
     if json_:
         print_json(ctx, {"run": str(opened.path), "step": at + 1, "discussions": found[:limit]})
         return
     _print(opened, at, found, limit, role)
+    asked = sorted({turn["role"] for record in records for turn in record["turns"]})
+    if role is not None and role not in asked:
+        print(f"nobody was asked as {role} in this step; roles here: {', '.join(asked) or 'none'}")
 
 
 def _step(run: Run, step: int | None) -> int:
