@@ -25,6 +25,7 @@ import filelock
 from pydantic import TypeAdapter, ValidationError
 
 from comas import disk, fingerprints, lineage, report, spending
+from comas import plan as plans
 from comas.agent import Member
 from comas.answers.pool import usable_cpus
 from comas.asking import Asking, asked_otherwise, asking_of
@@ -35,22 +36,7 @@ from comas.greeting import greet
 from comas.hosts.api import ApiHost
 from comas.hosts.ledger import BudgetSpent
 from comas.overlap import Overlap
-from comas.plan import (
-    Plan,
-    changed,
-    check_hosts,
-    check_roles_taken,
-    contents,
-    described,
-    files,
-    overlaps,
-    places,
-    players,
-    questions,
-    teams,
-    way,
-    with_rooms,
-)
+from comas.plan import Plan, changed, check_hosts, check_roles_taken, described, overlaps, places, players, questions, teams, way
 from comas.play import Scene, first, play_one
 from comas.report import Cell
 from comas.resolve import bases_of, origins
@@ -108,7 +94,7 @@ class Exam:
         """A new folder, `evals/<time>` unless `out` names one."""
         found = places(plan.systems)
         data = str(Path(plan.data).resolve()) if plan.data else None
-        plan = replace(plan, places=found, teams=teams(found, plan.pairs), data=data, files=files(plan))
+        plan = replace(plan, places=found, teams=teams(found, plan.pairs), data=data, files=plans.files(plan))
         folder = Path(out) if out else Path("evals") / time.strftime("%Y%m%d-%H%M%S")
         made = [p for p in (folder, *folder.parents) if (p == folder and not out) or not p.exists()]
         folder = folder if out else fresh(folder)
@@ -188,7 +174,7 @@ class Exam:
             team = self.plan.team(run)
             self._restore(run, spending.api_hosts(team))
             try:
-                self._write(with_rooms(self.plan, run, team))
+                self._write(plans.with_rooms(self.plan, run, team))
                 if team.sources:
                     self._same(f"weights of {run}", fingerprints.of_weights(team.sources))
                 wanted = lambda key: only is None or key in only  # noqa: E731
@@ -232,7 +218,7 @@ class Exam:
         plan = self.plan
         there = [outline(*plan.resolved(run)) for _, run in self._runs()]
         check_hosts(plan.pairs, there)
-        for what, digest in contents(plan, there).items():
+        for what, digest in plans.contents(plan, there).items():
             self._same(what, digest)
         for team in there:
             check_roles(team.config, team.method, team.task, [way(s, team, plan.files).method for s in plan.setups])
