@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from comas.evaluate import Answer, accuracy, paired_gain
 from comas.machine import Memory
 from comas.resolve import resolve
 from comas.timing import Pace, Work
-from comas.types import Question
+from comas.types import Generation, Question, Request
 from tests.test_config_cli import run
 from tests.test_runs import run_of
 
@@ -103,8 +104,7 @@ def test_a_dry_run_begins_with_memory_disk_and_time_and_then_says_what_differs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fitting, "memory_of", lambda _: Memory(10 * 10**9, 16 * 10**9))
-    monkeypatch.setattr(timing, "PATIENCE", 0.2)
-    keys = [f"hosts.home.base={untaught}", "lr=1e-3", "steps=10", "agents=2", "hosts.home.device=cpu", "eval_every=0"]
+    keys = [f"hosts.home.base={untaught}", "lr=1e-3", "steps=10", "agents=2", "hosts.home.device=cpu", "eval_every=0", "threads=1"]
     assert run(["train", "--dry-run", *keys], monkeypatch) == 0
     memory, disk, hours, empty, *rest = capsys.readouterr().out.splitlines()
     assert memory.startswith("memory: about 0.")
@@ -225,11 +225,78 @@ def test_the_work_of_a_step_is_that_of_its_game() -> None:
     assert less.learnt < work.learnt
 
 
-def test_a_real_model_is_timed(untaught: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "PATIENCE", 0.2)
+def test_a_real_model_is_timed(untaught: Path) -> None:
     given = resolve(read(None, [f"hosts.home.base={untaught}", "lr=1e-3", "agents=2", "steps=3", "threads=1"]))
     found = timing.hours(*given)
     assert found is not None
     assert all(math.isfinite(s) and s >= 0 for s in found.parts.values())
     assert found.parts["learning"] > 0 < found.parts["playing"]
     assert 0 < found.reply <= 64
+
+
+class Machine:
+    """A host on a machine that takes a second per prompt, and per token of a batch two and a tenth per row; others slow it down."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, slowed: Callable[[int], float]) -> None:
+        self.now = 0.0
+        self.calls = 0
+        self.slowed = slowed
+        self.name = "home"
+        self.versions = {"a0": 0}
+        self.context = 512
+        self.learner = None
+        self.engine = self
+        self.chat = SimpleNamespace(encode=lambda messages: np.zeros(5), decode=lambda ids, finished, _: ("text", ""))
+        monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
+        """Reply i ends by itself after 20 + i tokens."""
+        self.calls += 1
+        factor = self.slowed(self.calls)
+        self.now += factor * len(requests)
+        lengths = [min(20 + i, request.sampling.max_tokens) for i, request in enumerate(requests)]
+        done = 1
+        while done < max(lengths) and wanted():
+            self.now += factor * (2 + 0.1 * len(requests))
+            done += 1
+        return [
+            Generation(np.zeros(min(n, done), int), np.zeros(min(n, done), np.float32), 20 + i == min(n, done), 1.0)
+            for i, n in enumerate(lengths)
+        ]
+
+    def pace(self) -> Pace:
+        config, method, task = resolve(read(None, ["agents=1", "hosts.home.max_rows=12"]))
+        return timing.pace(self, config, method, task, [Question(id="q", prompt="what?")])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("slowed", [
+    lambda _: 0.01, lambda call: 0.1 if call % 3 == 0 else 0.01, lambda call: 0.1 if call % 2 == 0 else 0.01,
+])
+def test_others_on_the_machine_change_no_guess(slowed: Callable[[int], float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever slows some of the pieces down: what is counted follows from the seed, and the fastest piece is timed."""
+    found = Machine(monkeypatch, slowed).pace()
+    assert found.reply == np.mean([20 + i for i in range(timing.ROWS)])
+    assert not found.cut
+    assert (found.step, found.row, found.prompt) == pytest.approx((0.02, 0.001, 0.01 / 5))
+
+
+def test_a_machine_that_is_too_slow_to_listen_to_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Machine(monkeypatch, lambda _: 1.0).pace()
+    assert found.cut
+    config = resolve(read(None, ["agents=1"]))[0]
+    hours = timing.Hours({"playing": 7200.0}, 3, 20.0, ("home",))
+    made = dry_run.Plan(config, {}, fitting.Fit([], {}), fitting.Disk(None, 0, Path()), hours, "", "")
+    said = dry_run.lines(made)[-1]
+    assert "(a guess: 3 steps, replies of 20 tokens; those of home were cut after 60 seconds): playing 100%" in said
+
+
+def test_two_guesses_count_the_same_tokens(untaught: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the clock of one of them runs twenty times as fast."""
+    given = resolve(read(None, [f"hosts.home.base={untaught}", "lr=1e-3", "agents=2", "steps=3", "threads=1"]))
+    one = timing.hours(*given)
+    real = timing.time.monotonic
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: 20 * real()))
+    other = timing.hours(*given)
+    assert one is not None
+    assert other is not None
+    assert (one.reply, one.steps) == (other.reply, other.steps)

@@ -47,13 +47,21 @@ def test_mistakes_name_the_key_the_value_and_the_nearest_name(pair: str, said: s
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["../a", "..", "", " ", "a/b", "/tmp/a", "a\nb", "home.json", "team.toml", "a\\b", ".a", "a."])
+@pytest.mark.parametrize("name", [
+    "../a", "..", "", " ", "a/b", "/tmp/a", "a\nb", "home.json", "team.toml", "a\\b", ".a", "a.", "NUL", "con.x",
+])
 def test_names_that_are_no_folders_are_refused(name: str) -> None:
     host = {"hosts": {name: {}}, "agents": {"a": {"host": name}}}
     for data in ({"agents": {name: {}}}, {"agents": {"a": {"policy": name}}}, host):
         with pytest.raises(UserMistake, match="files are named after it"):
             read(None, data)
     assert list(read(None, {"agents": {n: {} for n in ("a", "Ann Lee", "gpt-4.1", "ä_1")}}).agents)
+
+
+def test_names_of_hosts_that_keys_cannot_reach_are_refused() -> None:
+    """`hosts.big.2.base=...` would set a key of a host `big`."""
+    with pytest.raises(UserMistake, match=r"host 'big\.2': a dot divides the parts of a key, .*: name it big-2$"):
+        read(None, {"hosts": {"big.2": {}}})
 
 
 def test_a_key_below_a_value_is_refused() -> None:

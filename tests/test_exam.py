@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import comas
+from comas import plan as plan_module
 from comas.config import read
 from comas.exam import Exam, Observer
 from comas.hosts.local import LocalHost
@@ -171,6 +173,102 @@ def test_answers_whose_checker_broke_are_checked_again_not_asked_again(tmp_path:
     assert len(watch.records) == 5
     assert after["cells"][0]["failed"] == 0
     assert texts(folder) == said
+
+
+FRAGILE = """
+from dataclasses import replace
+from comas.tasks import pick
+seen = []
+def verify(question, text):
+    {fault}
+    return pick.verify(question, text)
+task = replace(pick.task, name='fragile', verify=verify)
+"""
+
+
+def test_a_checker_that_raises_fails_its_answers_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "fragile.py"
+    path.write_text(FRAGILE.format(fault="seen.append(text) or (text and len(seen) % 2 and {}['x'])"))
+    folder = tmp_path / "e"
+    found, watch = sat(Exam.create(Plan(["seed"], tasks=[str(path)], limit=6), str(folder)))
+    failed = [record for record in watch.records if "raised" in record]
+    assert len(watch.records) == 6
+    assert 0 < len(failed) < 6
+    assert {record["raised"] for record in failed} == {"verify failed in fragile.py line 6: KeyError: 'x'"}
+    assert "fragile.py" in failed[0]["traceback"]
+    assert found["cells"][0]["failed"] == len(failed)
+    (note,) = [note for note in found["notes"] if "broke down" in note]
+    assert f"{len(failed)} times it broke down, first: verify failed in fragile.py line 6: KeyError: 'x'" in note
+
+
+def test_a_checker_that_raises_at_once_is_one_line(tmp_path: Path) -> None:
+    """It is asked about nothing before anything is loaded."""
+    path = tmp_path / "fragile.py"
+    unlabelled = "load = lambda *a, **k: [replace(q, answer=None) for q in pick.load(*a, **k)]\ntask = replace(task, load=load)\n"
+    path.write_text(FRAGILE.format(fault="{}['x']") + unlabelled)
+    with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6: KeyError: 'x'"):
+        sat(Exam.create(Plan(["seed"], tasks=[str(path)], limit=3), str(tmp_path / "e")))
+    with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6"):  # and in training, which measures as well
+        comas.train(task=str(path), steps=1, test_questions=2, questions=2, agents=1, out=str(tmp_path / "r"), watch=comas.Watch())
+
+
+FILES = {
+    "setup": ("mine.py", "from comas.setups.single import setup\n"),
+    "task": ("task.py", "from dataclasses import replace\nfrom comas.tasks import pick\ntask = replace(pick.task, name='mine')\n"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    name, text = FILES[kind]
+    (here / name).write_text(text)
+    monkeypatch.chdir(here)
+    plan = Plan(["seed"], limit=2)
+    plan = replace(plan, setups=[f"./{name}"]) if kind == "setup" else replace(plan, tasks=[f"./{name}"])
+    found, _ = sat(Exam.create(plan, str(tmp_path / "e")))
+    assert found["cells"][0][kind] in (f"./{name}", "mine")  # as it was named, wherever it lies
+    monkeypatch.chdir(there)
+    (there / name).write_text("another one\n")
+    again, watch = sat(Exam.open(tmp_path / "e"))
+    assert (again["cells"][0]["accuracy"], watch.records) == (found["cells"][0]["accuracy"], [])
+    (here / name).write_text(text + "# changed\n")
+    with pytest.raises(UserMistake, match=rf"contents of \./{name} are not what they were when this evaluation began"):
+        sat(Exam.open(tmp_path / "e"))
+    (here / name).unlink()
+    with pytest.raises(UserMistake, match=f"{kind} '{here / name}': no such file"):
+        sat(Exam.open(tmp_path / "e"))
+
+
+def test_bounds_of_memory_stay_those_of_the_first_sitting(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from comas import fitting
+
+    free = [64]
+    monkeypatch.setattr(fitting, "_fit_host", lambda c, m, t, name, device, room, learn: fitting.HostFit(
+        name, device, {}, "measured for this test",
+        {key: free[0] for key in ("tokens_per_pass", "max_rows") if getattr(c.hosts[name], key) is None},
+    ))
+    made: list[int | None] = []
+    build = plan_module.system_team
+
+    def built(*system: Any) -> Any:
+        team = build(*system)
+        made.append(team.config.hosts["home"].max_rows)
+        return team
+
+    monkeypatch.setattr(plan_module, "system_team", built)
+    sat(Exam.create(Plan([str(tiny)], limit=2, pairs=["max_tokens=4", "room.solution=4"]), str(tmp_path / "e")))
+    free[0] = 128
+    sat(Exam.open(tmp_path / "e"))
+    assert made == [64, 64]
+    sat(Exam.open(tmp_path / "e", ["hosts.home.max_rows=8"]))  # its owner may say otherwise
+    assert made == [64, 64, 8]
 
 
 def test_several_runs_are_one_system(trained: Path, untaught: Path, tmp_path: Path) -> None:

@@ -86,6 +86,26 @@ def test_available_memory_is_the_least_that_the_kernel_and_the_control_groups_le
     assert machine.linux_memory(tmp_path) == Memory(3_300_000, 4_000_000)
 
 
+@pytest.mark.parametrize("odd", [b"", b"odd\n", b"4:memory\n", b"0::/a\0b\n", b"\xff\xfe0::/\n"])
+def test_a_control_group_that_cannot_be_read_is_no_limit(odd: bytes, tmp_path: Path) -> None:
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 8000 kB\nMemAvailable: 5000 kB\n")
+    (tmp_path / "proc" / "self" / "cgroup").write_bytes(odd)
+    assert machine.linux_memory(tmp_path) == Memory(5000 * 1024, 8000 * 1024)
+
+
+def test_what_a_control_group_could_drop_counts_as_used_where_it_cannot_be_read(tmp_path: Path) -> None:
+    group = tmp_path / "sys" / "fs" / "cgroup"
+    group.mkdir(parents=True)
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text("odd\n0::/\n")
+    (tmp_path / "proc" / "meminfo").write_bytes(b"\xff")
+    (group / "memory.max").write_text("4000")
+    (group / "memory.current").write_text("1000")
+    (group / "memory.stat").write_bytes(b"inactive_file 300\n\xff\n")
+    assert machine.linux_memory(tmp_path).free == 3000
+
+
 def test_this_machine_says_something() -> None:
     found = machine.memory_of("cpu")
     assert found.total is not None

@@ -49,16 +49,41 @@ def test_scores_that_nobody_can_read() -> None:
     """Every score was cut: solutions and evaluations are never paid, and all scorers alike."""
     said = [turn("solution", info={"readable": True}) for _ in range(8)] + [turn("evaluation") for _ in range(8)]
     said += [turn("scoring", -1.0, "The solution is", False, info={"score": None}) for _ in range(8)]
-    first, *others = news(signs("room.scoring=8"), 0, episodes(said))
-    assert first == (
+    (note,) = news(signs("room.scoring=8"), 0, episodes(said))  # that others are not paid follows from it
+    assert note == (
         "step 1: 8 of 8 replies as scoring cannot be read (8 of them cut at room.scoring=8), such as 'The solution is'; "
         "raise room.scoring"
     )
-    assert [note.split(", so")[0] for note in others[:2]] == [
-        f"step 1: none of 8 replies as {role} is paid" for role in ("solution", "evaluation")
-    ]
-    assert "in every group all are equal (scoring -1.00)" in others[2]
-    assert len(others) == 3
+
+
+def test_one_cause_is_told_once() -> None:
+    """Every reply of every role is cut: one note, and none of what follows from it."""
+    said = [turn("solution", 0.0, "1 +", False, info={"readable": False}) for _ in range(40)]
+    said += [turn("evaluation", None, "The", False) for _ in range(40)]
+    said += [turn("scoring", -1.0, "So", False, info={"score": None}) for _ in range(40)]
+    watch = signs("max_tokens=9", "room.solution=4", "room.scoring=5")
+    (note,) = news(watch, 0, episodes(said))
+    assert note == (
+        "step 1: replies are cut: 40 of 40 as solution at room.solution=4, 40 of 40 as evaluation at "
+        f"room.evaluation={watch.task.max_tokens.get('evaluation', 9)}, 40 of 40 as scoring at room.scoring=5, such as '1 +'; "
+        "raise room.solution; raise room.evaluation; raise room.scoring"
+    )
+    assert news(watch, 1, episodes(said)) == []
+
+
+def test_what_does_not_follow_from_another_cause_is_told() -> None:
+    unpaid = [turn("evaluation") for _ in range(3)]
+    (note,) = news(signs(), 0, episodes([*unpaid, turn("solution", 0.0), turn("solution", 1.0)]))
+    assert note == "step 1: none of 3 replies as evaluation is paid, so that role learns nothing"
+
+
+@pytest.mark.parametrize(("questions", "told"), [(4, 0), (10, 0), (11, 1)])
+def test_a_few_equal_groups_are_chance(questions: int, told: int) -> None:
+    """Four answers of a question compare three rewards with another; with ten questions fewer than COMPARED."""
+    said = [turn("solution", 1.0, info={"answer": "x"}, group=f"q{n}") for n in range(questions) for _ in range(4)]
+    assert len(news(signs("method=ttrl"), 0, episodes(said))) == told
+    alone = [turn("solution", 1.0, info={"answer": "x"}, group=f"q{n}") for n in range(100)]
+    assert news(signs("method=ttrl"), 0, episodes(alone)) == []  # nothing was compared
 
 
 def test_a_judge_that_does_not_keep_the_format_is_shown() -> None:
@@ -71,7 +96,7 @@ def test_a_judge_that_does_not_keep_the_format_is_shown() -> None:
 
 def test_thoughts_that_fill_the_room() -> None:
     said = [turn("solution", 0.0, "", False, thoughts="Hmm", info={"answer": None}) for _ in range(2)]
-    note, _ = news(signs("method=ttrl"), 0, episodes(said))
+    (note,) = news(signs("method=ttrl"), 0, episodes(said))
     assert "such as an empty one; most of it is thoughts: raise room.solution, or set hosts.home.thinking=false" in note
 
 
@@ -94,7 +119,7 @@ def test_a_sign_is_told_once_and_again_when_it_is_worse() -> None:
 
 def test_rewards_are_compared_within_their_groups() -> None:
     """Every question's answers agree: the rewards of a step differ, those of no group do."""
-    flat = [turn("solution", float(n), info={"answer": "x"}, group=f"q{n}") for n in (0, 1) for _ in range(2)]
+    flat = [turn("solution", float(n), info={"answer": "x"}, group=f"q{n}") for n in (0, 1) for _ in range(20)]
     (note,) = news(signs("method=ttrl"), 0, episodes(flat))
     assert "in every group all are equal (solution +0.00 to +1.00)" in note
     assert metrics.signal(flat) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}

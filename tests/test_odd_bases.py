@@ -120,6 +120,8 @@ WRONG = [
     ("config.json", {"num_attention_heads": 3}, "cannot be loaded as a causal language model: .*not a multiple"),
     ("config.json", {"hidden_size": 64}, "its weights have other shapes than its config.json says"),
     ("generation_config.json", {"eos_token_id": "3"}, "eos_token_id in its generation_config.json is '3', not a number"),
+    ("generation_config.json", {"eos_token_id": [3, 260]}, "eos_token_id 260 in its .* is beyond its vocabulary of 260"),
+    ("generation_config.json", {"eos_token_id": -1}, "eos_token_id -1 in its generation_config.json is beyond"),
 ]
 
 
@@ -129,3 +131,13 @@ def test_a_config_that_contradicts_itself_is_one_line(file: str, change: dict[st
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(UserMistake, match=told):
         load_models({"p": str(tmp_path)})
+
+
+def test_an_end_token_that_the_tokenizer_has_and_the_model_has_not(tmp_path: Path) -> None:
+    """The model's own is one that it can say; without it there is none."""
+    folder = with_token(tmp_path, eos_token="<new end>")
+    assert load_models({"p": str(folder)})[2] == [3]
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": None}))
+    with pytest.raises(UserMistake, match="names no end token but 260, which is beyond its vocabulary of 260: set eos_token_id"):
+        load_models({"p": str(folder)})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,13 @@ import numpy as np
 import pytest
 
 from comas.exam import Exam, Observer
+from comas.methods import comas
 from comas.plan import Plan
+from comas.resolve import load_plugin, plugin_names
 from comas.store import Run
+from comas.tasks import pick
 from comas.team import run_sync
+from comas.testing import check_method, check_wording
 from comas.types import Question, Task, UserMistake
 from tests.test_config_cli import run
 
@@ -185,3 +191,54 @@ def test_a_rank_for_whole_models_and_rooms_that_leave_no_room_are_one_line(
     assert "hosts.home.rank is for hosts.home.learner=adapters" in line(capsys.readouterr().err)
     assert run(["train", "room.solution=512"], monkeypatch) == 2
     assert "room.solution is 512 tokens: with a prompt they do not fit the context of home/a0 (512" in line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("advantage", ["reinforce_pp", "grpo", "rloo"])
+@pytest.mark.parametrize("loss", ["clipped", "plain"])
+def test_an_advantage_in_the_place_of_the_loss_is_told_at_load(advantage: str, loss: str, tmp_path: Path) -> None:
+    text = METHOD.format(reward="1.0", answer="turn.text").replace("reinforce_pp", advantage).replace("clipped", loss)
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    assert load_plugin("method", str(path)).loss.__name__ == loss
+    path.write_text(text.replace(f"{advantage}, {loss})", f"{loss}, {advantage})"))
+    with pytest.raises(UserMistake, match=f"{advantage} makes advantages and stands where the loss is wanted; the order is Method"):
+        load_plugin("method", str(path))
+
+
+def test_no_method_setup_or_example_that_is_shipped_is_taken_for_a_mistake() -> None:
+    files = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+    kinds = {str(f): re.findall(r"^(method|task|setup) = ", f.read_text(), re.MULTILINE) for f in files}
+    found = [load_plugin(kind, name) for name, of in kinds.items() for kind in of]
+    found += [load_plugin(kind, name) for kind in ("method", "task", "setup") for name in plugin_names(kind)]
+    assert len(found) > 15
+
+
+MISSPELT = {
+    "{questoin} Solve it.": "wording of 'solution': nobody fills {questoin}: did you mean {question}?",
+    "{question} {histroy}": "wording of 'solution': nobody fills {histroy}: did you mean {history}?",
+}
+
+
+@pytest.mark.parametrize("template", MISSPELT)
+@pytest.mark.parametrize("kind", ["method", "task", "setup"])
+def test_a_misspelt_hole_is_told_at_load(kind: str, template: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    wording = {"solution": template}
+    if kind == "task":
+        path.write_text(TASK.format(questions="[]").replace('base="seed"', f'base="seed", wording={wording}'))
+    else:
+        text = {"method": METHOD.format(reward="1.0", answer="turn.text"), "setup": SETUP.format(answer="turn.text")}[kind]
+        path.write_text(f"{text}\nWORDING = {wording}\n")
+    with pytest.raises(UserMistake, match=re.escape(MISSPELT[template])):
+        load_plugin(kind, str(path))
+    holes = "{question} {answer} {x} {works} \\boxed{}"  # of a file's own, of LaTeX; one that looks like a fact and is given
+    path.write_text(path.read_text().replace(template, holes) + "\nGIVEN = dict(works=1)\n")
+    load_plugin(kind, str(path))
+
+
+def test_checks_of_methods_and_tasks_name_the_hole_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match=r"nobody fills: \['questoin'\]; did you mean \{question\} by \{questoin\}"):
+        check_wording(replace(pick.task, wording={"solution": "{questoin}"}))
+    monkeypatch.setitem(comas.WORDING, "scoring", "{wrok}")
+    with pytest.raises(AssertionError, match=r"wording of 'scoring': nobody fills \{wrok\}: did you mean \{work\}"):
+        check_method(comas.method, pick.task, [pick.make_question((1, 2, 4, 5), 7, "three")], lambda *_: "x")

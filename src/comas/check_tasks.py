@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from comas.questions import checked
 from comas.types import Question, Task, UserMistake
+from comas.wording import FACTS, holes, meant_by
 
 HOLES = {
     "solution": {"question"}, "history": {"work"}, "history_bare": {"work"}, "evaluation": {"question", "work"},
@@ -37,7 +37,6 @@ def check_task(task: Task, names: Sequence[str] = ("train", "validation", "test"
             raise AssertionError(str(mistake)) from mistake
         ids = [q.id for q in questions]
         assert ids, f"split {name} is empty"
-        assert len(set(ids)) == len(ids), f"split {name} has an id twice"
         for question in questions:
             _check_meta(question)
         assert not seen & set(ids), f"split {name} shares questions with another split"
@@ -67,9 +66,10 @@ def _check_meta(question: Question) -> None:
 
 def check_wording(task: Task) -> None:
     """Every template has the holes that its role needs, and none that nobody fills."""
-    known = {"question", "history", "work", "evaluation", "own"}
     for role, template in task.wording.items():
-        holes = set(re.findall(r"\{(\w+)\}", template))
-        assert holes <= known, f"wording {role!r} has holes that nobody fills: {sorted(holes - known)}"
-        missing = HOLES.get(role, set()) - holes
+        there = holes(template)
+        unknown = sorted(there - set(FACTS))
+        hint = "".join(f"; did you mean {{{meant}}} by {{{hole}}}?" for hole in unknown if (meant := meant_by(hole)))
+        assert not unknown, f"wording {role!r} has holes that nobody fills: {unknown}{hint}"
+        missing = HOLES.get(role, set()) - there
         assert not missing, f"wording {role!r} lacks {sorted(missing)}"

@@ -119,6 +119,13 @@ NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
 """Of hosts and policies: what a folder may be called anywhere, and no path that leads elsewhere."""
 FILES = (".json", ".toml", ".md", ".py")
 """Names of what lies beside the folders of policies end so."""
+DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECASE)
+"""Names that Windows keeps for devices, whatever stands behind a dot."""
+
+
+def _names_a_folder(name: str) -> bool:
+    """Whether a folder may be called so on any system, and is not taken for something else there."""
+    return NAME.fullmatch(name) is not None and not name.endswith(FILES) and not DEVICES.fullmatch(name)
 
 
 class Config(_Table):
@@ -203,8 +210,11 @@ class Config(_Table):
             if agent.lr is not None and rates.setdefault(policy, agent.lr) != agent.lr:
                 raise ValueError(f"agents.{name}.lr is {agent.lr:g}, but policy {policy!r} has lr {rates[policy]:g} already")
         for kind, names in (("host", self.hosts), ("policy", homes)):
-            if odd := [n for n in names if not NAME.fullmatch(n) or n.endswith(FILES) or (kind, n) == ("host", "manifest")]:
+            if odd := [n for n in names if not _names_a_folder(n) or (kind, n) == ("host", "manifest")]:
                 raise ValueError(f"{kind} {odd[0]!r}: files are named after it: take letters, digits, - and _, such as a0")
+        if dotted := [name for name in self.hosts if "." in name]:
+            other = dotted[0].replace(".", "-")
+            raise ValueError(f"host {dotted[0]!r}: a dot divides the parts of a key, as in hosts.NAME.base: name it {other}")
         folders: dict[str, str] = {}
         for policy in homes:  # macOS and Windows
             if (other := folders.setdefault(policy.casefold(), policy)) != policy:

@@ -99,6 +99,8 @@ def _time_line(made: Plan) -> str:
         return f"not known: {made.untimed}"
     shares = ", ".join(f"{name} {share:.0%}" for name, share in made.hours.shares().items() if share > 0)
     basis = f"a guess: {made.hours.steps} steps, replies of {made.hours.reply:.0f} tokens"
+    if made.hours.cut:
+        basis += f"; those of {', '.join(made.hours.cut)} were cut after {timing.PATIENCE:.0f} seconds"
     return f"about {spoken(made.hours.total)} ({basis}): {shares}" if shares else "none: there is nothing to do"
 
 

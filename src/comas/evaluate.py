@@ -6,15 +6,17 @@ For the measurements of a run; `comas eval` is `exam` and `report`. Leaves out: 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from comas.agent import Member
-from comas.play import Scene, play_all
+from comas.play import Scene, own_file, play_all
 from comas.setups import single
 from comas.stats import Interval, accuracy_interval, gain_interval
-from comas.types import Episode, Method, Question, Sampling, Task, Turn
+from comas.types import Episode, Method, Question, Sampling, Task, Turn, UserMistake
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,38 @@ async def answer_all(
 
 
 def _judge(episode: Episode, agent: str, task: Task) -> Answer:
-    verdict = "failed" if episode.error else "wrong" if episode.answer is None else task.verify(episode.question, episode.answer)
+    verdict = "failed" if episode.error else "wrong"
+    if episode.answer is not None and not episode.error:
+        with own_file(task.verify, "verify"):
+            verdict = task.verify(episode.question, episode.answer)
     tokens, seconds = sum(t.tokens for t in episode.turns), sum(t.seconds for t in episode.turns)
     return Answer(episode.question.id, agent, episode.answer, verdict, tokens, seconds)
 
 
+def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, str]]:
+    """The verdict on an answer, and where a task of the user's own broke down over it what is recorded of that.
+
+    `raised` is the error in a line, with its place; `traceback` is for who mends it. Our own verifiers may not raise.
+    """
+    try:
+        return task.verify(question, answer), {}
+    except UserMistake:
+        raise
+    except Exception as error:
+        if getattr(task.verify, "__module__", "").startswith("comas."):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        code = getattr(task.verify, "__code__", None)
+        own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+        frame = (own or frames)[-1]
+        told = f"verify failed in {Path(frame.filename).name} line {frame.lineno}: {type(error).__name__}: {error}"
+        return "failed", {"raised": " ".join(told.split()), "traceback": "".join(traceback.format_exception(error))}
+
+
 def can_judge(task: Task, questions: Sequence[Question]) -> bool:
     """Whether one of the questions at least has a reference, or a task whose verifier does without."""
-    return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
+    with own_file(task.verify, "verify"):
+        return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
 
 
 def _unsettled(*args: object) -> Any:

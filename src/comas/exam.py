@@ -25,10 +25,12 @@ import filelock
 from pydantic import TypeAdapter, ValidationError
 
 from comas import disk, fingerprints, lineage, report, spending
+from comas import plan as plans
 from comas.agent import Member
 from comas.answers.pool import usable_cpus
 from comas.asking import Asking, asked_otherwise, asking_of
 from comas.estimate import peak_bytes
+from comas.evaluate import judged
 from comas.game_log import Log, logs_in
 from comas.greeting import greet
 from comas.hosts.api import ApiHost
@@ -92,7 +94,7 @@ class Exam:
         """A new folder, `evals/<time>` unless `out` names one."""
         found = places(plan.systems)
         data = str(Path(plan.data).resolve()) if plan.data else None
-        plan = replace(plan, places=found, teams=teams(found, plan.pairs), data=data)
+        plan = replace(plan, places=found, teams=teams(found, plan.pairs), data=data, files=plans.files(plan))
         folder = Path(out) if out else Path("evals") / time.strftime("%Y%m%d-%H%M%S")
         made = [p for p in (folder, *folder.parents) if (p == folder and not out) or not p.exists()]
         folder = folder if out else fresh(folder)
@@ -172,6 +174,7 @@ class Exam:
             team = self.plan.team(run)
             self._restore(run, spending.api_hosts(team))
             try:
+                self._write(plans.with_rooms(self.plan, run, team))
                 if team.sources:
                     self._same(f"weights of {run}", fingerprints.of_weights(team.sources))
                 wanted = lambda key: only is None or key in only  # noqa: E731
@@ -215,14 +218,16 @@ class Exam:
         plan = self.plan
         there = [outline(*plan.resolved(run)) for _, run in self._runs()]
         check_hosts(plan.pairs, there)
+        for what, digest in plans.contents(plan, there).items():
+            self._same(what, digest)
         for team in there:
-            check_roles(team.config, team.method, team.task, [way(s, team).method for s in plan.setups])
+            check_roles(team.config, team.method, team.task, [way(s, team, plan.files).method for s in plan.setups])
         self.asked, self.said = questions(plan, there)
         self.asking = asking_of(there[0].config)
         self.said += asked_otherwise([(run, team.config) for (_, run), team in zip(self._runs(), there, strict=True)])
         for task, asked in self.asked:
             self._same(f"questions of {task.name}", fingerprints.of_questions(asked))
-        chosen = [(team, way(s, team)) for team in there for s in plan.setups]
+        chosen = [(team, way(s, team, plan.files)) for team in there for s in plan.setups]
         for team, how in chosen:
             check_roles_taken(how, team.members)
         ways = [players(team, how) for team, how in chosen]
@@ -237,13 +242,17 @@ class Exam:
         """Note what is asked, or an error where it is no longer what it was."""
         known = self.plan.digests.get(what)
         if known is None:
-            self.plan = replace(self.plan, digests={**self.plan.digests, what: digest})
-            disk.replace(self.folder / PLAN, json.dumps(asdict(self.plan), indent=1))
+            self._write(replace(self.plan, digests={**self.plan.digests, what: digest}))
         elif known != digest:
             raise UserMistake(
                 f"{self.folder}: the {what} are not what they were when this evaluation began (SHA-256 differs): bring them back, "
                 "or start a new evaluation"
             )
+
+    def _write(self, plan: Plan) -> None:
+        if plan is not self.plan:
+            self.plan = plan
+            disk.replace(self.folder / PLAN, json.dumps(asdict(plan), indent=1))
 
     def _left(
         self, run: str, team: Team, task: Task, questions: Sequence[Question], setup: str
@@ -252,7 +261,7 @@ class Exam:
         slug = re.sub(r"[^\w.=-]+", "-", f"{Path(run).name}.{task.name}.{setup}")
         digest = hashlib.sha256(f"{run} {task.name} {setup}".encode()).hexdigest()[:8]
         log = Log(self.folder / "answers" / f"{slug}.{digest}.jsonl")
-        playing = players(team, way(setup, team))
+        playing = players(team, way(setup, team, self.plan.files))
         games = [(Episode(f"eval-{setup}/{who}/{q.id}/0", q), who, members) for who, members in playing.items() for q in questions]
         left = [game for game in games if (log.found.get(game[0].id) or {"error": ""})["error"] is not None]
         ids = {game[0].id for game in games}
@@ -263,7 +272,7 @@ class Exam:
         self, run: str, team: Team, task: Task, questions: Sequence[Question], setup: str, system: str, observer: Observer
     ) -> tuple[Log, int, str]:
         """Let one team answer the questions of one task in one setup, as far as it has not."""
-        chosen = way(setup, team)
+        chosen = way(setup, team, self.plan.files)
         log, games, left = self._left(run, team, task, questions, setup)
         again = [r for r in log.found.values() if r["verdict"] == "failed" and r["error"] is None]
         observer.cell(system, task.name, setup)
@@ -375,12 +384,13 @@ async def _judge(
     episode: Episode, who: str, turns: Sequence[Any], task: Task, gate: ThreadPoolExecutor, log: Log, observer: Observer
 ) -> None:
     """Ask the verifier, in a thread: it may wait for a process of its own."""
-    verdict = "failed" if episode.error else "wrong"
+    verdict, raised = "failed" if episode.error else "wrong", {}
     if episode.answer is not None and not episode.error:
-        verdict = await asyncio.get_running_loop().run_in_executor(gate, task.verify, episode.question, episode.answer)
+        judging = asyncio.get_running_loop().run_in_executor(gate, judged, task, episode.question, episode.answer)
+        verdict, raised = await judging
     record = {
         "id": episode.id, "question": episode.question.id, "agent": who, "verdict": verdict, "error": episode.error,
-        "answer": episode.answer, "turns": list(turns),
+        "answer": episode.answer, "turns": list(turns), **raised,
     }
     log.add(record)
     observer.game(record)

@@ -69,11 +69,14 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
     """Limit and use, in bytes, of the control groups that this process is in; what the kernel can drop at once is no use."""
     try:
         lines = (root / "proc" / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, ValueError):  # what cannot be read limits nothing that is known
         return
     mounted = root / "sys" / "fs" / "cgroup"
     for line in lines:
-        _, controllers, place = line.split(":", 2)
+        parts = line.split(":", 2)
+        if len(parts) < 3 or "\0" in line:
+            continue
+        _, controllers, place = parts
         if not controllers:  # version 2, alone or beside version 1
             for folder in (*_above(mounted, place), *_above(mounted / "unified", place)):
                 yield from _limit(folder, "memory.max", "memory.current", "inactive_file")
@@ -104,7 +107,7 @@ def _statistics(path: Path) -> dict[str, int]:
     """`memory.stat`: a name and a number per line."""
     try:
         pairs = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
-    except OSError:
+    except (OSError, ValueError):
         return {}
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
@@ -113,7 +116,7 @@ def _fields(path: Path) -> dict[str, int]:
     """`/proc/meminfo`, in bytes."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, ValueError):
         return {}
     found: dict[str, int] = {}
     for line in lines:

@@ -25,6 +25,8 @@ from comas.store import run_at
 from comas.team import Resolved, Team, system_config, system_team, table_of
 from comas.types import Method, Question, Setup, Task, UserMistake
 
+OPTIONS = r":(?=\w+=)"
+"""What stands between a setup and each of its options."""
 LIMIT = 500
 """Questions per task, where it has more: the first ones of an order drawn by the seed."""
 
@@ -67,7 +69,11 @@ class Plan:
     changes: Sequence[Mapping[str, Any]] = ()
     """What was changed since, in order: `when`, and `pairs` of keys in `spending.CHANGEABLE`."""
     digests: Mapping[str, str] = field(default_factory=dict[str, str])
-    """`questions of TASK`, `weights of RUN` -> what they were when they were first asked (see `fingerprints`)."""
+    """`questions of TASK`, `weights of RUN`, `contents of FILE` -> what they were when they were first asked (`fingerprints`)."""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """File of a setup or a task as named -> where it is found from anywhere."""
+    rooms: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Run or model as named -> `key=value` of its hosts' bounds that followed from the memory that there was in the beginning."""
 
     def resolved(self, run: str) -> Resolved:
         """Config, method and task of what stands under this name."""
@@ -83,7 +89,7 @@ class Plan:
         changed = [pair for change in self.changes for pair in change["pairs"]]
         if changed:
             changed = spending.concerning(changed, system_config(name, pairs, table)[0])
-        return name, [*pairs, *changed], table
+        return name, [*pairs, *self.rooms.get(run, ()), *changed], table
 
     def _concerning(self, name: str, table: Mapping[str, Any] | None) -> list[str]:
         """The pairs without those for hosts that other systems have and this one has not."""
@@ -94,6 +100,39 @@ class Plan:
         else:
             hosts = {"home", *(str(v) for k, v in map(parse_pair, self.pairs) if re.fullmatch(r"agents\..+\.host", k))}
         return [pair for pair in self.pairs if not pair.startswith("hosts.") or pair.split(".")[1] in hosts]
+
+
+def file_of(setup: str) -> str | None:
+    """`./mine.py` of `./mine.py:votes=3`, and of itself; None for what is no file."""
+    name = re.split(OPTIONS, setup)[0]
+    return name if name.endswith(".py") else None
+
+
+def files(plan: Plan) -> dict[str, str]:
+    """Where the files of setups and tasks are found from anywhere."""
+    named = [name for said in (*plan.setups, *plan.tasks) if (name := file_of(said)) is not None]
+    return {name: str(Path(name).resolve()) for name in named}
+
+
+def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
+    """`contents of FILE` -> digest of the files whose code answers or judges: those that were named, and the systems' own."""
+    own = [teams[0].config.task] if not plan.tasks or teams[0].config.task in plan.tasks else []
+    own += [team.config.method for team in teams if any(re.split(OPTIONS, said)[0] == "game" for said in plan.setups)]
+    found = {**plan.files, **{name: name for name in own if name.endswith(".py")}}
+    return {f"contents of {name}": disk.digest(Path(place)) for name, place in found.items() if Path(place).is_file()}
+
+
+def with_rooms(plan: Plan, run: str, team: Team) -> Plan:
+    """The plan with the bounds of memory that a system was given when it was first loaded: another sitting takes the same."""
+    if run in plan.rooms:
+        return plan
+    before = plan.resolved(run)[0].hosts
+    chosen = [
+        f"hosts.{name}.{key}={value}"
+        for name, host in team.config.hosts.items() for key in ("max_rows", "tokens_per_pass")
+        if getattr(before[name], key) is None and (value := getattr(host, key)) is not None
+    ]
+    return replace(plan, rooms={**plan.rooms, run: chosen})
 
 
 def changed(plan: Plan, pairs: Sequence[str]) -> Plan:
@@ -117,9 +156,10 @@ class Way:
     options: Mapping[str, Any]
 
 
-def way(said: str, team: Team) -> Way:
-    """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own."""
-    name, *pairs = re.split(r":(?=\w+=)", said)
+def way(said: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
+    """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own; `files` are those of the plan."""
+    name, *pairs = re.split(OPTIONS, said)
+    name = (files or {}).get(name, name)
     given = dict(parse_pair(p) for p in pairs)
     if name == "game":
         options = {**split_options(team.config.options, team.method.play), **given}
@@ -183,7 +223,7 @@ def questions(plan: Plan, teams: Sequence[Team]) -> tuple[list[tuple[Task, list[
         if c.task == own and c.task_options != options:
             said.append(f"{c.out or own}: trained with task_options {c.task_options}, asked with {options}")
     for name in plan.tasks or [own]:
-        task = first.task if name == own else load_plugin("task", name)
+        task = first.task if name == own else load_plugin("task", plan.files.get(name, name))
         place = plan.data or (first.config.data if name == own else None)
         how = dict(options) if name == own else {}
         if "whole" in keywords(task.load) and plan.data and Path(plan.data).is_file() and not how.get("whole"):

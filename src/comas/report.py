@@ -245,7 +245,10 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         failed = [r for r in cell.records if r["verdict"] == "failed"]
         if failed:
             machine = [r["error"] for r in failed if r["error"]]
+            raised = [r["raised"] for r in failed if "raised" in r]
             why = f"; {len(machine)} by a machine, the first: {machine[0]}" if machine else "; the checker could not decide them"
+            if raised:
+                why += f"; {len(raised)} times it broke down, first: {raised[0]} (`traceback` in answers/)"
             what = f"{label(cell.system)}, {cell.task}, {cell.setup}"
             low, high = _bound(cell, "wrong"), _bound(cell, "right")
             bounds = f" (accuracy {low:.3f} if all were wrong, {high:.3f} if right)" if low is not None and high is not None else ""

@@ -11,19 +11,22 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from comas.bases import adapter_base, is_adapter, is_seed
 from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, checked, nearest
 from comas.store import run_at
-from comas.types import Method, Setup, Task, UserMistake
+from comas.types import Method, Row, Setup, Task, UserMistake
+from comas.wording import check_holes
 
 SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm": 1.0}
 """The embedded recipe: for the shipped seed models only."""
@@ -78,6 +81,10 @@ def load_plugin(kind: str, name: str) -> Any:
         raise UserMistake(f"{kind} {name!r}: play has to be `async def`, and to await what it asks")
     if isinstance(found, Method):
         _check_functions(found, name)
+        _check_order(found, name)
+    if name.endswith(".py"):
+        wording = found.wording if isinstance(found, Task) else getattr(module, "WORDING", None)
+        check_holes(wording, f"{kind} {name!r}", Path(name).read_text(encoding="utf-8-sig"))
     return found
 
 
@@ -95,6 +102,29 @@ def _check_functions(method: Method, name: str) -> None:
                 f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__} does not take that; the order "
                 "is Method(play, settle, advantage, loss)"
             )
+
+
+def _check_order(method: Method, name: str) -> None:
+    """An error where what stands as the loss makes advantages: both take two arguments, and would fail in the first step only.
+
+    Certain, not likely: a loss is given tensors, and nothing but an advantage makes one array per row out of rows.
+    """
+    rows = [
+        Row(f"t{n}", role, 1.0, np.arange(3), np.array([False, True, True]), np.zeros(3, np.float32), f"g{n // 2}", float(n % 2))
+        for role in method.paid for n in range(4)
+    ]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = method.loss(rows, {})
+    except Exception:  # noqa: BLE001 - as losses fail that are given no tensors, which is how they should
+        return
+    if isinstance(made, Sequence) and [np.shape(part) for part in cast("Sequence[Any]", made)] == [(3,)] * len(rows):
+        function = _plain(method.loss)
+        raise UserMistake(
+            f"method {name!r}: {function.__name__} makes advantages and stands where the loss is wanted; the order is "
+            "Method(play, settle, advantage, loss)"
+        )
 
 
 def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import json
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from comas.resolve import load_plugin, resolve, split_options
 from comas.store import Run
 from comas.team import members_of, run_sync
 from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling, Task, UserMistake
+from comas.wording import check_holes
 
 Said = str | Reply
 Script = Callable[[str, str, str, int], Said]
@@ -142,6 +144,7 @@ def check_method(method: Method, task: Task, questions: Sequence[Question], scri
 
 
 def _check_method(method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any) -> None:
+    _check_wording_of(method)
     episodes = discuss(method, task, script, questions, **setting)
     _check_turns(method, episodes)
     assert any(t.reward is not None for e in episodes for t in e.turns), "nothing was paid"
@@ -159,6 +162,18 @@ def _check_method(method: Method, task: Task, questions: Sequence[Question], scr
     assert paid == sum(t.reward is not None for e in episodes for t in e.turns), "payoffs got lost"
     for said in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):  # what models do say: it may cost, never raise
         _check_turns(method, discuss(method, task, lambda *_, said=said: said, questions, **setting))
+
+
+def _check_wording_of(method: Method) -> None:
+    """Templates of the file that a method's game stands in, called WORDING: no hole that is a fact misspelt."""
+    module = inspect.getmodule(inspect.unwrap(getattr(method.play, "func", method.play)))
+    if module is None or not hasattr(module, "WORDING"):
+        return
+    try:
+        code = inspect.getsource(module)
+    except (OSError, TypeError):  # typed in by hand
+        code = ""
+    check_holes(module.WORDING, module.__name__, code)
 
 
 def _check_turns(method: Method, episodes: Sequence[Episode]) -> None:

@@ -6,9 +6,11 @@ API, whose time is somebody else's; that replies get longer or shorter as a team
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,18 +28,24 @@ from comas.testing import Scripted
 from comas.types import Method, Question, Reply, Request, Row, Sampling, Task
 from comas.wording import words
 
-PATIENCE = 4.0
-"""Seconds for which a batch of replies is listened to."""
-ROWS = 16
-"""Questions that are asked, and rows decoded at once where the config does not say."""
-SHORT = 16
-"""Tokens of the replies of the first batch."""
+PATIENCE = 60.0
+"""Seconds after which a batch is cut; so long only what is too slow to be timed well takes."""
+ROWS = 32
+"""Questions that are asked, and replies that are listened to for how long they are: always as many, whatever the time."""
+LISTENED = 256
+"""Tokens after which they are cut, if their room does not end before."""
+TIMED_ROWS = 64
+"""Rows of the larger batch whose tokens are timed, where so many are decoded at once."""
+PIECE = 16
+"""Tokens per row that are timed at once."""
+PIECES = 3
+"""Equal pieces, of which the fastest counts: what else a machine does can only slow one down."""
 QUICK = 1.0
-"""Seconds below which the next batch is four times as large, and so is the next step of learning."""
-LEARNT = 128
-"""Tokens that are learnt from at first, to be ready; four times as many after that."""
+"""Seconds below which a step of learning is too short to be timed: the next one has four times as many tokens."""
+LEARNT = (128, 512, 2048, 8192)
+"""Tokens that are learnt from: first to be ready, then until it takes long enough."""
 SLOW = 10.0
-"""Seconds after which nothing is learnt from again."""
+"""Seconds of a first step after which nothing is learnt from again."""
 GAMES = 4
 """Discussions that are played to count what a step asks for."""
 
@@ -60,6 +68,8 @@ class Pace:
     """Rows decoded at once."""
     text: str
     """One of the replies."""
+    cut: bool = False
+    """Whether the replies that were listened to were cut for want of time, so that their length is less certain."""
 
     def sampling(self, tokens: float, prompts: float, rows: float) -> float:
         """Seconds for so many generated tokens and prompt tokens, in batches of as many rows as there are."""
@@ -87,6 +97,8 @@ class Hours:
     """Fewer than the config's where its `tokens` end the run before."""
     reply: float
     """Mean tokens of a reply that were assumed."""
+    cut: tuple[str, ...] = ()
+    """Hosts whose replies were not listened to as long as they should have been: they are slow."""
 
     @property
     def total(self) -> float:
@@ -150,7 +162,8 @@ def _added(
         "validation": measured(config.eval_questions, everyone) * rounds,
         "measuring after": measured(config.test_questions or 0, everyone),
     }
-    return Hours(parts, steps, max(p.reply for p in paces.values()))
+    cut = tuple(name for name, found in paces.items() if found.cut)
+    return Hours(parts, steps, max(p.reply for p in paces.values()), cut)
 
 
 def _different(config: Config, names: Mapping[str, Any]) -> dict[str, int]:
@@ -172,50 +185,71 @@ def _prompts(host: LocalHost, task: Task, asked: Sequence[Question]) -> list[np.
     return [host.chat.encode([{"role": "user", "content": text}]) for text in texts]
 
 
-def pace(host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question]) -> Pace:
-    """Time a few prompts, tokens of two sizes of batch, and a learning step; the host's policies are changed by it."""
-    room = min(_room(config, task, "solution"), host.context // 2)
-    prompts = _prompts(host, task, asked)
-    policies = list(host.versions)
-    most = config.hosts[host.name].max_rows or ROWS
+class _Stopwatch:
+    """Asks a host for replies of given lengths, and takes the time."""
 
-    def run(count: int, length: int, patience: float) -> tuple[float, list[Any], list[Request]]:
+    def __init__(self, host: LocalHost, prompts: Sequence[np.ndarray], seed: int) -> None:
+        self.host, self.prompts, self.seed = host, prompts, seed
+        self.policies = list(host.versions)
+        self._filled: dict[int, float] = {}
+
+    def replies(self, count: int, length: int) -> tuple[float, list[Any], list[Request]]:
+        """Seconds, and so many replies of at most `length` tokens with what was asked."""
         requests = [
-            Request(policies[i % len(policies)], prompts[i % len(prompts)], Sampling(1.0, 1.0, length), derive_seed(config.seed, i))
+            Request(
+                self.policies[i % len(self.policies)], self.prompts[i % len(self.prompts)], Sampling(1.0, 1.0, length),
+                derive_seed(self.seed, i),
+            )
             for i in range(count)
         ]
         began = time.monotonic()
-        made = host.engine.generate(requests, lambda: time.monotonic() - began < patience)
+        made = self.host.engine.generate(requests, lambda: time.monotonic() - began < PATIENCE)
         return time.monotonic() - began, made, requests
 
-    count = max(2, len(policies))
-    per_prompt = 0.0
-    run(1, 2, PATIENCE)  # what is made at the first call is not timed
-    filled, filling = count, 0.0
-    while filling < QUICK / 4:
-        filling, _, requests = run(filled, 1, PATIENCE)
-        per_prompt = filling / sum(len(r.prompt_ids) for r in requests)
-        if filled >= most:
-            break
-        filled = min(most, 4 * filled)
-    steps: list[tuple[int, float]] = []
-    replies: list[Any] = []
-    while True:
-        before = per_prompt * sum(len(prompts[i % len(prompts)]) for i in range(count))
-        seconds, replies, requests = run(count, room if steps else min(room, SHORT), before + PATIENCE)
-        tokens = max(len(g.token_ids) for g in replies)
-        steps.append((count, max(1e-9, seconds - before) / max(1, tokens - 1)))
-        if len(steps) > 1 and (seconds > QUICK or count >= most):
-            break
-        count = max(count + 1, min(most, 4 * count))
-    (few, short), (many, long) = steps[-2:]
-    row = max(0.0, (long - short) / (many - few))
+    def prefill(self, count: int) -> tuple[float, int]:
+        """Seconds of so many prompts with a token each, the fastest of some; and the tokens of these prompts."""
+        if count not in self._filled:
+            self._filled[count] = _fastest(lambda: self.replies(count, 1)[0])
+        return self._filled[count], sum(len(self.prompts[i % len(self.prompts)]) for i in range(count))
+
+    def per_token(self, count: int, length: int) -> float:
+        """Seconds of one more token of a batch of so many rows."""
+        _, made, _ = self.replies(count, length)
+        more = max(len(reply.token_ids) for reply in made) - 1
+        timed = _fastest(lambda: self.replies(count, length)[0])
+        return max(1e-9, timed - self.prefill(count)[0]) / max(1, more)
+
+
+def _fastest(piece: Callable[[], float]) -> float:
+    """Seconds of the fastest of a few equal pieces; of one alone where that is slow."""
+    first = piece()
+    return first if first > SLOW else min(first, *(piece() for _ in range(PIECES - 1)))
+
+
+def pace(host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question]) -> Pace:
+    """Time a few prompts, tokens of two sizes of batch, and a learning step; the host's policies are changed by it.
+
+    What is counted (tokens of a reply) follows from the seed alone, unless the replies take longer than `PATIENCE`.
+    """
+    room = min(_room(config, task, "solution"), host.context // 2)
+    watch = _Stopwatch(host, _prompts(host, task, asked), config.seed)
+    most = config.hosts[host.name].max_rows or ROWS
+    few = max(2, len(watch.policies))
+    many = max(few, min(most, TIMED_ROWS))
+
+    seconds, replies, requests = watch.replies(ROWS, min(room, LISTENED))  # also what is made at the first call, untimed
+    cut = seconds > PATIENCE
+    filling, prompt_tokens = watch.prefill(many)
+    length = min(room, PIECE)
+    short = watch.per_token(few, length)
+    long = watch.per_token(many, length) if many > few else short
+    row = max(0.0, (long - short) / max(1, many - few))
     ended = sum(g.finished for g in replies)
     generated = sum(len(g.token_ids) for g in replies)
     mean = min(float(room), generated / ended) if ended else float(room)  # of replies that may be cut anywhere
     text = host.chat.decode(replies[0].token_ids, replies[0].finished, False)[0]
     learning = _learning(host, config, method, list(zip(requests, replies, strict=True)))
-    return Pace(max(0.0, long - row * many), row, per_prompt, learning, mean, most, text)
+    return Pace(max(0.0, long - row * many), row, filling / prompt_tokens, learning, mean, most, text, cut)
 
 
 def _learning(host: LocalHost, config: Config, method: Method, said: Sequence[tuple[Request, Any]]) -> float:
@@ -225,25 +259,31 @@ def _learning(host: LocalHost, config: Config, method: Method, said: Sequence[tu
     learner: Any = host.learner
     if learner is None or not said:
         return 0.0
-    usual, tokens, seconds = learner.recipe, LEARNT, 0.0
-    while True:
-        rows = _rows(said, method, tokens)
-        learnt = sum(len(row.token_ids_T) for part in rows.values() for row in part)
-        learner.recipe = replace(usual, tokens_per_pass=min(usual.tokens_per_pass, max(64, learnt // 2)), gap_limit=float("inf"))
+    usual = learner.recipe
+
+    def step(rows: dict[str, list[Row]], tokens: int) -> float:
+        learner.recipe = replace(usual, tokens_per_pass=min(usual.tokens_per_pass, max(64, tokens // 2)), gap_limit=float("inf"))
         began = time.monotonic()
         learner.step(rows, method)
-        seconds = time.monotonic() - began
-        enough = seconds > (SLOW if tokens == LEARNT else QUICK) or tokens >= 2 * usual.tokens_per_pass
-        if enough or (tokens > LEARNT and learnt < tokens // 2):
-            return seconds / max(1, learnt)
-        tokens *= 4
+        return time.monotonic() - began
+
+    for tokens in LEARNT:
+        rows = _rows(said, method, tokens)
+        learnt = sum(len(row.token_ids_T) for part in rows.values() for row in part)
+        seconds = step(rows, learnt)
+        if tokens == LEARNT[0] and seconds <= SLOW:
+            continue  # what is made at the first step is not timed
+        if seconds > QUICK or tokens == LEARNT[-1] or tokens >= 2 * usual.tokens_per_pass:
+            pieces = PIECES - 1 if seconds <= SLOW else 0
+            return min(seconds, *(step(rows, learnt) for _ in range(pieces)), math.inf) / learnt
+    raise AssertionError("the last size ends it")
 
 
 def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dict[str, list[Row]]:
-    """Rows of `most` tokens in all or a little more, with rewards of both kinds."""
+    """Rows of `most` tokens in all or a little more, with rewards of both kinds; replies count several times if need be."""
     rows: dict[str, list[Row]] = {}
     count = 0
-    for i, (request, done) in enumerate(said):
+    for i, (request, done) in enumerate(cycle(said)):
         if count >= most:
             break
         ids = np.concatenate([request.prompt_ids, done.token_ids])

@@ -7,9 +7,11 @@ content at all (`hosts.local`).
 
 from __future__ import annotations
 
+import difflib
 import re
 import unicodedata
 from collections.abc import Mapping
+from typing import Any, cast
 
 from comas.types import Task, UserMistake
 
@@ -46,12 +48,43 @@ _LAYERS = 8
 """Of nested tags; deeper ones lose all angle brackets."""
 
 
+FACTS = ("question", "history", "work", "evaluation", "own")
+"""Holes that the games which are shipped fill."""
+_HOLE = re.compile(r"\{(\w+)\}")
+
+
+def holes(template: str) -> set[str]:
+    """Names of the holes of a template."""
+    return set(_HOLE.findall(template))
+
+
+def meant_by(hole: str) -> str | None:
+    """The fact that a hole's name looks like, if it is not one itself."""
+    close = difflib.get_close_matches(hole, FACTS, 1, 0.74)
+    return close[0] if close and hole not in FACTS else None
+
+
+def check_holes(wording: object, where: str, code: str) -> None:
+    """An error for a hole whose name is nearly that of a fact which its template has not.
+
+    `code` is the file that the templates stand in: a name that it uses outside of holes is a fact of its own.
+    """
+    if not isinstance(wording, Mapping):
+        return
+    for role, template in cast("Mapping[Any, Any]", wording).items():
+        there = holes(template) if isinstance(template, str) else set[str]()
+        for hole in sorted(there):
+            meant = meant_by(hole)
+            if meant is not None and meant not in there and not re.search(rf"(?<!\{{)\b{hole}\b(?!\}})", code):
+                raise UserMistake(f"{where}, wording of {role!r}: nobody fills {{{hole}}}: did you mean {{{meant}}}?")
+
+
 def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> str:
     """The template of `role`, the task's own or the method's, with its holes filled; holes are never filled twice."""
     template = task.wording.get(role, default.get(role))
     if template is None:
         raise UserMistake(f"role {role!r} has no wording: give the method's WORDING or the task's `wording` a template for it")
-    return re.sub(r"\{(\w+)\}", lambda hole: facts.get(hole[1], hole[0]), template).strip()
+    return _HOLE.sub(lambda hole: facts.get(hole[1], hole[0]), template).strip()
 
 
 def defuse(text: str) -> str:

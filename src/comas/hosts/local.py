@@ -255,15 +255,27 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
 
 def _ends(models: Mapping[str, Any], tokenizer: Any, bases: Mapping[str, str]) -> list[int]:
     """Ids that end a turn: the tokenizer's and those of each generation_config.json."""
-    ends = {tokenizer.eos_token_id} - {None}
+    own: int | None = tokenizer.eos_token_id
+    ends: set[int] = set() if own is None else {own}
+    sizes: list[int] = []
     for policy, model in models.items():
         configured = model.generation_config.eos_token_id
         listed = configured if isinstance(configured, list) else [configured] if configured is not None else []
         if odd := [i for i in listed if type(i) is not int]:
             raise UserMistake(f"base {bases[policy]!r}: eos_token_id in its generation_config.json is {odd[0]!r}, not a number")
+        size = len(model.get_input_embeddings().weight)
+        if beyond := [i for i in listed if not 0 <= i < size]:
+            raise UserMistake(
+                f"base {bases[policy]!r}: eos_token_id {beyond[0]} in its generation_config.json is beyond its vocabulary of "
+                f"{size}, and no reply would end by it: set the id of its end token"
+            )
         ends |= set(listed)
+        sizes.append(size)
+    ends = {i for i in ends if i < max(sizes)}  # one that was added to the tokenizer and not to the model is never sampled
     if not ends:
-        raise UserMistake(f"base {next(iter(bases.values()))!r} names no end token: set eos_token_id in its generation_config.json")
+        lost = f" but {own}, which is beyond its vocabulary of {max(sizes)}" if own is not None else ""
+        first = next(iter(bases.values()))
+        raise UserMistake(f"base {first!r} names no end token{lost}: set eos_token_id in its generation_config.json")
     return sorted(ends)
 
 

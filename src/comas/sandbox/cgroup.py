@@ -79,7 +79,7 @@ def place() -> Path | None:
     """Where groups can be made and processes moved into them, found by doing so; None where nowhere."""
     if not (ROOT / "cgroup.controllers").exists() or not OWN.exists():
         return None
-    own = [line[3:] for line in OWN.read_text(encoding="utf-8").splitlines() if line.startswith("0::")]
+    own = [line[3:] for line in OWN.read_text(encoding="utf-8", errors="replace").splitlines() if line.startswith("0::")]
     mine = ROOT / own[0].strip("/") if own else ROOT
     for folder in [mine, *([mine.parent] if mine != ROOT else [])]:  # one that holds processes hands nothing down
         _sweep(folder)
