@@ -8,12 +8,15 @@ from __future__ import annotations
 import random
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from comas.config import Config
+from comas.evaluate import can_judge
+from comas.overlap import Overlap, overlap
 from comas.play import brief
 from comas.types import Question, Task, UserMistake
 
@@ -26,6 +29,43 @@ def of_split(config: Config, task: Task, split: str, limit: int | None = None) -
         place = f" of {config.data}" if config.data else ""
         raise UserMistake(f"task {config.task} has no questions in split {split!r}{place}")
     return questions
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The questions of a run."""
+
+    training: list[Question]
+    validation: list[Question]
+    """Empty where none is measured; so are the held-out ones."""
+    test: list[Question]
+    overlap: Overlap
+    """What of the held-out ones is trained on."""
+
+
+def asked_of(config: Config, task: Task, note: Callable[[str], None]) -> Asked:
+    """The questions that a resolved config asks; `note` is told what its owner should know of them."""
+    training = of_split(config, task, "train")
+    validation = _measured(config, task, "validation", config.eval_questions if config.eval_every else 0, note)
+    test = _measured(config, task, "test", config.test_questions or 0, note)
+    if both := {q.id for q in training} & {q.id for q in test}:
+        raise UserMistake(
+            f"task {config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
+            "with a file per split, or set test_questions=0"
+        )
+    found = overlap(training, test)
+    if found.exact or found.near:
+        note(str(found))
+    return Asked(training, validation, test, found)
+
+
+def _measured(config: Config, task: Task, split: str, limit: int, note: Callable[[str], None]) -> list[Question]:
+    """Questions to measure accuracy on; none where none can be judged."""
+    found = of_split(config, task, split, limit) if limit else []
+    if found and not can_judge(task, found):
+        note(f"task {config.task}: no {split} question has an answer to be judged by; none is measured")
+        return []
+    return found
 
 
 def loaded(task: Task, split: str, **how: Any) -> list[Question]:

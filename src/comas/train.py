@@ -14,17 +14,17 @@ from typing import Any
 
 from comas import equals, fingerprints, fitting, lineage, spending
 from comas.agent import Member, derive_seed
-from comas.config import Config, checked, host_key, parse_pair, read, values_of
+from comas.config import Config, checked, lifted, parse_pair, read, values_of
 from comas.estimate import peak_bytes, process_facts
-from comas.evaluate import accuracy, answer_all, by_agent, can_judge
+from comas.evaluate import accuracy, answer_all, by_agent
 from comas.greeting import assemble
 from comas.hosts.api import ApiHost
 from comas.learning_signal import LearningSignal
 from comas.metrics import summarise
-from comas.overlap import overlap
+from comas.out_folder import check_free
 from comas.play import payoffs, play_all, settle_all
 from comas.pulse import Pulse
-from comas.questions import of_split, order
+from comas.questions import Asked, asked_of, order
 from comas.resolve import bases_of, resolve, split_options
 from comas.roles import check_room, check_training
 from comas.running import collected_apart, run_sync
@@ -74,15 +74,19 @@ def train(config: str | Path | None = None, watch: Watch | None = None, **overri
 
 async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
-    watch.working(Progress("loading"))
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
+    if resolved.out is not None:
+        check_free(resolved.out)
+    asked = asked_of(resolved, task, watch.note)  # mistakes in questions are told before models are loaded
+    check_room(resolved, method, task)
+    watch.working(Progress("loading"))
     resolved = fitting.fitted(resolved, method, task, watch.note)
+    fitting.check_disk(resolved, method, task)
     team = await assemble(resolved, method, task, watch.note, asks=resolved.steps > 0)
     run = None
     try:
-        session = Session(team, watch)  # loads the questions: mistakes in them leave no folder behind
-        fitting.check_disk(resolved, method, task)
+        session = Session(team, watch, asked)
         run = Run.create(resolved.model_dump(), resolved.out)
         return await session.go(run, 0)
     finally:
@@ -98,7 +102,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
     """
     run = Run.open(path)
     hosts = list(run.config()["hosts"])
-    changes = [host_key(pair.partition("=")[0], hosts) + "".join(pair.partition("=")[1:]) for pair in changes]
+    changes = lifted(changes, hosts)
     of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in LENGTH]
     spending.check_changes(of_hosts)
     run.lock()
@@ -118,11 +122,12 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
         checkpoint = run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
         asks = start < config.steps
+        asked = asked_of(config, task, watch.note)
         team = await assemble(config, method, task, watch.note, accounts=accounts, folder=run.path, asks=asks)
         for name, host in team.hosts.items():
             if checkpoint is not None and not isinstance(host, ApiHost):
                 await _at(name, f"loading step {start}", host.load(checkpoint))
-        session = Session(team, watch)
+        session = Session(team, watch, asked)
         return await session.go(run, start, run.change(values_of(config, changed)))
     finally:
         if team is not None:
@@ -148,34 +153,19 @@ class Session:
 
     run: Run
 
-    def __init__(self, team: Team, watch: Watch) -> None:
+    def __init__(self, team: Team, watch: Watch, asked: Asked | None = None) -> None:
         self.team, self.watch, self.config = team, watch, team.config
         self.pulse = Pulse(watch, team.hosts, team.config)
-        self.questions = of_split(self.config, team.task, "train")
-        self.validation = self._measured("validation", self.config.eval_questions if self.config.eval_every else 0)
-        self.test = self._measured("test", self.config.test_questions or 0)
-        if both := {q.id for q in self.questions} & {q.id for q in self.test}:
-            raise UserMistake(
-                f"task {self.config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
-                "with a file per split, or set test_questions=0"
-            )
-        check_room(self.config, team.method, team.task)
-        self.overlap = overlap(self.questions, self.test)
-        if self.overlap.exact or self.overlap.near:
-            watch.note(str(self.overlap))
+        asked = asked or asked_of(self.config, team.task, watch.note)
+        self.questions = asked.training
+        self.validation = asked.validation
+        self.test = asked.test
+        self.overlap = asked.overlap
         self.tokens, self.best, self.began = 0, (-1.0, None), time.monotonic()
         self.signal = LearningSignal(self.config, team.method, team.task)
         self.broken: dict[str, int] = {}
         """`host/policy` -> steps in a row whose update was skipped."""
         self.stopping = self.looping = False
-
-    def _measured(self, split: str, limit: int) -> list[Question]:
-        """Questions to measure accuracy on; none where none can be judged."""
-        found = of_split(self.config, self.team.task, split, limit) if limit else []
-        if found and not can_judge(self.team.task, found):
-            self.watch.note(f"task {self.config.task}: no {split} question has an answer to be judged by; none is measured")
-            return []
-        return found
 
     def draw(self, step: int) -> list[Question]:
         """The questions of a step: a new order for each pass over them, a function of (seed, step) alone."""
