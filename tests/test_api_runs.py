@@ -296,7 +296,7 @@ def test_a_budget_of_an_evaluation_counts_all_sittings_and_systems(
 ) -> None:
     server, folder = serve(answers()), tmp_path / "e"  # 10 tokens per answer, also to each of the first two requests
     pairs = [f"hosts.home.api={server.url}", "hosts.home.budget_tokens=50", "hosts.home.concurrency=1", "agents=1"]
-    remedy = "raise it and go on: comas resume .*e hosts.home.budget_tokens=NUMBER$"
+    remedy = "raise it and go on: .*comas resume .*e hosts.home.budget_tokens=NUMBER$"
     with pytest.raises(UserMistake, match=f"50 tokens.* is 50; {remedy}") as caught:
         sat(Plan(["m1", "m2"], limit=4, pairs=pairs), folder)
     assert "config.toml" not in str(caught.value)

@@ -18,6 +18,7 @@ from comas.types import Episode, Turn, UserMistake
 
 CONFIG = {
     "method": "comas", "steps": 9, "out": None, "options": {"rounds": 2, "odd": None}, "betas": (0.9, 0.95), "text": "ü \"x\"\n",
+    "hosts": {"home": {}},
 }
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
 
@@ -41,7 +42,8 @@ def checkpoint(run: Run, number: int, best: int | None = None) -> None:
 
 def test_a_config_comes_back_without_its_nones(run: Run) -> None:
     config = Run.open(run.path).config()
-    assert config == {"method": "comas", "steps": 9, "options": {"rounds": 2}, "betas": [0.9, 0.95], "text": CONFIG["text"]}
+    assert config == {"method": "comas", "steps": 9, "options": {"rounds": 2}, "betas": [0.9, 0.95], "text": CONFIG["text"],
+                      "hosts": {"home": {}}}
     assert without_none({"a": [{"b": None}, None]}) == {"a": [{}, None]}
 
 
@@ -54,8 +56,8 @@ def test_what_is_written_is_read(run: Run) -> None:
     assert episode["turns"][0]["text"] == "\u2028 \x1b[31m <b> \ud7ff 😀"
     assert episode["question"] == {"id": Q.id, "prompt": Q.prompt, "kind": "three", "answer": Q.answer, "meta": dict(Q.meta)}
     assert run.read_eval("before") is None
-    run.write_eval("before", {"accuracy": {"mean": 0.5}, "answers": []})
-    assert run.read_eval("before") == {"accuracy": {"mean": 0.5}, "answers": []}
+    run.write_eval("before", {"step": 0, "accuracy": {"mean": 0.5}, "answers": []})
+    assert run.read_eval("before") == {"step": 0, "accuracy": {"mean": 0.5}, "answers": []}
     assert not list(run.path.rglob("*.new"))
 
 
@@ -99,7 +101,7 @@ def test_a_run_that_was_never_committed_begins_again(run: Run) -> None:
     step(run, 0)
     (run.checkpoint() / "half").write_text("written")
     assert run.marker() is None
-    with pytest.raises(UserMistake, match="before its first checkpoint: go on with `comas resume"):
+    with pytest.raises(UserMistake, match=r"before its first checkpoint: go on with `.*comas resume"):
         run.intact()
     assert run.rewind() == (0, [])
     assert not list(run.metrics())
@@ -144,7 +146,10 @@ def test_a_checkpoint_begins_empty(run: Run) -> None:
 
 
 def test_folders_that_are_taken_missing_or_impossible(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserMistake, match=r"continue it with `comas resume"):
+    with pytest.raises(UserMistake, match=r"another process is working on this run"):
+        Run.create(CONFIG, str(run.path))
+    step(run, 0)
+    with pytest.raises(UserMistake, match=r"continue it with `.*comas resume"):
         Run.create(CONFIG, str(run.path))
     with pytest.raises(UserMistake, match=r"is not a run: it has no config\.toml"):
         Run.open(tmp_path)

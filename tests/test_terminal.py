@@ -47,7 +47,7 @@ def test_a_closed_pipe_stops_a_run_in_order(last: str, tmp_path: Path) -> None:
             assert line
         process.stdout.close()
         said = process.stderr.read()
-        assert process.wait(120) == 130
+        assert process.wait(120) == 141
     assert said.splitlines()[-1] == f"stopped; go on with: {sys.executable} -m comas resume r"
     if last != "loading":
         assert committed(tmp_path / "r") in (-1, steps_of(tmp_path / "r"))  # -1: before the first commit

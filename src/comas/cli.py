@@ -1,6 +1,7 @@
 """The command line: assemble and call.
 
-A user's mistake is one line and exit code 2; Ctrl-C says how to go on and exits with 130. With `--json` the last line of
+A user's mistake is one line and exit code 2; Ctrl-C says how to go on and exits with 130; where nobody reads stdout any more
+(`comas report | head -1`) it is 141, as of other programs. With `--json` the last line of
 stdout is one object and nothing else is printed there. Leaves out: everything that could be a function elsewhere.
 """
 
@@ -20,7 +21,7 @@ import typer
 
 from comas import cli_eval, cli_export, cli_show
 from comas.latest import command
-from comas.stdout import Json, interval_json, print_json
+from comas.stdout import Json, print_json, result_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,10 @@ Pairs = Annotated[
 ]
 
 
+CLOSED = 141
+"""Exit code where whoever read stdout has read enough (`comas eval ... | head`): what shells give for it, 128 + SIGPIPE."""
+
+
 def main() -> None:
     """Run the command line; the only place that turns exceptions into exit codes."""
     for library in ("HF_HUB", "TRANSFORMERS", "DATASETS"):  # their retries and bars, between our lines
@@ -53,23 +58,33 @@ def main() -> None:
         sys.exit(_fail(f"argument {os.fsencode(odd[0])!r} is not UTF-8: write it in UTF-8"))
     try:
         code = app(standalone_mode=False)
-    except BrokenPipeError:  # comas eval ... | head: whoever read has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+        if sys.stdout is not None:  # as it is without any (`>&-`)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        code = CLOSED
+    except SystemExit as left:
+        code = CLOSED if left.code == 1 else left.code  # rich's word for a closed pipe; nobody else says 1
     except (UserMistake, HostFailure, OSError) as error:
         code = _fail(str(error))
     except KeyboardInterrupt:
-        code = 130
+        code = _stop()
     except Exception as error:
         if type(error).__name__ == "Abort":  # Ctrl-C, in the words of older parsers
-            code = 130
+            code = _stop()
         elif not hasattr(error, "format_message"):  # not one of the parser's own complaints
             raise
         else:
             code = _fail(_with_hint(error.format_message()))  # type: ignore[attr-defined]
-    if code == 130:  # where there is no run to go on with
-        print("stopped", file=sys.stderr)
+    if code == CLOSED and sys.stdout is not None:
+        with suppress(OSError):  # what is left to write shall not fail once more while Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stop() -> int:
+    """Say that it was stopped, where there is no run to go on with."""
+    print("stopped", file=sys.stderr)
+    return 130
 
 
 def _is_text(argument: str) -> bool:
@@ -169,18 +184,21 @@ def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
     console = Console()
     live = console.is_terminal and not console.is_dumb_terminal
     watch = Quiet(Console(stderr=True)) if as_json else Display(console) if live else Lines(console)
+    outlet = Outlet(watch)
     try:
         with watch if isinstance(watch, Display) else nullcontext():
-            result = run_sync(work(Outlet(watch)))
+            result = run_sync(work(outlet))
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # what a second Ctrl-C cut short is no news
         with suppress(OSError):  # the terminal may be gone
             print(_stopped(watch), file=sys.stderr)
-        sys.exit(130)
+        sys.exit(CLOSED if outlet.gone else 130)
     if as_json:
-        print_json(ctx, _result_json(result))
+        print_json(ctx, result_json(result))
     else:
         _summary(console, result)
+        if outlet.gone:  # the console is silent by now
+            sys.exit(CLOSED)
 
 
 def _stopped(watch: Watch) -> str:
@@ -188,16 +206,6 @@ def _stopped(watch: Watch) -> str:
         return "stopped before the run began"
     folder = shlex.quote(str(watch.path))
     return f"stopped; go on with: {command()} resume {folder}"
-
-
-def _result_json(result: Result) -> dict[str, Any]:
-    from comas.store import Run
-
-    found = {name: interval_json(i) for name, i in result.accuracy.items()}
-    return {
-        "run": str(result.run), "steps": result.steps, "tokens": result.tokens, "seconds": round(result.seconds, 3),
-        "accuracy": found, "gain": interval_json(result.gain), "api": Run.open(result.run).spent(),
-    }
 
 
 def _summary(console: Console, result: Result) -> None:
@@ -324,7 +332,7 @@ def _team(arguments: list[str] | None) -> Team:
             return run_sync(assemble(*resolved, _note, learn=False, weights=weights))
         if not Path(arguments[0]).is_file():
             neither = f"{arguments[0]} is neither a run's folder, nor a team's, nor a config{meant(arguments[0])}"
-            raise UserMistake(f"{neither}; see comas play --help")
+            raise UserMistake(f"{neither}; see {command()} play --help")
     return run_sync(assemble(*resolve(_read(arguments)), _note, learn=False))
 
 
@@ -352,7 +360,7 @@ def report(
         return
     result = result_of(Run.open(folder), 0.0)
     if json_:
-        print_json(ctx, _result_json(result))
+        print_json(ctx, result_json(result))
     else:
         _summary(Console(), result)
 

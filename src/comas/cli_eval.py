@@ -80,23 +80,18 @@ def _family(table: Sequence[Any]) -> str:
 def _plan(
     systems: Sequence[str], tasks: str | None, setups: str, limit: int | None, seed: int, data: str | None, equal: bool
 ) -> Plan:
-    from comas.config import parse_pair
-    from comas.plan import INSTEAD, LIMIT, UNUSED, Plan
+    from comas.plan import INSTEAD, UNUSED, Plan, limit_of
     from comas.resolve import load_plugin
     from comas.store import run_at
     from comas.types import UserMistake
 
     names = [s for s in systems if "=" not in s or run_at(s.split(",")[0]) is not None]
     if not names:
-        raise UserMistake("eval needs at least one run or base model, such as: comas eval seed")
+        raise UserMistake(f"eval needs at least one run or base model, such as: {command()} eval seed")
     ways = _listed(setups)
     if not ways:
         raise UserMistake("--setups names none: one or more of single, vote, debate, autogen, game, a method")
     pairs = [s for s in systems if s not in names]
-    if limit is None:
-        limit = dict(map(parse_pair, pairs)).get("test_questions", LIMIT)
-        if type(limit) is not int:
-            raise UserMistake(f"test_questions={limit!r}: a number of questions; 0 is all")
     asked = _listed(tasks or "")
     for task in asked:
         load_plugin("task", task)  # a name that is none is told before anything is loaded
@@ -105,7 +100,7 @@ def _plan(
         if key in INSTEAD or key in UNUSED:
             raise UserMistake(f"{pair}: {key} is a key of training" + (f": here it is {INSTEAD[key]}" if key in INSTEAD else
                               ", and changes nothing in an evaluation: leave it out"))
-    return Plan(names, asked, ways, limit or None, seed, pairs, data, equal)
+    return Plan(names, asked, ways, limit_of(limit, pairs, "--limit"), seed, pairs, data, equal)
 
 
 def _listed(text: str) -> list[str]:

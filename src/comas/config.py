@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from comas.bases import seed_models, team_file
+from comas.bases import team_file
+from comas.latest import command
+from comas.named_places import Place, anchor
 from comas.store import run_at
 from comas.trust import check_trust, is_shared
 from comas.types import UserMistake
@@ -42,7 +45,7 @@ class _Table(BaseModel):
 class HostConfig(_Table):
     """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's models answer."""
 
-    base: str = "seed"
+    base: Place = "seed"
     """Of its policies: a shipped seed model, a folder, or a hub name; with `api` the model's name there."""
     learner: Literal["full", "adapters"] | None = None
     """What of a policy is trained: all of it, or an adapter on a base that the host's policies share; None is full for seed
@@ -100,7 +103,7 @@ class AgentConfig(_Table):
     """`[agents.<name>]`: one member of the team; it has a policy of its own unless it names another's."""
 
     host: str = "home"
-    base: str | None = None
+    base: Place | None = None
     """Overrides the host's."""
     policy: str | None = None
     """Share this policy (self-play); None is one of its own."""
@@ -131,16 +134,16 @@ def _names_a_folder(name: str) -> bool:
 class Config(_Table):
     """A run. Tables that belong to functions (`options credit loss kl task_options`) are checked by `resolve`."""
 
-    method: str = "comas"
+    method: Place = "comas"
     preset: str | None = None
-    task: str = "pick"
-    data: str | None = None
+    task: Place = "pick"
+    data: Place | None = None
     """A file of questions, where the task reads one."""
     steps: int = Field(180, ge=0)
     tokens: int | None = Field(None, ge=1)
     """Stop after the step in which this many tokens have been generated, if that comes before `steps`."""
     seed: int = Field(0, ge=0)
-    out: str | None = None
+    out: Place | None = None
     questions: int | None = Field(None, ge=1)
     """Per step; None is the preset's number, or 128."""
     samples: int | None = Field(None, ge=1)
@@ -168,7 +171,7 @@ class Config(_Table):
     eval_top_p: float = Field(1.0, gt=0, le=1)
     sandbox: Literal["auto", "none"] = "auto"
     """Of programs that models write; none runs them without walls."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=4096)
     """Of torch; None is one per CPU that this process may use."""
     memory: float | None = Field(None, gt=0)
     """GB (of 10**9 bytes) that the run may take of each device that it uses; None is what is free when it starts."""
@@ -246,7 +249,7 @@ def read(
     if path is not None:
         shared = is_shared(path) if shared is None else shared
         if Path(path).is_dir() and run_at(str(path)) is not None:
-            raise UserMistake(f"config {path} is a run: go on with it by `comas resume {path}`")
+            raise UserMistake(f"config {path} is a run: go on with it by `{command()} resume {shlex.quote(str(path))}`")
         path = team_file(path) or path
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -272,6 +275,12 @@ def host_key(key: str, hosts: Sequence[str]) -> str:
     if len(hosts) != 1:
         raise UserMistake(f"{key} belongs to a host, and here are {', '.join(hosts)}: set hosts.<name>.{key}")
     return f"hosts.{hosts[0]}.{key}"
+
+
+def lifted(pairs: Iterable[str], hosts: Sequence[str]) -> list[str]:
+    """`key=value` pairs with `host_key` for their keys."""
+    parts = [pair.partition("=") for pair in pairs]
+    return [host_key(key, hosts) + equals + value for key, equals, value in parts]
 
 
 def _to_the_host(data: dict[str, Any]) -> None:
@@ -359,34 +368,3 @@ def nearest(name: str, known: Any) -> str:
     """What may have been meant by a name that is not known, in words."""
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(known)) or '(none)'}"
-
-
-def anchor(data: dict[str, Any], folder: Path) -> None:
-    """Have what a config file in `folder` names by a path from there be found from anywhere.
-
-    Bases, method, task and data that lie beside the file are meant before those that the same words name from where the
-    command runs; hub names and what is not there are left as they are.
-    """
-    if folder.resolve() == Path.cwd():
-        return
-    hosts, agents = (cast("dict[str, Any]", t) if isinstance(t := data.get(k), dict) else {} for k in ("hosts", "agents"))
-    away = {name for name, host in hosts.items() if isinstance(host, Mapping) and "api" in host}  # a base there is a name only
-    tables: list[Any] = [host for name, host in hosts.items() if name not in away]
-    tables += list(agents.values())
-    for table in tables:
-        given = cast("dict[str, Any]", table) if isinstance(table, dict) else {}
-        if given.get("host", "home") in away:
-            continue
-        if isinstance(base := given.get("base"), str) and base not in seed_models():
-            given["base"] = _beside(base, folder)
-    for key in ("method", "task", "data"):
-        if isinstance(name := data.get(key), str) and (key == "data" or name.endswith(".py")):
-            data[key] = _beside(name, folder)
-
-
-def _beside(name: str, folder: Path) -> str:
-    there = str((folder / name).resolve())
-    if name and (Path(there).exists() or run_at(there) is not None):
-        return there
-    lost = name.startswith(("./", "../")) and not Path(name).exists() and run_at(name) is None
-    return there if lost else name  # what is said of a path that leads nowhere names the place that was looked at

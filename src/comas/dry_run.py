@@ -16,6 +16,7 @@ import tomli_w
 from comas import fitting, timing
 from comas.config import Config, read
 from comas.estimate import estimate, memory
+from comas.out_folder import check_free
 from comas.questions import of_run
 from comas.resolve import resolve
 from comas.roles import check_training
@@ -66,6 +67,8 @@ def plan(config: Config) -> Plan:
         except HostFailure as error:
             untimed = str(error)
     try:
+        if resolved.out is not None:
+            check_free(resolved.out)
         fitting.check_disk(resolved, method, task)
     except UserMistake as error:
         mistake = mistake or str(error)

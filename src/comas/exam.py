@@ -11,7 +11,9 @@ import asyncio
 import dataclasses
 import hashlib
 import json
+import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -35,6 +37,8 @@ from comas.game_log import Log, logs_in
 from comas.greeting import greet
 from comas.hosts.api import ApiHost
 from comas.hosts.ledger import BudgetSpent
+from comas.latest import command
+from comas.out_folder import fresh
 from comas.overlap import Overlap
 from comas.plan import Plan, changed, check_hosts, check_roles_taken, described, overlaps, places, players, questions, teams, way
 from comas.play import Scene, first, play_one
@@ -42,7 +46,6 @@ from comas.report import Cell
 from comas.resolve import bases_of, origins
 from comas.roles import check_roles
 from comas.signals import listening
-from comas.store import fresh
 from comas.team import Team, api_hosts_of, outline
 from comas.types import Episode, Question, Sampling, Task, UserMistake
 
@@ -95,11 +98,12 @@ class Exam:
         found = places(plan.systems)
         data = str(Path(plan.data).resolve()) if plan.data else None
         plan = replace(plan, places=found, teams=teams(found, plan.pairs), data=data, files=plans.files(plan))
-        folder = Path(out) if out else Path("evals") / time.strftime("%Y%m%d-%H%M%S")
+        folder = Path(os.path.expanduser(out)) if out else Path("evals") / time.strftime("%Y%m%d-%H%M%S")
         made = [p for p in (folder, *folder.parents) if (p == folder and not out) or not p.exists()]
         folder = folder if out else fresh(folder)
         if (folder / PLAN).exists():
-            raise UserMistake(f"--out {out}: there is an evaluation already; go on with `comas resume {out}` or choose another")
+            going_on = f"`{command()} resume {shlex.quote(str(folder))}`"
+            raise UserMistake(f"--out {out}: there is an evaluation already; go on with {going_on} or choose another")
         if out and folder.is_dir() and any(folder.iterdir()):
             raise UserMistake(f"--out {out}: there is something else in this folder; choose another")
         try:

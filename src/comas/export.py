@@ -7,6 +7,7 @@ cards say (`card`), how adapters are merged (`learners/merging`).
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,9 +84,10 @@ def export(
     checkpoint, for adapters that of their base. `base` is where the adapters' base is found from now on, `evaluations` are
     folders of `comas eval` to be told of in the cards. `note` is told how it goes.
     """
-    target = Path(folder)
-    found = run_at(str(run))
-    opened, step = found or (Run.open(run), None)
+    target = Path(os.path.expanduser(folder))
+    name = os.path.expanduser(str(run))
+    found = run_at(name)
+    opened, step = found or (Run.open(name), None)
     if dtype != "auto" and dtype not in NUMBERS:
         raise UserMistake(f"dtype {dtype!r}: one of auto, {', '.join(NUMBERS)}")
     _check_place(target)

@@ -26,7 +26,7 @@ def named_or_latest(name: str | None) -> str:
     if name is not None:
         return name
     if (run := latest_run()) is None:
-        raise UserMistake("there is no run in the folder runs: name one, or begin one with comas train")
+        raise UserMistake(f"there is no run in the folder runs: name one, or begin one with {command()} train")
     print(f"{run} (the latest run)", file=sys.stderr)
     return str(run)
 

@@ -15,8 +15,9 @@ from typing import Any
 from comas import disk, spending
 from comas.agent import Member
 from comas.bases import TEAM, exported, is_seed, meant, team_file
-from comas.config import nearest, parse_pair, read
+from comas.config import lifted, nearest, parse_pair, read
 from comas.evaluate import can_judge
+from comas.latest import command
 from comas.overlap import Overlap, overlap
 from comas.questions import loaded
 from comas.resolve import bases_of, filled, keywords, load_plugin, plugin_names, resolve, split_options
@@ -137,13 +138,26 @@ def with_rooms(plan: Plan, run: str, team: Team) -> Plan:
 
 def changed(plan: Plan, pairs: Sequence[str]) -> Plan:
     """The plan with changes that are of use to one of its systems."""
-    spending.check_changes(pairs)
     runs = [run for system in plan.systems for run in system.split(",")]
-    spending.check_hosts(pairs, [plan.resolved(run)[0] for run in runs])
+    configs = [plan.resolved(run)[0] for run in runs]
+    pairs = lifted(pairs, list(dict.fromkeys(host for config in configs for host in config.hosts)))
+    spending.check_changes(pairs)
+    spending.check_hosts(pairs, configs)
     plan = replace(plan, changes=[*plan.changes, {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}])
     for run in runs:  # a wrong value is an error before anything is written
         plan.resolved(run)
     return plan
+
+
+def limit_of(limit: int | None, pairs: Sequence[str], key: str) -> int | None:
+    """Questions per task, None for all of them: `limit` (the value of `key`), or without one what `test_questions` says."""
+    named: dict[str, Any] = dict(map(parse_pair, pairs))
+    if limit is not None and "test_questions" in named:
+        raise UserMistake(f"{key}={limit} and test_questions={named['test_questions']} say the same: give one of them")
+    asked = named.get("test_questions", LIMIT) if limit is None else limit
+    if type(asked) is not int or asked < 0:
+        raise UserMistake(f"{key if limit is not None else 'test_questions'}={asked!r}: a number of questions per task; 0 is all")
+    return asked or None
 
 
 @dataclass(frozen=True)
@@ -210,7 +224,7 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
     for pair in pairs:
         table, _, rest = pair.partition("=")[0].partition(".")
         if rest.endswith(".base"):
-            raise UserMistake(f"{pair}: what is evaluated is named as a system: comas eval {pair.partition('=')[2]}")
+            raise UserMistake(f"{pair}: what is evaluated is named as a system: {command()} eval {pair.partition('=')[2]}")
         if table == "hosts" and (name := rest.split(".")[0]) not in known:
             raise UserMistake(f"{pair}: no agent of these systems is at a host {name!r}: {nearest(name, known)}")
 

@@ -15,6 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from comas.stats import Interval
+    from comas.train import Result
 
 
 def _reserve(ctx: typer.Context, wanted: bool) -> bool:
@@ -36,3 +37,17 @@ def print_json(ctx: typer.Context, record: Any) -> None:
 def interval_json(found: Interval | None) -> dict[str, Any] | None:
     """JSON has no infinity: an open end is null."""
     return {k: v if math.isfinite(v) else None for k, v in found._asdict().items()} if found else None
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A run: `seconds` are of this process, null of a report, which computes nothing; `step_seconds` of all steps so far."""
+    from comas.store import Run
+
+    run = Run.open(result.run)
+    found = {name: interval_json(i) for name, i in result.accuracy.items()}
+    return {
+        "run": str(result.run), "steps": result.steps, "tokens": result.tokens,
+        "seconds": round(result.seconds, 3) if result.seconds else None,
+        "step_seconds": round(math.fsum(metrics["seconds"] for metrics in run.metrics()), 3),
+        "accuracy": found, "gain": interval_json(result.gain), "api": run.spent(),
+    }

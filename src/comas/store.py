@@ -11,7 +11,9 @@ import hashlib
 import itertools
 import json
 import logging
+import os
 import re
+import shlex
 import shutil
 import time
 import tomllib
@@ -19,19 +21,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import filelock
 import tomli_w
 
 from comas import disk
 from comas.bases import meant
+from comas.latest import command
+from comas.out_folder import check_free, fresh
 from comas.records import episode_record, line, lines, without_none
 from comas.types import Episode, UserMistake
 
 LOG = logging.getLogger("comas")
 KEEP = 2
 """Checkpoints that are kept besides the best."""
+RUNS_HAVE = {"method": str, "steps": int, "hosts": dict}
+"""Of what every run's config has: what others' files of that name have not."""
 
 
 class Run:
@@ -48,28 +54,20 @@ class Run:
     @classmethod
     def create(cls, config: Mapping[str, Any], out: str | None) -> Run:
         """A fresh folder with its config; without `out`, `runs/<time>-<method>`."""
-        if out is not None and not out.strip():
-            raise UserMistake("out is empty: name a folder, or leave it out for runs/<time>-<method>")
+        if out is not None:
+            check_free(out)
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(config['method']).stem}"
         path = fresh(Path("runs") / name) if out is None else Path(out)
-        if (path / "evaluation.json").exists():
-            raise UserMistake(f"out={path}: there is an evaluation in this folder; choose another")
         run = cls(path)
-        taken = UserMistake(
-            f"out={out}: there is a run already; continue it with `comas resume {out}`, choose another, or delete it"
-        )
-        if (path / "config.toml").exists():
-            raise taken
-        if stranger := _stranger(path):
-            raise UserMistake(f"out={path}: this folder is no run and not empty ({stranger} is in it); choose another")
         try:
             path.mkdir(parents=True, exist_ok=True)
             run.lock()
         except OSError as error:
             raise UserMistake(f"out={path}: {error.strerror}") from error
         try:
-            if (path / "config.toml").exists():  # since a moment ago
-                raise taken
+            if out is not None:
+                check_free(out)  # now that nobody else can begin there
+            (path / "processes.json").unlink(missing_ok=True)  # of a run that died before it came to anything
             for name in ("episodes", "checkpoints", "eval"):
                 (path / name).mkdir(exist_ok=True)
             (path / "metrics.jsonl").write_text("", encoding="utf-8")
@@ -82,9 +80,12 @@ class Run:
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """An existing run."""
+        path = os.path.expanduser(path)
         if not (Path(path) / "config.toml").is_file():
             raise UserMistake(f"{path} is not a run: it has no config.toml{meant(str(path))}")
-        return cls(Path(path))
+        run = cls(Path(path))
+        run.config()  # what is called so may be of something else
+        return run
 
     def lock(self) -> None:
         """Keep other processes from working on this run until `unlock`, or until this process ends in whatever way."""
@@ -103,9 +104,16 @@ class Run:
         """The resolved config, as it was saved."""
         path = self.path / "config.toml"
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+            found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"{path} is damaged: {error}") from error
+        if missing := [key for key, kind in RUNS_HAVE.items() if not isinstance(found.get(key), kind)]:
+            raise UserMistake(f"{self.path} is not a run: its config.toml, which runs write whole, has no {missing[0]}")
+        return found
+
+    def resuming(self) -> str:
+        """The command that goes on with this run, in quotes."""
+        return f"`{command()} resume {shlex.quote(str(self.path))}`"
 
     def change(self, changes: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Other values of some dotted keys from now on; returns what they were and are."""
@@ -132,19 +140,35 @@ class Run:
 
     def read_eval(self, name: str, note: Callable[[str], Any] = LOG.warning) -> dict[str, Any] | None:
         """That measurement; None if there is none, or, which `note` is told, if its file is damaged: the run itself is whole."""
+        path = self.path / "eval" / f"{name}.json"
         try:
-            return disk.read_object(self.path / "eval" / f"{name}.json")
+            found = disk.read_object(path)
         except UserMistake as error:
             note(f"{error}; it counts as not measured")
             return None
+        wanted = ("exact", "near", "tested") if name == "overlap" else ("step", "accuracy", "answers")
+        if found is not None and not set(wanted) <= (found.keys() if type(found) is dict else set()):
+            note(f"{path} is damaged: it has to have {', '.join(wanted)}; it counts as not measured")
+            return None
+        return found
 
     def write_spent(self, accounts: Mapping[str, Any]) -> None:
         """What hosts behind an API have cost; apart from checkpoints, since what is dropped has been paid for all the same."""
         disk.replace(self.path / "spent.json", disk.as_json(accounts, indent=1))
 
     def spent(self) -> dict[str, Any]:
-        """The same as it was last written; nothing where nothing was."""
-        return disk.read_object(self.path / "spent.json") or {}
+        """The same as it was last written; nothing where nothing was, or where no host is behind an API."""
+        if not any(host.get("api") for host in self.config()["hosts"].values()):
+            return {}
+        path = self.path / "spent.json"
+        remedy = "remove it to go on without what it said"
+        try:
+            accounts = disk.read_object(path) or {}
+        except UserMistake as error:
+            raise UserMistake(f"{error}; {remedy}") from error
+        if type(accounts) is not dict or not all(map(_is_account, accounts.values())):
+            raise UserMistake(f"{path} is damaged: it says of no host what was spent; {remedy}")
+        return accounts
 
     def write_process(self, facts: Mapping[str, Any]) -> list[str]:
         """Note what a process that works on this run runs on; returns what differs from the one before, in words."""
@@ -234,7 +258,8 @@ class Run:
         optimizers, two thirds of the bytes, are not read."""
         if step is None:
             if (marker := self.marker()) is None:
-                raise UserMistake(f"{self.path} was stopped before its first checkpoint: go on with `comas resume {self.path}`")
+                self.config()  # where this is no run at all, that is the news
+                raise UserMistake(f"{self.path} was stopped before its first checkpoint: go on with {self.resuming()}")
             step = marker["step"]
         folder = self.path / "checkpoints" / f"step-{step}"
         if not folder.is_dir():
@@ -335,36 +360,18 @@ class Run:
         yield from lines(self.path / "episodes" / f"{step:06d}.jsonl")
 
 
+def _is_account(found: Any) -> bool:
+    """Whether this is what `spending.accounts` says of one host."""
+    if not isinstance(found, dict):
+        return False
+    account = cast("dict[str, Any]", found)
+    return isinstance(account.get("spent"), dict) and isinstance(account.get("events"), dict) and "money" in account
+
+
 def _step_of(folder: Path) -> int | None:
     """N of a folder `step-N`, as `commit` names it; None of anything else, such as a user's copy `step-5-backup`."""
     name = re.fullmatch(r"step-(0|[1-9]\d*)", folder.name)
     return int(name[1]) if name and folder.is_dir() else None
-
-
-def _stranger(folder: Path) -> str | None:
-    """The name of something in a folder that is not what `create` leaves when it is stopped half-way."""
-    mine = {".lock", "metrics.jsonl", "config.toml.new"}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        empty_folder = path.name in ("episodes", "checkpoints", "eval") and path.is_dir() and not any(path.iterdir())
-        if not empty_folder and path.name not in mine:
-            return path.name
-        if path.name == "metrics.jsonl" and path.stat().st_size:
-            return path.name
-    return None
-
-
-def fresh(stem: Path) -> Path:
-    """A new folder of that name, or of that name and a number where another process was faster."""
-    for i in range(1000):
-        path = stem.with_name(stem.name + (f"-{i}" if i else ""))
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserMistake(f"{path}: {error.strerror}; choose another place with out=") from error
-        return path
-    raise UserMistake(f"{stem} to {stem}-999 are taken: choose another place with out=")
 
 
 def run_at(name: str) -> tuple[Run, int | None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from comas import disk
 from comas.bases import adapter_base, is_adapter, is_seed
 from comas.config import Config, checked, read
 from comas.evaluate import Answer, accuracy, paired_gain
+from comas.latest import command
 from comas.resolve import bases_of
 from comas.stats import Interval, wilson
 from comas.store import Run, run_at
@@ -127,7 +129,7 @@ def _evaluated(told: Story, folder: Path, place: str) -> None:
     if plan is None:
         raise UserMistake(f"--evaluation {folder} is not an evaluation: it has no evaluation.json")
     if report is None:
-        raise UserMistake(f"--evaluation {folder} has not ended yet: go on with `comas resume {folder}`")
+        raise UserMistake(f"--evaluation {folder} has not ended yet: go on with `{command()} resume {shlex.quote(str(folder))}`")
     here = [name for name, found in plan.get("places", {}).items() if found == place]
     cells = [c for c in report["cells"] if c["system"] in here]
     if not cells:

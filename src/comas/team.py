@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, checked, parse_pair,
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost, make_local_host, resolve_base
 from comas.hosts.room import in_memory
+from comas.latest import command
 from comas.play import Scene, play_all, settle_all
 from comas.resolve import bases_of, resolve, split_options
 from comas.roles import check_seats
@@ -281,6 +283,9 @@ def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = (
 
 def found_at(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> tuple[Resolved, Path | None]:
     """What `load` would load: config, method and task, and the checkpoint of a run."""
+    if isinstance(overrides, str):
+        raise UserMistake(f"overrides={overrides!r}: a list of pairs is wanted: [{overrides!r}]")
+    path = os.path.expanduser(path)
     if (file := team_file(path)) is not None:
         if step is not None:
             raise UserMistake(f"{path} is a team, not a run: it has no checkpoint of step {step} or any other; leave step out")
@@ -293,7 +298,7 @@ def found_at(path: str | Path, step: int | None = None, overrides: Sequence[str]
 
 def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
     if any(key.split("=")[0] == "method" for key in overrides):
-        raise UserMistake(f"{run.path}: method= is for training; to have a run play another game: comas eval --setups METHOD")
+        raise UserMistake(f"{run.path}: method= is for training; to have a run play another game: {command()} eval --setups METHOD")
     config, method, task = resolve(read(run.path / "config.toml", overrides))
     for host, table in run.config()["hosts"].items():
         if config.hosts[host].api and not table.get("api"):

@@ -14,13 +14,14 @@ from typing import Any
 
 from comas import equals, fingerprints, fitting, lineage, spending
 from comas.agent import Member, derive_seed
-from comas.config import Config, checked, host_key, parse_pair, read, values_of
+from comas.config import Config, checked, lifted, parse_pair, read, values_of
 from comas.estimate import peak_bytes, process_facts
 from comas.evaluate import accuracy, answer_all, by_agent
 from comas.greeting import assemble
 from comas.hosts.api import ApiHost
 from comas.learning_signal import LearningSignal
 from comas.metrics import summarise
+from comas.out_folder import check_free
 from comas.overlap import overlap
 from comas.play import payoffs, play_all, settle_all
 from comas.pulse import Pulse
@@ -74,16 +75,19 @@ def train(config: str | Path | None = None, watch: Watch | None = None, **overri
 
 async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
-    watch.working(Progress("loading"))
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
+    if resolved.out is not None:
+        check_free(resolved.out)
     asked = of_run(resolved, task, watch.note)  # before what takes long; mistakes in them leave no folder behind
+    check_room(resolved, method, task)
+    watch.working(Progress("loading"))
     resolved = fitting.fitted(resolved, method, task, watch.note)
+    fitting.check_disk(resolved, method, task)
     team = await assemble(resolved, method, task, watch.note, asks=resolved.steps > 0)
     run = None
     try:
         session = Session(team, watch, asked)
-        fitting.check_disk(resolved, method, task)
         run = Run.create(resolved.model_dump(), resolved.out)
         return await session.go(run, 0)
     finally:
@@ -99,7 +103,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
     """
     run = Run.open(path)
     hosts = list(run.config()["hosts"])
-    changes = [host_key(pair.partition("=")[0], hosts) + "".join(pair.partition("=")[1:]) for pair in changes]
+    changes = lifted(changes, hosts)
     of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in LENGTH]
     spending.check_changes(of_hosts)
     run.lock()
@@ -115,6 +119,7 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
         if "steps" in changed and config.steps < start:
             raise UserMistake(f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin anew")
         asked = of_run(config, task, watch.note)
+        check_room(config, method, task)
         for note in fitting.warnings(config, method, task):
             watch.note(note)
         checkpoint = run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
@@ -154,7 +159,6 @@ class Session:
         self.team, self.watch, self.config = team, watch, team.config
         self.pulse = Pulse(watch, team.hosts, team.config)
         self.questions, self.validation, self.test = asked.train, asked.validation, asked.test
-        check_room(self.config, team.method, team.task)
         self.overlap = overlap(self.questions, self.test)
         if self.overlap.exact or self.overlap.near:
             watch.note(str(self.overlap))

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from comas.config import parse_pair
 from comas.exam import Exam, Observer
-from comas.plan import INSTEAD, LIMIT, UNUSED, Plan
+from comas.plan import INSTEAD, LIMIT, UNUSED, Plan, limit_of
 from comas.running import run_sync
 from comas.showing import shown
 from comas.train import Result, Watch, resume_async
@@ -73,10 +74,11 @@ def resume(
     """Go on with a run from its last commit, to its own number of steps, or to `steps` or `tokens` in all.
 
     `changes` are keys that may change on the way (`hosts__home__max_rows=64`; `__` stands for the dot of a nested key): bounds
-    of memory, budgets and the like (docs/config.md). Raises UserMistake where `run` is no run or a key may not change.
+    of memory, budgets and the like (docs/config.md); None is no budget. Raises UserMistake where `run` is no run or a key may not
+    change.
     """
-    given = {"steps": steps, "tokens": tokens, **changes}
-    pairs = [f"{key.replace('__', '.')}={_as_toml(value)}" for key, value in given.items() if value is not None]
+    length = {key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None}
+    pairs = _pairs({**length, **changes})
     with shown(watch) as told:
         return run_sync(resume_async(run, told, changes=pairs))
 
@@ -99,19 +101,21 @@ def evaluate(
     system. `limit` is the number of questions per task (None: all), `keys` are keys of the config for all systems
     (`eval_temperature=0`). Raises UserMistake where a name means nothing; such a mistake leaves no folder behind.
     """
-    names = [str(s) if isinstance(s, str | Path) else ",".join(map(str, s)) for s in systems]
+    names = [_at_home(s) if isinstance(s, str | Path) else ",".join(map(_at_home, s)) for s in systems]
     if not names:
         raise UserMistake("evaluate needs at least one run or model, such as comas.evaluate('seed')")
-    pairs = [f"{key.replace('__', '.')}={_as_toml(value)}" for key, value in keys.items()]
+    pairs = _pairs(keys)
     place = str(data) if data is not None else None
     if not (ways := _listed(setups)):
         raise UserMistake("evaluate: setups names none: one or more of single, vote, debate, autogen, game, a method")
-    if limit is not None and limit < 0:
-        raise UserMistake(f"evaluate: limit={limit}: a number of questions per task; None is all")
+    if type(seed) is not int or seed < 0:
+        raise UserMistake(f"evaluate: seed={seed!r}: a whole number from 0 on")
+    if "test_questions" in keys or limit is not None:
+        limit = limit_of(None if limit == LIMIT else limit, pairs, "evaluate: limit")
     for key in keys:
         if key in UNUSED or key in INSTEAD:
             raise UserMistake(f"evaluate: {key} is a key of training and says nothing here (see docs/evaluation.md): leave it out")
-    plan = Plan(names, _listed(tasks), ways, limit or None, seed, pairs, place, equal_tokens)
+    plan = Plan(names, _listed(tasks), ways, limit, seed, pairs, place, equal_tokens)
     exam = Exam.create(plan, str(out) if out is not None else None)
     found = run_sync(exam.go(observer or Observer()))
     return Evaluation(
@@ -128,20 +132,38 @@ def compare(first: System, second: System, **settings: Any) -> list[Comparison]:
     return [Comparison(**{field: record[field] for field in fields}) for record in found.systems]
 
 
+def _at_home(name: str | Path) -> str:
+    """A system's name with `~` expanded, as a shell does it."""
+    return os.path.expanduser(str(name))
+
+
 def _listed(names: str | Sequence[str]) -> list[str]:
     parts = names.split(",") if isinstance(names, str) else names
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def _pairs(keys: Mapping[str, Any]) -> list[str]:
+    """Keyword arguments as `key=value` pairs of the command line."""
+    pairs: list[str] = []
+    for name, value in keys.items():
+        key = name.replace("__", ".")
+        if value is None and key.rpartition(".")[2] not in ("budget_tokens", "budget_money"):
+            raise UserMistake(f"{key}=None: None is no value of this key here: leave it out")
+        pairs.append(f"{key}={'none' if value is None else _as_toml(value)}")
+    return pairs
 
 
 def _as_toml(value: Any) -> str:
     """A value as it is written on the command line; read back at once, so that what cannot be written is told."""
     import tomli_w
 
+    if value is None:
+        raise UserMistake("None is no value of a key here: leave the key out")
+    if isinstance(value, os.PathLike):
+        value = os.fspath(cast("os.PathLike[str]", value))
     if isinstance(value, Mapping):
         inside = ", ".join(f"{key} = {_as_toml(part)}" for key, part in value.items())
         return f"{{{inside}}}"
-    if value is None:
-        raise UserMistake("None is no value of a key here: leave the key out")
     text = tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
     parse_pair(f"x={text}")
     return text

@@ -15,6 +15,7 @@ from typing import Any
 
 from comas.config import HostConfig
 from comas.hosts.completion import Usage
+from comas.latest import command
 from comas.types import UserMistake
 
 REST = 30.0
@@ -112,7 +113,7 @@ class Ledger:
 
     def going_on(self, pair: str = "") -> str:
         """The command that goes on, where there is something to go on with."""
-        return f" and go on: comas resume {shlex.quote(str(self.folder))} {pair}".rstrip() if self.folder else ""
+        return f" and go on: {command()} resume {shlex.quote(str(self.folder))} {pair}".rstrip() if self.folder else ""
 
     def account(self) -> dict[str, Any]:
         """What has been spent and what went wrong, as JSON."""
