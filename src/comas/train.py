@@ -26,7 +26,7 @@ from comas.play import payoffs, play_all, settle_all
 from comas.pulse import Pulse
 from comas.questions import Asked, asked_of, order
 from comas.resolve import bases_of, resolve, split_options
-from comas.roles import check_room, check_training
+from comas.roles import check_room, check_seats, check_training
 from comas.running import collected_apart, run_sync
 from comas.showing import shown
 from comas.signals import listening
@@ -76,6 +76,7 @@ async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
+    check_seats(resolved, method, learn=True)
     if resolved.out is not None:
         check_free(resolved.out)
     asked = asked_of(resolved, task, watch.note)  # mistakes in questions are told before models are loaded
