@@ -27,7 +27,7 @@ from comas.play import payoffs, play_all, settle_all
 from comas.pulse import Pulse
 from comas.questions import RunQuestions, of_run, order
 from comas.resolve import bases_of, resolve, split_options
-from comas.roles import check_room, check_training
+from comas.roles import check_room, check_seats, check_training
 from comas.running import collected_apart, run_sync
 from comas.showing import shown
 from comas.signals import listening
@@ -77,6 +77,7 @@ async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
     resolved, method, task = resolve(config)
     check_training(resolved, method, task)
+    check_seats(resolved, method, learn=True)
     if resolved.out is not None:
         check_free(resolved.out)
     asked = of_run(resolved, task, watch.note)  # before what takes long; mistakes in them leave no folder behind
