@@ -14,11 +14,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from comas.config import read
-from comas.metrics import TIE
-from comas.resolve import resolve
-from comas.store import Run
-from comas.team import build_team
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.storage.run import Run
+from comas.team.build import build_team
+from comas.training.metrics import TIE
 from comas.types import Request, Sampling
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from learning import SETUPS, commands, judges, summary
 
 from comas.stats import mean_interval
-from comas.store import Run
+from comas.storage.run import Run
 
 COLOURS = {
     "default": "#0b6e4f", "rlvr": "#4a6fa5", "paper": "#c1121f", "ttrl": "#b08900",

@@ -18,7 +18,7 @@ import torch
 from shapes import METHOD, adapter_learner, arguments, clock, names, random_model, show
 from training import flops
 
-from comas.engines.torch import TorchEngine
+from comas.engines.hf.engine import TorchEngine
 from comas.types import Request, Row, Sampling
 
 GIB = 2**30

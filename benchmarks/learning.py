@@ -20,12 +20,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from comas.config import read
+from comas.config.schema import read
 from comas.stats import Interval, accuracy_interval, mean_interval
-from comas.store import Run
+from comas.storage.run import Run
 from comas.tasks.pick import task
-from comas.team import run_sync
-from comas.train import Watch, resume_async, train_async
+from comas.team.build import run_sync
+from comas.training.loop import Watch, resume_async, train_async
 from comas.types import Question
 
 BUDGET = 1_000_000

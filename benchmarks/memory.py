@@ -15,8 +15,8 @@ from typing import Any
 from memory_estimate import measured
 from shapes import CONFIGS, arguments, show
 
+from comas.learners.lora.population import Spec
 from comas.learners.memory import adapter_parameters, facts_of
-from comas.learners.population import Spec
 
 CASE = "llama, 4 adapters"
 KEPT = 16

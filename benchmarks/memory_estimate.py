@@ -41,9 +41,9 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536
 
 def estimated(name: str) -> int:
     """Bytes at the peak, from the config alone."""
-    from comas.config import HostConfig
-    from comas.estimate import Load, host_memory, population_memory
-    from comas.learners.population import Spec
+    from comas.config.schema import HostConfig
+    from comas.forecast.memory import Load, host_memory, population_memory
+    from comas.learners.lora.population import Spec
 
     config, keys = SHAPES[name]
     chosen = {k: v for k, v in keys.items() if k != "agents"}
@@ -87,13 +87,13 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from comas.credit import reinforce_pp
-    from comas.engines.torch import TorchEngine
-    from comas.learners.adapters import AdapterLearner
-    from comas.learners.full import FullLearner
-    from comas.learners.population import Population, Spec
-    from comas.learners.update import Recipe
-    from comas.losses import clipped
+    from comas.engines.hf.engine import TorchEngine
+    from comas.learners.lora.learner import AdapterLearner
+    from comas.learners.lora.population import Population, Spec
+    from comas.learners.step import Recipe
+    from comas.learners.whole import FullLearner
+    from comas.objective.credit import reinforce_pp
+    from comas.objective.losses import clipped
     from comas.types import Method, Request, Row, Sampling
 
     recipe = Recipe(1e-6, tokens_per_pass=TOKENS, checkpointing=keys.get("checkpointing", False))

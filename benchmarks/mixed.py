@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from comas.engines.torch import TorchEngine
+from comas.engines.hf.engine import TorchEngine
 from comas.types import Request, Sampling
 
 LLAMA = {"model_type": "llama", "max_position_embeddings": 512, "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1}

@@ -19,15 +19,15 @@ from typing import Any
 import torch
 from shapes import arguments, show
 
-from comas.agent import Member
-from comas.config import read
-from comas.questions import of_run
-from comas.resolve import resolve
-from comas.store import Run
-from comas.team import Team, members_of
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.game.agent import Member
+from comas.questions.checked import of_run
+from comas.storage.run import Run
+from comas.team.build import Team, members_of
 from comas.testing import Scripted, golden_script
 
-loop: Any = importlib.import_module("comas.train")  # the package has a function of that name
+loop: Any = importlib.import_module("comas.training.loop")
 PARTS = ("play_all", "settle_all", "payoffs", "summarise")
 
 

@@ -29,9 +29,9 @@ from shapes import (
 )
 from transformers import GenerationConfig
 
-from comas.engines.torch import TorchEngine
-from comas.learners.full import FullLearner
-from comas.learners.update import Recipe, passes
+from comas.engines.hf.engine import TorchEngine
+from comas.learners.step import Recipe, passes
+from comas.learners.whole import FullLearner
 
 Work = dict[str, Callable[[], object]]
 

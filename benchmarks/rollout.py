@@ -29,9 +29,9 @@ from transformers import GenerationConfig
 
 import comas
 from comas.engines.chat import Chat
-from comas.engines.torch import TorchEngine, use_threads
+from comas.engines.hf.engine import TorchEngine, use_threads
 from comas.hosts.local import load_models
-from comas.store import Run
+from comas.storage.run import Run
 from comas.tasks import pick
 from comas.types import Request, Sampling
 

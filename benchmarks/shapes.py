@@ -20,11 +20,11 @@ import torch
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from comas.credit import reinforce_pp
-from comas.learners.adapters import AdapterLearner
-from comas.learners.population import Population, Spec
-from comas.learners.update import Recipe
-from comas.losses import clipped
+from comas.learners.lora.learner import AdapterLearner
+from comas.learners.lora.population import Population, Spec
+from comas.learners.step import Recipe
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
 from comas.types import Method, Request, Row, Sampling
 
 _QWEN = {"model_type": "qwen2", "vocab_size": 151_936, "num_key_value_heads": 2, "max_position_embeddings": 32_768,

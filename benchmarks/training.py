@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from shapes import METHOD, adapter_learner, against, arguments, beside, random_model, random_rows, show, taken
 
-from comas.learners.update import passes
+from comas.learners.step import passes
 from comas.types import Row
 
 MATRIX = 1024

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from comas.answers import maths
 from comas.answers.pool import usable_cpus, verdicts
-from comas.resolve import load_plugin
+from comas.config.resolve import load_plugin
 
 TASKS = ("math500", "gsm8k", "scibench", "mmlu", "mix")
 

@@ -6,10 +6,10 @@ its check ends with the word `right`, 0 if with `wrong`, and nothing otherwise; 
 
 import asyncio
 
-from comas.credit import grpo
-from comas.losses import clipped
+from comas.game.prompts import defuse, words
+from comas.objective.credit import grpo
+from comas.objective.losses import clipped
 from comas.types import Method
-from comas.wording import defuse, words
 
 WORDING = {
     "solution": "{question}\n\nSolve it and end with the answer.",

@@ -4,9 +4,9 @@ The game is the setup that `comas eval --setups debate` plays; all that is added
 either round is paid 1 if it is what most agents end with, otherwise 0. Beware of habits that all share (see docs/method.md).
 """
 
-from comas.credit import reinforce_pp
-from comas.losses import clipped
-from comas.majority import agrees, majority, read
+from comas.game.votes import agrees, majority, read
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
 from comas.setups.debate import play
 from comas.types import Method
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from comas.config import HostConfig
+from comas.config.schema import HostConfig
 from comas.hosts.api import GREETING, ApiHost
-from comas.team import team_of
+from comas.team.build import team_of
 from comas.types import Sampling
 
 KEY = "sk-very-secret-0123456789"

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from comas.config import HostConfig, read
+from comas.config.schema import HostConfig, read
 from comas.hosts.api import LARGEST, ApiHost
-from comas.hosts.completion import Said, Trouble, read_said, wait_of
+from comas.hosts.endpoint.completion import Said, Trouble, read_said, wait_of
 from comas.types import HostFailure, Sampling, UserMistake
 from tests.endpoint import KEY, Act, Handler, answers, ask, breaks_off, hangs, hosting, said, serving  # noqa: F401 - fixtures
 

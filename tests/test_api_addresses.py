@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from comas.config import HostConfig
+from comas.config.schema import HostConfig
 from comas.hosts.api import ApiHost
 from comas.types import UserMistake
 from tests.endpoint import answers, ask, hosting, serving  # noqa: F401 - fixtures

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import comas
-from comas.agent import Member
+from comas.game.agent import Member
+from comas.game.play import TRIES, Scene, play_all
 from comas.hosts.api import ApiHost
-from comas.hosts.completion import MOST, ErrorInside, Said, Unusable, read_said, split_thoughts
-from comas.hosts.ledger import BudgetSpent
-from comas.play import TRIES, Scene, play_all
+from comas.hosts.endpoint.completion import MOST, ErrorInside, Said, Unusable, read_said, split_thoughts
+from comas.hosts.endpoint.ledger import BudgetSpent
 from comas.setups import single
-from comas.spending import restore, told
 from comas.tasks import pick
+from comas.team.spending import restore, told
 from comas.types import HostFailure, Method, UserMistake
 from tests.endpoint import Act, Handler, answers, ask, breaks_off, hangs, hosting, mixing, records, said, serving  # noqa: F401 - fixtures
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import comas
-from comas import team as teams
-from comas.config import HostConfig
-from comas.exam import Exam, Observer, Plan
+from comas.config.schema import HostConfig
+from comas.evaluation.runner import Exam, Observer, Plan
 from comas.hosts import api
 from comas.hosts.api import GREETING, ApiHost
-from comas.running import run_sync
-from comas.train import Watch, resume_async
+from comas.sync import run_sync
+from comas.team import build as teams
+from comas.training.loop import Watch, resume_async
 from comas.types import Sampling, UserMistake
 from tests.endpoint import KEY, Act, Handler, answers, ask, hosting, is_greeting, judges, mixing, no_secret, said, serving  # noqa: F401 - fixtures
 from tests.test_config_cli import run

@@ -15,9 +15,9 @@ import pytest
 import tomli_w
 
 import comas
-from comas.exam import Exam, Observer, Plan
+from comas.evaluation.runner import Exam, Observer, Plan
 from comas.hosts.api import ApiHost
-from comas.team import run_sync
+from comas.team.build import run_sync
 from tests.endpoint import KEY, Handler, answers, mixing, no_secret, records, said, serving  # noqa: F401 - fixtures
 
 REPLIES = [

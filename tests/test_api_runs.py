@@ -14,14 +14,14 @@ import pytest
 import tomli_w
 
 import comas
-from comas import spending
-from comas.config import read
-from comas.estimate import estimate, memory
-from comas.exam import Exam, Observer, Plan
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.evaluation.runner import Exam, Observer, Plan
+from comas.forecast.memory import estimate, memory
 from comas.hosts.api import ApiHost
-from comas.resolve import resolve
-from comas.team import load, run_sync
-from comas.train import Watch, resume_async
+from comas.team import spending
+from comas.team.build import load, run_sync
+from comas.training.loop import Watch, resume_async
 from comas.types import UserMistake
 from tests.endpoint import (  # noqa: F401 - fixtures
     KEY,

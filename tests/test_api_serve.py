@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from comas.bases import seed_models
-from comas.config import HostConfig
-from comas.exam import Exam, Observer, Plan
+from comas.config.schema import HostConfig
+from comas.evaluation.runner import Exam, Observer, Plan
 from comas.hosts.api import ApiHost
 from comas.hosts.local import make_local_host
-from comas.team import run_sync
+from comas.models.sources import seed_models
+from comas.team.build import run_sync
 from comas.types import Sampling
 
 for library in ("fastapi", "uvicorn", "openai", "transformers.cli.serve"):

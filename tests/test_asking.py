@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from comas.config import read
-from comas.exam import Exam, Observer
-from comas.plan import Plan
-from comas.resolve import resolve
-from comas.store import Run
-from comas.team import run_sync
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.spec import Plan
+from comas.storage.run import Run
+from comas.team.build import run_sync
 from comas.types import UserMistake
 from tests.test_runs import run_of
 
@@ -21,7 +21,7 @@ TIDY = '''"""Ask once; with `tidy`, return the reply with a blank behind it."""
 
 from comas.setups.single import WORDING
 from comas.types import Setup
-from comas.wording import words
+from comas.game.prompts import words
 
 
 async def play(question, agents, rng, task, *, tidy: bool = False):
@@ -33,8 +33,8 @@ setup = Setup(play, alone=True)
 '''
 DRAFT = '''"""One role, which is called draft."""
 
-from comas.credit import reinforce_pp
-from comas.losses import clipped
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
 from comas.types import Method
 
 

@@ -14,11 +14,11 @@ from torch._dynamo.utils import counters
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from comas.engines.torch import TorchEngine
-from comas.learners import population
-from comas.learners.linear import row_by_row
+from comas.engines.hf.engine import TorchEngine
+from comas.learners.lora import population
+from comas.learners.lora.linear import row_by_row
+from comas.learners.lora.population import Population, Spec
 from comas.learners.memory import Shape, adapter_parameters, mixed_bytes
-from comas.learners.population import Population, Spec
 from comas.types import UserMistake
 from tests.apart import ApartForCausalLM, Experts
 from tests.test_engines import llama

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from comas import dry_run, equals, fitting, timing
-from comas.config import read
-from comas.evaluate import Answer, accuracy, paired_gain
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.evaluation import equal_policies
+from comas.evaluation.accuracy import Answer, accuracy, paired_gain
+from comas.forecast import fitting, overview
+from comas.forecast import hours as timing
+from comas.forecast.hours import Pace, Work
 from comas.machine import Memory
-from comas.resolve import resolve
-from comas.timing import Pace, Work
 from comas.types import Generation, Question, Request
 from tests.test_config_cli import run
 from tests.test_runs import run_of
@@ -37,8 +39,8 @@ def test_policies_that_start_from_the_same_weights_are_measured_once(
     learner: str, untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
-    real = equals.copied
-    monkeypatch.setattr(equals, "copied", lambda answers, m: asked.append(sorted({a.agent for a in answers})) or real(answers, m))
+    real = equal_policies.copied
+    monkeypatch.setattr(equal_policies, "copied", lambda answers, m: asked.append(sorted({a.agent for a in answers})) or real(answers, m))
     keys = {"agents": 3, "steps": 1, "test_questions": 12, "hosts__home__learner": learner, "eval_every": 0, "lr": 0.05}
     made = run_of(tmp_path / "r", untaught, **keys)
     before, after = made.read_eval("before"), made.read_eval("after")
@@ -55,7 +57,7 @@ def test_policies_that_start_from_the_same_weights_are_measured_once(
 def test_copies_make_no_interval_narrower() -> None:
     verdicts = ["right", "wrong", "wrong", "right", "wrong", "failed", "wrong"]
     one = [Answer(f"q{i}", "a0", "x", verdict, 1, 0.0) for i, verdict in enumerate(verdicts)]
-    many = equals.copied(one, {"a0": "a0", "a1": "a0", "a2": "a0"})
+    many = equal_policies.copied(one, {"a0": "a0", "a1": "a0", "a2": "a0"})
     assert len(many) == 21
     assert accuracy(many) == accuracy(one)
     assert accuracy(one).n == 6  # type: ignore[union-attr]
@@ -69,7 +71,7 @@ def test_what_is_not_equal_is_measured_by_itself(untaught: Path) -> None:
     def of(sources: dict[str, str], *keys: str) -> dict[str, str]:
         config = resolve(read(None, ["lr=1e-3", "agents=3", *keys]))[0]
         hosts = {name: SimpleNamespace(name=name) for name in config.hosts}
-        return equals.measured_for(config, sources, timing.members_of(config, hosts))  # type: ignore[arg-type]
+        return equal_policies.measured_for(config, sources, timing.members_of(config, hosts))  # type: ignore[arg-type]
 
     base = f"hosts.home.base={untaught}"
     same = {f"home/a{i}": str(untaught) for i in range(3)}
@@ -171,10 +173,10 @@ def test_a_dry_run_with_a_base_that_is_not_there_is_refused(
 
 
 def test_the_default_differs_in_nothing_from_itself() -> None:
-    assert list(dry_run.differences(resolve(read(None))[0])) == []
+    assert list(overview.differences(resolve(read(None))[0])) == []
     mine = resolve(read(None, {"agents": {"a0": {}, "a1": {"lr": 1e-4}, "a2": {}}, "room": {"solution": 9}}))[0]
-    assert list(dry_run.differences(mine)) == ["room.solution = 9", "agents.a1.lr = 0.0001", "agents: a0, a1, a2"]
-    assert list(dry_run.differences(resolve(read(None, {"betas": [0.8, 0.95]}))[0])) == ["betas = [0.8, 0.95]"]
+    assert list(overview.differences(mine)) == ["room.solution = 9", "agents.a1.lr = 0.0001", "agents: a0, a1, a2"]
+    assert list(overview.differences(resolve(read(None, {"betas": [0.8, 0.95]}))[0])) == ["betas = [0.8, 0.95]"]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [
@@ -182,7 +184,7 @@ def test_the_default_differs_in_nothing_from_itself() -> None:
     (5400, "1.5 hours"), (86400, "24 hours"),
 ])
 def test_a_guess_is_told_with_two_digits(seconds: float, said: str) -> None:
-    assert dry_run.spoken(seconds) == said
+    assert overview.spoken(seconds) == said
 
 
 # --- time
@@ -285,8 +287,8 @@ def test_a_machine_that_is_too_slow_to_listen_to_says_so(monkeypatch: pytest.Mon
     assert found.cut
     config = resolve(read(None, ["agents=1"]))[0]
     hours = timing.Hours({"playing": 7200.0}, 3, 20.0, ("home",))
-    made = dry_run.Plan(config, {}, fitting.Fit([], {}), fitting.Disk(None, 0, Path()), hours, "", "")
-    said = dry_run.lines(made)[-1]
+    made = overview.Plan(config, {}, fitting.Fit([], {}), fitting.Disk(None, 0, Path()), hours, "", "")
+    said = overview.lines(made)[-1]
     assert "(a guess: 3 steps, replies of 20 tokens; those of home were cut after 60 seconds): playing 100%" in said
 
 

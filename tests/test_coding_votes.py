@@ -12,9 +12,9 @@ import pytest
 
 from comas import sandbox
 from comas.answers import code
+from comas.config.resolve import load_plugin
+from comas.game.play import Scene, play_all
 from comas.methods import ttrl
-from comas.play import Scene, play_all
-from comas.resolve import load_plugin
 from comas.sandbox.jail import Broken, Limits
 from comas.sandbox.literals import plain
 from comas.setups import vote

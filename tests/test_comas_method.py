@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.agent import Member
-from comas.config import read
+from comas.config.resolve import resolve, split_options
+from comas.config.schema import read
+from comas.game.agent import Member
+from comas.game.play import Scene, play_all, settle_all
 from comas.methods import comas
-from comas.play import Scene, play_all, settle_all
-from comas.resolve import resolve, split_options
 from comas.tasks import pick
 from comas.testing import Scripted, Table, cut, discuss, scripted_scene, scripted_team
 from comas.types import Episode, HostFailure, Question, Turn

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from comas import report
-from comas.metrics import cost
-from comas.report import Cell
+from comas.evaluation import report
+from comas.evaluation.report import Cell
 from comas.stats import (
     accuracy_interval,
     gain_interval,
@@ -27,6 +26,7 @@ from comas.stats import (
     two_level_difference,
     wilson,
 )
+from comas.training.metrics import cost
 
 
 def test_mcnemar_against_the_binomial_by_hand() -> None:

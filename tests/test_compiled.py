@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from comas.engines.torch import TorchEngine
+from comas.engines.hf.engine import TorchEngine
 from comas.hosts.local import load_models
-from comas.learners.population import Population, Spec
+from comas.learners.lora.population import Population, Spec
 from comas.types import UserMistake
 from tests.families import family_model
 from tests.test_engines import llama

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import tomli_w
 
-from comas.config import Config, read
+from comas.config.resolve import SEED_ADAPTER_LR, SEED_RECIPE, keywords, load_plugin, resolve, split_options
+from comas.config.schema import Config, read
 from comas.methods import comas
-from comas.records import without_none
-from comas.resolve import SEED_ADAPTER_LR, SEED_RECIPE, keywords, load_plugin, resolve, split_options
+from comas.storage.records import without_none
 from comas.types import UserMistake
 
 
@@ -74,7 +74,7 @@ def test_a_key_below_a_value_is_refused() -> None:
     ("{x = 1}", {"x": 1}), ("", ""), ("a=b", "a=b"), ("1_000", 1000), ("0x10", 16), ("nope]", "nope]"),
 ])
 def test_values_are_toml_and_otherwise_text(text: str, value: Any) -> None:
-    from comas.config import parse_pair
+    from comas.config.schema import parse_pair
 
     assert parse_pair(f"key.of = {text}".replace("of = ", "of=")) == ("key.of", value)
     assert type(parse_pair(f"k={text}")[1]) is type(value)
@@ -146,7 +146,7 @@ def test_the_embedded_recipe_is_for_the_seed_models_only() -> None:
 
 def method_file(folder: Path, body: str) -> str:
     path = folder / "mine.py"
-    path.write_text("from comas.credit import grpo\nfrom comas.losses import plain\nfrom comas.types import Method\n" + body)
+    path.write_text("from comas.objective.credit import grpo\nfrom comas.objective.losses import plain\nfrom comas.types import Method\n" + body)
     return str(path)
 
 

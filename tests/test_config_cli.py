@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from comas import cli
-from comas.config import read
-from comas.estimate import parameters
-from comas.live import Display, clean
-from comas.resolve import resolve
+from comas.cli import main
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.display import Display, clean
+from comas.forecast.memory import parameters
 from comas.types import UserMistake
 
 MISTAKES = [
@@ -46,7 +46,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(sys, "argv", ["comas", *arguments])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        main.main()
     return int(end.value.code or 0)
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import comas
-from comas.engines import torch as torch_engine
-from comas.engines.torch import TorchEngine
-from comas.learners.population import Population, Spec
-from comas.store import Run
+from comas.engines.hf import engine as torch_engine
+from comas.engines.hf.engine import TorchEngine
+from comas.learners.lora.population import Population, Spec
+from comas.storage.run import Run
 from comas.types import Request, Sampling
 from tests.test_engines import llama
 from tests.test_lanes import same

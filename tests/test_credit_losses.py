@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comas.credit import EPS, grpo, kl_to_go, reinforce_pp, rloo
-from comas.losses import Batch, clipped, plain
+from comas.objective.credit import EPS, grpo, kl_to_go, reinforce_pp, rloo
+from comas.objective.losses import Batch, clipped, plain
 from comas.types import Row
 
 

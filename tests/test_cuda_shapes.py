@@ -16,15 +16,16 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from comas.engines.lanes import Lanes
+from comas.engines.hf.lanes import Lanes
 from comas.engines.tape import Tape
-from comas.learners import blocks, update
-from comas.learners import population as adapters
-from comas.learners.adapters import AdapterLearner
-from comas.learners.full import FullLearner
+from comas.learners import step
 from comas.learners.logprobs import cut
-from comas.learners.population import Population, Spec
-from comas.learners.update import Recipe
+from comas.learners.lora import blocks
+from comas.learners.lora import population as adapters
+from comas.learners.lora.learner import AdapterLearner
+from comas.learners.lora.population import Population, Spec
+from comas.learners.step import Recipe
+from comas.learners.whole import FullLearner
 from comas.types import Request, Sampling
 from tests.test_engines import llama
 from tests.test_learner import METHOD, rows
@@ -104,11 +105,11 @@ def test_log_probs_and_what_a_loss_is_made_of(halved: bool, whole: bool) -> None
     halves = cut(base) if halved else None
     vars(learner)["_halves"] = {base: halves} if whole else halves
     part = [(p, row) for p, count in (("a", 3), ("b", 1)) for row in rows(count, temperature=0.7)][-1 if whole else 0 :]
-    assert len(update.logprobs(learner, part)) == len(part)
+    assert len(step.logprobs(learner, part)) == len(part)
     if whole or not halved:  # the frozen head makes its slopes in the forward pass
         got = learner.forward(part)
         on_gpu(got, len(part), max(len(r.token_ids_T) for _, r in part))
-        on_gpu(update._pad([r.logprobs_T for _, r in part], got), *got.shape)
+        on_gpu(step._pad([r.logprobs_T for _, r in part], got), *got.shape)
 
 
 def test_decoding_waits_for_nothing_but_what_was_drawn() -> None:

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from comas.config import read
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.game.play import play_all
 from comas.methods import comas, ttrl
-from comas.metrics import TIE
-from comas.play import play_all
-from comas.records import episode_of, episode_record
-from comas.resolve import resolve
-from comas.store import Run
+from comas.storage.records import episode_of, episode_record
+from comas.storage.run import Run
 from comas.tasks import pick
-from comas.team import build_team, run_sync
+from comas.team.build import build_team, run_sync
 from comas.testing import Recorded, Scripted, golden_script, replay, scripted_scene
+from comas.training.metrics import TIE
 from comas.types import Episode, Reply
 from tests.test_runs import SMALL, essence, run_of
 
@@ -74,8 +74,8 @@ class Late(Scripted):
 def test_the_order_of_arrival_changes_nothing(method: Any, options: dict[str, int]) -> None:
     from dataclasses import replace
 
-    from comas.agent import Member
-    from comas.play import settle_all
+    from comas.game.agent import Member
+    from comas.game.play import settle_all
 
     questions, told = pick.load("train", limit=20, largest=8), []
     for seed in range(4):
@@ -115,7 +115,7 @@ def test_what_was_not_recorded_is_an_error(whole: Run) -> None:
     host = Recorded(record)
     from dataclasses import replace
 
-    from comas.agent import Member
+    from comas.game.agent import Member
 
     scene = replace(scene, members=[Member(n, host, n) for n in ("a0", "a1", "a2", "a3")])
     host.prompts = {*host.prompts, *(q.prompt for q in team_questions)}

@@ -11,16 +11,16 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from comas.board import Board, Measured, Shown
-from comas.board_layout import draw
-from comas.curves import BARS, curve, sparkline
-from comas.discussions import read_as
-from comas.live import Display, Lines
-from comas.live_lines import amount, lost, speed, ties
-from comas.live_train import HOLD
+from comas.display import Display, Lines
+from comas.display.board import Board, Measured, Shown
+from comas.display.curves import BARS, curve, sparkline
+from comas.display.discussions import read_as
+from comas.display.layout import draw
+from comas.display.lines import amount, lost, speed, ties
+from comas.display.train import HOLD
 from comas.stats import Interval
+from comas.training.hooks import Progress
 from comas.types import Episode, Question, Turn
-from comas.watch import Progress
 
 SIZES = [(20, 4), (40, 8), (60, 15), (80, 24), (80, 60), (109, 40), (110, 32), (120, 33), (160, 50), (250, 90)]
 EVIL = "[bold red]x[/]\x1b[2J\x1b]0;title\x07\u202e\u200b 数学の問題 👩‍👩‍👧 [/] \x9b31m <score>"

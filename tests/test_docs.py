@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config import read
-from comas.resolve import resolve
+from comas.config.resolve import resolve
+from comas.config.schema import read
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

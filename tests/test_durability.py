@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from comas import disk
-from comas.agent import Member
-from comas.config import Config, read
-from comas.store import Run
-from comas.team import Team, run_sync
+from comas.config.schema import Config, read
+from comas.game.agent import Member
+from comas.storage import files
+from comas.storage.run import Run
+from comas.team.build import Team, run_sync
 from comas.testing import Scripted, golden_script
-from comas.train import Watch, resume_async, train_async
+from comas.training.loop import Watch, resume_async, train_async
 from comas.types import Method, Task, UserMistake
 from tests.test_runs import SMALL, essence
 
@@ -65,7 +65,7 @@ def chained(monkeypatch: pytest.MonkeyPatch) -> None:
         host = Chained()
         return Team(config, method, task, {"home": host}, [Member(n, host, n) for n in config.agents])  # type: ignore[dict-item]
 
-    monkeypatch.setattr(sys.modules["comas.greeting"], "build_team", build)
+    monkeypatch.setattr(sys.modules["comas.team.greeting"], "build_team", build)
 
 
 class Faults:
@@ -93,7 +93,7 @@ class Faults:
     @contextmanager
     def watching(self) -> Iterator[Faults]:
         """Everything in comas that changes the disk goes through these."""
-        write, append, remove = Path.write_text, disk.append, shutil.rmtree
+        write, append, remove = Path.write_text, files.append, shutil.rmtree
 
         def half_removed(path: Path, *_: Any, **__: Any) -> None:
             for file in sorted(p for p in Path(path).rglob("*") if p.is_file())[:1]:
@@ -101,8 +101,8 @@ class Faults:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Path, "write_text", self.wrap("write", write, lambda p, text, *a, **k: write(p, text[: len(text) // 2])))
-            patch.setattr(disk, "append", self.wrap("append", append, lambda p, text: append(p, text[: len(text) // 2])))
-            patch.setattr(disk, "truncate", self.wrap("truncate", disk.truncate))
+            patch.setattr(files, "append", self.wrap("append", append, lambda p, text: append(p, text[: len(text) // 2])))
+            patch.setattr(files, "truncate", self.wrap("truncate", files.truncate))
             patch.setattr(os, "replace", self.wrap("rename", os.replace))
             patch.setattr(os, "fsync", self.wrap("fsync", os.fsync))
             patch.setattr(Path, "unlink", self.wrap("unlink", Path.unlink))
@@ -195,7 +195,7 @@ def test_a_full_disk_is_one_error_and_after_making_room_nothing_is_lost(
             return act
 
         with monkeypatch.context() as patch:
-            for where, name in ((Path, "write_text"), (disk, "append"), (os, "replace"), (os, "fsync")):
+            for where, name in ((Path, "write_text"), (files, "append"), (os, "replace"), (os, "fsync")):
                 patch.setattr(where, name, full(name, getattr(where, name)))
             with pytest.raises(OSError, match="No space left"):
                 start(folder)
@@ -286,7 +286,7 @@ def test_a_damaged_first_measurement_does_not_stop_a_resume_on_a_terminal(whole:
 
     from rich.console import Console
 
-    from comas.live import Display
+    from comas.display import Display
 
     cut_short(tmp_path / "whole" / "eval" / "before.json")
     run_sync(resume_async(tmp_path / "whole", Display(Console(file=StringIO()))))

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
-from comas.engines.llama import StackedLlama, can_stack
+from comas.engines.hf.engine import TorchEngine
 from comas.engines.sampling import draw, uniforms
-from comas.engines.torch import TorchEngine
+from comas.engines.stacked import StackedLlama, can_stack
 from comas.seed.teach import make_tokenizer
 from comas.types import Generation, Request, Sampling, UserMistake
 

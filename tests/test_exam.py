@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 import comas
-from comas import plan as plan_module
-from comas.config import read
-from comas.exam import Exam, Observer
+from comas.config.resolve import origins, resolve
+from comas.config.schema import read
+from comas.evaluation import spec as plan_module
+from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.spec import Plan, way
 from comas.hosts.local import LocalHost
-from comas.plan import Plan, way
-from comas.resolve import origins, resolve
-from comas.store import Run, run_at
-from comas.team import load, run_sync, system_team
+from comas.storage.run import Run, run_at
+from comas.team.build import load, run_sync, system_team
 from comas.types import HostFailure, UserMistake
 from tests.test_config_cli import run
 from tests.test_runs import run_of
@@ -247,7 +247,7 @@ def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
 def test_bounds_of_memory_stay_those_of_the_first_sitting(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from comas import fitting
+    from comas.forecast import fitting
 
     free = [64]
     monkeypatch.setattr(fitting, "_fit_host", lambda c, m, t, name, device, room, learn: fitting.HostFit(
@@ -354,7 +354,7 @@ def test_a_damaged_log_is_one_line(exam: Path, tmp_path: Path, line: str) -> Non
 
 
 def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: Path) -> None:
-    from comas.cli_eval import _plan
+    from comas.cli.evaluate import _plan
 
     assert _plan(["seed"], "pick,pick", "single,vote,single", None, 0, None, False).setups == ["single", "vote"]
     (tmp_path / "cheat.py").write_text(

@@ -16,19 +16,19 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import comas
-from comas import disk
-from comas.bases import exported
-from comas.learners import population
-from comas.plan import overlaps, trained_on
-from comas.store import Run, run_at
-from comas.team import system_team
+from comas.evaluation.spec import overlaps, trained_on
+from comas.learners.lora import population
+from comas.models.sources import exported
+from comas.storage import files
+from comas.storage.run import Run, run_at
+from comas.team.build import system_team
 from comas.types import Request, Sampling, UserMistake
 from tests.test_config_cli import run
 from tests.test_runs import SMALL, run_of
 
 PARITY = '''"""Replies of an odd length are paid."""
-from comas.credit import reinforce_pp
-from comas.losses import clipped
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
 from comas.types import Method
 
 async def play(question, agents, rng, task):
@@ -140,7 +140,7 @@ def test_learning_goes_on_from_an_exported_team(kind: str, exports: dict[str, Pa
     assert any(not torch.equal(first[n], w) for n, w in last.items())
     assert result.steps == 1
     comas.export(tmp_path / "r", tmp_path / "again")
-    assert (disk.facts(tmp_path / "again") or {})["earlier"] == ["adapter"] * 3 if kind == "adapters" else ["model"] * 3
+    assert (files.facts(tmp_path / "again") or {})["earlier"] == ["adapter"] * 3 if kind == "adapters" else ["model"] * 3
     with pytest.raises(UserMistake, match="its run started from"):
         trained_on(str(tmp_path / "again"))
 
@@ -335,7 +335,7 @@ def test_damage_and_crashes_leave_no_half_export(
     weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
     assert "is damaged: step-3/a3/model.safetensors is not what was written" in mistake(
         [str(tmp_path / "r"), str(tmp_path / "x")], capsys, monkeypatch)
-    monkeypatch.setattr(disk, "seal", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(files, "seal", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         comas.export(runs["full"].path, tmp_path / "x")
     assert [p.name for p in tmp_path.iterdir()] == ["r"]
@@ -344,6 +344,6 @@ def test_damage_and_crashes_leave_no_half_export(
 def test_an_empty_folder_may_be_filled_and_is_sealed(runs: dict[str, Run], tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     done = comas.export(runs["full"].path, tmp_path / "x")
-    assert disk.damage(tmp_path / "x") is None
+    assert files.damage(tmp_path / "x") is None
     assert run_at(str(tmp_path / "x")) is None
     assert done.bytes == sum(p.stat().st_size for p in (tmp_path / "x").rglob("*") if p.is_file())

@@ -13,22 +13,22 @@ import pytest
 from transformers.utils import chat_template_utils
 
 import comas
-from comas.agent import Member
-from comas.config import read
+from comas.config.resolve import resolve
+from comas.config.schema import read
 from comas.engines.chat import _FORMATS, Chat
-from comas.exam import Exam, Observer
+from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.spec import Plan
+from comas.game.agent import Member
+from comas.game.play import Scene, play_all, settle_all
 from comas.hosts.local import LocalHost, load_models, make_local_host
 from comas.methods import comas as game
-from comas.plan import Plan
-from comas.play import Scene, play_all, settle_all
-from comas.records import episode_of, episode_record
-from comas.resolve import resolve
-from comas.store import Run
+from comas.storage.records import episode_of, episode_record
+from comas.storage.run import Run
 from comas.tasks import pick
-from comas.team import run_sync
+from comas.team.build import run_sync
 from comas.testing import FAMILIES as SHAPES
 from comas.testing import replay
-from comas.train import Watch, resume_async
+from comas.training.loop import Watch, resume_async
 from comas.types import Episode, Generation, Method, Payoff, Question, Request, Sampling, UserMistake
 from tests.families import FAMILIES, family_model, family_tokenizer
 from tests.test_runs import essence

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from comas import bases, plan
-from comas.bases import at_hand
-from comas.exam import Exam, Observer
-from comas.plan import Plan
-from comas.roles import SHIPPED, check_roles
-from comas.store import Run
-from comas.team import outline, run_sync, system_config
+from comas.config.roles import SHIPPED, check_roles
+from comas.evaluation import spec
+from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.spec import Plan
+from comas.models import sources
+from comas.models.sources import at_hand
+from comas.storage.run import Run
+from comas.team.build import outline, run_sync, system_config
 from comas.types import UserMistake
 from tests.test_config_cli import run
 from tests.test_runs import run_of
@@ -78,13 +79,13 @@ def test_mistakes_in_names_are_told_before_anything_is_asked(
 
 
 def test_a_model_in_the_cache_of_the_hub_needs_no_network(away: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bases, "snapshot", lambda name: tmp_path)
+    monkeypatch.setattr(sources, "snapshot", lambda name: tmp_path)
     assert at_hand("org/cached") == str(tmp_path)
     assert away == ["org/cached"]
 
 
 def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: Path) -> None:
-    files = [f for kind in ("methods", "setups") for f in (Path(plan.__file__).parent / kind).glob("*.py")]
+    files = [f for kind in ("methods", "setups") for f in (Path(spec.__file__).parents[1] / kind).glob("*.py")]
     asked = {role for f in files for role in re.findall(r'\.ask\(\s*"(\w+)"', f.read_text(encoding="utf-8"))}
     assert asked == set(SHIPPED)
     (tmp_path / "mine.py").write_text(
@@ -92,7 +93,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play)\n"
     )
     resolved = system_config("seed", ["room.critic=9"])
-    check_roles(*resolved, [plan.way(str(tmp_path / "mine.py"), outline(*resolved)).method])
+    check_roles(*resolved, [spec.way(str(tmp_path / "mine.py"), outline(*resolved)).method])
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
         check_roles(*resolved)
 
@@ -171,7 +172,7 @@ def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Pa
 def test_ctrl_c_while_the_library_is_imported_is_one_line() -> None:
     stop = "import sys, os, signal; sys.argv = ['comas', 'eval', 'seed']\n"
     stop += "class Find:\n    def find_spec(self, name, *_):\n"
-    stop += "        if name == 'comas.team': os.kill(os.getpid(), signal.SIGINT)\n"
+    stop += "        if name == 'comas.team.build': os.kill(os.getpid(), signal.SIGINT)\n"
     code = stop + "sys.meta_path.insert(0, Find())\nimport comas"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "stopped\n")

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from comas import fitting, machine
-from comas.config import MAX_ROWS, TOKENS_PER_PASS, Config, read
+from comas import machine
+from comas.config.resolve import resolve
+from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, read
+from comas.forecast import fitting
 from comas.learners.logprobs import few_logits
 from comas.learners.memory import Shape, pass_bytes
 from comas.machine import Memory
-from comas.resolve import resolve
-from comas.store import Run
-from comas.team import run_sync
-from comas.train import Watch, resume_async
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.training.loop import Watch, resume_async
 from comas.types import UserMistake
 from tests.test_config_cli import run
 from tests.test_engines import llama

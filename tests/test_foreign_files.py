@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import comas
-from comas.config import read
-from comas.exam import Exam, Observer
-from comas.plan import Plan
-from comas.records import line
-from comas.resolve import resolve
-from comas.store import Run
-from comas.team import run_sync
-from comas.train import Watch, resume_async
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.spec import Plan
+from comas.storage.records import line
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.training.loop import Watch, resume_async
 from comas.types import Episode, UserMistake
 from tests.test_runs import run_of
 from tests.test_store import CONFIG, Q, checkpoint, step

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from comas.store import Run
+from comas.storage.run import Run
 from tests.test_runs import SMALL, essence
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="kills and limits of POSIX")]

@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import Llama4TextConfig, LlamaConfig, MambaConfig
 
-from comas.engines import lanes as lanes_module
-from comas.engines.packed import can_pack
-from comas.engines.prefill import distinct, passes, split
-from comas.engines.slots import holds
-from comas.engines.torch import TorchEngine
+from comas.engines.hf import lanes as lanes_module
+from comas.engines.hf.engine import TorchEngine
+from comas.engines.hf.packed import can_pack
+from comas.engines.hf.prefill import distinct, passes, split
+from comas.engines.hf.slots import holds
 from comas.hosts.local import load_models
-from comas.learners.population import Population, Spec
+from comas.learners.lora.population import Population, Spec
 from comas.types import Request, Sampling
 from tests.families import FAMILIES, family_model
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from comas.credit import grpo, reinforce_pp
 from comas.hosts.local import make_local_host
-from comas.learners.full import FullLearner
-from comas.learners.update import Recipe, _gap
-from comas.losses import clipped, plain
+from comas.learners.step import Recipe, _gap
+from comas.learners.whole import FullLearner
+from comas.objective.credit import grpo, reinforce_pp
+from comas.objective.losses import clipped, plain
 from comas.types import Method, Payoff, Row, Sampling, UserMistake
 from tests.test_engines import llama
 

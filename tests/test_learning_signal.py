@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from comas import metrics
-from comas.config import read
+from comas.config.resolve import resolve
+from comas.config.schema import read
 from comas.hosts.local import expected_ties
-from comas.learning_signal import LearningSignal
-from comas.metrics import TIE
-from comas.resolve import resolve
 from comas.tasks import pick
 from comas.testing import cut, discuss
+from comas.training import metrics
+from comas.training.learning_signal import LearningSignal
+from comas.training.metrics import TIE
 from comas.types import Episode, Reply, Row, Turn
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from comas.config import read
-from comas.store import Run
-from comas.team import run_sync
-from comas.train import Watch, resume_async, train_async
+from comas.config.schema import read
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.training.loop import Watch, resume_async, train_async
 from comas.types import HostFailure, UserMistake
 from tests.test_durability import KEYS, Chained, chained  # noqa: F401 - a fixture
 

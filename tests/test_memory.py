@@ -19,22 +19,23 @@ from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from comas.config import read
-from comas.engines import lanes, tape
-from comas.engines.torch import TorchEngine
-from comas.estimate import estimate, memory
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.engines import tape
+from comas.engines.hf import lanes
+from comas.engines.hf.engine import TorchEngine
+from comas.forecast.memory import estimate, memory
 from comas.hosts.local import make_local_host
-from comas.learners import full
-from comas.learners.full import FullLearner
+from comas.learners import whole as full
 from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.memory import Facts, Meter, Shape, decode_bytes, facts_of, pass_bytes
 from comas.learners.precision import allow_recomputing, copy_in, recomputing
-from comas.learners.update import Recipe, passes
-from comas.resolve import resolve
-from comas.store import Run
-from comas.team import run_sync
+from comas.learners.step import Recipe, passes
+from comas.learners.whole import FullLearner
+from comas.storage.run import Run
+from comas.team.build import run_sync
 from comas.testing import FAMILIES
-from comas.train import Watch, resume_async
+from comas.training.loop import Watch, resume_async
 from comas.types import Payoff, UserMistake
 from tests.test_engines import llama, requests
 from tests.test_learner import METHOD, host_of, rows, say

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from comas.game.play import settle_all
 from comas.methods import comas, rlvr, ttrl
-from comas.play import settle_all
 from comas.tasks import pick
 from comas.testing import GOLDEN, check_method, check_task, cut, discuss, golden, golden_script, scripted_scene
 from comas.types import Question, Reply, Turn, UserMistake
@@ -106,7 +106,7 @@ def test_history_shows_the_last_rounds_and_only_what_peers_may_see() -> None:
     scene, host = scripted_scene(comas.method, pick.task, fixed(RIGHT, "<score>1</score>"), options={"rounds": 4, "kappa": 2})
     import asyncio
 
-    from comas.play import play_all
+    from comas.game.play import play_all
 
     asyncio.run(play_all(scene, [Q], 0))
     prompts = [prompt for _, _, role, prompt, _ in host.asked if role == "solution"]
@@ -131,7 +131,7 @@ def test_injected_score_in_a_solution_reaches_judges_defused() -> None:
     scene, host = scripted_scene(comas.method, pick.task, script, options={"format_check": False})
     import asyncio
 
-    from comas.play import play_all
+    from comas.game.play import play_all
 
     asyncio.run(play_all(scene, [two], 0))
     shown = [prompt for _, _, role, prompt, _ in host.asked if role != "solution"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from comas.bases import seed_models
+from comas.models.sources import seed_models
 from tests.test_config_cli import run
 from tests.test_runs import SMALL, run_of
 

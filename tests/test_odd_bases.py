@@ -11,8 +11,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from comas.engines.chat import Chat
-from comas.engines.llama import can_stack
-from comas.engines.torch import TorchEngine
+from comas.engines.hf.engine import TorchEngine
+from comas.engines.stacked import can_stack
 from comas.hosts.local import load_models, make_local_host
 from comas.testing import tiny_model
 from comas.types import Request, Sampling, UserMistake

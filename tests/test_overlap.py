@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import comas
-from comas.config import read
-from comas.exam import Exam, Observer
-from comas.overlap import overlap
-from comas.plan import Plan
-from comas.store import Run
-from comas.team import run_sync
-from comas.train import Watch, train_async
+from comas.config.schema import read
+from comas.evaluation.contamination import overlap
+from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.spec import Plan
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.training.loop import Watch, train_async
 from comas.types import Question
 
 STAMPS = "{} bought stamps at the post office. Some had a snowflake design and {} had a rose. How many stamps in all?"

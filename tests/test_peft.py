@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM
 
 import comas
 from comas.hosts.local import load_population
-from comas.learners import peft_folder
-from comas.learners.merging import save_merged
-from comas.learners.population import Population, Spec
-from comas.store import Run
+from comas.learners.lora import peft_folder
+from comas.learners.lora.merging import save_merged
+from comas.learners.lora.population import Population, Spec
+from comas.storage.run import Run
 from comas.testing import tiny_model
 from comas.types import UserMistake
 from tests.families import family_model

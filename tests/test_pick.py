@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.check_tasks import HOLES
+from comas.game.prompts import defuse
 from comas.seed.demonstrations import VOCABULARY, Course, demonstration
 from comas.tasks import pick
+from comas.testing.tasks import HOLES
 from comas.types import Question, UserMistake
-from comas.wording import defuse
 
 TWO = pick.make_question((8, 14, 4, 7), 12, "two")
 THREE = pick.make_question((10, 5, 6, 9), 24, "three")

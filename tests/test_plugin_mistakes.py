@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from comas.exam import Exam, Observer
+from comas.config.resolve import load_plugin, plugin_names
+from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.spec import Plan
 from comas.methods import comas
-from comas.plan import Plan
-from comas.resolve import load_plugin, plugin_names
-from comas.store import Run
+from comas.storage.run import Run
 from comas.tasks import pick
-from comas.team import run_sync
+from comas.team.build import run_sync
 from comas.testing import check_method, check_wording
 from comas.types import Question, Task, UserMistake
 from tests.test_config_cli import run
 
 METHOD = '''
 import numpy as np
-from comas.credit import reinforce_pp
-from comas.losses import clipped
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
 from comas.types import Method
 
 

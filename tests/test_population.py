@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from comas.learners import blocks, update
 from comas.learners import logprobs as chunks
-from comas.learners import population as adapters
-from comas.learners.adapters import AdapterLearner
-from comas.learners.population import Population, Spec
-from comas.learners.update import Recipe
+from comas.learners import step
+from comas.learners.lora import blocks
+from comas.learners.lora import population as adapters
+from comas.learners.lora.learner import AdapterLearner
+from comas.learners.lora.population import Population, Spec
+from comas.learners.step import Recipe
 from comas.types import Row
 from tests.test_engines import llama
 from tests.test_learner import METHOD, rows
@@ -123,7 +124,7 @@ def test_the_chunked_head_gives_the_same_gradients(monkeypatch: pytest.MonkeyPat
     parts = parts_of(UNEVEN)
     wanted = gradients(population(), parts)
     monkeypatch.setattr(chunks, "LOGITS", 50 * 7)
-    monkeypatch.setattr("comas.learners.adapters.LOGITS", 0)
+    monkeypatch.setattr("comas.learners.lora.learner.LOGITS", 0)
     calls: list[int] = []
     real = chunks._in_chunks
     monkeypatch.setattr(chunks, "_in_chunks", lambda *given: calls.append(len(given[1])) or real(*given))
@@ -180,12 +181,12 @@ def test_a_zero_adapter_is_the_base_and_the_reference_is_the_start(reference: bo
     part = rows()
     base = logprobs_by_hand(llama(7).double(), part)
     zero, full = learner_of(population(spread=0.0)), learner_of(population())
-    told = [update.logprobs(learner, [("b", r) for r in part], reference=reference) for learner in (zero, full)]
+    told = [step.logprobs(learner, [("b", r) for r in part], reference=reference) for learner in (zero, full)]
     np.testing.assert_array_equal(np.concatenate(told[0]), np.concatenate(base))
     assert np.abs(np.concatenate(told[1]) - np.concatenate(base)).max() > 0.1
     for learner, before in ((zero, told[0]), (full, told[1])):
         learner.step({"b": rows(seed=3), "c": rows(seed=4)}, METHOD)
-        after = np.concatenate(update.logprobs(learner, [("b", r) for r in part], reference=reference))
+        after = np.concatenate(step.logprobs(learner, [("b", r) for r in part], reference=reference))
         assert np.array_equal(after, np.concatenate(before)) == reference
 
 

@@ -14,15 +14,15 @@ import torch
 from transformers import AutoConfig
 
 import comas
-from comas.config import read
-from comas.engines.torch import TorchEngine
-from comas.estimate import estimate
-from comas.learners.adapters import AdapterLearner
-from comas.learners.full import FullLearner
-from comas.resolve import resolve
-from comas.store import Run
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.engines.hf.engine import TorchEngine
+from comas.forecast.memory import estimate
+from comas.learners.lora.learner import AdapterLearner
+from comas.learners.whole import FullLearner
+from comas.storage.run import Run
 from comas.testing import tiny_model
-from comas.train import Watch
+from comas.training.loop import Watch
 from tests.apart import ApartForCausalLM
 from tests.test_config_cli import run
 from tests.test_population import one_thread
@@ -33,8 +33,8 @@ assert one_thread  # a fixture of all tests here
 PAID = '''"""Replies are paid by their letters, so that untaught models have something to learn from."""
 import asyncio
 
-from comas.credit import reinforce_pp
-from comas.losses import clipped
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
 from comas.types import Method
 
 async def play(question, agents, rng, task):

@@ -14,13 +14,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from comas.engines.torch import TorchEngine
+from comas.engines.hf.engine import TorchEngine
 from comas.hosts.local import make_local_host
-from comas.learners import update
-from comas.learners.adapters import AdapterLearner
+from comas.learners import step
 from comas.learners.logprobs import halve
-from comas.learners.population import Population, Spec
-from comas.learners.update import Recipe
+from comas.learners.lora.learner import AdapterLearner
+from comas.learners.lora.population import Population, Spec
+from comas.learners.step import Recipe
 from comas.types import Payoff, Request, Row, Sampling
 from tests.families import FAMILIES, family_model
 from tests.test_engines import llama
@@ -60,7 +60,7 @@ def as_rows(asked: Sequence[Request], said: Sequence[Any]) -> list[tuple[str, Ro
 
 
 def gap(learner: AdapterLearner, owned: list[tuple[str, Row]]) -> float:
-    told = update.logprobs(learner, owned)
+    told = step.logprobs(learner, owned)
     return max(float(np.abs(lp - r.sampled_logprobs_T).max()) for lp, (_, r) in zip(told, owned, strict=True))
 
 

@@ -20,22 +20,22 @@ import numpy as np
 import pytest
 
 import comas
-from comas import showing
-from comas.config import read
-from comas.engines.torch import TorchEngine
-from comas.evaluate import by_agent
-from comas.learners.full import FullLearner
-from comas.learners.update import Recipe
-from comas.outlet import Outlet
-from comas.pulse import EVERY, Pulse, expected_replies
-from comas.questions import of_run
-from comas.resolve import resolve
-from comas.store import Run
-from comas.team import Team, members_of, run_sync
+from comas.cli.outlet import Outlet
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.display import onlooker
+from comas.engines.hf.engine import TorchEngine
+from comas.evaluation.accuracy import by_agent
+from comas.learners.step import Recipe
+from comas.learners.whole import FullLearner
+from comas.questions.checked import of_run
+from comas.storage.run import Run
+from comas.team.build import Team, members_of, run_sync
 from comas.testing import Scripted, golden_script
-from comas.train import Session, train_async
+from comas.training.hooks import Progress, Watch
+from comas.training.loop import Session, train_async
+from comas.training.progress import EVERY, Pulse, expected_replies
 from comas.types import Meter, Question, Request, Sampling, Turn
-from comas.watch import Progress, Watch
 from tests.test_engines import llama
 from tests.test_learner import METHOD, rows
 from tests.test_runs import SMALL
@@ -285,34 +285,34 @@ def test_who_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
         def isatty(self) -> bool:
             return True
 
-    assert showing.onlooker() is None
+    assert onlooker.onlooker() is None
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert showing.onlooker() == "terminal"
+    assert onlooker.onlooker() == "terminal"
     elsewhere: list[Any] = []
-    thread = threading.Thread(target=lambda: elsewhere.append(showing.onlooker()))
+    thread = threading.Thread(target=lambda: elsewhere.append(onlooker.onlooker()))
     thread.start()
     thread.join()
     assert elsewhere == [None]
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
-    assert showing.onlooker() is None
+    assert onlooker.onlooker() is None
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: None)
     for shell, place in ((SimpleNamespace(kernel=object()), "notebook"), (SimpleNamespace(), "terminal"), (None, "terminal")):
         monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
-        assert showing.onlooker() == place
+        assert onlooker.onlooker() == place
     monkeypatch.setattr(sys, "stderr", None)
-    assert showing.onlooker() is None
+    assert onlooker.onlooker() is None
 
 
 def test_a_watch_of_ones_own_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(showing, "onlooker", lambda: "terminal")
+    monkeypatch.setattr(onlooker, "onlooker", lambda: "terminal")
     mine = Watch()
-    with showing.shown(mine) as watch:
+    with onlooker.shown(mine) as watch:
         assert watch is mine
 
 
 def test_a_notebook_gets_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(showing, "onlooker", lambda: "notebook")
-    with showing.shown(None) as watch:
+    monkeypatch.setattr(onlooker, "onlooker", lambda: "notebook")
+    with onlooker.shown(None) as watch:
         watch.working(Progress("loading"))
         watch.note("a word")
     assert capsys.readouterr().out.splitlines() == ["loading the models", "note: a word"]

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config import read
-from comas.exam import Exam
-from comas.out_folder import check_free
-from comas.plan import Plan
-from comas.store import Run
+from comas.config.schema import read
+from comas.evaluation.runner import Exam
+from comas.evaluation.spec import Plan
+from comas.storage.out_folder import check_free
+from comas.storage.run import Run
 from comas.types import UserMistake
 from tests.test_config_cli import run
 from tests.test_runs import run_of

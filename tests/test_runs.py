@@ -10,13 +10,13 @@ import pytest
 from safetensors.numpy import load_file
 
 import comas
-from comas.config import read
-from comas.records import without_none
-from comas.resolve import resolve
+from comas.config.resolve import resolve
+from comas.config.schema import read
 from comas.stats import accuracy_interval, mean_interval, wilson
-from comas.store import Run
-from comas.team import run_sync
-from comas.train import Session, Watch, resume_async
+from comas.storage.records import without_none
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.training.loop import Session, Watch, resume_async
 from comas.types import UserMistake
 
 SMALL = {"lr": 1e-3, "questions": 6, "test_questions": 4, "eval_questions": 4, "eval_every": 2, "checkpoint_every": 2, "threads": 1,
@@ -156,8 +156,8 @@ def test_it_learns(untaught: Path, tmp_path: Path) -> None:
     """An untaught model learns to end its reply at once, paid by the length that the game sees."""
     method = tmp_path / "short.py"
     method.write_text('''"""Short replies are paid."""
-from comas.credit import reinforce_pp
-from comas.losses import clipped
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
 from comas.types import Method
 
 async def play(question, agents, rng, task):

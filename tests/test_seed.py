@@ -83,8 +83,8 @@ def test_shipped_models_are_small_and_have_cards() -> None:
 
 
 def test_the_seed_model_checks_but_hardly_finds() -> None:
-    from comas.seed.card import measure
-    from comas.team import run_sync
+    from comas.seed.measure import measure
+    from comas.team.build import run_sync
 
     finding, checking, _ = run_sync(measure(MODELS / "seed", "three", 256))
     assert 0.18 < finding.mean < 0.33

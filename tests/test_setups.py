@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from comas.majority import majority
-from comas.play import Scene, play_all
-from comas.resolve import load_plugin, plugin_names
+from comas.config.resolve import load_plugin, plugin_names
+from comas.game.play import Scene, play_all
+from comas.game.votes import majority
 from comas.setups import autogen, debate, single, vote
 from comas.tasks import math500, pick
 from comas.testing import Script, Table, cut, scripted_team

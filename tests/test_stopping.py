@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from comas.config import read
-from comas.store import Run
-from comas.team import run_sync
-from comas.train import Watch, train_async
+from comas.config.schema import read
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.training.loop import Watch, train_async
 from tests.test_durability import KEYS, Chained, chained, go_on, story, whole  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")

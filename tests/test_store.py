@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from comas.play import settle_all
-from comas.records import episode_record, without_none
-from comas.store import Run
+from comas.game.play import settle_all
+from comas.storage.records import episode_record, without_none
+from comas.storage.run import Run
 from comas.tasks import pick
 from comas.testing import discuss, golden_script, scripted_scene
 from comas.types import Episode, Turn, UserMistake

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from comas.config import read
-from comas.resolve import load_plugin
-from comas.store import Run
+from comas.config.resolve import load_plugin
+from comas.config.schema import read
+from comas.storage.run import Run
 from comas.tasks import jsonl
 from comas.types import UserMistake
 

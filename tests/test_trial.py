@@ -12,12 +12,12 @@ import pytest
 import torch
 from transformers import MptConfig
 
-from comas.bases import apart_up_to, positions_of
-from comas.engines import trial
-from comas.engines.torch import TorchEngine
-from comas.engines.trial import try_rows
+from comas.engines.hf import trial
+from comas.engines.hf.engine import TorchEngine
+from comas.engines.hf.trial import try_rows
 from comas.hosts.local import load_models, make_local_host
 from comas.learners.memory import facts_of
+from comas.models.sources import apart_up_to, positions_of
 from comas.testing import tiny_model
 from comas.types import Request, Sampling, UserMistake
 from tests.families import family_model

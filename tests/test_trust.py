@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import comas
-from comas.config import read
-from comas.plan import Plan
-from comas.team import table_of
+from comas.config.schema import read
+from comas.evaluation.spec import Plan
+from comas.team.build import table_of
 from comas.types import UserMistake
 from tests.test_config_cli import run
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.agent import Member
-from comas.config import read
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.game.agent import Member
+from comas.game.play import Scene, play_all
 from comas.methods import rlvr, ttrl
-from comas.play import Scene, play_all
-from comas.resolve import resolve
 from comas.tasks import pick
 from comas.testing import Scripted, cut, discuss
 from comas.types import HostFailure, Method, Row, Turn, Verdict

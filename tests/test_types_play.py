@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from comas.agent import Agent, Member, Table, derive_seed
-from comas.credit import grpo
-from comas.losses import plain
-from comas.play import Scene, payoffs, play_all, settle_all
+from comas.game.agent import Agent, Member, Table, derive_seed
+from comas.game.play import Scene, payoffs, play_all, settle_all
+from comas.objective.credit import grpo
+from comas.objective.losses import plain
 from comas.tasks import pick
 from comas.testing import Scripted, check_host, check_method, check_task, check_wording, scripted_scene, scripted_team
 from comas.types import Episode, HostFailure, Method, Question, Reply, Task, Turn
@@ -55,7 +55,7 @@ async def ask_all(question: Question, agents: list[Agent], rng: random.Random, t
 
 
 def test_seeds_depend_on_every_part_and_on_nothing_else() -> None:
-    code = "from comas.agent import derive_seed; print(derive_seed(3, 'a', 1))"
+    code = "from comas.game.agent import derive_seed; print(derive_seed(3, 'a', 1))"
     elsewhere = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "5",
                                "PYTHONPATH": str(Path(sys.modules["comas"].__file__ or "").parent.parent)})
     assert int(elsewhere.stdout) == derive_seed(3, "a", 1)
@@ -330,7 +330,7 @@ def test_wording_of_methods_has_its_holes() -> None:
 
 def test_hosts_keep_join_and_forget(untaught: Path) -> None:
     from comas.hosts.local import make_local_host
-    from comas.learners.update import Recipe
+    from comas.learners.step import Recipe
 
     method = game(one)
     asyncio.run(check_host(Scripted({"solution": "x"}), "a0", method))

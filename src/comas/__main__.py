@@ -1,3 +1,3 @@
-from comas.cli import main
+from comas.cli.main import main
 
 main()

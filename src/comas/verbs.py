@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from comas.config import parse_pair
-from comas.exam import Exam, Observer
-from comas.plan import INSTEAD, LIMIT, UNUSED, Plan, limit_of
-from comas.running import run_sync
-from comas.showing import shown
-from comas.train import Result, Watch, resume_async
+from comas.config.schema import parse_pair
+from comas.display.onlooker import shown
+from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.spec import INSTEAD, LIMIT, UNUSED, Plan, limit_of
+from comas.sync import run_sync
+from comas.training.loop import Result, Watch, resume_async
 from comas.types import UserMistake
 
 System = str | Path | Sequence[str | Path]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from comas import sandbox
 from comas.answers.fences import Block, blocks
-from comas.rows import identity
+from comas.questions.sources import identity
 from comas.sandbox.jail import Broken
 from comas.types import HostFailure, Question, Verdict
 

@@ -23,11 +23,19 @@ from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
-from comas.agent import derive_seed
-from comas.config import HostConfig
-from comas.hosts.completion import ErrorInside, Said, Trouble, Unusable, Usage, read_said, wait_of
-from comas.hosts.connection import NO_ADDRESS, address_of, client_of, is_unknown_name, key_of, through_proxies, wrong_address
-from comas.hosts.ledger import Ledger
+from comas.config.schema import HostConfig
+from comas.game.agent import derive_seed
+from comas.hosts.endpoint.completion import ErrorInside, Said, Trouble, Unusable, Usage, read_said, wait_of
+from comas.hosts.endpoint.connection import (
+    NO_ADDRESS,
+    address_of,
+    client_of,
+    is_unknown_name,
+    key_of,
+    through_proxies,
+    wrong_address,
+)
+from comas.hosts.endpoint.ledger import Ledger
 from comas.types import HostFailure, Method, Payoff, Reply, Sampling, UserMistake
 
 T = TypeVar("T")

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from comas.bases import apart_up_to, is_adapter, is_seed, positions_of, seed_models
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
-from comas.hosts.room import in_memory
-from comas.metrics import TIE
+from comas.hosts.out_of_memory import in_memory
+from comas.models.sources import apart_up_to, is_adapter, is_seed, positions_of, seed_models
+from comas.training.metrics import TIE
 from comas.types import Engine, Generation, Learner, Meter, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
 
 LOG = logging.getLogger("comas")
@@ -211,7 +211,7 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
-    from comas.engines.trial import try_rows
+    from comas.engines.hf.trial import try_rows
 
     transformers_logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
     models, tokenizers = {}, {}
@@ -283,8 +283,8 @@ def load_population(
     sources: Mapping[str, str], under: str, device: Any, dtype: Any, trust_remote_code: bool, shapes: Mapping[str, Any], seed: int
 ) -> Any:
     """A population on the base `under`, its tokenizer and end-of-turn ids; `sources` are adapter folders, or the base itself."""
-    from comas.learners import peft_folder
-    from comas.learners.population import Population, Spec, targets_of
+    from comas.learners.lora import peft_folder
+    from comas.learners.lora.population import Population, Spec, targets_of
 
     models, tokenizer, ends = load_models({"base": under}, device, dtype, trust_remote_code)
     kept = {p: s for p, s in sources.items() if is_adapter(s)}
@@ -351,9 +351,9 @@ def make_local_host(
     `shapes` (policy -> Spec). Otherwise each has a model of its own: what learns is loaded in float32, and copied where
     `dtype` is another; what only samples is loaded in `dtype`, once.
     """
-    from comas.engines.torch import TorchEngine
-    from comas.learners.adapters import AdapterLearner
-    from comas.learners.full import FullLearner
+    from comas.engines.hf.engine import TorchEngine
+    from comas.learners.lora.learner import AdapterLearner
+    from comas.learners.whole import FullLearner
 
     place, kind = place_of(device, dtype)
     if under is not None:

@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from comas.bases import apart_up_to, positions_of
-from comas.learners.linear import sizes
 from comas.learners.logprobs import LOGITS, cut, few_logits, token_logprobs, vocabulary
-from comas.learners.population import ALIGNED, Population, Spec, targets_of
+from comas.learners.lora.linear import sizes
+from comas.learners.lora.population import ALIGNED, Population, Spec, targets_of
 from comas.learners.precision import hand_on, recomputing, switch_on
+from comas.models.sources import apart_up_to, positions_of
 from comas.types import Row
 
 

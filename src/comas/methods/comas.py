@@ -12,11 +12,11 @@ import random
 import re
 from collections.abc import Sequence
 
-from comas.agent import Agent
-from comas.credit import reinforce_pp
-from comas.losses import clipped
+from comas.game.agent import Agent
+from comas.game.prompts import defuse, words
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
-from comas.wording import defuse, words
 
 SCALE = "How good is the solution? 3: right; 2: right, with minor flaws; 1: fatally wrong. End with <score>N</score>."
 WORDING = {

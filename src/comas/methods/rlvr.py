@@ -10,11 +10,11 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.agent import Agent
-from comas.credit import grpo
-from comas.losses import clipped
+from comas.game.agent import Agent
+from comas.game.prompts import words
+from comas.objective.credit import grpo
+from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task
-from comas.wording import words
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 

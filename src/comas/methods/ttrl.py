@@ -10,12 +10,12 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.agent import Agent
-from comas.credit import grpo
-from comas.losses import clipped
-from comas.majority import agrees, decide, majority
+from comas.game.agent import Agent
+from comas.game.prompts import words
+from comas.game.votes import agrees, decide, majority
+from comas.objective.credit import grpo
+from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task
-from comas.wording import words
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 

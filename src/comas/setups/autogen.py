@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.agent import Agent
+from comas.game.agent import Agent
+from comas.game.prompts import defuse, words
 from comas.types import Count, Question, Setup, Task, Turn
-from comas.wording import defuse, words
 
 WORDING = {
     "solution": "{question}\n\nSolve it and end with the answer.",

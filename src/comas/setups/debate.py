@@ -11,10 +11,10 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from comas.agent import Agent
-from comas.majority import decide
+from comas.game.agent import Agent
+from comas.game.prompts import defuse, words
+from comas.game.votes import decide
 from comas.types import Question, Setup, Task, Turn, Whole
-from comas.wording import defuse, words
 
 WORDING = {
     "solution": "{question}\n\nSolve it and end with the answer.",

@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.agent import Agent
+from comas.game.agent import Agent
+from comas.game.prompts import words
 from comas.types import Question, Setup, Task
-from comas.wording import words
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 

@@ -10,10 +10,10 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.agent import Agent
-from comas.majority import decide
+from comas.game.agent import Agent
+from comas.game.prompts import words
+from comas.game.votes import decide
 from comas.types import Count, Question, Setup, Task
-from comas.wording import words
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 

@@ -13,7 +13,7 @@ from functools import partial
 from comas.answers import boxed, choice
 from comas.answers.choice import verify
 from comas.answers.pool import verdicts
-from comas.rows import Row, Source, identity
+from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
 ANSWERS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")

@@ -14,7 +14,7 @@ from comas.answers import boxed
 from comas.answers.boxed import last_box
 from comas.answers.numbers import canonical, number
 from comas.answers.pool import verdicts
-from comas.rows import Row, Source, cut, identity
+from comas.questions.sources import Row, Source, cut, identity
 from comas.types import Question, Task, Verdict
 
 SPLITS = {"train": "train", "validation": "train", "test": "test"}

@@ -11,7 +11,7 @@ from functools import partial
 from comas.answers import boxed, code
 from comas.answers.code import verify
 from comas.answers.pool import verdicts
-from comas.rows import Row, Source, identity
+from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
 SOURCE = Source("humaneval", "openai/openai_humaneval", None, {"test": "test"}, ("prompt", "test", "entry_point"))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from comas.answers import boxed, choice, maths, numbers, words
 from comas.answers.pool import verdicts
-from comas.rows import Row, Source, cut, identity
+from comas.questions.sources import Row, Source, cut, identity
 from comas.types import Question, Task, UserMistake, Verdict
 
 SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))

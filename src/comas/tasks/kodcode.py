@@ -11,7 +11,7 @@ from functools import partial
 from comas.answers import boxed, code
 from comas.answers.code import verify
 from comas.answers.pool import verdicts
-from comas.rows import Row, Source, cut
+from comas.questions.sources import Row, Source, cut
 from comas.types import Question, Task
 
 SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))

@@ -11,7 +11,7 @@ from functools import partial
 from comas.answers import boxed, maths
 from comas.answers.maths import verify
 from comas.answers.pool import verdicts
-from comas.rows import Row, Source, identity
+from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
 SOURCE = Source("math500", "HuggingFaceH4/MATH-500", None, {"test": "test"}, ("problem", "answer"))

@@ -12,7 +12,7 @@ from functools import partial
 from comas.answers import boxed, code
 from comas.answers.code import verify
 from comas.answers.pool import verdicts
-from comas.rows import Row, Source, identity
+from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task, UserMistake
 
 SOURCE = Source("mbpp", "google-research-datasets/mbpp", "full", {"test": "test"}, ("text", "test_setup_code"))

@@ -14,7 +14,7 @@ from functools import partial
 
 from comas.answers import boxed, code, maths, numbers
 from comas.answers.pool import verdicts
-from comas.rows import Row, Source, cut, identity
+from comas.questions.sources import Row, Source, cut, identity
 from comas.types import Question, Task, UserMistake, Verdict
 
 SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))

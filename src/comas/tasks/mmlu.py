@@ -12,7 +12,7 @@ from functools import partial
 from comas.answers import boxed, choice
 from comas.answers.choice import verify
 from comas.answers.pool import verdicts
-from comas.rows import Row, Source, identity
+from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task, UserMistake
 
 SPLITS = {"validation": "validation", "test": "test"}

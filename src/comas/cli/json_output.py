@@ -1,0 +1,53 @@
+"""What goes to stdout with `--json`: one object on the last line, and nothing else.
+
+Leaves out: what is shown to people.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from comas.stats import Interval
+    from comas.training.loop import Result
+
+
+def _reserve(ctx: typer.Context, wanted: bool) -> bool:
+    """With `--json`, stdout is for the object alone: whatever else is printed, by a user's method too, goes to stderr."""
+    if wanted:
+        ctx.obj = sys.stdout
+        ctx.with_resource(redirect_stdout(sys.stderr))
+    return wanted
+
+
+Json = Annotated[bool, typer.Option("--json", callback=_reserve, help="The last line of stdout is one JSON object.")]
+
+
+def print_json(ctx: typer.Context, record: Any) -> None:
+    """The object."""
+    print(json.dumps(record), file=ctx.obj, flush=True)
+
+
+def interval_json(found: Interval | None) -> dict[str, Any] | None:
+    """JSON has no infinity: an open end is null."""
+    return {k: v if math.isfinite(v) else None for k, v in found._asdict().items()} if found else None
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A run: `seconds` are of this process, null of a report, which computes nothing; `step_seconds` of all steps so far."""
+    from comas.storage.run import Run
+
+    run = Run.open(result.run)
+    found = {name: interval_json(i) for name, i in result.accuracy.items()}
+    return {
+        "run": str(result.run), "steps": result.steps, "tokens": result.tokens,
+        "seconds": round(result.seconds, 3) if result.seconds else None,
+        "step_seconds": round(math.fsum(metrics["seconds"] for metrics in run.metrics()), 3),
+        "accuracy": found, "gain": interval_json(result.gain), "api": run.spent(),
+    }

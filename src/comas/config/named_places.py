@@ -1,0 +1,63 @@
+"""Files and folders that a config names, and where they are looked for.
+
+Leaves out: what lies there (`bases`, `resolve`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from pydantic import BeforeValidator
+
+from comas.models.sources import seed_models
+from comas.storage.run import run_at
+
+
+def _place(value: Any) -> Any:
+    """A path or a name as text; `~` is expanded, since shells leave it in `key=~/x`."""
+    if not isinstance(value, str | os.PathLike):
+        return value
+    text = str(os.fspath(cast("os.PathLike[str]", value)))
+    if not text.strip():
+        raise ValueError("it is empty: name a folder, a file or what is meant, or leave the key out")
+    if "\0" in text:
+        raise ValueError("no file or folder can have a NUL character in its name: leave it out")
+    return os.path.expanduser(text)
+
+
+Place = Annotated[str, BeforeValidator(_place)]
+"""Of a file or folder, or a name that stands for one."""
+
+
+def anchor(data: dict[str, Any], folder: Path) -> None:
+    """Have what a config file in `folder` names by a path from there be found from anywhere.
+
+    Bases, method, task and data that lie beside the file are meant before those that the same words name from where the
+    command runs; hub names and what is not there are left as they are.
+    """
+    if folder.resolve() == Path.cwd():
+        return
+    hosts, agents = (cast("dict[str, Any]", t) if isinstance(t := data.get(k), dict) else {} for k in ("hosts", "agents"))
+    away = {name for name, host in hosts.items() if isinstance(host, Mapping) and "api" in host}  # a base there is a name only
+    tables: list[Any] = [host for name, host in hosts.items() if name not in away]
+    tables += list(agents.values())
+    for table in tables:
+        given = cast("dict[str, Any]", table) if isinstance(table, dict) else {}
+        if given.get("host", "home") in away:
+            continue
+        if isinstance(base := given.get("base"), str) and base not in seed_models():
+            given["base"] = _beside(base, folder)
+    for key in ("method", "task", "data"):
+        if isinstance(name := data.get(key), str) and (key == "data" or name.endswith(".py")):
+            data[key] = _beside(name, folder)
+
+
+def _beside(name: str, folder: Path) -> str:
+    there = str((folder / name).resolve())
+    if name and (Path(there).exists() or run_at(there) is not None):
+        return there
+    lost = name.startswith(("./", "../")) and not Path(name).exists() and run_at(name) is None
+    return there if lost else name  # what is said of a path that leads nowhere names the place that was looked at

@@ -1,0 +1,12 @@
+"""Watching what goes on: displays on a terminal, plain lines elsewhere.
+
+Model text is hostile: it is shown as text, never as markup, and without control characters. Leaves out: anything that a
+run depends on.
+"""
+
+from comas.display.discussions import clean, discussion, readings, span
+from comas.display.evaluation import Bar, ExamLines
+from comas.display.lines import Lines, Quiet
+from comas.display.train import Display
+
+__all__ = ["Bar", "Display", "ExamLines", "Lines", "Quiet", "clean", "discussion", "readings", "span"]

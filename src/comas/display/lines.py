@@ -1,0 +1,150 @@
+"""A run in words: for logs, pipes, notebooks and terminals that cannot draw. Leaves out: discussions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from comas.display.discussions import clean, span
+from comas.forecast.memory import estimate
+from comas.stats import Interval
+from comas.storage.run import Run
+from comas.team.build import Team
+from comas.training.hooks import Progress, Stage, Watch
+from comas.types import Episode
+
+NAMES: dict[Stage, str] = {
+    "loading": "loading the models",
+    "before": "measuring accuracy before training",
+    "playing": "playing",
+    "learning": "learning",
+    "validation": "measuring validation accuracy",
+    "after": "measuring accuracy after training",
+    "saving": "saving",
+}
+
+
+def amount(progress: Progress) -> str:
+    """How much of a stage is done: `12 of at most 20 replies`; empty where nothing is counted."""
+    if progress.stage == "learning":
+        if not progress.rows_due:
+            return ""
+        read = f", {progress.rows_read} read" if progress.rows_read and not progress.rows_learnt else ""
+        return f"{progress.rows_learnt} of {progress.rows_due} rows learnt{read}"
+    if progress.stage in ("loading", "saving"):
+        return ""
+    kind = "replies" if progress.stage == "playing" else "answers"
+    if progress.expected is None:
+        return f"{progress.replies} {kind}"
+    sure = "" if progress.certainty == "exactly" else f"{progress.certainty} "
+    return f"{progress.replies} of {sure}{progress.expected} {kind}"
+
+
+def speed(progress: Progress) -> str:
+    """Tokens of the stage, and how many per second now."""
+    if not progress.tokens:
+        return ""
+    now = f", {progress.speed:,.0f}/s" if progress.speed is not None else ""
+    return f"{progress.tokens:,} tokens{now}"
+
+
+def lost(replies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Per role what was cut or could not be read, where there is any: `scoring 3 of 8 cut, 5 of 8 unreadable`."""
+    said: list[str] = []
+    for role, row in by_role(replies).items():
+        parts = [f"{row[what]} of {row['turns']} {what}" for what in ("cut", "unreadable") if row[what]]
+        if parts:
+            said.append(f"{role} {', '.join(parts)}")
+    return said
+
+
+def by_role(replies: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The rows of `metrics["replies"]`, summed over agents; `unreadable` is None where the game does not say."""
+    roles: dict[str, dict[str, Any]] = {}
+    for row in replies:
+        total = roles.setdefault(row["role"], {"turns": 0, "paid": 0, "cut": 0, "unreadable": None})
+        for key in ("turns", "paid", "cut"):
+            total[key] += row[key]
+        if row["unreadable"] is not None:
+            total["unreadable"] = (total["unreadable"] or 0) + row["unreadable"]
+    return roles
+
+
+def ties(metrics: Mapping[str, Any], always: bool = False) -> str:
+    """Near-ties of a step beside how many are expected; empty where nobody expects any, or (unless `always`) where there are no
+    more than chance explains."""
+    policies = metrics.get("policies", {}).values()
+    expected = [stats["near_ties_expected"] for stats in policies if "near_ties_expected" in stats]
+    if not expected:
+        return ""
+    found = metrics["counts"]["near_ties"]
+    mean = sum(expected)
+    if not always and found <= mean + 4 * max(1.0, mean) ** 0.5:  # counts scatter by the root of their mean
+        return ""
+    return f"near-ties {found}, expected {mean:.1f}"
+
+
+class Quiet(Watch):
+    """Notes only."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def note(self, text: str) -> None:
+        self._say(f"note: {text}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(Text(clean(line, 2000)), soft_wrap=True)
+
+
+class Lines(Quiet):
+    """A line every `every` seconds at most, and one per measurement: for logs and pipes."""
+
+    def __init__(self, console: Console, every: float = 10.0) -> None:
+        super().__init__(console)
+        self.every = every
+        self.said = time.monotonic()
+        """When there was news of a step or stage."""
+        self.total = 0
+        self.began = time.monotonic()
+        self.finished_any = False
+
+    def begin(self, run: Run, team: Team, start: int) -> None:
+        self.total = team.config.steps
+        self.began = self.said = time.monotonic()
+        need = estimate(team.config, team.method, team.task).get("bytes on disk")
+        room = f", which will take about {need / 1e9:.2f} GB on disk" if need else ""
+        self._say(f"{len(team.members)} agents, {team.config.method}/{team.config.preset or '-'}, in {run.path}{room}")
+        for role, what in team.method.pays.items():
+            self._say(f"{role} is paid {what}")
+
+    def working(self, progress: Progress) -> None:
+        if progress.stage == "loading" and not self.total:  # told once: nothing is counted there
+            self._say(NAMES["loading"])
+        if time.monotonic() - self.said < self.every:
+            return
+        self.said = time.monotonic()
+        where = f"step {progress.step + 1}/{self.total}, " if progress.stage in ("playing", "learning") else ""
+        details = [part for part in (amount(progress), speed(progress)) if part]
+        doing = f"{where}{NAMES[progress.stage]}" + (f": {', '.join(details)}" if details else "")
+        self._say(f"{doing}; {span(self.said - self.began)}")
+
+    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        if self.finished_any and time.monotonic() - self.said < self.every:
+            return
+        self.finished_any = True
+        self.said = time.monotonic()
+        rewards = " ".join(f"{r} {v:+.2f}" for r, v in metrics["rewards"].items())
+        done = f"step {metrics['step'] + 1}/{self.total}: {span(self.said - self.began)}"
+        seconds = metrics.get("spent", {}).get("sampling")
+        pace = f" ({metrics['step_tokens'] / seconds:,.0f}/s)" if seconds else ""
+        also = "".join(f"; {part}" for part in [*lost(metrics.get("replies", ())), ties(metrics)] if part)
+        self._say(f"{done}, {metrics['tokens']:,} tokens{pace}; reward {rewards}{also}")
+
+    def measured(self, name: str, step: int, found: Interval | None) -> None:
+        self.said = time.monotonic()
+        self._say(f"step {step}: accuracy {name} {found if found else 'unknown: nothing could be judged'}")

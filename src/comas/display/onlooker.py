@@ -1,0 +1,58 @@
+"""Who looks on when comas is called from Python: the progress of a call that brings no watch of its own.
+
+On a terminal there is a display, in a notebook there are lines. Nothing is printed where nobody looks on: to files and pipes,
+from threads and from child processes. Leaves out: the command line, which always shows something.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from comas.training.hooks import Watch
+
+
+@contextmanager
+def shown(watch: Watch | None) -> Iterator[Watch]:
+    """Yield `watch`, or one that shows progress where a person looks on; without one, only notes are told (as warnings)."""
+    place = None if watch is not None else onlooker()
+    if place is None:
+        yield watch or Watch()
+        return
+    from rich.console import Console
+
+    from comas.display import Display, Lines
+
+    if place == "notebook":
+        yield Lines(Console(file=sys.stdout, force_jupyter=False, force_terminal=False))
+        return
+    # standard output is the script's own
+    console = Console(stderr=True)
+    if console.is_dumb_terminal:
+        yield Lines(console)
+        return
+    with Display(console, redirect=sys.stdout.isatty()) as display:
+        yield display
+
+
+def onlooker() -> Literal["terminal", "notebook"] | None:
+    """Where a person can be expected to look on; None where none can."""
+    if threading.current_thread() is not threading.main_thread() or multiprocessing.parent_process() is not None:
+        return None  # one of several, which would draw over one another
+    if _kernel():
+        return "notebook"
+    try:
+        return "terminal" if sys.stderr.isatty() else None
+    except (AttributeError, ValueError):  # no stderr, or a closed one
+        return None
+
+
+def _kernel() -> bool:
+    """Whether this is an IPython kernel, as notebooks have them (an IPython on a terminal is a terminal)."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    return getattr(shell, "kernel", None) is not None

@@ -1,0 +1,186 @@
+"""The rows of one model that are decoded together: they leave and enter, and prompts are computed once for all that share them.
+
+Rows are sorted by policy, for a population. Leaves out: which rows those are (`torch.py`), what is drawn (`tape.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from comas.engines.hf.prefill import PREFILL, Prompt, distinct, passes, split
+from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
+from comas.learners.lora.population import Population
+
+EMPTY = 0.1
+"""Share of the columns that may be empty in all rows before a cache is made anew."""
+
+
+class Lanes:
+    """Rows of a running batch; row b is request `row_B[b]`, whose last token `drawn_B[b]` has not been read by the model yet."""
+
+    def __init__(
+        self, model: Any, population: Population | None, pad_id: int, context: int, call: Callable[..., Any]
+    ) -> None:
+        """`context` is the number of positions that a row may have, `call` the model's forward pass."""
+        self.model, self.population, self.pad_id, self.call = model, population, pad_id, call
+        self.last_position = context - 1
+        self.row_B, self.policy_B, self.drawn_B = (np.zeros(0, dtype=np.int64) for _ in range(3))
+        self.empty_B = np.zeros(0, dtype=np.int64)
+        """Columns of padding in front of each row."""
+        self.mixes = holds(model.config)
+        """Whether rows may enter while others run; where the cache is of another kind, all begin together."""
+        self.moves = self.mixes and model.device.type == "cpu"
+        """Whether leaving is cheap; on a GPU a copy per row would be too many calls."""
+        self.windows = windows_of(model.config) if self.mixes else []
+        self.cache: Any = None
+
+    def make_room(self, live_B: np.ndarray) -> None:
+        """Drop columns that no living row uses where the next one would lie behind the context.
+
+        Some families keep a table of so many columns (GPT-Neo its causal mask, MPT its distances). A row that lives has room, so
+        that the first column of each is empty as soon as as many are in use as the context has.
+        """
+        if self.mixes and self.cache.used > self.last_position:
+            unused = int(self.empty_B[live_B].min())
+            self.cache.drop(unused)
+            self.empty_B = np.maximum(self.empty_B - unused, 0)
+
+    def step(self) -> Tensor:
+        """Logits behind the tokens that were drawn last, (B, V)."""
+        return self._forward(torch.from_numpy(self.drawn_B)[:, None], self.policy_B, self.empty_B, self.cache)
+
+    def change(
+        self, live_B: np.ndarray, rows: Sequence[int], prompts: Sequence[Prompt], draw: Callable[[Tensor, np.ndarray], np.ndarray]
+    ) -> None:
+        """Keep the rows that live, and begin `rows`, whose first tokens are drawn."""
+        kept = np.flatnonzero(live_B)
+        if not self.mixes:
+            self._together(kept, rows, prompts, draw)
+            return
+        if not len(rows) and self._leave(kept):
+            return
+        policies = np.array([p for p, _ in prompts], dtype=np.int64)
+        order = np.argsort(np.concatenate([self.policy_B[kept], policies]), kind="stable")
+        places = np.argsort(order).tolist()
+        pieces, empty, drawn = [Piece(self.cache, kept.tolist(), places[: len(kept)])] if len(kept) else [], self.empty_B[kept], []
+        lengths = [self.cache.used - empty] if len(kept) else []
+        for part, cache, source, logits in self._begin(prompts) if len(prompts) else []:
+            drawn.append((part, draw(logits[source], np.array(rows)[part])))
+            pieces.append(Piece(cache, source, [places[len(kept) + i] for i in part]))
+        entered = np.zeros(len(rows), dtype=np.int64)
+        for part, ids in drawn:
+            entered[part] = ids
+        lengths_B = np.concatenate([*lengths, [len(ids) for _, ids in prompts]])[order].astype(np.int64)
+        columns = int(lengths_B.max())
+        self.cache = joined(pieces, len(order), columns)
+        self.row_B = np.concatenate([self.row_B[kept], np.array(rows, dtype=np.int64)])[order]
+        self.policy_B = np.concatenate([self.policy_B[kept], policies])[order]
+        self.drawn_B = np.concatenate([self.drawn_B[kept], entered])[order]
+        self.empty_B = columns - lengths_B
+
+    def _leave(self, kept: np.ndarray) -> bool:
+        """Rows go and none come: those that stay move within their buffers, unless too many columns would be empty."""
+        if not self.moves or int(self.empty_B[kept].min()) > EMPTY * self.cache.used:
+            return False
+        self.cache.keep(kept.tolist())
+        self._only(kept)
+        return True
+
+    def _only(self, kept: np.ndarray) -> None:
+        """Forget the other rows; the cache is somebody else's."""
+        self.row_B, self.policy_B, self.drawn_B, self.empty_B = (
+            a[kept] for a in (self.row_B, self.policy_B, self.drawn_B, self.empty_B)
+        )
+
+    def _begin(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, list[int], Tensor]]:
+        """Per forward pass: which prompts it serves, its cache, the row of the cache for each of them, and its logits."""
+        first, of = distinct(prompts)
+        own = [prompts[i] for i in first]
+        served: list[list[int]] = [[] for _ in own]
+        for i, place in enumerate(of):
+            served[place].append(i)
+        found = []
+        for members, cache, logits in self._prefilled(own):
+            pairs = [(i, row) for row, member in enumerate(members) for i in served[member]]
+            found.append(([i for i, _ in pairs], cache, [row for _, row in pairs], logits))
+        return found
+
+    def _prefilled(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, Tensor]]:
+        """Per forward pass: which prompts it computes, their cache, logits behind each."""
+        plan = split(prompts)
+        if plan is None:
+            return [(part, *self._pass([prompts[i] for i in part])) for part in passes(*_shape(prompts))]
+        policy = np.array([p for p, _ in prompts])
+        cut = [max(0, len(ids) - plan.suffix) for _, ids in prompts]
+        heads = [(prompts[h][0], prompts[h][1][: cut[h]]) for h in plan.heads]
+        # members of a head are placed behind it, in one cache of all prompts sorted by policy
+        order = np.argsort(policy, kind="stable").tolist()
+        place = np.argsort(order).tolist()
+        pieces = []
+        for part in passes(*_shape(heads)):
+            cache, _ = self._pass([heads[h] for h in part])
+            at = {h: row for row, h in enumerate(part)}
+            mine = [i for i in range(len(prompts)) if plan.of[i] in at]
+            less = [len(heads[plan.of[i]][1]) - cut[i] for i in mine]
+            pieces.append(Piece(cache, [at[plan.of[i]] for i in mine], [place[i] for i in mine], less))
+        cache = joined(pieces, len(prompts), max(cut))
+        logits = self._read([prompts[i][1][cut[i] :] for i in order], policy[order], max(cut) - np.array(cut)[order], cache)
+        return [(order, cache, logits)]
+
+    def _pass(self, prompts: Sequence[Prompt]) -> tuple[Slots, Tensor]:
+        cache = Slots(self.windows)
+        return cache, self._read([ids for _, ids in prompts], [p for p, _ in prompts], np.zeros(len(prompts), np.int64), cache)
+
+    def _read(self, ids: Sequence[np.ndarray], policy_B: Any, empty_B: np.ndarray, cache: Any) -> Tensor:
+        """Logits behind these tokens, which follow what the cache holds; in columns, so that a pass stays within `PREFILL`."""
+        width = max(map(len, ids))
+        ids_BT = np.full((len(ids), width), self.pad_id)
+        for row, own in zip(ids_BT, ids, strict=True):
+            row[width - len(own) :] = own
+        short_B = np.array([width - len(own) for own in ids])
+        logits = None
+        for part in torch.from_numpy(ids_BT).split(max(1, PREFILL // len(ids)), 1):
+            logits = self._forward(part, policy_B, empty_B + short_B, cache)
+        assert logits is not None
+        return logits
+
+    def _forward(self, ids_BT: Tensor, policy_B: Any, empty_B: np.ndarray, cache: Any) -> Tensor:
+        """Logits of the last tokens, (B, V); rows of a population go through their adapters."""
+        device, held = self.model.device, cache.get_seq_length()
+        empty_B1 = torch.from_numpy(empty_B)[:, None]
+        columns = torch.arange(held + ids_BT.shape[1])
+        # padding has no position, and rows that have ended go on counting: behind the context there is none either
+        positions_BT = (columns[held:] - empty_B1).clamp(0, self.last_position)
+        with self.population.routed(policy_B) if self.population else nullcontext():
+            return self.call(
+                input_ids=ids_BT.to(device), attention_mask=(columns >= empty_B1).long().to(device),
+                position_ids=positions_BT.to(device), past_key_values=cache, use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+
+    def _together(
+        self, kept: np.ndarray, rows: Sequence[int], prompts: Sequence[Prompt], draw: Callable[[Tensor, np.ndarray], np.ndarray]
+    ) -> None:
+        """Caches of another kind: rows may leave, and enter where no others are."""
+        if len(kept):
+            self.cache.reorder_cache(torch.from_numpy(kept).to(self.model.device))
+            self._only(kept)
+            return
+        order = sorted(range(len(prompts)), key=lambda i: prompts[i][0])
+        self.row_B, self.policy_B = np.array(rows)[order], np.array([prompts[i][0] for i in order])
+        ids = [prompts[i][1] for i in order]
+        self.cache = DynamicCache(config=self.model.config)
+        logits = self._read(ids, self.policy_B, np.zeros(len(ids), np.int64), self.cache)
+        self.empty_B = max(map(len, ids)) - np.array([len(own) for own in ids])
+        self.drawn_B = draw(logits, self.row_B)
+
+
+def _shape(prompts: Sequence[Prompt]) -> tuple[list[int], list[int]]:
+    return [len(ids) for _, ids in prompts], [p for p, _ in prompts]

@@ -1,0 +1,125 @@
+"""How often a team is right: the same questions for every agent, one verdict per answer.
+
+For the measurements of a run; `comas eval` is `exam` and `report`. Leaves out: other setups than a game given by its function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from comas.game.agent import Member
+from comas.game.play import Scene, own_file, play_all
+from comas.setups import single
+from comas.stats import Interval, accuracy_interval, gain_interval
+from comas.types import Episode, Method, Question, Sampling, Task, Turn, UserMistake
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One agent's answer to one question, and its verdict."""
+
+    question: str
+    agent: str
+    text: str | None
+    verdict: str
+    """right, wrong, or failed (the machine or the verifier broke down: left out of every count)."""
+    tokens: int
+    seconds: float
+
+
+async def answer_all(
+    members: Sequence[Member], task: Task, questions: Sequence[Question], *, seed: int, occasion: str, temperature: float = 0.7,
+    play: Callable[..., Awaitable[str | None]] = single.play, heard: Callable[[Turn], None] | None = None,
+    room: Mapping[str, int] | None = None, top_p: float = 1.0,
+) -> list[Answer]:
+    """Every member answers every question by itself; nothing is kept for learning. `room`: tokens per role, before the task's."""
+    game = Method(play, _unsettled, _unsettled, _unsettled)
+    sampling = Sampling(temperature, top_p)
+    alone = [replace(m, sampling=replace(sampling, max_tokens=m.sampling.max_tokens), roles=None) for m in members]
+    async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
+        played = [
+            group.create_task(
+                play_all(Scene(game, task, [m], seed, heard=heard, max_tokens=room or {}), questions, f"{occasion}/{m.name}")
+            )
+            for m in alone
+        ]
+    return [_judge(e, m.name, task) for m, episodes in zip(members, played, strict=True) for e in episodes.result()]
+
+
+def _judge(episode: Episode, agent: str, task: Task) -> Answer:
+    verdict = "failed" if episode.error else "wrong"
+    if episode.answer is not None and not episode.error:
+        with own_file(task.verify, "verify"):
+            verdict = task.verify(episode.question, episode.answer)
+    tokens, seconds = sum(t.tokens for t in episode.turns), sum(t.seconds for t in episode.turns)
+    return Answer(episode.question.id, agent, episode.answer, verdict, tokens, seconds)
+
+
+def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, str]]:
+    """The verdict on an answer, and where a task of the user's own broke down over it what is recorded of that.
+
+    `raised` is the error in a line, with its place; `traceback` is for who mends it. Our own verifiers may not raise.
+    """
+    try:
+        return task.verify(question, answer), {}
+    except UserMistake:
+        raise
+    except Exception as error:
+        if getattr(task.verify, "__module__", "").startswith("comas."):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        code = getattr(task.verify, "__code__", None)
+        own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+        frame = (own or frames)[-1]
+        told = f"verify failed in {Path(frame.filename).name} line {frame.lineno}: {type(error).__name__}: {error}"
+        return "failed", {"raised": " ".join(told.split()), "traceback": "".join(traceback.format_exception(error))}
+
+
+def can_judge(task: Task, questions: Sequence[Question]) -> bool:
+    """Whether one of the questions at least has a reference, or a task whose verifier does without."""
+    with own_file(task.verify, "verify"):
+        return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
+
+
+def _unsettled(*args: object) -> Any:
+    raise AssertionError("evaluation never settles")
+
+
+def accuracy(answers: Sequence[Answer]) -> Interval | None:
+    """Mean over agents of single answers with an interval clustered by question; None if nothing could be judged."""
+    shares = _shares([asdict(a) for a in answers])
+    return accuracy_interval(list(shares.values())) if shares else None
+
+
+def by_agent(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Agent -> its share of right answers, from recorded answers; an agent of whom nothing could be judged is left out."""
+    verdicts: dict[str, list[bool]] = {}
+    for answer in answers:
+        if answer["verdict"] != "failed":
+            verdicts.setdefault(answer["agent"], []).append(answer["verdict"] == "right")
+    return {agent: sum(right) / len(right) for agent, right in sorted(verdicts.items())}
+
+
+def paired_gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Interval | None:
+    """Mean over questions of the change in the agents' share of right answers, from recorded answers of the same questions."""
+    differences = _differences(before, after)
+    return gain_interval(differences) if differences else None
+
+
+def _differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Second minus first, per question that both were judged on."""
+    one, other = _shares(first), _shares(second)
+    return [other[q] - one[q] for q in sorted(one.keys() & other.keys())]
+
+
+def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for answer in answers:
+        if answer["verdict"] != "failed":
+            found.setdefault(answer["question"], []).append(float(answer["verdict"] == "right"))
+    return {q: sum(v) / len(v) for q, v in found.items()}

@@ -1,0 +1,326 @@
+"""How long a run would take: a guess from a few tokens that its real models sample and learn from, in seconds of this machine.
+
+What a step asks for is counted by playing its game with a host that repeats one of those replies. Leaves out: hosts behind an
+API, whose time is somebody else's; that replies get longer or shorter as a team learns; saving.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from comas.config.resolve import split_options
+from comas.config.schema import Config
+from comas.evaluation.equal_policies import measured_for
+from comas.game.agent import derive_seed
+from comas.game.play import Scene, play_all
+from comas.game.prompts import words
+from comas.hosts.local import LocalHost
+from comas.setups import single
+from comas.team.build import bases_at, local_host, members_of, run_sync
+from comas.testing import Scripted
+from comas.types import Method, Question, Reply, Request, Row, Sampling, Task
+
+PATIENCE = 60.0
+"""Seconds after which a batch is cut; so long only what is too slow to be timed well takes."""
+ROWS = 32
+"""Questions that are asked, and replies that are listened to for how long they are: always as many, whatever the time."""
+LISTENED = 256
+"""Tokens after which they are cut, if their room does not end before."""
+TIMED_ROWS = 64
+"""Rows of the larger batch whose tokens are timed, where so many are decoded at once."""
+PIECE = 16
+"""Tokens per row that are timed at once."""
+PIECES = 3
+"""Equal pieces, of which the fastest counts: what else a machine does can only slow one down."""
+QUICK = 1.0
+"""Seconds below which a step of learning is too short to be timed: the next one has four times as many tokens."""
+LEARNT = (128, 512, 2048, 8192)
+"""Tokens that are learnt from: first to be ready, then until it takes long enough."""
+SLOW = 10.0
+"""Seconds of a first step after which nothing is learnt from again."""
+GAMES = 4
+"""Discussions that are played to count what a step asks for."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a host is, and how long its replies are."""
+
+    step: float
+    """Seconds of one token of a batch, whatever its size, and ..."""
+    row: float
+    """... per row of it."""
+    prompt: float
+    """Seconds per prompt token."""
+    learning: float
+    """Seconds per token of a row that is learnt from; 0 where nobody learns."""
+    reply: float
+    """Tokens of a reply, on the average, if it is not cut earlier."""
+    rows: int
+    """Rows decoded at once."""
+    text: str
+    """One of the replies."""
+    cut: bool = False
+    """Whether the replies that were listened to were cut for want of time, so that their length is less certain."""
+
+    def sampling(self, tokens: float, prompts: float, rows: float) -> float:
+        """Seconds for so many generated tokens and prompt tokens, in batches of as many rows as there are."""
+        batch = max(1.0, min(rows, self.rows))
+        return tokens * (self.step / batch + self.row) + prompts * self.prompt
+
+
+@dataclass
+class Work:
+    """Tokens that a host is asked for."""
+
+    replies: float = 0.0
+    generated: float = 0.0
+    prompts: float = 0.0
+    learnt: float = 0.0
+    """Of the rows that its policies learn from, prompts included."""
+
+
+@dataclass(frozen=True)
+class Hours:
+    """Seconds of a run by what they go into."""
+
+    parts: Mapping[str, float]
+    steps: int
+    """Fewer than the config's where its `tokens` end the run before."""
+    reply: float
+    """Mean tokens of a reply that were assumed."""
+    cut: tuple[str, ...] = ()
+    """Hosts whose replies were not listened to as long as they should have been: they are slow."""
+
+    @property
+    def total(self) -> float:
+        """Seconds."""
+        return sum(self.parts.values())
+
+    def shares(self) -> dict[str, float]:
+        """Part -> its share of all."""
+        return {name: seconds / max(1e-9, self.total) for name, seconds in self.parts.items()}
+
+
+def hours(config: Config, method: Method, task: Task) -> Hours | None:
+    """A guess of a run's time; None where it has no host with weights. Loads its models, one host after the other."""
+    from comas.engines.hf.engine import use_threads
+
+    use_threads(config.threads)
+    asked = task.load("train", path=config.data, limit=ROWS, seed=config.seed, **config.task_options)
+    paces: dict[str, Pace] = {}
+    work: dict[str, Work] = {}
+    single_prompts: dict[str, float] = {}
+    for name, host in config.hosts.items():
+        bases = bases_at(config, name)
+        if host.api or not bases:
+            continue
+        made = local_host(config, name, bases, method)
+        try:
+            paces[name] = pace(made, config, method, task, asked)
+            work[name] = work_of_step(made, config, method, task, asked, paces[name])
+            single_prompts[name] = float(np.mean([len(p) for p in _prompts(made, task, asked)]))
+        finally:
+            made.close()
+    if not paces:
+        return None
+    return _added(config, task, paces, work, single_prompts)
+
+
+def _added(
+    config: Config, task: Task, paces: Mapping[str, Pace], work: Mapping[str, Work], prompts: Mapping[str, float]
+) -> Hours:
+    """The parts of a run: its steps, and its measurements."""
+    step_tokens = sum(w.generated for w in work.values())
+    steps = config.steps
+    if config.tokens:
+        steps = min(steps, int(-(-config.tokens // max(1.0, step_tokens))))
+
+    def measured(questions: int, agents: Mapping[str, int]) -> float:
+        seconds = 0.0
+        for name, count in agents.items():
+            replies = questions * count
+            length = min(paces[name].reply, _room(config, task, "solution"))
+            seconds += paces[name].sampling(replies * length, replies * prompts[name], replies)
+        return seconds
+
+    everyone = {name: sum(a.host == name for a in config.agents.values()) for name in paces}
+    rounds = steps // config.eval_every if config.eval_every else 0
+    sampling = {n: paces[n].sampling(w.generated, w.prompts, w.replies) for n, w in work.items()}
+    parts = {
+        "measuring before": measured(config.test_questions or 0, _different(config, paces)),
+        "playing": steps * sum(sampling.values()),
+        "learning": steps * sum(paces[n].learning * w.learnt for n, w in work.items()),
+        "validation": measured(config.eval_questions, everyone) * rounds,
+        "measuring after": measured(config.test_questions or 0, everyone),
+    }
+    cut = tuple(name for name, found in paces.items() if found.cut)
+    return Hours(parts, steps, max(p.reply for p in paces.values()), cut)
+
+
+def _different(config: Config, names: Mapping[str, Any]) -> dict[str, int]:
+    """Host -> agents that are measured before training: equal ones once."""
+    hosts: Any = {name: SimpleNamespace(name=name) for name in config.hosts}
+    members = [m for m in members_of(config, hosts) if m.host.name in names]
+    sources = {f"{name}/{policy}": base for name in names for policy, base in bases_at(config, name).items()}
+    chosen = set(measured_for(config, sources, members).values())
+    return {name: sum(m.host.name == name and m.name in chosen for m in members) for name in names}
+
+
+def _room(config: Config, task: Task, role: str) -> int:
+    return {**task.max_tokens, **config.room}.get(role, config.max_tokens)
+
+
+def _prompts(host: LocalHost, task: Task, asked: Sequence[Question]) -> list[np.ndarray]:
+    """Token ids of what an agent is asked alone."""
+    texts = [words(single.WORDING, task, "solution", question=q.prompt, history="") for q in asked]
+    return [host.chat.encode([{"role": "user", "content": text}]) for text in texts]
+
+
+class _Stopwatch:
+    """Asks a host for replies of given lengths, and takes the time."""
+
+    def __init__(self, host: LocalHost, prompts: Sequence[np.ndarray], seed: int) -> None:
+        self.host, self.prompts, self.seed = host, prompts, seed
+        self.policies = list(host.versions)
+        self._filled: dict[int, float] = {}
+
+    def replies(self, count: int, length: int) -> tuple[float, list[Any], list[Request]]:
+        """Seconds, and so many replies of at most `length` tokens with what was asked."""
+        requests = [
+            Request(
+                self.policies[i % len(self.policies)], self.prompts[i % len(self.prompts)], Sampling(1.0, 1.0, length),
+                derive_seed(self.seed, i),
+            )
+            for i in range(count)
+        ]
+        began = time.monotonic()
+        made = self.host.engine.generate(requests, lambda: time.monotonic() - began < PATIENCE)
+        return time.monotonic() - began, made, requests
+
+    def prefill(self, count: int) -> tuple[float, int]:
+        """Seconds of so many prompts with a token each, the fastest of some; and the tokens of these prompts."""
+        if count not in self._filled:
+            self._filled[count] = _fastest(lambda: self.replies(count, 1)[0])
+        return self._filled[count], sum(len(self.prompts[i % len(self.prompts)]) for i in range(count))
+
+    def per_token(self, count: int, length: int) -> float:
+        """Seconds of one more token of a batch of so many rows."""
+        _, made, _ = self.replies(count, length)
+        more = max(len(reply.token_ids) for reply in made) - 1
+        timed = _fastest(lambda: self.replies(count, length)[0])
+        return max(1e-9, timed - self.prefill(count)[0]) / max(1, more)
+
+
+def _fastest(piece: Callable[[], float]) -> float:
+    """Seconds of the fastest of a few equal pieces; of one alone where that is slow."""
+    first = piece()
+    return first if first > SLOW else min(first, *(piece() for _ in range(PIECES - 1)))
+
+
+def pace(host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question]) -> Pace:
+    """Time a few prompts, tokens of two sizes of batch, and a learning step; the host's policies are changed by it.
+
+    What is counted (tokens of a reply) follows from the seed alone, unless the replies take longer than `PATIENCE`.
+    """
+    room = min(_room(config, task, "solution"), host.context // 2)
+    watch = _Stopwatch(host, _prompts(host, task, asked), config.seed)
+    most = config.hosts[host.name].max_rows or ROWS
+    few = max(2, len(watch.policies))
+    many = max(few, min(most, TIMED_ROWS))
+
+    seconds, replies, requests = watch.replies(ROWS, min(room, LISTENED))  # also what is made at the first call, untimed
+    cut = seconds > PATIENCE
+    filling, prompt_tokens = watch.prefill(many)
+    length = min(room, PIECE)
+    short = watch.per_token(few, length)
+    long = watch.per_token(many, length) if many > few else short
+    row = max(0.0, (long - short) / max(1, many - few))
+    ended = sum(g.finished for g in replies)
+    generated = sum(len(g.token_ids) for g in replies)
+    mean = min(float(room), generated / ended) if ended else float(room)  # of replies that may be cut anywhere
+    text = host.chat.decode(replies[0].token_ids, replies[0].finished, False)[0]
+    learning = _learning(host, config, method, list(zip(requests, replies, strict=True)))
+    return Pace(max(0.0, long - row * many), row, filling / prompt_tokens, learning, mean, most, text, cut)
+
+
+def _learning(host: LocalHost, config: Config, method: Method, said: Sequence[tuple[Request, Any]]) -> float:
+    """Seconds per token of a learning step whose rows take more than one pass."""
+    frozen = {a.policy or n for n, a in config.agents.items() if a.frozen and a.host == host.name}
+    said = [(request, done) for request, done in said if request.policy not in frozen]
+    learner: Any = host.learner
+    if learner is None or not said:
+        return 0.0
+    usual = learner.recipe
+
+    def step(rows: dict[str, list[Row]], tokens: int) -> float:
+        learner.recipe = replace(usual, tokens_per_pass=min(usual.tokens_per_pass, max(64, tokens // 2)), gap_limit=float("inf"))
+        began = time.monotonic()
+        learner.step(rows, method)
+        return time.monotonic() - began
+
+    for tokens in LEARNT:
+        rows = _rows(said, method, tokens)
+        learnt = sum(len(row.token_ids_T) for part in rows.values() for row in part)
+        seconds = step(rows, learnt)
+        if tokens == LEARNT[0] and seconds <= SLOW:
+            continue  # what is made at the first step is not timed
+        if seconds > QUICK or tokens == LEARNT[-1] or tokens >= 2 * usual.tokens_per_pass:
+            pieces = PIECES - 1 if seconds <= SLOW else 0
+            return min(seconds, *(step(rows, learnt) for _ in range(pieces)), math.inf) / learnt
+    raise AssertionError("the last size ends it")
+
+
+def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dict[str, list[Row]]:
+    """Rows of `most` tokens in all or a little more, with rewards of both kinds; replies count several times if need be."""
+    rows: dict[str, list[Row]] = {}
+    count = 0
+    for i, (request, done) in enumerate(cycle(said)):
+        if count >= most:
+            break
+        ids = np.concatenate([request.prompt_ids, done.token_ids])
+        start = len(request.prompt_ids)
+        mask = np.arange(len(ids)) >= start
+        logprobs = np.concatenate([np.zeros(start, np.float32), done.logprobs])
+        row = Row(f"t{i}", method.paid[0], 1.0, ids, mask, np.zeros(len(ids), np.float32), sampled_logprobs_T=logprobs)
+        row.reward, row.group = float(i % 2), "g"
+        rows.setdefault(request.policy, []).append(row)
+        count += len(ids)
+    return rows
+
+
+def work_of_step(
+    host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question], found: Pace
+) -> Work:
+    """What one step asks a host for: a few of its discussions with a host that repeats a reply, and as many times that."""
+
+    def say(policy: str, role: str, prompt: str, seed: int) -> Reply:
+        return Reply(found.text, True, 0, 0, 1, -1.0, 0.0)
+
+    hosts: Any = {name: Scripted(say, name) for name in config.hosts}
+    options = split_options(config.options, method.play)
+    if "format_check" in options:
+        options["format_check"] = False  # every work is judged
+    scene = Scene(method, task, members_of(config, hosts), config.seed, options, max_tokens=config.room)
+    games = list(asked[:GAMES])
+    episodes = run_sync(play_all(scene, games, "timing"))
+    discussions = (config.questions or 0) * (config.samples or 1)
+    work = Work()
+    for turn in (t for e in episodes for t in e.turns if t.policy.startswith(f"{host.name}/")):
+        times = discussions / len(games)
+        reply = min(found.reply, _room(config, task, turn.role))
+        prompt = len(host.chat.encode([{"role": "user", "content": turn.prompt}]))
+        work.replies += times
+        work.generated += times * reply
+        work.prompts += times * prompt
+        if turn.role in method.paid and not config.agents[turn.agent].frozen:
+            work.learnt += times * (prompt + reply)
+    return work

@@ -1,0 +1,176 @@
+"""Run games side by side, and sum up who is paid what.
+
+An infrastructure failure ends one episode, not the run; a bug in a game is raised. Leaves out: batching (hosts), pay
+(settlements), learning (hosts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import random
+import re
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from comas.game.agent import Agent, Member, Table, derive_seed
+from comas.types import Episode, HostFailure, Method, Payoff, Question, Task, Turn, UserMistake
+
+TRIES = 2
+"""How often an episode is played before an infrastructure failure is recorded."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything but the questions: who plays what, by which rules, from which seed."""
+
+    method: Method
+    task: Task
+    members: Sequence[Member]
+    seed: int
+    """The run's seed."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    keep: bool = False
+    heard: Callable[[Turn], None] | None = None
+    max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Room per role that the user sets; the task's own otherwise."""
+
+
+async def play_all(scene: Scene, questions: Sequence[Question], step: int | str, samples: int = 1) -> list[Episode]:
+    """Play `samples` games of each question, all at once; episodes in the order of the questions, then samples.
+
+    `step` names the occasion: it goes into turn ids and seeds.
+    """
+    episodes = [Episode(f"{step}/{q.id}/{s}", q) for q in questions for s in range(samples)]
+    async with asyncio.TaskGroup() as group:
+        for episode in episodes:
+            group.create_task(play_one(scene, episode))
+    return episodes
+
+
+async def play_one(scene: Scene, episode: Episode) -> None:
+    """Play one game into `episode`; sets its turns, answer and, where machines failed twice, error."""
+    task = scene.task if scene.method.supervised else scene.task.without_labels()
+    question = episode.question if scene.method.supervised else _unlabelled(episode.question)
+    for _ in range(TRIES):
+        episode.turns, episode.error = [], None
+        table = Table(episode, scene.seed, scene.keep, {**task.max_tokens, **scene.max_tokens}, scene.heard)
+        agents = [Agent(m, table) for m in scene.members]
+        rng = random.Random(derive_seed(scene.seed, episode.id))
+        try:
+            with own_file(scene.method.play, "play"):
+                answer = await scene.method.play(question, agents, rng, task, **scene.options)
+            episode.answer = _checked_answer(answer)
+        except* HostFailure as failures:  # bare, or out of the game's own task groups
+            episode.error = str(first(failures))
+        episode.turns.sort(key=_place)  # the order of completion may depend on batching
+        if episode.error is None:
+            return
+
+
+@contextmanager
+def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
+    """What goes wrong in here, in a file of the user's own, is told in a line with its place; what is ours keeps its traceback."""
+    try:
+        yield
+    except (UserMistake, HostFailure):
+        raise
+    except Exception as error:
+        cause = first(error)
+        file = inspect.getsourcefile(inspect.unwrap(getattr(function, "func", function)))
+        if not getattr(function, "__module__", "").startswith("comas_user_") or isinstance(cause, UserMistake | HostFailure):
+            raise
+        frame = traceback.extract_tb(cause.__traceback__)[-1]
+        if file is None or frame.filename != file:
+            raise  # it happened in what the file called
+        place = f"{Path(file).name} line {frame.lineno}"
+        hint = " (is an `await` missing?)" if "coroutine" in str(cause) else ""
+        raise UserMistake(f"{doing} failed in {place}: {type(cause).__name__}: {cause}{hint}") from error
+
+
+def _checked_answer(answer: Any) -> str | None:
+    """What a game returned, if it is what a game returns."""
+    if answer is None or isinstance(answer, str):
+        return answer
+    hint = "return its text" if isinstance(answer, Turn) else "return one of these"
+    raise UserMistake(f"play returned {brief(answer)}; wanted is the text that answers, or None: {hint}")
+
+
+def brief(value: object) -> str:
+    """A value as it prints, on one line of at most 60 characters: for messages about what is not as it should be."""
+    printed = " ".join(repr(value).split())
+    return printed if len(printed) <= 60 else f"{printed[:60]} ..."
+
+
+def first(error: BaseException) -> BaseException:
+    """The first error out of groups of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
+def _place(turn: Turn) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", turn.id)]
+
+
+def _unlabelled(question: Question) -> Question:
+    """What a label-free game may see of a question."""
+    return Question(id=question.id, prompt=question.prompt, kind=question.kind)
+
+
+def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> None:
+    """Let the method pay the turns of finished episodes, question by question."""
+    task = scene.task if scene.method.supervised else scene.task.without_labels()
+    groups: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        for turn in episode.turns:  # a recorded run may be settled again
+            turn.reward = turn.group = None
+        if episode.error is None:
+            groups.setdefault(episode.question.id, []).append(episode)
+    for group in groups.values():
+        hidden = group if scene.method.supervised else [_hide(e) for e in group]
+        with own_file(scene.method.settle, "settle"):
+            scene.method.settle(hidden, task, **options)
+        for turn in (turn for episode in group for turn in episode.turns):
+            turn.reward = _amount(turn)
+
+
+def _amount(turn: Turn) -> float | None:
+    """What a turn was paid, as a plain number; an error for what is none."""
+    reward: Any = turn.reward
+    if reward is None:
+        return None
+    who = f"turn {turn.id} ({turn.role})"
+    try:
+        amount = float(reward) if not isinstance(reward, str | bytes) else None
+    except (TypeError, ValueError):
+        amount = None
+    if amount is None or not math.isfinite(amount):
+        raise UserMistake(f"{who} is paid {brief(reward)}: settle has to pay a finite number, or None for no pay")
+    return amount
+
+
+def _hide(episode: Episode) -> Episode:
+    """The same turns under a question without its label."""
+    return Episode(episode.id, _unlabelled(episode.question), episode.turns, episode.answer, episode.error)
+
+
+def payoffs(episodes: Sequence[Episode], members: Sequence[Member]) -> dict[str, dict[str, list[Payoff]]]:
+    """Host name -> policy -> payoffs of paid turns; those of frozen members are left out."""
+    frozen = {m.name for m in members if m.frozen}
+    paid: dict[str, dict[str, list[Payoff]]] = {}
+    for episode in episodes:
+        if episode.error is not None:
+            continue
+        for turn in episode.turns:
+            amount = _amount(turn)
+            if amount is None or turn.agent in frozen:
+                continue
+            host, policy = turn.policy.split("/", 1)
+            paid.setdefault(host, {}).setdefault(policy, []).append(Payoff(turn.id, amount, turn.group))
+    return paid

@@ -1,0 +1,126 @@
+"""Training of a population: every policy is an adapter on one frozen base, and all learn in the same passes.
+
+A policy has its own moments, clipping and learning rate; the reference is the base with adapters off, or the adapters at
+the start of the run where they did not start at zero. What a step is stands in `update.py`, the adapters themselves in
+`population.py`, their files in `peft_folder.py`. Leaves out: sharding, quantised bases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from comas.learners import step as update
+from comas.learners.logprobs import LOGITS, few_logits, halve, token_logprobs
+from comas.learners.lora import peft_folder
+from comas.learners.lora.population import Population
+from comas.learners.precision import allow_recomputing, recomputing
+from comas.learners.step import Owned, Recipe
+from comas.types import Meter, Method, Row
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class AdapterLearner:
+    """Trains the adapters of `population`, whose base can be loaded from `base`."""
+
+    def __init__(self, population: Population, recipe: Recipe, method: Method, pad_id: int, base: str) -> None:
+        self.population, self.recipe, self.pad_id, self.base = population, recipe, pad_id, base
+        self.meter = Meter()
+        self.grads_PN = population.collect()
+        if any(method.kl.values()):
+            population.keep_start()
+        if recipe.checkpointing:
+            allow_recomputing(population.model)
+        few = few_logits(population.model, recipe.tokens_per_pass, LOGITS)
+        self._halves = None if few else halve(population.model)
+        self._rows_N = {p: population.flat_PN[i] for i, p in enumerate(population.policies)}
+        for policy, weights_N in self._rows_N.items():
+            weights_N.grad = self.grads_PN[population.policies.index(policy)]
+        self.optimizers = {
+            p: torch.optim.AdamW(
+                [weights_N], lr=recipe.rate(p), betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
+            )
+            for p, weights_N in self._rows_N.items()
+        }
+
+    def weights(self) -> Population:
+        """What to sample from: it is trained in place."""
+        return self.population
+
+    def logprobs(self, policy: str, rows: Sequence[Row], reference: bool = False) -> list[np.ndarray]:
+        """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0 outside the mask."""
+        return update.logprobs(self, [(policy, row) for row in rows], reference)
+
+    def step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]:
+        """One learning step of all policies that have rows, in passes that they share."""
+        present = {p: part for p, part in rows.items() if part}
+        return update.learn(self, present, method) if present else {}
+
+    def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
+        """Log-probs of rows that are sorted by policy, (B, T); see `update.Weights`."""
+        model = self.population.model
+        again = recomputing(model) if self.recipe.checkpointing and torch.is_grad_enabled() else nullcontext()
+        with self.population.routed(self._index(owned), reference), again:
+            return token_logprobs(model, self._halves, [row for _, row in owned], self.pad_id)
+
+    def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
+        """See `update.Weights`."""
+        with self.population.routed(self._index(owned)):
+            loss.backward()
+
+    def finish(self, policy: str, loss: float) -> float | None:
+        """See `update.Weights`."""
+        grad_N = self.grads_PN[self.population.policies.index(policy)]
+        norm = float(torch.linalg.vector_norm(grad_N))
+        finite = bool(np.isfinite([norm, loss]).all())
+        if finite:
+            if norm > self.recipe.grad_norm:
+                grad_N *= self.recipe.grad_norm / (norm + 1e-6)
+            self.optimizers[policy].step()
+        grad_N.zero_()
+        return norm if finite else None
+
+    def save(self, path: Path) -> None:
+        """Per policy an adapter folder as peft writes it, and its optimizer as safetensors."""
+        for policy, weights_N in self._rows_N.items():
+            if not bool(weights_N.isfinite().all()):
+                raise FloatingPointError(f"policy {policy}: weights of its adapter are not finite; nothing was saved")
+        for policy, optimizer in self.optimizers.items():
+            peft_folder.save(self.population, policy, path / policy, self.base)
+            state: dict[str, Any] = optimizer.state_dict()["state"].get(0, {})
+            flat = {f"{n}.{k}": t.contiguous() for k in MOMENTS if k in state for n, t in self._named(policy, state[k]).items()}
+            if "step" in state:
+                flat["step"] = state["step"]
+            save_file(flat, path / policy / "optimizer.safetensors")
+
+    def load(self, path: Path) -> None:
+        """The inverse of `save`; the reference stays the policy at the start of the run."""
+        for policy, optimizer in self.optimizers.items():
+            peft_folder.load(self.population, policy, path / policy)
+            flat = load_file(path / policy / "optimizer.safetensors")
+            state: dict[str, Any] = {"step": flat["step"]} if "step" in flat else {}
+            for key in MOMENTS if state else ():
+                moments_N = state[key] = torch.zeros_like(self._rows_N[policy])
+                self._put(policy, {n: flat[f"{n}.{key}"] for n in self.population.tensors(policy)}, moments_N)
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})
+
+    def _index(self, owned: Sequence[Owned]) -> list[int]:
+        return [self.population.policies.index(p) for p, _ in owned]
+
+    def _named(self, policy: str, row_N: torch.Tensor) -> dict[str, torch.Tensor]:
+        return self.population.tensors(policy, self._as_flat(policy, row_N))
+
+    def _put(self, policy: str, tensors: Mapping[str, torch.Tensor], row_N: torch.Tensor) -> None:
+        self.population.fill(policy, tensors, self._as_flat(policy, row_N))
+
+    def _as_flat(self, policy: str, row_N: torch.Tensor) -> torch.Tensor:
+        """A row as if it were the row of this policy in a tensor of all; nothing is copied."""
+        return row_N[None].expand(len(self.population.policies), -1)

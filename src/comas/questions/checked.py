@@ -1,0 +1,117 @@
+"""What a task's `load` returns, held to what everything else relies on: questions, each with an id of its own.
+
+A mistake in a task is one line that names it, before anything is asked. Leaves out: reading files (`rows`).
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from comas.config.schema import Config
+from comas.evaluation.accuracy import can_judge
+from comas.game.play import brief
+from comas.types import Question, Task, UserMistake
+
+
+@dataclass(frozen=True)
+class RunQuestions:
+    """What a training run asks."""
+
+    train: Sequence[Question]
+    validation: Sequence[Question]
+    """Empty where nothing is measured on them."""
+    test: Sequence[Question]
+    """The same."""
+
+
+def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuestions:
+    """Load all questions of a run. Raises UserMistake; it needs no model, so that mistakes can be told before one is loaded."""
+
+    def measured(split: str, limit: int) -> list[Question]:
+        """Questions to measure accuracy on; none where none can be judged."""
+        found = of_split(config, task, split, limit) if limit else []
+        if found and not can_judge(task, found):
+            note(f"task {config.task}: no {split} question has an answer to be judged by; none is measured")
+            return []
+        return found
+
+    train = of_split(config, task, "train")
+    validation = measured("validation", config.eval_questions if config.eval_every else 0)
+    test = measured("test", config.test_questions or 0)
+    if both := {q.id for q in train} & {q.id for q in test}:
+        raise UserMistake(
+            f"task {config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
+            "with a file per split, or set test_questions=0"
+        )
+    return RunQuestions(train, validation, test)
+
+
+def of_split(config: Config, task: Task, split: str, limit: int | None = None) -> list[Question]:
+    """The questions of a split as a config asks for them; an error where there are none."""
+    options = config.task_options
+    questions = loaded(task, split, path=config.data, limit=limit, seed=config.seed, **options)
+    if not questions:
+        place = f" of {config.data}" if config.data else ""
+        raise UserMistake(f"task {config.task} has no questions in split {split!r}{place}")
+    return questions
+
+
+def loaded(task: Task, split: str, **how: Any) -> list[Question]:
+    """What `task.load(split, **how)` returns, checked; what goes wrong in a file of one's own is told in a line."""
+    try:
+        found = task.load(split, **how)
+    except UserMistake:
+        raise
+    except Exception as error:
+        if task.load.__module__.startswith("comas."):
+            raise  # a mistake of ours is not its user's
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename == task.load.__code__.co_filename]
+        frame = (own or frames)[-1]
+        place = f"{Path(frame.filename).name} line {frame.lineno}"
+        raise UserMistake(f"task {task.name}, split {split!r}: load failed in {place}: {type(error).__name__}: {error}") from error
+    return checked(found, task, split)
+
+
+def checked(loaded: Any, task: Task, split: str) -> list[Question]:
+    """The same questions, if they are such: records with an id and a prompt, no id twice. Raises UserMistake."""
+    where = f"task {task.name}, split {split!r}"
+    if not isinstance(loaded, Sequence) or isinstance(loaded, str | bytes):
+        raise UserMistake(f"{where}: load returned {brief(loaded)}, wanted is a list of Question")
+    questions: list[Question] = []
+    for place, question in enumerate(loaded):
+        if not isinstance(question, Question):
+            raise UserMistake(f"{where}: item {place} is {brief(question)}, wanted is Question(id=..., prompt=...)")
+        _check_texts(question, f"{where}, question {place}")
+        questions.append(question)
+    (first, times), *_ = Counter(q.id for q in questions).most_common(1) or [("", 0)]
+    if times > 1:
+        raise UserMistake(f"{where}: {times} questions have the id {first!r}: each needs one of its own")
+    return questions
+
+
+def _check_texts(question: Question, where: str) -> None:
+    for name in ("id", "prompt", "kind"):
+        value = getattr(question, name)
+        if not isinstance(value, str):
+            raise UserMistake(f"{where}: `{name}` is {brief(value)}, wanted is a text")
+    if not question.id:
+        raise UserMistake(f"{where}: its id is empty, and turns are named after it")
+    answer: Any = question.answer
+    if answer is not None and not isinstance(answer, str):
+        raise UserMistake(f"{where}: `answer` is {brief(answer)}, wanted is a text or None")
+
+
+@lru_cache(maxsize=2)  # asked for every question, and a step spans two passes at most
+def order(n: int, seed: int) -> list[int]:
+    """Shuffle 0 to n - 1: the order of a pass over n questions."""
+    places = list(range(n))
+    random.Random(seed).shuffle(places)
+    return places

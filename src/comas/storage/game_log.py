@@ -1,0 +1,66 @@
+"""The games of one run in one cell of an evaluation, as a file that survives whatever stops it.
+
+Leaves out: which games there are (`exam`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from comas.storage import files
+from comas.types import UserMistake
+
+
+def logs_in(folder: Path) -> Iterator[Path]:
+    """The logs among the files of a folder; what others put there (`copy of ...`, `.DS_Store`) is left alone."""
+    for path in sorted(folder.glob("*.jsonl")):
+        if re.search(r"\.[0-9a-f]{8}\.jsonl$", path.name):
+            yield path
+
+
+@dataclass
+class Log:
+    """The games of one run in one cell: a line each; the last line of a game counts."""
+
+    path: Path
+    found: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        raw = self.path.read_bytes() if self.path.exists() else b""
+        whole, newline, torn = raw.rpartition(b"\n")
+        if torn:  # the process died while it wrote
+            files.truncate(self.path, len(whole + newline))
+        for number, line in enumerate(filter(None, whole.split(b"\n")), 1):
+            try:
+                record = json.loads(line.decode("utf-8"))
+                if "sitting" not in record and (record["verdict"] not in ("right", "wrong", "failed") or not record["id"]):
+                    raise ValueError("it is no game's record")
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserMistake(f"{self.path} line {number} is damaged ({error!r}): remove it to have it played again") from error
+            self._take(record)
+
+    def _take(self, record: dict[str, Any]) -> None:
+        if "sitting" in record:
+            self.facts = record["sitting"]
+            self.seconds += self.facts["seconds"]
+            self.peak_bytes = max(self.peak_bytes, self.facts["peak_bytes"])
+        else:
+            self.found[record["id"]] = record
+
+    def add(self, record: dict[str, Any]) -> None:
+        """One more line; the system writes it to the disk in its own time, which `close` waits for."""
+        self._take(record)
+        files.append(self.path, files.as_json(record) + "\n")
+
+    def close(self, **facts: Any) -> None:
+        """One process's work on it is done."""
+        self.add({"sitting": facts})
+        files.sync(self.path)

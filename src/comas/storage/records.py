@@ -1,0 +1,83 @@
+"""Episodes, metrics and settings as JSON and TOML: what a run's files hold, line by line.
+
+Leaves out: where the files are and when they are written (`store`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from comas.storage import files
+from comas.types import Episode, Question, Turn, UserMistake
+
+
+def episode_record(episode: Episode) -> dict[str, Any]:
+    """An episode as JSON: `id question turns answer error`."""
+    return {**vars(episode), "question": dict(vars(episode.question)), "turns": [dict(vars(turn)) for turn in episode.turns]}
+
+
+def episode_of(record: Mapping[str, Any]) -> Episode:
+    """The inverse of `episode_record`."""
+    turns = [Turn(**turn) for turn in record["turns"]]
+    return Episode(record["id"], Question(**record["question"]), turns, record["answer"], record["error"])
+
+
+def line(record: Any) -> str:
+    """A record as a line of JSON; a fact that JSON does not know is written as what comes nearest."""
+    try:
+        return files.as_json(record, default=plain) + "\n"
+    except (TypeError, ValueError):  # keys that are no texts, or a fact that holds itself
+        return files.as_json(_keys_as_text(record), default=plain) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold of a fact that a game, a settlement or a task noted: nothing that has been learnt is lost to a fact."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dict(vars(value)) if hasattr(value, "__dict__") else dataclasses.asdict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(cast("set[Any]", value), key=repr)
+    if isinstance(value, np.ndarray | np.generic):
+        return cast("Any", value).tolist()
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def _keys_as_text(value: Any, depth: int = 50) -> Any:
+    """The same with keys as texts; what is nested deeper than `depth` as it prints."""
+    if depth == 0:
+        return repr(type(value))
+    if isinstance(value, Mapping):
+        return {str(k): _keys_as_text(v, depth - 1) for k, v in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_keys_as_text(v, depth - 1) for v in cast("Sequence[Any]", value)]
+    return value
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file; a last line that is still being written is left out."""
+    with path.open(encoding="utf-8") as log:
+        for number, line in enumerate(log, 1):
+            if not line.endswith("\n"):
+                return
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise UserMistake(f"{path} line {number} is damaged: {error}") from error
+
+
+def without_none(value: Any) -> Any:
+    """TOML has no null: a key that is None is left out."""
+    if isinstance(value, Mapping):
+        return {k: without_none(v) for k, v in cast("Mapping[str, Any]", value).items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [without_none(v) for v in cast("Sequence[Any]", value)]
+    return value
