@@ -1,7 +1,9 @@
-"""Texts that change with the batch they are decoded in (fp32): `python benchmarks/batches.py [RUN ...] [--json]`.
+"""Texts that change with the batch they are decoded in (fp32): `python benchmarks/batches.py [RUN
+...] [--json]`.
 
-Decodes solutions of the seed models in one batch, then in smaller ones, and counts those that differ. Of the runs that
-are named, counts the replies with a near-tie: a draw within 1e-4 of probability mass of another token.
+Decodes solutions of the seed models in one batch, then in smaller ones, and counts those that
+differ. Of the runs that are named, counts the replies with a near-tie: a draw within 1e-4 of
+probability mass of another token.
 """
 
 from __future__ import annotations
@@ -27,14 +29,30 @@ def decoded(count: int, sizes: list[int]) -> list[dict]:
     team = build_team(*resolve(read(None, ["threads=1"])), learn=False)
     host = team.hosts["home"]
     policies, questions = sorted(host.versions), team.task.load("train", limit=count)
-    prompts = [host.chat.encode([{"role": "user", "content": f"solve {q.prompt}"}]) for q in questions]
-    asked = [Request(policies[i % len(policies)], ids, Sampling(max_tokens=64), i) for i, ids in enumerate(prompts)]
+    prompts = [
+        host.chat.encode([{"role": "user", "content": f"solve {q.prompt}"}]) for q in questions
+    ]
+    asked = [
+        Request(policies[i % len(policies)], ids, Sampling(max_tokens=64), i)
+        for i, ids in enumerate(prompts)
+    ]
     whole, rows = host.engine.generate(asked), []
     for size in sizes:
-        parts = [g for i in range(0, len(asked), size) for g in host.engine.generate(asked[i : i + size])]
-        changed = sum(not np.array_equal(a.token_ids, b.token_ids) for a, b in zip(whole, parts, strict=True))
+        parts = [
+            g for i in range(0, len(asked), size) for g in host.engine.generate(asked[i : i + size])
+        ]
+        changed = sum(
+            not np.array_equal(a.token_ids, b.token_ids) for a, b in zip(whole, parts, strict=True)
+        )
         near = sum(g.margin < TIE for g in whole)
-        rows.append({"what": f"batches of {size} against one of {count}", "replies": count, "near-ties": near, "changed": changed})
+        rows.append(
+            {
+                "what": f"batches of {size} against one of {count}",
+                "replies": count,
+                "near-ties": near,
+                "changed": changed,
+            }
+        )
     team.close()
     return rows
 

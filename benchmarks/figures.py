@@ -1,8 +1,9 @@
 """Pictures of a report made by `learning.py`: `python benchmarks/figures.py OUT PICTURES`.
 
-`learning.svg`: validation accuracy over generated tokens, every seed a thin line, their mean a thick one.
-`judges.svg`: reward precision and recall, and what evaluators say of right and wrong work, against ground truth.
-`teams.svg`: held-out accuracy before and after, per setup, every seed a dot, the mean with its 95 % interval.
+`learning.svg`: validation accuracy over generated tokens, every seed a thin line, their mean a
+thick one. `judges.svg`: reward precision and recall, and what evaluators say of right and wrong
+work, against ground truth. `teams.svg`: held-out accuracy before and after, per setup, every seed a
+dot, the mean with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -19,12 +20,21 @@ from comas.stats import mean_interval
 from comas.storage.run import Run
 
 COLOURS = {
-    "default": "#0b6e4f", "rlvr": "#4a6fa5", "paper": "#c1121f", "ttrl": "#b08900",
-    "no evaluation": "#6d597a", "judged by peers": "#0b6e4f", "judged by themselves": "#c1121f",
+    "default": "#0b6e4f",
+    "rlvr": "#4a6fa5",
+    "paper": "#c1121f",
+    "ttrl": "#b08900",
+    "no evaluation": "#6d597a",
+    "judged by peers": "#0b6e4f",
+    "judged by themselves": "#c1121f",
 }
 LABELS = {
-    "default": "comas", "rlvr": "true verifier (supervised)", "paper": "comas as published", "ttrl": "majority vote (TTRL)",
-    "no evaluation": "comas without evaluation", "judged by peers": "judged by peers\n(half the tokens)",
+    "default": "comas",
+    "rlvr": "true verifier (supervised)",
+    "paper": "comas as published",
+    "ttrl": "majority vote (TTRL)",
+    "no evaluation": "comas without evaluation",
+    "judged by peers": "judged by peers\n(half the tokens)",
     "judged by themselves": "judged by themselves\n(half the tokens)",
 }
 
@@ -34,7 +44,10 @@ def curve(folder: Path) -> tuple[list[float], list[float]]:
     run = Run.open(folder)
     before = run.read_eval("before")
     points = [(m["tokens"], m["validation"]["mean"]) for m in run.metrics() if m.get("validation")]
-    return [0.0, *(p[0] / 1e6 for p in points)], [before["accuracy"]["mean"] if before else float("nan"), *(p[1] for p in points)]
+    return [0.0, *(p[0] / 1e6 for p in points)], [
+        before["accuracy"]["mean"] if before else float("nan"),
+        *(p[1] for p in points),
+    ]
 
 
 def finished(out: Path, name: str, seeds: list[int]) -> list[Path]:
@@ -50,26 +63,51 @@ def learning(out: Path, seeds: list[int], target: Path) -> None:
         for x, y in curves:
             axes.plot(x, y, color=COLOURS[name], alpha=0.22, linewidth=0.9)
         grid = np.linspace(0, min(c[0][-1] for c in curves), 60)
-        axes.plot(grid, np.mean([np.interp(grid, x, y) for x, y in curves], 0), color=COLOURS[name], linewidth=2.4,
-                  label=f"{LABELS[name]} ({len(curves)} seeds)")
+        axes.plot(
+            grid,
+            np.mean([np.interp(grid, x, y) for x, y in curves], 0),
+            color=COLOURS[name],
+            linewidth=2.4,
+            label=f"{LABELS[name]} ({len(curves)} seeds)",
+        )
     axes.axhline(0.25, color="grey", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="generated tokens, millions", ylabel="accuracy on unseen puzzles", ylim=(0, 1), xlim=(0, None))
+    axes.set(
+        xlabel="generated tokens, millions",
+        ylabel="accuracy on unseen puzzles",
+        ylim=(0, 1),
+        xlim=(0, None),
+    )
     axes.legend(frameon=False, loc="upper left", fontsize=8)
     save(figure, target / "learning.svg")
 
 
 def over_training(out: Path, seeds: list[int], target: Path) -> None:
     names = [n for n in ("default", "paper") if finished(out, n, seeds)]
-    figure, grid = plt.subplots(1, max(1, len(names)), figsize=(4.4 * max(1, len(names)), 3.6), sharey=True, squeeze=False)
-    shown = {"precision": "#0b6e4f", "recall": "#4a6fa5", "accepts right": "#b08900", "accepts wrong": "#c1121f"}
+    figure, grid = plt.subplots(
+        1, max(1, len(names)), figsize=(4.4 * max(1, len(names)), 3.6), sharey=True, squeeze=False
+    )
+    shown = {
+        "precision": "#0b6e4f",
+        "recall": "#4a6fa5",
+        "accepts right": "#b08900",
+        "accepts wrong": "#c1121f",
+    }
     for axes, name in zip(grid[0], names, strict=True):
         windows = [judges(f) for f in finished(out, name, seeds)]
         for key, colour in shown.items():
             for i, run in enumerate(windows):
-                axes.plot([w["step"] for w in run], [w.get(key, np.nan) for w in run], color=colour, alpha=0.3, linewidth=0.9,
-                          label=None if i else key)
+                axes.plot(
+                    [w["step"] for w in run],
+                    [w.get(key, np.nan) for w in run],
+                    color=colour,
+                    alpha=0.3,
+                    linewidth=0.9,
+                    label=None if i else key,
+                )
             shortest = min(map(len, windows))
-            mean = [np.nanmean([run[i].get(key, np.nan) for run in windows]) for i in range(shortest)]
+            mean = [
+                np.nanmean([run[i].get(key, np.nan) for run in windows]) for i in range(shortest)
+            ]
             axes.plot([w["step"] for w in windows[0][:shortest]], mean, color=colour, linewidth=2)
         axes.set(title=LABELS[name], xlabel="step", ylim=(-0.02, 1.02))
     handles = [mpl.lines.Line2D([], [], color=c, linewidth=2, label=k) for k, c in shown.items()]
@@ -78,16 +116,27 @@ def over_training(out: Path, seeds: list[int], target: Path) -> None:
 
 
 def teams(out: Path, seeds: list[int], target: Path) -> None:
-    rows = summary(out, ["default", "no evaluation", "judged by peers", "judged by themselves"], seeds)
+    rows = summary(
+        out, ["default", "no evaluation", "judged by peers", "judged by themselves"], seeds
+    )
     figure, axes = plt.subplots(figsize=(7.2, 3.4))
     for i, (name, runs) in enumerate(rows.items()):
         for shift, key, face in ((-0.12, "before", "none"), (0.12, "after", COLOURS[name])):
             values = [r[key]["mean"] for r in runs]
-            axes.scatter([i + shift] * len(values), values, facecolors=face, edgecolors=COLOURS[name], s=22)
+            axes.scatter(
+                [i + shift] * len(values), values, facecolors=face, edgecolors=COLOURS[name], s=22
+            )
             if len(values) > 1:
                 found = mean_interval(values)
-                axes.errorbar(i + shift * 2, found.mean, [[found.mean - found.low], [found.high - found.mean]], color="black",
-                              marker="_", capsize=3, linewidth=1)
+                axes.errorbar(
+                    i + shift * 2,
+                    found.mean,
+                    [[found.mean - found.low], [found.high - found.mean]],
+                    color="black",
+                    marker="_",
+                    capsize=3,
+                    linewidth=1,
+                )
     axes.set_xticks(range(len(rows)), [LABELS.get(n, n) for n in rows])
     axes.axhline(0.25, color="grey", linewidth=0.8, linestyle=":")
     axes.set(ylabel="held-out accuracy", ylim=(0, 1))
@@ -106,7 +155,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("pictures", type=Path)
-    parser.add_argument("--seeds", type=lambda s: [int(x) for x in s.split(",")], default=[101, 102, 103, 104, 105])
+    parser.add_argument(
+        "--seeds", type=lambda s: [int(x) for x in s.split(",")], default=[101, 102, 103, 104, 105]
+    )
     args = parser.parse_args()
     mpl.rcParams["svg.hashsalt"] = "comas"
     args.pictures.mkdir(parents=True, exist_ok=True)

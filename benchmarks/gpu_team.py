@@ -1,8 +1,10 @@
-"""A whole CoMAS step of a team on one GPU: `python benchmarks/gpu_team.py [--smoke] [--json]`; one command, to be run anywhere.
+"""A whole CoMAS step of a team on one GPU: `python benchmarks/gpu_team.py [--smoke] [--json]`; one
+command, to be run anywhere.
 
-N agents with adapters of rank 16 on a random model (Qwen2.5-3B's shape for a card of 80 GB, 1.5B's within 24 GB) answer prompts of
-512 tokens with 256 tokens and learn from all of it, in bfloat16. Reported: peak memory, tokens per second, share of the peak that a
-matmul reaches here, and the largest N that fits. `--smoke` does the same with a tiny model on whatever there is.
+N agents with adapters of rank 16 on a random model (Qwen2.5-3B's shape for a card of 80 GB, 1.5B's
+within 24 GB) answer prompts of 512 tokens with 256 tokens and learn from all of it, in bfloat16.
+Reported: peak memory, tokens per second, share of the peak that a matmul reaches here, and the
+largest N that fits. `--smoke` does the same with a tiny model on whatever there is.
 """
 
 from __future__ import annotations
@@ -47,8 +49,12 @@ def step_of(model: Any, scene: Scene, agents: int, steps: int, compiled: bool) -
     """Seconds, peak and rates of steps with so many agents; the first step warms up."""
     cuda = torch.cuda.is_available()
     clear(model)
-    learner = adapter_learner(model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True)
-    engine = TorchEngine(learner.population, [-1], 0, scene.prompt + scene.new, scene.rows, compiled)
+    learner = adapter_learner(
+        model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True
+    )
+    engine = TorchEngine(
+        learner.population, [-1], 0, scene.prompt + scene.new, scene.rows, compiled
+    )
     sampling, learning, rows = [], [], {}
     for step in range(steps + 1):
         began = clock()
@@ -63,10 +69,16 @@ def step_of(model: Any, scene: Scene, agents: int, steps: int, compiled: bool) -
     needed, peak = flops(model, told), matmul_peak(model)
     weights = sum(p.numel() for p in model.parameters())
     return {
-        "model": scene.model, "agents": agents, "compiled": _worked(engine), "rollout, tokens/s": scene.rows * scene.new / a,
-        "training, tokens/s": sum(len(r.token_ids_T) for r in told) / b, "seconds per step": a + b,
+        "model": scene.model,
+        "agents": agents,
+        "compiled": _worked(engine),
+        "rollout, tokens/s": scene.rows * scene.new / a,
+        "training, tokens/s": sum(len(r.token_ids_T) for r in told) / b,
+        "seconds per step": a + b,
         "peak, GB": torch.cuda.max_memory_allocated() / 1e9 if cuda else None,
-        "rollout, share of the matmul peak": 2 * weights * scene.rows * (scene.prompt + scene.new) / a / peak,
+        "rollout, share of the matmul peak": (
+            2 * weights * scene.rows * (scene.prompt + scene.new) / a / peak
+        ),
         "training, share of the matmul peak": needed / b / peak,
     }
 
@@ -76,19 +88,31 @@ def _worked(engine: TorchEngine) -> str:
     return "no" if engine.compiled is None else f"fails: {failed[0]}" if failed else "yes"
 
 
-def said(engine: TorchEngine, scene: Scene, agents: int, step: int, vocabulary: int) -> dict[str, list[Row]]:
+def said(
+    engine: TorchEngine, scene: Scene, agents: int, step: int, vocabulary: int
+) -> dict[str, list[Row]]:
     """Replies to random prompts, dealt out evenly, with rewards."""
     rng, sampling = np.random.default_rng(step), Sampling(max_tokens=scene.new)
     asked = [
-        Request(names(agents)[i % agents], rng.integers(1, vocabulary, scene.prompt), sampling, step * scene.rows + i)
+        Request(
+            names(agents)[i % agents],
+            rng.integers(1, vocabulary, scene.prompt),
+            sampling,
+            step * scene.rows + i,
+        )
         for i in range(scene.rows)
     ]
     rows: dict[str, list[Row]] = {p: [] for p in names(agents)}
     for i, (request, done) in enumerate(zip(asked, engine.generate(asked), strict=True)):
-        ids, zeros = np.concatenate([request.prompt_ids, done.token_ids]), np.zeros(scene.prompt, np.float32)
+        ids, zeros = (
+            np.concatenate([request.prompt_ids, done.token_ids]),
+            np.zeros(scene.prompt, np.float32),
+        )
         mask, sampled = np.arange(len(ids)) >= scene.prompt, np.concatenate([zeros, done.logprobs])
         none = np.zeros(len(ids), np.float32)
-        rows[request.policy].append(Row(f"{step}/{i}", "solution", 1.0, ids, mask, none, None, float(rng.random()), sampled))
+        rows[request.policy].append(
+            Row(f"{step}/{i}", "solution", 1.0, ids, mask, none, None, float(rng.random()), sampled)
+        )
     return rows
 
 
@@ -105,7 +129,9 @@ def matmul_peak(model: Any, size: int = 8192) -> float:
 
 
 def largest(model: Any, scene: Scene) -> int:
-    """The most agents with whom a learning step stays within the budget: doubled until one fails, then halved."""
+    """The most agents with whom a learning step stays within the budget: doubled until one fails,
+    then halved.
+    """
     fits = lambda n: n <= scene.most and within(model, scene, n)  # noqa: E731
     low, high = 0, 1
     while fits(high):
@@ -120,7 +146,9 @@ def within(model: Any, scene: Scene, agents: int) -> bool:
     """Whether a step of one pass, and its moments, fit; on a CPU everything does."""
     clear(model)
     try:
-        learner = adapter_learner(model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True)
+        learner = adapter_learner(
+            model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True
+        )
         length = scene.prompt + scene.new
         ids, none = np.ones(length, np.int64), np.zeros(length, np.float32)
         mask = np.arange(length) >= scene.prompt
@@ -132,7 +160,10 @@ def within(model: Any, scene: Scene, agents: int) -> bool:
 
 
 def clear(*models: Any) -> None:
-    """Free what earlier teams held. Hooks keep a population alive, and it and its layers each other until a collection."""
+    """Free what earlier teams held.
+
+    Hooks keep a population alive, and it and its layers each other until a collection.
+    """
     for module in (module for model in models for module in model.modules()):
         module._forward_hooks.clear()
     gc.collect()
@@ -146,21 +177,31 @@ def measured(scene: Scene, agents: list[int], steps: int) -> list[dict[str, Any]
     cuda = torch.cuda.is_available()
     clear()
     if cuda:
-        torch.cuda.set_per_process_memory_fraction(min(1.0, scene.budget / torch.cuda.get_device_properties(0).total_memory))
+        torch.cuda.set_per_process_memory_fraction(
+            min(1.0, scene.budget / torch.cuda.get_device_properties(0).total_memory)
+        )
     model = random_model(scene.model, torch.bfloat16, "cuda" if cuda else "cpu")
-    found = [step_of(model, scene, n, steps, False) for n in agents] + [step_of(model, scene, agents[-1], steps, True)]
+    found = [step_of(model, scene, n, steps, False) for n in agents] + [
+        step_of(model, scene, agents[-1], steps, True)
+    ]
     return [*found, {"model": scene.model, "largest N": largest(model, scene)}]
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--smoke", action="store_true", help="a tiny model, also without a GPU")
-    parser.add_argument("--agents", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16])
+    parser.add_argument(
+        "--agents", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16]
+    )
     parser.add_argument("--rows", type=int, default=None)
     args = parser.parse_args()
     if not torch.cuda.is_available() and not args.smoke:
         sys.exit("no GPU here: nothing was measured (--smoke runs the same with a tiny model)")
-    scenes = SMOKE if args.smoke else [Scene(s.model, s.budget, rows=args.rows or s.rows) for s in SCENES]
+    scenes = (
+        SMOKE
+        if args.smoke
+        else [Scene(s.model, s.budget, rows=args.rows or s.rows) for s in SCENES]
+    )
     agents = [n for n in args.agents if n <= 4] if args.smoke else args.agents
     found = [row for scene in scenes for row in measured(scene, agents, args.repeats)]
     show(found, args.json)

@@ -1,8 +1,10 @@
-"""Every published learning number, rerun by one command: `python benchmarks/learning.py OUT [--jobs 2] [--only default,ttrl]`.
+"""Every published learning number, rerun by one command: `python benchmarks/learning.py OUT [--jobs
+2] [--only default,ttrl]`.
 
-Each cell is a training run in a process of its own, on fresh seeds, at the same budget of generated tokens, measured on
-the same held-out questions. Runs that are finished are kept, so that an interrupted report goes on where it stopped.
-Prints a table; `--json` ends with one object; `figures.py` draws the pictures from the same folder.
+Each cell is a training run in a process of its own, on fresh seeds, at the same budget of generated
+tokens, measured on the same held-out questions. Runs that are finished are kept, so that an
+interrupted report goes on where it stopped. Prints a table; `--json` ends with one object;
+`figures.py` draws the pictures from the same folder.
 """
 
 from __future__ import annotations
@@ -47,10 +49,14 @@ SETUPS: dict[str, list[list[str]]] = {
     "KL 0": [["kl={}", "tokens=500000"]],
     "one normalisation": [["credit.normalise=all", "tokens=500000"]],
     "judged by peers": [[*_TEAM, "tokens=500000"]],
-    "judged by themselves": [[_TEAM[i], "questions=32", "tokens=125000"] for i in range(len(BASES))],
+    "judged by themselves": [
+        [_TEAM[i], "questions=32", "tokens=125000"] for i in range(len(BASES))
+    ],
     "two": [["task_options.form=two", "hosts.home.base=seed-two", "tokens=360000", "questions=64"]],
 }
-"""Name -> the key=value lists of its runs: one, or one per agent where agents train apart and share the budget."""
+"""Name -> the key=value lists of its runs: one, or one per agent where agents train apart and share
+the budget.
+"""
 
 
 def commands(out: Path, only: list[str], seeds: list[int]) -> list[tuple[Path, list[str]]]:
@@ -60,8 +66,18 @@ def commands(out: Path, only: list[str], seeds: list[int]) -> list[tuple[Path, l
         parts = SETUPS[name]
         for seed in seeds:
             for i, extra in enumerate(parts):
-                folder = out / name.replace(" ", "_").replace(",", "") / (f"{seed}" if len(parts) == 1 else f"{seed}-{i}")
-                fixed = [f"seed={seed}", "steps=100000", f"tokens={BUDGET // len(parts)}", "threads=1", f"out={folder}"]
+                folder = (
+                    out
+                    / name.replace(" ", "_").replace(",", "")
+                    / (f"{seed}" if len(parts) == 1 else f"{seed}-{i}")
+                )
+                fixed = [
+                    f"seed={seed}",
+                    "steps=100000",
+                    f"tokens={BUDGET // len(parts)}",
+                    "threads=1",
+                    f"out={folder}",
+                ]
                 found.append((folder, [sys.executable, __file__, "--one", *fixed, *extra]))
     return found
 
@@ -90,7 +106,9 @@ def shares(folder: Path, name: str) -> dict[str, dict[str, float]]:
 
 
 def seed_row(folders: list[Path]) -> dict[str, Interval | float]:
-    """Before, after and paired gain of one seed, clustered by question, over all agents of its runs."""
+    """Before, after and paired gain of one seed, clustered by question, over all agents of its
+    runs.
+    """
     means = {}
     for name in ("before", "after"):
         per_question = defaultdict(list)
@@ -100,18 +118,25 @@ def seed_row(folders: list[Path]) -> dict[str, Interval | float]:
                     per_question[question].append(right)
         means[name] = {q: sum(v) / len(v) for q, v in per_question.items()}
     common = sorted(means["before"].keys() & means["after"].keys())
-    row: dict[str, Interval | float] = {n: accuracy_interval([m[q] for q in common]) for n, m in means.items()}
+    row: dict[str, Interval | float] = {
+        n: accuracy_interval([m[q] for q in common]) for n, m in means.items()
+    }
     row["gain"] = mean_interval([means["after"][q] - means["before"][q] for q in common])
     metrics = [list(Run.open(f).metrics()) for f in folders]
     row["tokens"] = sum(m[-1]["tokens"] for m in metrics)
     row["seconds"] = sum(s["seconds"] for m in metrics for s in m)
-    row["best"] = max((s["validation"]["mean"] for m in metrics for s in m if s.get("validation")), default=float("nan"))
+    row["best"] = max(
+        (s["validation"]["mean"] for m in metrics for s in m if s.get("validation")),
+        default=float("nan"),
+    )
     return row
 
 
 def judges(folder: Path, every: int = 20) -> list[dict[str, float]]:
-    """Over training, against ground truth: precision and recall of paying a solution, and how often evaluators accept right
-    and wrong work; per window of `every` steps. None of it was seen by the agents."""
+    """Over training, against ground truth: precision and recall of paying a solution, and how often
+    evaluators accept right and wrong work; per window of `every` steps. None of it was seen by the
+    agents.
+    """
     run_, windows = Run.open(folder), []
     last = max(int(p.stem) for p in (folder / "episodes").glob("*.jsonl")) + 1
     for start in range(0, last, every):
@@ -125,7 +150,11 @@ def judges(folder: Path, every: int = 20) -> list[dict[str, float]]:
 
 def _note(episode: dict, facts: dict[str, list[float]]) -> None:
     question = Question(**episode["question"])
-    right = {t["id"]: task.verify(question, t["text"]) == "right" for t in episode["turns"] if t["role"] == "solution"}
+    right = {
+        t["id"]: task.verify(question, t["text"]) == "right"
+        for t in episode["turns"]
+        if t["role"] == "solution"
+    }
     for turn in episode["turns"]:
         if turn["role"] == "solution" and turn["reward"] is not None:
             facts["accuracy"].append(right[turn["id"]])
@@ -145,23 +174,37 @@ def summary(out: Path, only: list[str], seeds: list[int]) -> dict[str, list[dict
         for seed in seeds:
             folders = [f for f, _ in commands(out, [name], [seed])]
             if all((f / "eval" / "after.json").exists() for f in folders):
-                row = {k: v._asdict() if isinstance(v, Interval) else v for k, v in seed_row(folders).items()}
+                row = {
+                    k: v._asdict() if isinstance(v, Interval) else v
+                    for k, v in seed_row(folders).items()
+                }
                 rows.setdefault(name, []).append({"seed": seed, **row})
     return rows
 
 
 def table(rows: dict[str, list[dict]]) -> Table:
     """Per setup and seed, then over seeds."""
-    found = Table("setup", "seed", "before", "after", "gain, 95 %", "best validation", "tokens", "seconds")
+    found = Table(
+        "setup", "seed", "before", "after", "gain, 95 %", "best validation", "tokens", "seconds"
+    )
     show = lambda v: f"{v['mean']:.3f} [{v['low']:.3f}, {v['high']:.3f}]"  # noqa: E731
     for name, runs in rows.items():
         for r in runs:
             found.add_row(
-                name, str(r["seed"]), show(r["before"]), show(r["after"]), show(r["gain"]), f"{r['best']:.3f}",
-                f"{r['tokens'] / 1e6:.2f}M", f"{r['seconds']:.0f}",
+                name,
+                str(r["seed"]),
+                show(r["before"]),
+                show(r["after"]),
+                show(r["gain"]),
+                f"{r['best']:.3f}",
+                f"{r['tokens'] / 1e6:.2f}M",
+                f"{r['seconds']:.0f}",
             )
         if len(runs) > 1:
-            over = [mean_interval([r[k]["mean"] for r in runs])._asdict() for k in ("before", "after", "gain")]
+            over = [
+                mean_interval([r[k]["mean"] for r in runs])._asdict()
+                for k in ("before", "after", "gain")
+            ]
             found.add_row(name, "all", *map(show, over), "", "", "", end_section=True, style="bold")
     return found
 
@@ -169,25 +212,52 @@ def table(rows: dict[str, list[dict]]) -> Table:
 def markdown(out: Path, rows: dict[str, list[dict]]) -> str:
     """The report as a page: every seed, the means over seeds, and the judges against ground truth."""
     show = lambda v: f"{v['mean']:.3f} [{v['low']:.3f}, {v['high']:.3f}]"  # noqa: E731
-    page = ["# Results", "", "Made by `python benchmarks/learning.py OUT --write docs/results.md`; intervals are 95 %: of a seed "
-            "over its 512 held-out puzzles, of `all` over seeds (Student's t).", "",
-            "| setup | seed | before | after | gain | best validation | tokens |", "|---|---|---|---|---|---|---|"]
+    page = [
+        "# Results",
+        "",
+        (
+            "Made by `python benchmarks/learning.py OUT --write docs/results.md`; intervals are 95"
+            " %: of a seed over its 512 held-out puzzles, of `all` over seeds (Student's t)."
+        ),
+        "",
+        "| setup | seed | before | after | gain | best validation | tokens |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name, runs in rows.items():
         for r in runs:
-            cells = [name, str(r["seed"]), *(show(r[k]) for k in ("before", "after", "gain")), f"{r['best']:.3f}"]
+            cells = [
+                name,
+                str(r["seed"]),
+                *(show(r[k]) for k in ("before", "after", "gain")),
+                f"{r['best']:.3f}",
+            ]
             page.append(f"| {' | '.join(cells)} | {r['tokens'] / 1e6:.2f}M |")
         if len(runs) > 1:
-            over = [show(mean_interval([r[k]["mean"] for r in runs])._asdict()) for k in ("before", "after", "gain")]
+            over = [
+                show(mean_interval([r[k]["mean"] for r in runs])._asdict())
+                for k in ("before", "after", "gain")
+            ]
             page.append(f"| **{name}** | **all** | {' | '.join(over)} | | |")
-    page += ["", "Against ground truth, which nobody in the game saw, means over seeds per quarter of the run: precision and "
-             "recall of paying a solution at least 0.5, and how often evaluators accept right and wrong work.", "",
-             "| setup | quarter | accuracy | precision | recall | accepts right | accepts wrong |",
-             "|---|---|---|---|---|---|---|"]
+    page += [
+        "",
+        (
+            "Against ground truth, which nobody in the game saw, means over seeds per quarter of"
+            " the run: precision and recall of paying a solution at least 0.5, and how often"
+            " evaluators accept right and wrong work."
+        ),
+        "",
+        "| setup | quarter | accuracy | precision | recall | accepts right | accepts wrong |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name in rows:
         folders = [f for r in rows[name] for f, _ in commands(out, [name], [r["seed"]])]
         for i, quarter in enumerate(quarters(folders)):
             keys = ("accuracy", "precision", "recall", "accepts right", "accepts wrong")
-            page.append(f"| {name} | {i + 1} | " + " | ".join(f"{quarter[k]:.2f}" if k in quarter else "-" for k in keys) + " |")
+            page.append(
+                f"| {name} | {i + 1} | "
+                + " | ".join(f"{quarter[k]:.2f}" if k in quarter else "-" for k in keys)
+                + " |"
+            )
     return "\n".join(page) + "\n"
 
 
@@ -217,7 +287,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", type=lambda s: s.split(","), default=list(SETUPS))
-    parser.add_argument("--seeds", type=lambda s: [int(x) for x in s.split(",")], default=list(SEEDS))
+    parser.add_argument(
+        "--seeds", type=lambda s: [int(x) for x in s.split(",")], default=list(SEEDS)
+    )
     parser.add_argument("--report", action="store_true", help="no new runs")
     parser.add_argument("--write", type=Path, help="also write the report as Markdown")
     parser.add_argument("--json", action="store_true")
@@ -231,7 +303,14 @@ def main() -> None:
     Console(stderr=args.json, width=160).print(table(rows))
     if args.json:
         device = f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs"
-        print(json.dumps({"rows": [{"setup": n, **r} for n, rs in rows.items() for r in rs], "device": device}))
+        print(
+            json.dumps(
+                {
+                    "rows": [{"setup": n, **r} for n, rs in rows.items() for r in rs],
+                    "device": device,
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Estimated and measured peaks of memory of random models that sample, learn and are saved, each in a process of its own.
+"""Estimated and measured peaks of memory of random models that sample, learn and are saved, each in
+a process of its own.
 
-`python benchmarks/memory_estimate.py [NAME ...]` prints a table. The measured part is the resident memory above that of the
-process before its model was made (on a GPU, what torch allocated at most), with every large block handed back to the system as
-soon as it is freed. One thread: several would only be quicker.
+`python benchmarks/memory_estimate.py [NAME ...]` prints a table. The measured part is the resident
+memory above that of the process before its model was made (on a GPU, what torch allocated at most),
+with every large block handed back to the system as soon as it is freed. One thread: several would
+only be quicker.
 """
 
 from __future__ import annotations
@@ -18,25 +20,73 @@ from typing import Any
 
 TOKENS, ROWS, LONGEST = 1536, 12, 256
 """Of a pass; decoded at once; of a row."""
-_LLAMA = {"num_attention_heads": 6, "num_key_value_heads": 6, "max_position_embeddings": 512, "tie_word_embeddings": True}
+_LLAMA = {
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "llama": ({**_LLAMA, "model_type": "llama", "vocab_size": 8192, "hidden_size": 384, "intermediate_size": 1024,
-               "num_hidden_layers": 10}, {}),
-    "words": ({**_LLAMA, "model_type": "qwen2", "vocab_size": 50_000, "hidden_size": 384, "intermediate_size": 1024,
-               "num_hidden_layers": 4, "num_key_value_heads": 2}, {}),
-    "deep": ({**_LLAMA, "model_type": "llama", "vocab_size": 2048, "hidden_size": 192, "intermediate_size": 512,
-              "num_hidden_layers": 40}, {}),
+    "llama": (
+        {
+            **_LLAMA,
+            "model_type": "llama",
+            "vocab_size": 8192,
+            "hidden_size": 384,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 10,
+        },
+        {},
+    ),
+    "words": (
+        {
+            **_LLAMA,
+            "model_type": "qwen2",
+            "vocab_size": 50_000,
+            "hidden_size": 384,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 2,
+        },
+        {},
+    ),
+    "deep": (
+        {
+            **_LLAMA,
+            "model_type": "llama",
+            "vocab_size": 2048,
+            "hidden_size": 192,
+            "intermediate_size": 512,
+            "num_hidden_layers": 40,
+        },
+        {},
+    ),
 }
 """Name -> config.json, keys of the host."""
-SHAPES |= {f"{n}, checkpointing": (shape, {"checkpointing": True}) for n, (shape, _) in list(SHAPES.items())}
+SHAPES |= {
+    f"{n}, checkpointing": (shape, {"checkpointing": True})
+    for n, (shape, _) in list(SHAPES.items())
+}
 SHAPES["words, bfloat16"] = (SHAPES["words"][0], {"dtype": "bfloat16"})
 AGENTS = 4
-"""Adapters of a case with adapters, which has a reference of its own kind: the base, for they start at zero."""
+"""Adapters of a case with adapters, which has a reference of its own kind: the base, for they start
+at zero.
+"""
 for _name in ("llama", "words", "deep"):
     SHAPES[f"{_name}, {AGENTS} adapters"] = (SHAPES[_name][0], {"learner": "adapters"})
-SHAPES["llama, 4 adapters, checkpointing"] = (SHAPES["llama"][0], {"learner": "adapters", "checkpointing": True})
-SHAPES["words, 4 adapters, bfloat16"] = (SHAPES["words"][0], {"learner": "adapters", "dtype": "bfloat16"})
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+SHAPES["llama, 4 adapters, checkpointing"] = (
+    SHAPES["llama"][0],
+    {"learner": "adapters", "checkpointing": True},
+)
+SHAPES["words, 4 adapters, bfloat16"] = (
+    SHAPES["words"][0],
+    {"learner": "adapters", "dtype": "bfloat16"},
+)
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "MALLOC_ARENA_MAX": "1",
+}
 
 
 def estimated(name: str) -> int:
@@ -52,7 +102,13 @@ def estimated(name: str) -> int:
         (Path(folder) / "config.json").write_text(json.dumps(config))
         load = Load(host, LONGEST, ROWS, reference=True)
         if keys.get("learner") == "adapters":
-            found = population_memory(folder, load, [Spec()] * keys.get("agents", AGENTS), keys.get("agents", AGENTS), False)
+            found = population_memory(
+                folder,
+                load,
+                [Spec()] * keys.get("agents", AGENTS),
+                keys.get("agents", AGENTS),
+                False,
+            )
         else:
             found = host_memory([folder], load)
         return found["bytes at the peak"]
@@ -61,24 +117,43 @@ def estimated(name: str) -> int:
 def measured(name: str, agents: int = AGENTS, count: int = ROWS, longest: int = LONGEST) -> int:
     """The same of a process that does it."""
     command = [sys.executable, __file__, "--measure", name, *map(str, (agents, count, longest))]
-    done = subprocess.run(command, env={**os.environ, **ALLOCATOR}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, **ALLOCATOR}, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     return int(done.stdout.split()[-1])
 
 
 def measure(name: str, agents: int, count: int, longest: int) -> int:
-    """Bytes at the peak of this process, above what it held after the same with a model of next to nothing."""
+    """Bytes at the peak of this process, above what it held after the same with a model of next to
+    nothing.
+    """
     import torch
 
     torch.set_num_threads(1)
     config, keys = SHAPES[name]
     cuda = torch.cuda.is_available()
     keys = {**keys, "agents": agents}
-    work({**config, "num_hidden_layers": 1, "hidden_size": 48, "intermediate_size": 48, "vocab_size": 64}, keys, agents + 1, 32)
+    work(
+        {
+            **config,
+            "num_hidden_layers": 1,
+            "hidden_size": 48,
+            "intermediate_size": 48,
+            "vocab_size": 64,
+        },
+        keys,
+        agents + 1,
+        32,
+    )
     before = torch.cuda.memory_allocated() if cuda else resident()
     work(config, keys, count, longest)
-    return (torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) - before
+    return (
+        torch.cuda.max_memory_allocated()
+        if cuda
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    ) - before
 
 
 def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int) -> None:
@@ -106,13 +181,20 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
     method = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"r": 0.1})  # type: ignore[arg-type, return-value]
     policies = [f"p{i:02d}" for i in range(keys["agents"] if adapting else 1)]
     if adapting:
-        learner = AdapterLearner(Population(model, dict.fromkeys(policies, Spec())), recipe, method, 0, "random")
+        learner = AdapterLearner(
+            Population(model, dict.fromkeys(policies, Spec())), recipe, method, 0, "random"
+        )
     else:
         learner = FullLearner(dict.fromkeys(policies, model), recipe, method, 0, kind)
     engine = TorchEngine(learner.weights(), [-1], 0, longest, count)
     rng, prompt = np.random.default_rng(0), longest // 4
     sampling = Sampling(max_tokens=longest - prompt)
-    asked = [Request(policies[i % len(policies)], rng.integers(4, config["vocab_size"], prompt), sampling, i) for i in range(count)]
+    asked = [
+        Request(
+            policies[i % len(policies)], rng.integers(4, config["vocab_size"], prompt), sampling, i
+        )
+        for i in range(count)
+    ]
     rows: dict[str, list[Row]] = {p: [] for p in policies}
     for i, (request, done) in enumerate(zip(asked, engine.generate(asked), strict=True)):
         ids = np.concatenate([request.prompt_ids, done.token_ids])
@@ -120,7 +202,8 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
         mask = np.arange(len(ids)) >= prompt
         row = Row(f"t{i}", "r", 1.0, ids, mask, np.zeros(len(ids), np.float32), None, rng.random())
         rows[request.policy].append(row)
-    learner.step({p: part[:1] for p, part in rows.items()}, method)  # makes the moments, which are there from then on
+    # makes the moments, which are there from then on
+    learner.step({p: part[:1] for p, part in rows.items()}, method)
     learner.step(rows, method)
     with tempfile.TemporaryDirectory() as folder:
         learner.save(Path(folder))
@@ -135,7 +218,9 @@ def main(names: list[str]) -> None:
     print("| model | estimate, MB | measured, MB | ratio |\n|---|---|---|---|")
     for name in names or list(SHAPES):
         guess, found = estimated(name), measured(name)
-        print(f"| {name} | {guess / 1e6:.0f} | {found / 1e6:.0f} | {guess / found:.2f} |", flush=True)
+        print(
+            f"| {name} | {guess / 1e6:.0f} | {found / 1e6:.0f} | {guess / found:.2f} |", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""What games, store and bookkeeping add per turn: `python benchmarks/overhead.py [--games 1000] [--json]`.
+"""What games, store and bookkeeping add per turn: `python benchmarks/overhead.py [--games 1000]
+[--json]`.
 
-The training loop as it is, with a host that answers at once from a script instead of a model: every microsecond is ours. Steps of
-so many discussions side by side; what the script itself takes is taken off. Processor seconds of this process, one thread.
+The training loop as it is, with a host that answers at once from a script instead of a model: every
+microsecond is ours. Steps of so many discussions side by side; what the script itself takes is
+taken off. Processor seconds of this process, one thread.
 """
 
 from __future__ import annotations
@@ -62,10 +64,19 @@ class Spent:
 
 def team_of(games: int, steps: int) -> tuple[Team, Scripted]:
     """Four agents at a scripted host that play the default game."""
-    keys = [f"questions={games}", f"steps={steps}", "test_questions=0", "eval_every=0", "checkpoint_every=1000", "agents=4"]
+    keys = [
+        f"questions={games}",
+        f"steps={steps}",
+        "test_questions=0",
+        "eval_every=0",
+        "checkpoint_every=1000",
+        "agents=4",
+    ]
     config, method, task = resolve(read(None, keys))
     host = Scripted(golden_script, name="home")
-    members: list[Member] = [replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))]  # type: ignore
+    members: list[Member] = [
+        replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))
+    ]  # type: ignore
     return Team(config, method, task, {"home": host}, members), host  # type: ignore[dict-item]
 
 
@@ -94,18 +105,32 @@ def measured(games: int, steps: int) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             run = Run.create(team.config.model_dump(), str(Path(folder) / "run"))
             watch.marks[0] = (time.process_time(), 0)
-            asyncio.run(loop.Session(team, watch, of_run(team.config, team.task, watch.note)).go(run, 0))
+            asyncio.run(
+                loop.Session(team, watch, of_run(team.config, team.task, watch.note)).go(run, 0)
+            )
             run.unlock()
     finally:
         Run.write_step = write  # type: ignore[method-assign]
         for name in PARTS:
             setattr(loop, name, saved[name])
-    each = [(b[0] - a[0]) / (b[1] - a[1]) * 1e6 for a, b in zip(watch.marks[1:], watch.marks[2:], strict=False)]
+    each = [
+        (b[0] - a[0]) / (b[1] - a[1]) * 1e6
+        for a, b in zip(watch.marks[1:], watch.marks[2:], strict=False)
+    ]
     script = scripted(host) * 1e6
     rows = [{"what": "whole step, median", "microseconds per turn": statistics.median(each)}]
-    rows += [{"what": n, "microseconds per turn": s / watch.turns * 1e6} for n, s in spent.seconds.items()]
+    rows += [
+        {"what": n, "microseconds per turn": s / watch.turns * 1e6}
+        for n, s in spent.seconds.items()
+    ]
     rows += [{"what": "of that the scripted host", "microseconds per turn": script}]
-    return [*rows, {"what": "ours: whole step without the script", "microseconds per turn": statistics.median(each) - script}]
+    return [
+        *rows,
+        {
+            "what": "ours: whole step without the script",
+            "microseconds per turn": statistics.median(each) - script,
+        },
+    ]
 
 
 def scripted(host: Scripted) -> float:

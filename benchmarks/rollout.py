@@ -1,10 +1,13 @@
-"""Tokens per second of our engine against Hugging Face `generate`: `python benchmarks/rollout.py [--rows 64,128,512]`.
+"""Tokens per second of our engine against Hugging Face `generate`: `python benchmarks/rollout.py
+[--rows 64,128,512]`.
 
-The same four seed models, the same prompts of the default run, the same number of new tokens for every row (the end
-token is switched off, so that everybody decodes the same amount). `generate` runs model by model: eager with its dynamic
-cache, and in its best configuration, static cache and compiled forward, compile seconds apart. Repeats are interleaved and
-medians reported, for machines are noisy. Then: how the seconds of a training step divide, and the share of the fp32
-matmul peak of this process that learning reaches. Requests of mixed lengths, larger models and other peers are in `mixed.py`.
+The same four seed models, the same prompts of the default run, the same number of new tokens for
+every row (the end token is switched off, so that everybody decodes the same amount). `generate`
+runs model by model: eager with its dynamic cache, and in its best configuration, static cache and
+compiled forward, compile seconds apart. Repeats are interleaved and medians reported, for machines
+are noisy. Then: how the seconds of a training step divide, and the share of the fp32 matmul peak of
+this process that learning reaches. Requests of mixed lengths, larger models and other peers are in
+`mixed.py`.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ def compare(rows: int, new: int, repeats: int, compiled: bool) -> dict[str, floa
     questions = pick.load("train", limit=rows)
     prompts = [chat.encode([{"role": "user", "content": f"solve {q.prompt}"}]) for q in questions]
     engine = TorchEngine(models, [-1], 0, 512, max_rows=rows)  # -1: no token ends a reply
-    asked = [Request(f"a{i % POLICIES}", p, Sampling(max_tokens=new), i) for i, p in enumerate(prompts)]
+    asked = [
+        Request(f"a{i % POLICIES}", p, Sampling(max_tokens=new), i) for i, p in enumerate(prompts)
+    ]
     width = max(map(len, prompts))
     parts = []
     for i, model in enumerate(models.values()):
@@ -67,14 +72,24 @@ def compare(rows: int, new: int, repeats: int, compiled: bool) -> dict[str, floa
 
     def generate(static: bool, models_: dict[int, torch.nn.Module]) -> None:
         settings = GenerationConfig(
-            do_sample=True, temperature=1.0, top_k=0, min_new_tokens=new, max_new_tokens=new, pad_token_id=0, eos_token_id=None,
-            cache_implementation="static" if static else None, disable_compile=not static,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            min_new_tokens=new,
+            max_new_tokens=new,
+            pad_token_id=0,
+            eos_token_id=None,
+            cache_implementation="static" if static else None,
+            disable_compile=not static,
         )
         for i, (_, ids, mask) in enumerate(parts):
             models_[i].generate(input_ids=ids, attention_mask=mask, generation_config=settings)  # type: ignore[operator]
 
     eager = {i: m for i, (m, _, _) in enumerate(parts)}
-    work: dict[str, Callable[[], object]] = {"ours": lambda: engine.generate(asked), "eager": lambda: generate(False, eager)}
+    work: dict[str, Callable[[], object]] = {
+        "ours": lambda: engine.generate(asked),
+        "eager": lambda: generate(False, eager),
+    }
     row: dict[str, float | str | int] = {"rows": rows, "new tokens": new}
     if compiled:
         try:
@@ -105,30 +120,42 @@ def matmul_peak() -> float:
 
 
 def step_shares(steps: int) -> dict[str, float]:
-    """Seconds per step of the default run by kind of work, and what share of the matmul peak learning reaches."""
+    """Seconds per step of the default run by kind of work, and what share of the matmul peak
+    learning reaches.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "run")
         comas.train(steps=steps, test_questions=0, eval_every=0, checkpoint_every=1000, out=out)
         metrics = list(Run.open(out).metrics())[2:]  # the first steps warm caches up
-        turns = [[t for e in Run.open(out).episodes(m["step"]) for t in e["turns"]] for m in metrics]
+        turns = [
+            [t for e in Run.open(out).episodes(m["step"]) for t in e["turns"]] for m in metrics
+        ]
         lengths = [sum(t["tokens"] + t["prompt_tokens"] for t in said) for said in turns]
     seconds = float(np.mean([m["seconds"] for m in metrics]))
-    sampling, learning = (float(np.mean([m["spent"][k] for m in metrics])) for k in ("sampling", "learning"))
+    sampling, learning = (
+        float(np.mean([m["spent"][k] for m in metrics])) for k in ("sampling", "learning")
+    )
     models, _, _ = load_models({"a": "seed"}, device="cpu")
     weights = sum(p.numel() for p in models["a"].parameters())
-    flops = 8 * weights * float(np.mean(lengths))  # 2 forward, 4 backward, 2 reference, per weight and token, padding not counted
+    # 2 forward, 4 backward, 2 reference, per weight and token, padding not counted
+    flops = 8 * weights * float(np.mean(lengths))
     peak = matmul_peak()
     return {
-        "seconds per step": seconds, "sampling": sampling / seconds, "learning": learning / seconds,
+        "seconds per step": seconds,
+        "sampling": sampling / seconds,
+        "learning": learning / seconds,
         "rest": 1 - (sampling + learning) / seconds,
         "tokens per second": float(np.mean([m["step_tokens"] for m in metrics])) / seconds,
-        "matmul peak, GFLOP/s": peak, "share of the peak in learning": flops / learning / 1e9 / peak,
+        "matmul peak, GFLOP/s": peak,
+        "share of the peak in learning": flops / learning / 1e9 / peak,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=lambda s: [int(x) for x in s.split(",")], default=[64, 128, 512])
+    parser.add_argument(
+        "--rows", type=lambda s: [int(x) for x in s.split(",")], default=[64, 128, 512]
+    )
     parser.add_argument("--new", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
@@ -139,16 +166,23 @@ def main() -> None:
     use_threads(args.threads)
     rows = [compare(n, args.new, args.repeats, not args.no_compile) for n in args.rows]
     console = Console(stderr=args.json, width=140)
-    names = sorted({k for r in rows for k in r}, key=lambda k: [*rows[0], "ratio to compiled", k].index(k))
+    names = sorted(
+        {k for r in rows for k in r}, key=lambda k: [*rows[0], "ratio to compiled", k].index(k)
+    )
     table = Table(*names, title=f"tokens per second, {torch.get_num_threads()} threads")
     for row in rows:
-        table.add_row(*(f"{v:,}" if isinstance(v := row.get(n, ""), int) else str(v) for n in names))
+        table.add_row(
+            *(f"{v:,}" if isinstance(v := row.get(n, ""), int) else str(v) for n in names)
+        )
     console.print(table)
     shares = step_shares(args.steps)
     for key, value in shares.items():
         console.print(f"{key:30s} {value:,.3g}", highlight=False)
     if args.json:
-        device = f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, {torch.get_num_threads()} threads"
+        device = (
+            f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs,"
+            f" {torch.get_num_threads()} threads"
+        )
         print(json.dumps({"rows": rows, "step": shares, "device": device}))
 
 

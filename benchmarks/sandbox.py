@@ -1,8 +1,9 @@
 """How many small programs the sandbox checks per second: `python benchmarks/sandbox.py [--json]`.
 
-One after another and four at a time, warm, for each isolation that works here; the yardstick is a bare `python -I -S -c` per
-program, with no walls and no tests, in the same run. Rounds take turns, so that a busy moment of the machine hits all of them;
-the table has medians over rounds. `--json` ends with one object.
+One after another and four at a time, warm, for each isolation that works here; the yardstick is a
+bare `python -I -S -c` per program, with no walls and no tests, in the same run. Rounds take turns,
+so that a busy moment of the machine hits all of them; the table has medians over rounds. `--json`
+ends with one object.
 """
 
 from __future__ import annotations
@@ -32,13 +33,21 @@ def fib(n):
         a, b = b, a + b
     return a
 """
-TESTS = "assert fib(0) == 0\nassert fib(1) == 1\nassert fib(10) == 55\nassert fib(90) == 2880067194370816120\n"
+TESTS = (
+    "assert fib(0) == 0\nassert fib(1) == 1\nassert fib(10) == 55\nassert fib(90) =="
+    " 2880067194370816120\n"
+)
 WAYS = {"one after another": 1, "four at a time": 4}
 
 
 def plain() -> bool:
     """The program and its tests in a bare process."""
-    return subprocess.run([sys.executable, "-I", "-S", "-c", PROGRAM + TESTS], env={}, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-c", PROGRAM + TESTS], env={}, check=False
+        ).returncode
+        == 0
+    )
 
 
 def walled(kind: str) -> Callable[[], bool]:
@@ -87,11 +96,17 @@ def main() -> None:
         for kind, way in found:
             found[kind, way].append(rate(kinds[kind], args.count, WAYS[way]))
     rows = [
-        {"walls": kind, **{way: round(statistics.median(found[kind, way]), 1) for way in WAYS},
-         "least, four at a time": round(min(found[kind, "four at a time"]), 1)}
+        {
+            "walls": kind,
+            **{way: round(statistics.median(found[kind, way]), 1) for way in WAYS},
+            "least, four at a time": round(min(found[kind, "four at a time"]), 1),
+        }
         for kind in kinds
     ]
-    device = f"{platform.processor() or platform.machine()}, {usable_cpus()} CPUs, load {os.getloadavg()[0]:.1f}, "
+    device = (
+        f"{platform.processor() or platform.machine()}, {usable_cpus()} CPUs, load"
+        f" {os.getloadavg()[0]:.1f}, "
+    )
     device += "control groups" if cgroup.place() else "no control groups"
     table = Table(*rows[0], title=f"programs per second, {device}")
     for row in rows:

@@ -1,7 +1,8 @@
 """What the benchmarks of populations share: random models, rows and prompts for them, and a clock.
 
-On a CPU everything runs in one thread and is timed by the processor seconds of this process, so that a machine that does other
-things as well does not blur the ratios; on a GPU by the wall clock, after a wait for it. Contestants take turns.
+On a CPU everything runs in one thread and is timed by the processor seconds of this process, so
+that a machine that does other things as well does not blur the ratios; on a GPU by the wall clock,
+after a wait for it. Contestants take turns.
 """
 
 from __future__ import annotations
@@ -27,16 +28,54 @@ from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.types import Method, Request, Row, Sampling
 
-_QWEN = {"model_type": "qwen2", "vocab_size": 151_936, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
-         "tie_word_embeddings": True, "rms_norm_eps": 1e-6}
+_QWEN = {
+    "model_type": "qwen2",
+    "vocab_size": 151_936,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32_768,
+    "tie_word_embeddings": True,
+    "rms_norm_eps": 1e-6,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "tiny": {"model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-             "num_attention_heads": 4, "tie_word_embeddings": True},
-    "llama-25m": {"model_type": "llama", "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1376,
-                  "num_hidden_layers": 7, "num_attention_heads": 8, "tie_word_embeddings": True},
-    "qwen2.5-0.5b": {**_QWEN, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
-    "qwen2.5-1.5b": {**_QWEN, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
-    "qwen2.5-3b": {**_QWEN, "hidden_size": 2048, "intermediate_size": 11_008, "num_hidden_layers": 36, "num_attention_heads": 16},
+    "tiny": {
+        "model_type": "llama",
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "tie_word_embeddings": True,
+    },
+    "llama-25m": {
+        "model_type": "llama",
+        "vocab_size": 8192,
+        "hidden_size": 512,
+        "intermediate_size": 1376,
+        "num_hidden_layers": 7,
+        "num_attention_heads": 8,
+        "tie_word_embeddings": True,
+    },
+    "qwen2.5-0.5b": {
+        **_QWEN,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+    },
+    "qwen2.5-1.5b": {
+        **_QWEN,
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+    },
+    "qwen2.5-3b": {
+        **_QWEN,
+        "hidden_size": 2048,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+    },
 }
 """Name -> config.json. Weights are random: time and memory do not depend on them."""
 METHOD = Method(lambda: None, lambda: None, reinforce_pp, clipped)  # type: ignore[arg-type, return-value]
@@ -60,35 +99,68 @@ def names(agents: int) -> list[str]:
     return [f"a{i:02d}" for i in range(agents)]
 
 
-def adapter_learner(model: Any, agents: int, rank: int = 16, method: Method = METHOD, **recipe: Any) -> AdapterLearner:
-    """So many adapters on this base. Hooks of several learners may lie on one model: only those of the one at work act."""
+def adapter_learner(
+    model: Any, agents: int, rank: int = 16, method: Method = METHOD, **recipe: Any
+) -> AdapterLearner:
+    """So many adapters on this base.
+
+    Hooks of several learners may lie on one model: only those of the one at work act.
+    """
     population = Population(model, dict.fromkeys(names(agents), Spec(rank, 2.0 * rank)))
     return AdapterLearner(population, Recipe(1e-5, **recipe), method, 0, "random")
 
 
-def random_rows(count: int, longest: int, vocabulary: int, seed: int = 0, shortest: int | None = None) -> list[Row]:
-    """Rows of `shortest` (default: half of the longest) to `longest` tokens, of which the last two thirds were generated."""
+def random_rows(
+    count: int, longest: int, vocabulary: int, seed: int = 0, shortest: int | None = None
+) -> list[Row]:
+    """Rows of `shortest` (default: half of the longest) to `longest` tokens, of which the last two
+    thirds were generated.
+    """
     rng, made = np.random.default_rng(seed), []
     for i in range(count):
         ids = rng.integers(1, vocabulary, rng.integers(shortest or longest // 2, longest + 1))
         mask = np.arange(len(ids)) >= len(ids) // 3
-        made.append(Row(f"t{i}", "solution", 1.0, ids, mask, np.zeros(len(ids), np.float32), None, float(rng.random())))
+        made.append(
+            Row(
+                f"t{i}",
+                "solution",
+                1.0,
+                ids,
+                mask,
+                np.zeros(len(ids), np.float32),
+                None,
+                float(rng.random()),
+            )
+        )
     return made
 
 
 def dealt(things: Sequence[Any], agents: int, seed: int = 0) -> dict[str, list[Any]]:
-    """Each agent gets one, and the rest falls to agents at random, as roles do in a game: counts differ."""
+    """Each agent gets one, and the rest falls to agents at random, as roles do in a game: counts
+    differ.
+    """
     rng = np.random.default_rng(seed)
-    owner = [*range(agents), *rng.integers(0, agents, len(things) - agents)] if agents > 1 else [0] * len(things)
-    return {p: [t for t, o in zip(things, owner, strict=True) if o == i] for i, p in enumerate(names(agents))}
+    owner = (
+        [*range(agents), *rng.integers(0, agents, len(things) - agents)]
+        if agents > 1
+        else [0] * len(things)
+    )
+    return {
+        p: [t for t, o in zip(things, owner, strict=True) if o == i]
+        for i, p in enumerate(names(agents))
+    }
 
 
-def random_requests(count: int, prompt: int, new: int, vocabulary: int, agents: int, seed: int = 0) -> list[Request]:
+def random_requests(
+    count: int, prompt: int, new: int, vocabulary: int, agents: int, seed: int = 0
+) -> list[Request]:
     """Prompts of half to all of `prompt` tokens, dealt to agents."""
     rng = np.random.default_rng(seed)
     ids = [rng.integers(1, vocabulary, rng.integers(prompt // 2, prompt + 1)) for _ in range(count)]
     parts = dealt(list(enumerate(ids)), agents, seed)
-    return [Request(p, x, Sampling(max_tokens=new), i) for p, part in parts.items() for i, x in part]
+    return [
+        Request(p, x, Sampling(max_tokens=new), i) for p, part in parts.items() for i, x in part
+    ]
 
 
 def clock() -> float:
@@ -99,7 +171,9 @@ def clock() -> float:
 
 
 def taken(work: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each piece of work, which take turns; a first round warms caches up and is not counted."""
+    """Seconds of each piece of work, which take turns; a first round warms caches up and is not
+    counted.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(repeats + 1):
         for name, run in work.items():
@@ -118,7 +192,9 @@ def against(seconds: Sequence[float], others: Sequence[float]) -> float:
 def machine() -> str:
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
+    return (
+        f"{platform.machine()} CPU, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
+    )
 
 
 def arguments(about: str | None) -> argparse.ArgumentParser:

@@ -1,7 +1,9 @@
-"""How fast answers are checked: `COMAS_DATA=FOLDER python benchmarks/verify.py`, verdicts per second by task and number of threads.
+"""How fast answers are checked: `COMAS_DATA=FOLDER python benchmarks/verify.py`, verdicts per
+second by task and number of threads.
 
-Every question of a task is answered five times: with its reference and with those of four others. Mathematics goes through
-processes of math-verify, which are warm when the clock starts. `--json` ends with one object.
+Every question of a task is answered five times: with its reference and with those of four others.
+Mathematics goes through processes of math-verify, which are warm when the clock starts. `--json`
+ends with one object.
 """
 
 from __future__ import annotations
@@ -28,13 +30,25 @@ def measured(name: str) -> dict[str, object]:
     task = load_plugin("task", name)
     questions = task.load("test", limit=500)
     rng = random.Random(0)
-    pairs = [(q, rf"\boxed{{{a.answer}}}") for q in questions for a in (q, *(rng.choice(questions) for _ in range(4)))]
+    pairs = [
+        (q, rf"\boxed{{{a.answer}}}")
+        for q in questions
+        for a in (q, *(rng.choice(questions) for _ in range(4)))
+    ]
     rows: dict[str, object] = {"task": name, "answers": len(pairs)}
-    ways = {"in turn": lambda: [task.verify(*pair) for pair in pairs], "together": lambda: verdicts(task.verify, pairs)}
+    ways = {
+        "in turn": lambda: [task.verify(*pair) for pair in pairs],
+        "together": lambda: verdicts(task.verify, pairs),
+    }
     for way, check in ways.items():
         maths.told.cache_clear()
         maths.WORKERS.close()
-        verdicts(maths.verify, [(questions[0], r"\boxed{\sqrt{3}}"), (questions[0], r"\boxed{\sqrt{5}}")] * usable_cpus())  # warm
+        # warm
+        verdicts(
+            maths.verify,
+            [(questions[0], r"\boxed{\sqrt{3}}"), (questions[0], r"\boxed{\sqrt{5}}")]
+            * usable_cpus(),
+        )
         began = time.perf_counter()
         found = check()
         rows[way] = round(len(pairs) / (time.perf_counter() - began))

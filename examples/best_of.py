@@ -1,7 +1,9 @@
-"""A method of one's own: best of n, chosen by peers.  comas train method=./examples/best_of.py options.drafts=6
+"""A method of one's own: best of n, chosen by peers.  comas train method=./examples/best_of.py
+options.drafts=6
 
-One agent drafts `drafts` solutions, a peer checks each, and the first that passes is the answer. A draft is paid 1 if
-its check ends with the word `right`, 0 if with `wrong`, and nothing otherwise; checks are not paid.
+One agent drafts `drafts` solutions, a peer checks each, and the first that passes is the answer. A
+draft is paid 1 if its check ends with the word `right`, 0 if with `wrong`, and nothing otherwise;
+checks are not paid.
 """
 
 import asyncio
@@ -20,16 +22,23 @@ WORDING = {
 async def play(question, agents, rng, task, *, drafts: int = 4):
     author = rng.choice(agents)
     peers = [rng.choice([a for a in agents if a is not author] or agents) for _ in range(drafts)]
-    async with asyncio.TaskGroup() as group:  # side by side: the host decodes all of them as one batch
+    # side by side: the host decodes all of them as one batch
+    async with asyncio.TaskGroup() as group:
         drafted = [group.create_task(draft(question, task, author, peer)) for peer in peers]
     solutions = [d.result() for d in drafted]
     return next((s for s in solutions if s.info["said"] == "right"), solutions[0]).text
 
 
 async def draft(question, task, author, peer):
-    solution = await author.ask("solution", words(WORDING, task, "solution", question=question.prompt, history=""))
+    solution = await author.ask(
+        "solution", words(WORDING, task, "solution", question=question.prompt, history="")
+    )
     work = defuse(task.shown(question, solution.text))
-    check = await peer.ask("evaluation", words(WORDING, task, "evaluation", question=question.prompt, work=work), about=solution)
+    check = await peer.ask(
+        "evaluation",
+        words(WORDING, task, "evaluation", question=question.prompt, work=work),
+        about=solution,
+    )
     solution.info["said"] = check.text.split()[-1] if check.text else None
     return solution
 

@@ -1,4 +1,6 @@
-"""comas from Python, as in a notebook (each `# %%` is a cell): train, look at what was paid, ask the team."""
+"""comas from Python, as in a notebook (each `# %%` is a cell): train, look at what was paid, ask
+the team.
+"""
 
 # %% train: keys as on the command line, `__` for the dot
 import json
@@ -6,14 +8,18 @@ import json
 import comas
 
 result = comas.train(steps=10, questions=32, test_questions=64, eval_every=0)
-print(f"{result.accuracy['before']} -> {result.accuracy['after']} after {result.tokens} tokens: {result.run}")
+print(
+    f"{result.accuracy['before']} -> {result.accuracy['after']} after {result.tokens} tokens:"
+    f" {result.run}"
+)
 
 # %% rewards per role and step, from the run folder
 for line in (result.run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
     step = json.loads(line)
     print(step["step"], {role: round(reward, 2) for role, reward in step["rewards"].items()})
 
-# %% the trained team discusses a question that it has not seen; the same seed gives the same discussion
+# %% the trained team discusses a question that it has not seen; the same seed gives the same
+# discussion
 team = comas.load(result.run)
 (question,) = team.task.load("test", limit=1)
 episode = team.discuss(question, seed=0)

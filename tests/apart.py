@@ -1,5 +1,6 @@
-"""A Llama whose experts are linear layers of their own, as many models bring along in code of theirs: each gets the tokens that
-are meant for it, apart from their rows. A file by itself, so that it can lie in a model's folder.
+"""A Llama whose experts are linear layers of their own, as many models bring along in code of
+theirs: each gets the tokens that are meant for it, apart from their rows. A file by itself, so that
+it can lie in a model's folder.
 """
 
 from typing import Any
@@ -17,7 +18,8 @@ class Experts(torch.nn.Module):
         super().__init__()
         self.gate = torch.nn.Linear(config.hidden_size, EXPERTS, bias=False)
         self.experts = torch.nn.ModuleList(
-            torch.nn.Linear(config.hidden_size, config.hidden_size, bias=False) for _ in range(EXPERTS)
+            torch.nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+            for _ in range(EXPERTS)
         )
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,9 @@ from comas.testing import tiny_model
 
 
 def pytest_configure() -> None:
-    """A shell that starts tests in the background has them ignore Ctrl-C, which some of them send to themselves and wait for."""
+    """A shell that starts tests in the background has them ignore Ctrl-C, which some of them send
+    to themselves and wait for.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -62,7 +64,10 @@ def unharmed() -> Iterator[None]:
     yield
     time.sleep(0.05)
     mine = f'"owner": {os.getpid()}'
-    warm = [str(jail.forks().process.pid)] if jail.forks().process else []  # which stays, for the next
-    left = subprocess.run(["pgrep", "-f", mine], capture_output=True, text=True, check=False).stdout.split()
+    # which stays, for the next
+    warm = [str(jail.forks().process.pid)] if jail.forks().process else []
+    left = subprocess.run(
+        ["pgrep", "-f", mine], capture_output=True, text=True, check=False
+    ).stdout.split()
     assert [pid for pid in left if pid not in warm] == []
     assert set(os.listdir(Path.home())) == before

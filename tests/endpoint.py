@@ -1,4 +1,6 @@
-"""A server of ours that speaks OpenAI's chat protocol: it really listens, and does what servers do: answers, faults, lies."""
+"""A server of ours that speaks OpenAI's chat protocol: it really listens, and does what servers do:
+answers, faults, lies.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,20 @@ KEY = "sk-very-secret-0123456789"
 def said(text: str = "4", prompt: int = 7, tokens: int = 3, **choice: Any) -> dict[str, Any]:
     """A chat completion."""
     usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
-    return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop", **choice}], "usage": usage}
+    return {
+        "choices": [
+            {"message": {"role": "assistant", "content": text}, "finish_reason": "stop", **choice}
+        ],
+        "usage": usage,
+    }
 
 
 def is_greeting(asked: dict[str, Any]) -> bool:
     """Whether a request is the one of one token that is made before any work."""
-    return asked["messages"] == list(GREETING) and asked.get("max_tokens", asked.get("max_completion_tokens")) == 1
+    return (
+        asked["messages"] == list(GREETING)
+        and asked.get("max_tokens", asked.get("max_completion_tokens")) == 1
+    )
 
 
 Act = Callable[["Handler", dict[str, Any]], None]
@@ -46,7 +56,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.server.gate:
-            self.server.asked.append({"path": self.path, "key": self.headers.get("Authorization"), **asked})
+            self.server.asked.append(
+                {"path": self.path, "key": self.headers.get("Authorization"), **asked}
+            )
             self.server.open += 1
             self.server.most = max(self.server.most, self.server.open)
             acts = self.server.acts
@@ -89,7 +101,9 @@ class Endpoint(ThreadingHTTPServer):
         self.gate = threading.Lock()
         self.open = self.most = 0
         self.scheme = "http"
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
 
     @property
     def worked(self) -> list[dict[str, Any]]:
@@ -121,7 +135,14 @@ def hosting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ApiHost]]
     hosts: list[ApiHost] = []
 
     def make(url: str, **config: Any) -> ApiHost:
-        hosts.append(ApiHost("judge", {"j": "big-model"}, HostConfig(api=url, key_env="JUDGE_KEY", **config), delay=0.01))
+        hosts.append(
+            ApiHost(
+                "judge",
+                {"j": "big-model"},
+                HostConfig(api=url, key_env="JUDGE_KEY", **config),
+                delay=0.01,
+            )
+        )
         return hosts[-1]
 
     yield make
@@ -146,29 +167,49 @@ def breaks_off(handler: Handler, asked: dict[str, Any]) -> None:
     handler.close_connection = True
 
 
-async def ask(host: ApiHost, prompt: str = "2 + 2?", seed: int = 5, sampling: Sampling | None = None) -> Any:
+async def ask(
+    host: ApiHost, prompt: str = "2 + 2?", seed: int = 5, sampling: Sampling | None = None
+) -> Any:
     sampling = sampling or Sampling(0.7)
-    return await host.ask("0/q/0/solution0", "j", [{"role": "user", "content": prompt}], sampling, seed, False, "solution")
+    return await host.ask(
+        "0/q/0/solution0",
+        "j",
+        [{"role": "user", "content": prompt}],
+        sampling,
+        seed,
+        False,
+        "solution",
+    )
 
 
 MIXED = {
     "hosts": {"home": {"base": "seed"}, "judge": {"base": "big-model", "key_env": "JUDGE_KEY"}},
     "agents": {
-        "ann": {"roles": ["solution"]}, "bob": {"roles": ["solution"]},
+        "ann": {"roles": ["solution"]},
+        "bob": {"roles": ["solution"]},
         "judge": {"host": "judge", "roles": ["evaluation", "scoring"], "frozen": False},
     },
-    "steps": 2, "questions": 8, "test_questions": 8, "eval_every": 0, "threads": 1, "checkpoint_every": 1,
+    "steps": 2,
+    "questions": 8,
+    "test_questions": 8,
+    "eval_every": 0,
+    "threads": 1,
+    "checkpoint_every": 1,
 }
 
 
 def judges(handler: Handler, asked: dict[str, Any]) -> None:
     prompt = asked["messages"][0]["content"]
     score = 3 if len(prompt) % 2 else 1  # so that there is something to learn
-    handler.reply(said(f"<score> {score} </score>" if prompt.startswith("score ") else "It looks right."))
+    handler.reply(
+        said(f"<score> {score} </score>" if prompt.startswith("score ") else "It looks right.")
+    )
 
 
 @pytest.fixture(name="mixed")
-def mixing(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Endpoint, dict[str, Any]]]:
+def mixing(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Endpoint, dict[str, Any]]]:
     monkeypatch.setenv("JUDGE_KEY", KEY)
 
     def make(*acts: Act, **judge: Any) -> tuple[Endpoint, dict[str, Any]]:
@@ -181,7 +222,11 @@ def mixing(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[E
 
 def records(run: Path) -> tuple[list[Any], list[Any]]:
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    episodes = [json.loads(x) for p in sorted((run / "episodes").glob("*.jsonl")) for x in p.read_text().splitlines()]
+    episodes = [
+        json.loads(x)
+        for p in sorted((run / "episodes").glob("*.jsonl"))
+        for x in p.read_text().splitlines()
+    ]
     return [json.loads(x) for x in lines], episodes
 
 
@@ -197,9 +242,18 @@ def seed_behind() -> Iterator[Act]:
 
     def act(handler: Handler, asked: dict[str, Any]) -> None:
         sampling = Sampling(asked["temperature"], 1.0, asked["max_tokens"])
-        asking = team.hosts["home"].ask("t", "a0", asked["messages"], sampling, asked["seed"], False, "solution")
+        asking = team.hosts["home"].ask(
+            "t", "a0", asked["messages"], sampling, asked["seed"], False, "solution"
+        )
         reply = gate.submit(asyncio.run, asking).result()
-        handler.reply(said(reply.text, reply.prompt_tokens, reply.tokens, finish_reason="stop" if reply.finished else "length"))
+        handler.reply(
+            said(
+                reply.text,
+                reply.prompt_tokens,
+                reply.tokens,
+                finish_reason="stop" if reply.finished else "length",
+            )
+        )
 
     yield act
     gate.shutdown()

@@ -1,7 +1,9 @@
-"""Tiny random models of the shapes that people have: config class, added tokens, end tokens and chat template per family.
+"""Tiny random models of the shapes that people have: config class, added tokens, end tokens and
+chat template per family.
 
-The templates branch as the families' own do, in words of ours; the names of the tokens are theirs. Vocabularies are a few
-hundred entries: bytes for the byte-level families, characters with a fallback to bytes for the others.
+The templates branch as the families' own do, in words of ours; the names of the tokens are theirs.
+Vocabularies are a few hundred entries: bytes for the byte-level families, characters with a
+fallback to bytes for the others.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from comas.testing import tiny_model
@@ -138,7 +148,9 @@ class Family:
     bytes: bool = True
     """Byte-level; otherwise characters with a fallback to bytes."""
     prefix: bool = False
-    """A space goes before every text, and special tokens swallow the white space behind them (Llama 2's tokenizer)."""
+    """A space goes before every text, and special tokens swallow the white space behind them (Llama
+    2's tokenizer).
+    """
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -147,31 +159,84 @@ TOOLS = ("<tool_call>", "</tool_call>", "<|fim_prefix|>")
 QWEN_THINKS = (*TOOLS, "<tool_response>", "</tool_response>", "<think>", "</think>")
 TIED = {"tie_word_embeddings": True}
 FAMILIES = {
-    "qwen2.5": Family("qwen2", QWEN25, QWEN, QWEN[2], (QWEN[2], QWEN[0]), TOOLS, pad=QWEN[0], config=TIED),
-    "qwen3": Family("qwen3", QWEN3, QWEN, QWEN[2], (QWEN[2], QWEN[0]), QWEN_THINKS, pad=QWEN[0], config=TIED),
+    "qwen2.5": Family(
+        "qwen2", QWEN25, QWEN, QWEN[2], (QWEN[2], QWEN[0]), TOOLS, pad=QWEN[0], config=TIED
+    ),
+    "qwen3": Family(
+        "qwen3", QWEN3, QWEN, QWEN[2], (QWEN[2], QWEN[0]), QWEN_THINKS, pad=QWEN[0], config=TIED
+    ),
     "qwen3-thinking": Family(  # its template always opens the thought itself
-        "qwen3", QWEN3.partition("    {%- if enable_thinking")[0] + "    {{- '<think>\n' }}\n{%- endif %}\n", QWEN, QWEN[2],
-        (QWEN[2], QWEN[0]), QWEN_THINKS, pad=QWEN[0],
+        "qwen3",
+        QWEN3.partition("    {%- if enable_thinking")[0] + "    {{- '<think>\n' }}\n{%- endif %}\n",
+        QWEN,
+        QWEN[2],
+        (QWEN[2], QWEN[0]),
+        QWEN_THINKS,
+        pad=QWEN[0],
     ),
     "llama3": Family(
-        "llama", LLAMA3, ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
-        "<|eot_id|>", "<|python_tag|>"), "<|eot_id|>", ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"), bos="<|begin_of_text|>",
-        config={"rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
-                                    "high_freq_factor": 4.0, "original_max_position_embeddings": 256}},
+        "llama",
+        LLAMA3,
+        (
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eom_id|>",
+            "<|eot_id|>",
+            "<|python_tag|>",
+        ),
+        "<|eot_id|>",
+        ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
+        bos="<|begin_of_text|>",
+        config={
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 256,
+            }
+        },
     ),
     "gemma3": Family(
-        "gemma3_text", GEMMA3, ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"), "<eos>",
-        ("<eos>", "<end_of_turn>"), ("\n", "\n\n", "▁▁", "▁▁▁▁", "<table>", "<unused0>"), bos="<bos>", pad="<pad>", bytes=False,
-        config={**TIED, "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 8},
+        "gemma3_text",
+        GEMMA3,
+        ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"),
+        "<eos>",
+        ("<eos>", "<end_of_turn>"),
+        ("\n", "\n\n", "▁▁", "▁▁▁▁", "<table>", "<unused0>"),
+        bos="<bos>",
+        pad="<pad>",
+        bytes=False,
+        config={
+            **TIED,
+            "sliding_window": 32,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 8,
+        },
     ),
     "phi3": Family(
-        "phi3", PHI3, ("<unk>", "<s>", "<|endoftext|>", "<|assistant|>", "<|system|>", "<|end|>", "<|user|>"), "<|endoftext|>",
-        ("<|endoftext|>", "<|assistant|>", "<|end|>"), bos="<s>", pad="<|endoftext|>", bytes=False, prefix=True,
+        "phi3",
+        PHI3,
+        ("<unk>", "<s>", "<|endoftext|>", "<|assistant|>", "<|system|>", "<|end|>", "<|user|>"),
+        "<|endoftext|>",
+        ("<|endoftext|>", "<|assistant|>", "<|end|>"),
+        bos="<s>",
+        pad="<|endoftext|>",
+        bytes=False,
+        prefix=True,
         config={"sliding_window": 48},
     ),
     "phi4": Family(
-        "phi3", PHI4, ("<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|im_end|>", "<|dummy_85|>"), "<|im_end|>", ("<|im_end|>",),
-        bos="<|endoftext|>", pad="<|dummy_85|>",
+        "phi3",
+        PHI4,
+        ("<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|im_end|>", "<|dummy_85|>"),
+        "<|im_end|>",
+        ("<|im_end|>",),
+        bos="<|endoftext|>",
+        pad="<|dummy_85|>",
     ),
 }
 
@@ -185,20 +250,50 @@ def family_tokenizer(family: str) -> PreTrainedTokenizerFast:
         raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         raw.decoder = decoders.ByteLevel()
     else:
-        words = [*it.specials, *(f"<0x{i:02X}>" for i in range(256)), *map(chr, range(33, 127)), "▁", "▁▁", "▁▁▁▁"]
-        merges, ids = [("▁", "▁"), ("▁▁", "▁▁")], {w: i for i, w in enumerate(words)}  # Gemma lists runs of spaces as added, too
-        raw = Tokenizer(models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+        words = [
+            *it.specials,
+            *(f"<0x{i:02X}>" for i in range(256)),
+            *map(chr, range(33, 127)),
+            "▁",
+            "▁▁",
+            "▁▁▁▁",
+        ]
+        # Gemma lists runs of spaces as added, too
+        merges, ids = [("▁", "▁"), ("▁▁", "▁▁")], {w: i for i, w in enumerate(words)}
+        raw = Tokenizer(
+            models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+        )
         spaces = [normalizers.Prepend("▁")] * it.prefix + [normalizers.Replace(" ", "▁")]
         raw.normalizer = normalizers.Sequence(spaces)  # type: ignore[assignment]
-        read = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *[decoders.Strip(" ", 1, 0)] * it.prefix]
+        read = [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            *[decoders.Strip(" ", 1, 0)] * it.prefix,
+        ]
         raw.decoder = decoders.Sequence(read)  # type: ignore[assignment]
-    raw.add_special_tokens([AddedToken(t, rstrip=it.prefix and t not in ("<s>", "<unk>"), normalized=False) for t in it.specials])
-    if it.bos in ("<|begin_of_text|>", "<bos>"):  # written by the template and added by the tokenizer as well
+    raw.add_special_tokens(
+        [
+            AddedToken(t, rstrip=it.prefix and t not in ("<s>", "<unk>"), normalized=False)
+            for t in it.specials
+        ]
+    )
+    # written by the template and added by the tokenizer as well
+    if it.bos in ("<|begin_of_text|>", "<bos>"):
         ids = [(it.bos, it.specials.index(it.bos))]
-        raw.post_processor = processors.TemplateProcessing(single=f"{it.bos} $A", special_tokens=ids)  # type: ignore[assignment]
-    names = {"bos_token": it.bos, "eos_token": it.end, "pad_token": it.pad, "unk_token": None if it.bytes else "<unk>"}
+        raw.post_processor = processors.TemplateProcessing(
+            single=f"{it.bos} $A", special_tokens=ids
+        )  # type: ignore[assignment]
+    names = {
+        "bos_token": it.bos,
+        "eos_token": it.end,
+        "pad_token": it.pad,
+        "unk_token": None if it.bytes else "<unk>",
+    }
     made = PreTrainedTokenizerFast(
-        tokenizer_object=raw, clean_up_tokenization_spaces=False, **{k: v for k, v in names.items() if v is not None}
+        tokenizer_object=raw,
+        clean_up_tokenization_spaces=False,
+        **{k: v for k, v in names.items() if v is not None},
     )
     made.add_tokens([AddedToken(t, special=False, normalized=False) for t in it.added])
     made.chat_template = it.template
@@ -206,10 +301,20 @@ def family_tokenizer(family: str) -> PreTrainedTokenizerFast:
 
 
 def family_model(folder: Path, family: str, seed: int = 0, **changes: Any) -> Path:
-    """A random model of the family as a Hugging Face folder; like real ones it has more outputs than its tokenizer has words."""
+    """A random model of the family as a Hugging Face folder; like real ones it has more outputs
+    than its tokenizer has words.
+    """
     it, tokenizer = FAMILIES[family], family_tokenizer(family)
     size = len(tokenizer) + 5
-    tiny_model(folder, seed, it.model_type, tokenizer, **{"vocab_size": size, "initializer_range": 0.3, **it.config, **changes})
+    tiny_model(
+        folder,
+        seed,
+        it.model_type,
+        tokenizer,
+        **{"vocab_size": size, "initializer_range": 0.3, **it.config, **changes},
+    )
     ends = [tokenizer.convert_tokens_to_ids(t) for t in it.ends]
-    GenerationConfig(eos_token_id=ends if len(ends) > 1 else ends[0], pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
+    GenerationConfig(
+        eos_token_id=ends if len(ends) > 1 else ends[0], pad_token_id=tokenizer.pad_token_id
+    ).save_pretrained(folder)
     return folder

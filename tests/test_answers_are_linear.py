@@ -1,4 +1,6 @@
-"""Whatever a model writes, its answer is read in time that grows with the length of the text and not with its square."""
+"""Whatever a model writes, its answer is read in time that grows with the length of the text and
+not with its square.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ PIECES = [
     "²",
     "<",
 ]
-ASKED = Question(id="q", prompt="Which?\nA. x\nB. y", kind="coding", answer="5", meta={"names": ["f"]})
+ASKED = Question(
+    id="q", prompt="Which?\nA. x\nB. y", kind="coding", answer="5", meta={"names": ["f"]}
+)
 READERS = [
     choice.extract,
     maths.extract,

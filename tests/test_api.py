@@ -1,4 +1,6 @@
-"""Agents behind an API: one host against a server that really listens, and what it says about faults, costs and secrets."""
+"""Agents behind an API: one host against a server that really listens, and what it says about
+faults, costs and secrets.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,45 @@ from comas.config.schema import HostConfig, read
 from comas.hosts.api import LARGEST, ApiHost
 from comas.hosts.endpoint.completion import Said, Trouble, read_said, wait_of
 from comas.types import HostFailure, Sampling, UserMistake
-from tests.endpoint import KEY, Act, Handler, answers, ask, breaks_off, hangs, hosting, said, serving  # noqa: F401 - fixtures
+from tests.endpoint import (
+    KEY,
+    Act,
+    Handler,
+    answers,
+    ask,
+    breaks_off,
+    hangs,
+    hosting,
+    said,
+    serving,
+)  # noqa: F401 - fixtures
 
 
-def test_an_answer_arrives_with_its_costs(serve: Any, host_at: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_arrives_with_its_costs(
+    serve: Any, host_at: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(0)
     server = serve(answers())
     host = host_at(server.url)
     for _ in range(2):  # each in a loop of its own
         reply = asyncio.run(ask(host, sampling=Sampling(0.7, 0.9, 50)))
-        assert (reply.text, reply.finished, reply.prompt_tokens, reply.tokens, reply.logprob) == ("4", True, 7, 3, 0.0)
+        assert (reply.text, reply.finished, reply.prompt_tokens, reply.tokens, reply.logprob) == (
+            "4",
+            True,
+            7,
+            3,
+            0.0,
+        )
     sent = server.asked[0]
     assert sent == {
-        "path": "/v1/chat/completions", "key": f"Bearer {KEY}", "model": "big-model", "temperature": 0.7, "top_p": 0.9,
-        "max_tokens": 50, "seed": 5, "messages": [{"role": "user", "content": "2 + 2?"}],
+        "path": "/v1/chat/completions",
+        "key": f"Bearer {KEY}",
+        "model": "big-model",
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "max_tokens": 50,
+        "seed": 5,
+        "messages": [{"role": "user", "content": "2 + 2?"}],
     }
     assert host.spent == {"requests": 2, "prompt_tokens": 14, "tokens": 6}
     assert host.seconds["sampling"] > 0
@@ -43,41 +70,83 @@ def test_an_answer_arrives_with_its_costs(serve: Any, host_at: Any, caplog: pyte
     assert KEY not in repr(host) + repr(vars(host)) + caplog.text
 
 
-@pytest.mark.parametrize(("body", "want"), [
-    (said("cut", finish_reason="length"), Said("cut", "", False, 0.0, 7, 3)),
-    (said("x", logprobs={"content": [{"logprob": -0.5}, {"logprob": -1.0}]}), Said("x", "", True, -1.5, 7, 3)),
-    (said("x", logprobs={"content": [{"logprob": None}]}), Said("x", "", True, 0.0, 7, 3)),
-    (said("x", logprobs={"content": [{"logprob": "-inf"}]}), Said("x", "", True, 0.0, 7, 3)),
-    (said("", message={"content": "4", "reasoning_content": "hm"}), Said("4", "hm", True, 0.0, 7, 3)),
-    (said("", message={"content": None}, finish_reason="length"), Said("", "", False, 0.0, 7, 3)),
-    ({"choices": said("x")["choices"]}, Said("x", "", True, 0.0, None, None)),
-    ({**said("x"), "usage": {"prompt_tokens": -1, "completion_tokens": 1e300}}, Said("x", "", True, 0.0, None, None)),
-    (said("a\ud800b\x1b[31m\x00"), Said("a\ufffdb\x1b[31m\x00", "", True, 0.0, 7, 3)),
-    (said("\U0001f600"), Said("\U0001f600", "", True, 0.0, 7, 3)),
-], ids=repr)
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        (said("cut", finish_reason="length"), Said("cut", "", False, 0.0, 7, 3)),
+        (
+            said("x", logprobs={"content": [{"logprob": -0.5}, {"logprob": -1.0}]}),
+            Said("x", "", True, -1.5, 7, 3),
+        ),
+        (said("x", logprobs={"content": [{"logprob": None}]}), Said("x", "", True, 0.0, 7, 3)),
+        (said("x", logprobs={"content": [{"logprob": "-inf"}]}), Said("x", "", True, 0.0, 7, 3)),
+        (
+            said("", message={"content": "4", "reasoning_content": "hm"}),
+            Said("4", "hm", True, 0.0, 7, 3),
+        ),
+        (
+            said("", message={"content": None}, finish_reason="length"),
+            Said("", "", False, 0.0, 7, 3),
+        ),
+        ({"choices": said("x")["choices"]}, Said("x", "", True, 0.0, None, None)),
+        (
+            {**said("x"), "usage": {"prompt_tokens": -1, "completion_tokens": 1e300}},
+            Said("x", "", True, 0.0, None, None),
+        ),
+        (said("a\ud800b\x1b[31m\x00"), Said("a\ufffdb\x1b[31m\x00", "", True, 0.0, 7, 3)),
+        (said("\U0001f600"), Said("\U0001f600", "", True, 0.0, 7, 3)),
+    ],
+    ids=repr,
+)
 def test_what_is_read(body: Any, want: Said) -> None:
     found = read_said(json.dumps(body).encode())
     assert found == want
     json.dumps(found.text, ensure_ascii=False).encode()  # can be written
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"{", b"\xff\xfe", b"null", b"[]", b"[" * 100_000, b"1" * 10_000, b'{"choices": []}', b'{"choices": [3]}',
-    b'{"choices": {}}', b'{"choices": [{}]}', b'{"choices": [{"message": null}]}', b'{"choices": [{"message": {"content": [1]}}]}',
-], ids=lambda d: repr(d[:30]))
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b"[" * 100_000,
+        b"1" * 10_000,
+        b'{"choices": []}',
+        b'{"choices": [3]}',
+        b'{"choices": {}}',
+        b'{"choices": [{}]}',
+        b'{"choices": [{"message": null}]}',
+        b'{"choices": [{"message": {"content": [1]}}]}',
+    ],
+    ids=lambda d: repr(d[:30]),
+)
 def test_what_is_no_completion_may_be_asked_again(data: bytes) -> None:
     with pytest.raises(Trouble) as caught:
         read_said(data)
     assert caught.value.kind == "invalid body"
 
 
-@pytest.mark.parametrize(("act", "kind"), [
-    (answers(b"too many", 429, Retry_After="0"), "429"), (answers(b"oops", 500), "500"), (answers(b"", 503), "503"),
-    (answers(b"", 408), "408"), (answers(b"", 409), "409"), (hangs, "timeout"), (breaks_off, "broken off"),
-    (answers(b'{"choices": [{"mess'), "invalid body"), (answers({"choices": []}), "invalid body"),
-    (answers({"choices": [{"message": None}]}), "invalid body"),
-])
-def test_a_fault_is_asked_again_and_nothing_twice_without_need(act: Act, kind: str, serve: Any, host_at: Any) -> None:
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [
+        (answers(b"too many", 429, Retry_After="0"), "429"),
+        (answers(b"oops", 500), "500"),
+        (answers(b"", 503), "503"),
+        (answers(b"", 408), "408"),
+        (answers(b"", 409), "409"),
+        (hangs, "timeout"),
+        (breaks_off, "broken off"),
+        (answers(b'{"choices": [{"mess'), "invalid body"),
+        (answers({"choices": []}), "invalid body"),
+        (answers({"choices": [{"message": None}]}), "invalid body"),
+    ],
+)
+def test_a_fault_is_asked_again_and_nothing_twice_without_need(
+    act: Act, kind: str, serve: Any, host_at: Any
+) -> None:
     server = serve(act, answers())
     host = host_at(server.url, timeout=1.0 if kind == "timeout" else 60.0)
     assert asyncio.run(ask(host)).text == "4"
@@ -96,11 +165,21 @@ def test_a_fault_that_stays_is_a_failure_of_the_machine(serve: Any, host_at: Any
     assert (KEY in str(caught.value), "\x1b" in str(caught.value)) == (False, False)
 
 
-@pytest.mark.parametrize("act", [
-    answers(f"bad {KEY}".encode(), 500), answers(f"bad {KEY}".encode(), 400), answers({"error": {"message": KEY}}, 401), breaks_off,
-    answers(f'{{"choices": "{KEY}'.encode()), answers(b"", 302, Location=f"http://127.0.0.1/{KEY}"),
-    lambda handler, asked: handler.wfile.write(f"HTTP/1.1 999 {KEY}\r\nX: {KEY}\r\n{KEY}\r\n\r\n".encode()),  # no HTTP at all
-])
+@pytest.mark.parametrize(
+    "act",
+    [
+        answers(f"bad {KEY}".encode(), 500),
+        answers(f"bad {KEY}".encode(), 400),
+        answers({"error": {"message": KEY}}, 401),
+        breaks_off,
+        answers(f'{{"choices": "{KEY}'.encode()),
+        answers(b"", 302, Location=f"http://127.0.0.1/{KEY}"),
+        # no HTTP at all
+        lambda handler, asked: handler.wfile.write(
+            f"HTTP/1.1 999 {KEY}\r\nX: {KEY}\r\n{KEY}\r\n\r\n".encode()
+        ),
+    ],
+)
 def test_a_key_that_a_server_repeats_is_in_no_error_and_no_log(
     act: Act, serve: Any, host_at: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,7 +189,9 @@ def test_a_key_that_a_server_repeats_is_in_no_error_and_no_log(
     with pytest.raises((HostFailure, UserMistake)) as caught:
         asyncio.run(ask(host))
     error: BaseException | None = caught.value
-    told = caplog.text + "".join(traceback.format_exception(error)) + json.dumps(host.ledger.account())
+    told = (
+        caplog.text + "".join(traceback.format_exception(error)) + json.dumps(host.ledger.account())
+    )
     while error:
         told, error = told + repr(error) + repr(vars(error)), error.__cause__ or error.__context__
     assert KEY not in told
@@ -127,7 +208,8 @@ def test_nobody_listens(host_at: Any) -> None:
 
 
 def test_retry_after_is_honoured_as_seconds_and_as_a_date(serve: Any, host_at: Any) -> None:
-    for wait in (lambda: "1", lambda: email.utils.formatdate(time.time() + 2, usegmt=True)):  # dates have whole seconds
+    # dates have whole seconds
+    for wait in (lambda: "1", lambda: email.utils.formatdate(time.time() + 2, usegmt=True)):
         host = host_at(serve(answers(b"", 429, Retry_After=wait()), answers()).url)
         began = time.monotonic()
         asyncio.run(ask(host))
@@ -135,29 +217,51 @@ def test_retry_after_is_honoured_as_seconds_and_as_a_date(serve: Any, host_at: A
     host = host_at(serve(answers(b"", 429, Retry_After="86400")).url)
     with pytest.raises(HostFailure, match="asks to wait 86400 seconds"):
         asyncio.run(ask(host))
-    assert [wait_of(x) for x in (None, "soon", "-1", "2.5", "Mon, 01 Jan 1990 00:00:00 GMT", "9" * 400)] == [
-        None, None, None, 2.5, 0.0, None
-    ]
+    assert [
+        wait_of(x) for x in (None, "soon", "-1", "2.5", "Mon, 01 Jan 1990 00:00:00 GMT", "9" * 400)
+    ] == [None, None, None, 2.5, 0.0, None]
 
 
-NEWER = {"message": "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."}
+NEWER = {
+    "message": (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use"
+        " 'max_completion_tokens' instead."
+    )
+}
 
 
-def test_a_model_that_wants_the_room_under_its_newer_name_is_told_so_from_then_on(serve: Any, host_at: Any) -> None:
+def test_a_model_that_wants_the_room_under_its_newer_name_is_told_so_from_then_on(
+    serve: Any, host_at: Any
+) -> None:
     server = serve(answers({"error": {**NEWER, "param": "max_tokens"}}, 400), answers())
     host = host_at(server.url, retries=0)
     for _ in range(2):
         assert asyncio.run(ask(host, sampling=Sampling(0.7, 1.0, 50))).text == "4"
     rooms = [{k: v for k, v in x.items() if k.startswith("max_")} for x in server.asked]
-    assert rooms == [{"max_tokens": 50}, {"max_completion_tokens": 50}, {"max_completion_tokens": 50}]
+    assert rooms == [
+        {"max_tokens": 50},
+        {"max_completion_tokens": 50},
+        {"max_completion_tokens": 50},
+    ]
     assert host.events == {"max_tokens refused": 1}
 
 
-@pytest.mark.parametrize(("said", "asked"), [
-    (NEWER["message"], 2),  # under either name
-    ("'max_tokens' or 'max_completion_tokens' is too large: 50. This model's maximum context length is 20 tokens", 1),
-])
-def test_a_room_that_is_refused_otherwise_is_refused(said: str, asked: int, serve: Any, host_at: Any) -> None:
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        (NEWER["message"], 2),  # under either name
+        (
+            (
+                "'max_tokens' or 'max_completion_tokens' is too large: 50. This model's maximum"
+                " context length is 20 tokens"
+            ),
+            1,
+        ),
+    ],
+)
+def test_a_room_that_is_refused_otherwise_is_refused(
+    said: str, asked: int, serve: Any, host_at: Any
+) -> None:
     server = serve(answers({"error": {"message": said}}, 400))
     with pytest.raises(HostFailure, match="answers 400"):
         asyncio.run(ask(host_at(server.url)))
@@ -172,10 +276,18 @@ def test_pauses_grow_and_are_the_requests_own() -> None:
     assert host._pause(8, 0, Trouble("500", "")) != pauses[0]
 
 
-@pytest.mark.parametrize(("status", "words"), [
-    (401, "key in the environment variable JUDGE_KEY"), (403, "hosts.judge.key_env"), (404, "big-model"), (302, "hosts.judge.api"),
-])
-def test_what_only_the_user_can_mend_stops_at_once(status: int, words: str, serve: Any, host_at: Any) -> None:
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (401, "key in the environment variable JUDGE_KEY"),
+        (403, "hosts.judge.key_env"),
+        (404, "big-model"),
+        (302, "hosts.judge.api"),
+    ],
+)
+def test_what_only_the_user_can_mend_stops_at_once(
+    status: int, words: str, serve: Any, host_at: Any
+) -> None:
     server = serve(answers({"error": {"message": f"no: {KEY}\nsecond line"}}, status))
     with pytest.raises(UserMistake) as caught:
         asyncio.run(ask(host_at(server.url)))
@@ -186,7 +298,9 @@ def test_what_only_the_user_can_mend_stops_at_once(status: int, words: str, serv
 
 
 def test_a_context_that_is_too_small_fails_the_turn(serve: Any, host_at: Any) -> None:
-    server = serve(answers({"error": {"message": "This model's maximum context length is 10 tokens"}}, 400))
+    server = serve(
+        answers({"error": {"message": "This model's maximum context length is 10 tokens"}}, 400)
+    )
     with pytest.raises(HostFailure, match="do not fit the model's context"):
         asyncio.run(ask(host_at(server.url)))
     assert len(server.asked) == 1
@@ -286,17 +400,25 @@ def test_budgets_of_tokens_and_of_money(serve: Any, host_at: Any, tmp_path: Path
         asyncio.run(host.save(tmp_path))
         again = host_at(server.url, **budget)  # another process
         asyncio.run(again.load(tmp_path))
-        with pytest.raises(UserMistake, match=f"20 tokens.*hosts.judge.{next(iter(budget))} is .*; raise it$"):
+        with pytest.raises(
+            UserMistake, match=f"20 tokens.*hosts.judge.{next(iter(budget))} is .*; raise it$"
+        ):
             asyncio.run(ask(again))
     assert len(server.asked) == 4
     assert KEY not in (tmp_path / "judge.json").read_text()
 
 
-@pytest.mark.parametrize(("pair", "words"), [
-    ("hosts.home.api=localhost:8000", "http(s)://"), ("hosts.home.api=http://me:hush@x/v1", "without a user"),
-    ("hosts.home.api=http://x/v1?key=hush", "key_env"), ("hosts.home.key_env=sk-hush-1", "never the key itself"),
-    ("hosts.home.key_env=K", "is for a host behind an API"), ("hosts.home.budget_tokens=5", "is for a host behind an API"),
-])
+@pytest.mark.parametrize(
+    ("pair", "words"),
+    [
+        ("hosts.home.api=localhost:8000", "http(s)://"),
+        ("hosts.home.api=http://me:hush@x/v1", "without a user"),
+        ("hosts.home.api=http://x/v1?key=hush", "key_env"),
+        ("hosts.home.key_env=sk-hush-1", "never the key itself"),
+        ("hosts.home.key_env=K", "is for a host behind an API"),
+        ("hosts.home.budget_tokens=5", "is for a host behind an API"),
+    ],
+)
 def test_mistakes_in_the_config_do_not_repeat_secrets(pair: str, words: str) -> None:
     with pytest.raises(UserMistake) as caught:
         read(None, [pair])

@@ -1,4 +1,6 @@
-"""Evaluations ask all systems alike, take what setups return, and refuse only games that nobody can play."""
+"""Evaluations ask all systems alike, take what setups return, and refuse only games that nobody can
+play.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +65,19 @@ def verdicts(folder: Path, setup: str) -> dict[str, str]:
     return {r["question"]: r["verdict"] for r in records if "question" in r}
 
 
-def test_a_text_that_is_nobodys_reply_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_nobodys_reply_is_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same replies, returned as they are or with a blank behind them: the same verdicts."""
     monkeypatch.chdir(tmp_path)
     Path("echo.py").write_text(TIDY)
     for tidy in ("false", "true"):
-        sat(Plan(["seed"], limit=40, setups=[f"./echo.py:tidy={tidy}"], pairs=["eval_temperature=0"]), tmp_path / tidy)
+        sat(
+            Plan(
+                ["seed"], limit=40, setups=[f"./echo.py:tidy={tidy}"], pairs=["eval_temperature=0"]
+            ),
+            tmp_path / tidy,
+        )
     plain, cleaned = (verdicts(tmp_path / tidy, "*echo.py*") for tidy in ("false", "true"))
     assert plain == cleaned
     assert set(plain.values()) == {"right", "wrong"}
@@ -77,7 +86,9 @@ def test_a_text_that_is_nobodys_reply_is_an_answer(tmp_path: Path, monkeypatch: 
 def test_a_reply_that_was_cut_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("echo.py").write_text(TIDY)
-    found = sat(Plan(["seed"], limit=6, setups=["./echo.py"], pairs=["room.solution=2"]), tmp_path / "e")
+    found = sat(
+        Plan(["seed"], limit=6, setups=["./echo.py"], pairs=["room.solution=2"]), tmp_path / "e"
+    )
     assert found["cells"][0]["right"] == 0
     (log,) = (tmp_path / "e" / "answers").glob("*.jsonl")
     records = [json.loads(line) for line in log.read_text().splitlines()]
@@ -87,12 +98,25 @@ def test_a_reply_that_was_cut_is_no_answer(tmp_path: Path, monkeypatch: pytest.M
 def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> None:
     """Weights that are those of `seed`, untouched, under a config with hardly any room."""
     run = run_of(
-        tmp_path / "short", Path("seed"), steps=0, agents=1, test_questions=0, eval_every=0, room__solution=10, eval_top_p=0.5,
-        eval_temperature=0.1, options__format_check=None, lr=None, hosts__home__context=100, questions=4,
+        tmp_path / "short",
+        Path("seed"),
+        steps=0,
+        agents=1,
+        test_questions=0,
+        eval_every=0,
+        room__solution=10,
+        eval_top_p=0.5,
+        eval_temperature=0.1,
+        options__format_check=None,
+        lr=None,
+        hosts__home__context=100,
+        questions=4,
     )
     found = sat(Plan(["seed", str(run.path)], limit=12), tmp_path / "e")
     mine, theirs = found["cells"]
-    assert [mine[k] for k in ("right", "wrong", "tokens")] == [theirs[k] for k in ("right", "wrong", "tokens")]
+    assert [mine[k] for k in ("right", "wrong", "tokens")] == [
+        theirs[k] for k in ("right", "wrong", "tokens")
+    ]
     notes = " ".join(found["notes"])
     assert "room of its config is {'solution': 10}; asked with {}, as seed" in notes
     assert "eval_top_p of its config is 0.5; asked with 1.0, as seed" in notes
@@ -103,12 +127,22 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
     assert not own["notes"]
 
 
-def test_a_game_without_solutions_is_played_and_one_that_nobody_can_play_refused(tmp_path: Path, untaught: Path) -> None:
+def test_a_game_without_solutions_is_played_and_one_that_nobody_can_play_refused(
+    tmp_path: Path, untaught: Path
+) -> None:
     method = tmp_path / "draft.py"
     method.write_text(DRAFT)
     run = run_of(
-        tmp_path / "r", untaught, steps=1, agents=None, method=str(method), test_questions=0, eval_every=0, room__draft=8,
-        agents__a0__roles=["draft"], options__format_check=None,
+        tmp_path / "r",
+        untaught,
+        steps=1,
+        agents=None,
+        method=str(method),
+        test_questions=0,
+        eval_every=0,
+        room__draft=8,
+        agents__a0__roles=["draft"],
+        options__format_check=None,
     )
     found = sat(Plan([str(run.path)], limit=3, setups=["game"]), tmp_path / "e")
     assert found["cells"][0]["complete"] == 1
@@ -117,11 +151,35 @@ def test_a_game_without_solutions_is_played_and_one_that_nobody_can_play_refused
     assert not (tmp_path / "f").exists()
 
 
-def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(untaught: Path, tmp_path: Path) -> None:
-    """A base that is a run of adapters: the whole model below is found although the pinned step is gone."""
-    first = run_of(tmp_path / "a", untaught, steps=1, agents=1, test_questions=0, eval_every=0, checkpoint_every=1)
-    config, _, _ = resolve(read(None, {"hosts.home.base": str(first.path), "agents": 1, "lr": 1e-3}))
+def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
+    untaught: Path, tmp_path: Path
+) -> None:
+    """A base that is a run of adapters: the whole model below is found although the pinned step is
+    gone.
+    """
+    first = run_of(
+        tmp_path / "a",
+        untaught,
+        steps=1,
+        agents=1,
+        test_questions=0,
+        eval_every=0,
+        checkpoint_every=1,
+    )
+    config, _, _ = resolve(
+        read(None, {"hosts.home.base": str(first.path), "agents": 1, "lr": 1e-3})
+    )
     assert config.hosts["home"].base.endswith("@1")
-    best = run_of(tmp_path / "b", untaught, steps=2, agents=1, test_questions=0, eval_every=1, checkpoint_every=1)
-    config, _, _ = resolve(read(None, {"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3}))
+    best = run_of(
+        tmp_path / "b",
+        untaught,
+        steps=2,
+        agents=1,
+        test_questions=0,
+        eval_every=1,
+        checkpoint_every=1,
+    )
+    config, _, _ = resolve(
+        read(None, {"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3})
+    )
     assert config.hosts["home"].base == f"{best.path.resolve()}@{Run.open(best.path).best()}"

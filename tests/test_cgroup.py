@@ -1,4 +1,6 @@
-"""Control groups, in a folder that behaves as the kernel's; and in the kernel's own where this machine has a writable one."""
+"""Control groups, in a folder that behaves as the kernel's; and in the kernel's own where this
+machine has a writable one.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,29 @@ from comas.sandbox.jail import Broken, Limits, isolation
 if sys.platform != "linux":
     pytest.skip("the sandbox needs Linux", allow_module_level=True)
 
-FILES = ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cgroup.procs", "cgroup.kill")
+FILES = (
+    "memory.max",
+    "memory.swap.max",
+    "memory.oom.group",
+    "pids.max",
+    "cgroup.procs",
+    "cgroup.kill",
+)
 PROGRAM, TESTS = "def f(x):\n    return x + 1\n", "assert f(1) == 2"
 
 
 class Kernel:
-    """A tree of groups in a folder: `handed` are those whose groups get limits; writes are noted when a group is removed."""
+    """A tree of groups in a folder: `handed` are those whose groups get limits; writes are noted
+    when a group is removed.
+    """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root, self.handed, self.removed, self.busy = root, set[Path](), list[tuple[str, dict[str, str]]](), 0
+        self.root, self.handed, self.removed, self.busy = (
+            root,
+            set[Path](),
+            list[tuple[str, dict[str, str]]](),
+            0,
+        )
         self.really = {"mkdir": os.mkdir, "rmdir": os.rmdir}
         (root / "cgroup.controllers").write_text("cpu memory pids\n")
         for name in ("mkdir", "rmdir"):
@@ -65,9 +81,11 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
 
 
 def test_a_group_is_made_where_limits_are_handed_down(kernel: Kernel) -> None:
-    kernel.handed = {kernel.root / "user"}  # as by systemd: a group that holds processes hands nothing down
+    # as by systemd: a group that holds processes hands nothing down
+    kernel.handed = {kernel.root / "user"}
     assert cgroup.place() == kernel.root / "user"
-    assert list((kernel.root / "user").iterdir()) == [kernel.root / "user" / "session"]  # trials leave nothing
+    # trials leave nothing
+    assert list((kernel.root / "user").iterdir()) == [kernel.root / "user" / "session"]
     kernel.removed.clear()
     group = cgroup.Group(kernel.root / "user", 512 << 20, 18)
     group.take([12, 13])
@@ -75,8 +93,15 @@ def test_a_group_is_made_where_limits_are_handed_down(kernel: Kernel) -> None:
     kernel.busy = 3  # the last process takes its time
     group.end()
     ((_, written),) = kernel.removed
-    assert written == {"memory.max": "536870912", "memory.swap.max": "0", "memory.oom.group": "1", "pids.max": "18",
-                       "cgroup.procs": "13", "cgroup.kill": "1"}  # the last pid: one by one, as the kernel wants them
+    assert written == {
+        "memory.max": "536870912",
+        "memory.swap.max": "0",
+        "memory.oom.group": "1",
+        "pids.max": "18",
+        # the last pid: one by one, as the kernel wants them
+        "cgroup.procs": "13",
+        "cgroup.kill": "1",
+    }
     group.end()  # it is gone already
 
 
@@ -85,7 +110,9 @@ def test_own_group_first(kernel: Kernel) -> None:
     assert cgroup.place() == kernel.root / "user" / "session"
 
 
-def test_where_nothing_is_handed_down_there_are_none(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_handed_down_there_are_none(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cgroup.place() is None
     assert {name.split("-")[0] for name, _ in kernel.removed} == {"comas"}
     kernel.handed = {kernel.root / "user"}
@@ -103,7 +130,10 @@ def test_where_nothing_is_handed_down_there_are_none(kernel: Kernel, monkeypatch
 
 def test_groups_that_killed_processes_left_are_removed(kernel: Kernel) -> None:
     kernel.handed = {kernel.root / "user"}
-    left, alive = kernel.root / "user" / "comas-999999999-0", kernel.root / "user" / f"comas-{os.getpid()}-77"
+    left, alive = (
+        kernel.root / "user" / "comas-999999999-0",
+        kernel.root / "user" / f"comas-{os.getpid()}-77",
+    )
     left.mkdir()
     alive.mkdir()
     cgroup.place()
@@ -111,7 +141,9 @@ def test_groups_that_killed_processes_left_are_removed(kernel: Kernel) -> None:
     assert alive.exists()
 
 
-def test_a_sandbox_goes_into_a_group_before_it_hears_of_a_program(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_goes_into_a_group_before_it_hears_of_a_program(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     try:
         isolation()
     except Exception as error:  # noqa: BLE001 - whatever it lacks
@@ -119,18 +151,25 @@ def test_a_sandbox_goes_into_a_group_before_it_hears_of_a_program(kernel: Kernel
     kernel.handed = {kernel.root / "user"}
     taken: list[list[int]] = []
     real = cgroup.Group.take
-    monkeypatch.setattr(cgroup.Group, "take", lambda self, pids: (taken.append(list(pids)), real(self, pids))[1])
+    monkeypatch.setattr(
+        cgroup.Group, "take", lambda self, pids: (taken.append(list(pids)), real(self, pids))[1]
+    )
     assert cgroup.place() is not None
     kernel.removed.clear()
     assert check(PROGRAM, TESTS, names=["f"], limits=Limits(memory=256 << 20)).verdict == "right"
-    assert [len(pids) >= 2 for pids in taken[1:]] == [True, True]  # what waits outside and the first inside, of both sides
+    # what waits outside and the first inside, of both sides
+    assert [len(pids) >= 2 for pids in taken[1:]] == [True, True]
     programs = [written for _, written in kernel.removed]
     assert [w["cgroup.kill"] for w in programs] == ["1", "1"]
     assert {w["memory.max"] for w in programs} == {str(256 << 20)}
-    assert sandbox.prove()["memory and processes"].startswith(f"control groups in {kernel.root / 'user'}, and watched")
+    assert sandbox.prove()["memory and processes"].startswith(
+        f"control groups in {kernel.root / 'user'}, and watched"
+    )
 
 
-def test_a_group_that_cannot_be_entered_is_a_failure_and_no_verdict(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_cannot_be_entered_is_a_failure_and_no_verdict(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel.handed = {kernel.root / "user"}
     assert cgroup.place() is not None
 

@@ -1,4 +1,6 @@
-"""Multiple choice: what stands behind the letter is compared with the choices that the question shows."""
+"""Multiple choice: what stands behind the letter is compared with the choices that the question
+shows.
+"""
 
 from __future__ import annotations
 

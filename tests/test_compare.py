@@ -1,4 +1,6 @@
-"""What an evaluation says: intervals, tests against closed forms and by simulation, cells, comparisons, corrections."""
+"""What an evaluation says: intervals, tests against closed forms and by simulation, cells,
+comparisons, corrections.
+"""
 
 from __future__ import annotations
 
@@ -55,19 +57,26 @@ def test_the_bootstrap_against_the_normal_limit() -> None:
     assert sign_flips(list(differences)) == p
     room = 1 - 0.025 ** (1 / 9)  # nine that agree say little of the tenth
     assert paired_bootstrap([0.0] * 9)[:3] == pytest.approx((0, -room, room))
-    assert paired_bootstrap([1.0] * 9)[:3] == pytest.approx((1, 1 - 2 * room, 1))  # an exception may be a loss
+    # an exception may be a loss
+    assert paired_bootstrap([1.0] * 9)[:3] == pytest.approx((1, 1 - 2 * room, 1))
     with pytest.raises(ValueError, match="takes two or more"):
         paired_bootstrap([1.0])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_by_its_definition(values: list[float]) -> None:
-    """A hypothesis is rejected at level a if, for it and all smaller ones, p(k) <= a / (m - k + 1): the smallest such a."""
+    """A hypothesis is rejected at level a if, for it and all smaller ones, p(k) <= a / (m - k + 1):
+    the smallest such a.
+    """
     m, found = len(values), holm(values)
     for i in range(m):
         smaller = sorted(values)[: sorted(values).index(values[i]) + 1]
         assert found[i] == pytest.approx(min(1.0, max((m - k) * p for k, p in enumerate(smaller))))
-    assert all(found[i] <= found[j] for i, j in itertools.permutations(range(m), 2) if values[i] < values[j])
+    assert all(
+        found[i] <= found[j]
+        for i, j in itertools.permutations(range(m), 2)
+        if values[i] < values[j]
+    )
 
 
 def test_holm_against_statsmodels() -> None:
@@ -78,27 +87,41 @@ def test_holm_against_statsmodels() -> None:
 
 def test_two_levels_against_their_limits() -> None:
     rng = np.random.default_rng(0)
-    runs_alike = np.tile((rng.random(200) < 0.6).astype(float), (5, 1))  # nothing varies between runs: an interval over questions
-    assert two_level(runs_alike.tolist())[0][:3] == pytest.approx(mean_interval(list(runs_alike[0]))[:3])
-    questions_alike = np.tile(rng.random((6, 1)), (1, 50))  # nothing varies between questions: an interval over runs
-    assert two_level(questions_alike.tolist())[0][:3] == pytest.approx(mean_interval(list(questions_alike[:, 0]))[:3])
+    # nothing varies between runs: an interval over questions
+    runs_alike = np.tile((rng.random(200) < 0.6).astype(float), (5, 1))
+    assert two_level(runs_alike.tolist())[0][:3] == pytest.approx(
+        mean_interval(list(runs_alike[0]))[:3]
+    )
+    # nothing varies between questions: an interval over runs
+    questions_alike = np.tile(rng.random((6, 1)), (1, 50))
+    assert two_level(questions_alike.tolist())[0][:3] == pytest.approx(
+        mean_interval(list(questions_alike[:, 0]))[:3]
+    )
     with pytest.raises(ValueError, match="two or more of each"):
         two_level([[1.0, 0.0]])
-    found, p = two_level_difference([[0.0, 1.0, 0.0, 1.0]], [[1.0, 1.0, 1.0, 1.0]])  # one run each: a paired t test
+    # one run each: a paired t test
+    found, p = two_level_difference([[0.0, 1.0, 0.0, 1.0]], [[1.0, 1.0, 1.0, 1.0]])
     assert p == pytest.approx(stats.ttest_rel([1, 1, 1, 1], [0, 1, 0, 1]).pvalue)
     assert found.mean == 0.5
     assert two_level_difference([[1.0, 0.0]], [[1.0, 0.0]])[1] == 1.0
 
 
-def simulated(trials: int, S: int, Q: int, run: float, question: float) -> tuple[float, float, float]:
-    """Coverage of the two-level interval, of a t interval over runs alone, and false alarms of the difference."""
+def simulated(
+    trials: int, S: int, Q: int, run: float, question: float
+) -> tuple[float, float, float]:
+    """Coverage of the two-level interval, of a t interval over runs alone, and false alarms of the
+    difference.
+    """
     rng = np.random.default_rng(S * Q)
     chance = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
     truth = chance(rng.normal(0, run, (3000, 1)) + rng.normal(0, question, (1, 3000))).mean()
     covered = over_runs = alarms = 0
     for _ in range(trials):
         hardness = rng.normal(0, question, (1, Q))
-        one, other = ((rng.random((S, Q)) < chance(rng.normal(0, run, (S, 1)) + hardness)).astype(float) for _ in range(2))
+        one, other = (
+            (rng.random((S, Q)) < chance(rng.normal(0, run, (S, 1)) + hardness)).astype(float)
+            for _ in range(2)
+        )
         (found, _), runs = two_level(one.tolist()), mean_interval(list(one.mean(1)))
         covered += found.low <= truth <= found.high
         over_runs += runs.low <= truth <= runs.high
@@ -106,7 +129,9 @@ def simulated(trials: int, S: int, Q: int, run: float, question: float) -> tuple
     return covered / trials, over_runs / trials, alarms / trials
 
 
-@pytest.mark.parametrize(("S", "Q", "run", "question"), [(3, 100, 0.3, 1.5), (5, 300, 0.3, 1.0), (5, 200, 0.8, 0.5)])
+@pytest.mark.parametrize(
+    ("S", "Q", "run", "question"), [(3, 100, 0.3, 1.5), (5, 300, 0.3, 1.0), (5, 200, 0.8, 0.5)]
+)
 def test_two_levels_by_simulation(S: int, Q: int, run: float, question: float) -> None:
     trials = 400
     covered, _, alarms = simulated(trials, S, Q, run, question)
@@ -116,7 +141,9 @@ def test_two_levels_by_simulation(S: int, Q: int, run: float, question: float) -
 
 
 def test_what_the_two_levels_are_for_and_where_they_miss() -> None:
-    """Runs that hardly differ, judged over runs alone, look far too certain about other questions; two runs alarm too often."""
+    """Runs that hardly differ, judged over runs alone, look far too certain about other questions;
+    two runs alarm too often.
+    """
     _, over_runs, _ = simulated(300, 5, 300, 0.0, 1.5)
     assert over_runs < 0.88
     _, _, alarms = simulated(600, 2, 100, 0.3, 1.5)
@@ -141,7 +168,13 @@ def test_a_p_value_of_sign_flips_is_a_probability(differences: list[float], draw
 
 def test_sign_flips_draw_as_often_as_they_say() -> None:
     even = [1.0, -1.0] * 10  # every draw lies as far from 0 as what was seen, or farther
-    assert sign_flips(even) == sign_flips(even, draws=1) == sign_flips(even, draws=333) == sign_flips(even, draws=700) == 1.0
+    assert (
+        sign_flips(even)
+        == sign_flips(even, draws=1)
+        == sign_flips(even, draws=333)
+        == sign_flips(even, draws=700)
+        == 1.0
+    )
     clear = [1.0] * 60  # none does
     assert sign_flips(clear, draws=700) == 1 / 701
 
@@ -159,18 +192,26 @@ def test_where_all_questions_agree_interval_and_p_agree(n: int, difference: floa
 
 def test_constants_are_no_certainty_and_gains_stay_within_their_ends() -> None:
     unseen = 1 - 0.025 ** (1 / 8)
-    assert accuracy_interval([0.5] * 8)[:3] == pytest.approx((0.5, 0.5 - 0.5 * unseen, 0.5 + 0.5 * unseen))
-    assert gain_interval([0.5] * 8)[:3] == pytest.approx((0.5, 0.5 - 1.5 * unseen, 0.5 + 0.5 * unseen))
+    assert accuracy_interval([0.5] * 8)[:3] == pytest.approx(
+        (0.5, 0.5 - 0.5 * unseen, 0.5 + 0.5 * unseen)
+    )
+    assert gain_interval([0.5] * 8)[:3] == pytest.approx(
+        (0.5, 0.5 - 1.5 * unseen, 0.5 + 0.5 * unseen)
+    )
     assert gain_interval([-0.25, 1.0])[1:3] == (-1.0, 1.0)
     assert gain_interval([0.5])[1] < -0.9
     assert gain_interval([0.0, 0.5, 0.25, 0.25]) == mean_interval([0.0, 0.5, 0.25, 0.25])
 
 
 def test_differences_over_runs_stay_within_their_ends() -> None:
-    """Two runs that could hardly differ more: t with one degree of freedom reaches far beyond what an accuracy can be."""
+    """Two runs that could hardly differ more: t with one degree of freedom reaches far beyond what
+    an accuracy can be.
+    """
     questions = list("rrrrrw"), list("wwwwwr")
     first = dataclasses.replace(cell(list("wwwwww")), runs=[games("a", list("wwwwww"))])
-    second = dataclasses.replace(cell(list("rrrrrw"), "x,y"), runs=[games("a", q) for q in questions])
+    second = dataclasses.replace(
+        cell(list("rrrrrw"), "x,y"), runs=[games("a", q) for q in questions]
+    )
     found = report.difference(first, second)
     assert found is not None
     assert -1 <= found.interval.low < found.interval.high <= 1
@@ -180,19 +221,31 @@ def test_differences_over_runs_stay_within_their_ends() -> None:
 def test_sign_flips_keep_their_level_with_few_questions(n: int) -> None:
     rng, alarms, trials = np.random.default_rng(n), 0, 500
     for trial in range(trials):
-        alarms += sign_flips(list(rng.choice([-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1], n)), trial, 666) < 0.05
+        alarms += (
+            sign_flips(
+                list(rng.choice([-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1], n)), trial, 666
+            )
+            < 0.05
+        )
     assert alarms / trials < 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5
 
 
 def test_few_questions_on_which_all_agree_are_no_certainty() -> None:
     three_runs = dataclasses.replace(cell(list("wwwww")), runs=[games("a", list("wwwww"))] * 3)
     assert report.accuracy(three_runs) == wilson(0, 5)
-    one = dataclasses.replace(cell(list("r")), runs=[games("a", ["r"]), games("a", ["w"]), games("a", ["w"])])
+    one = dataclasses.replace(
+        cell(list("r")), runs=[games("a", ["r"]), games("a", ["w"]), games("a", ["w"])]
+    )
     assert report.accuracy(one) == (pytest.approx(1 / 3), 0.0, 1.0, 1)
-    better = report.difference(cell(["ww", "ww"], agents="ab"), cell(["rr", "rr"], "B", agents="ab"))
+    better = report.difference(
+        cell(["ww", "ww"], agents="ab"), cell(["rr", "rr"], "B", agents="ab")
+    )
     assert better is not None
     assert better.p == 0.5
-    twice = report.difference(dataclasses.replace(three_runs, system="x,y,z"), dataclasses.replace(three_runs, system="u,v,w"))
+    twice = report.difference(
+        dataclasses.replace(three_runs, system="x,y,z"),
+        dataclasses.replace(three_runs, system="u,v,w"),
+    )
     assert twice is not None
     assert twice.interval.low < -0.3
 
@@ -201,7 +254,8 @@ def test_bounds_hold_the_accuracy() -> None:
     runs = [games("a", list("fww")), games("a", list("rww"))]
     said = report.cell_record(dataclasses.replace(cell(list("rww")), runs=runs))
     assert (said["accuracy"], said["n"], said["judged"]) == (0.0, 3, 2)
-    assert said["bounds"] == pytest.approx([1 / 6, 2 / 6])  # over three questions: the one that failed counts
+    # over three questions: the one that failed counts
+    assert said["bounds"] == pytest.approx([1 / 6, 2 / 6])
 
 
 def test_systems_of_one_name_are_told_apart() -> None:
@@ -214,18 +268,24 @@ def test_false_alarms_and_coverage_of_the_bootstrap_by_simulation() -> None:
     rng, alarms, covered, trials = np.random.default_rng(1), 0, 0, 400
     for trial in range(trials):
         differences = rng.choice([-0.5, 0.0, 0.5], 80, p=[0.25, 0.5, 0.25])
-        interval, p = paired_bootstrap(list(differences), seed=trial, draws=599), sign_flips(list(differences), trial, 666)
+        interval, p = (
+            paired_bootstrap(list(differences), seed=trial, draws=599),
+            sign_flips(list(differences), trial, 666),
+        )
         alarms += p < 0.05
         covered += interval.low <= 0 <= interval.high
     error = 3 * (0.05 * 0.95 / trials) ** 0.5
-    assert abs(alarms / trials - 0.05) < error + 0.01  # the percentile interval is a little narrow at 80 questions
+    # the percentile interval is a little narrow at 80 questions
+    assert abs(alarms / trials - 0.05) < error + 0.01
     assert abs(covered / trials - 0.95) < error + 0.01
 
 
 def test_a_table_of_ten_alarms_as_rarely_as_one_comparison() -> None:
     rng, families, plain = np.random.default_rng(2), 0, 0
     for _ in range(400):
-        p = [mcnemar(*map(int, np.bincount(rng.integers(0, 2, 60), minlength=2))) for _ in range(10)]
+        p = [
+            mcnemar(*map(int, np.bincount(rng.integers(0, 2, 60), minlength=2))) for _ in range(10)
+        ]
         families += min(holm(p)) < 0.05
         plain += min(p) < 0.05
     assert families / 400 < 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
@@ -234,21 +294,51 @@ def test_a_table_of_ten_alarms_as_rarely_as_one_comparison() -> None:
 
 # --- cells
 
-TURN = {"agent": "a", "role": "solution", "round": 0, "tokens": 10, "prompt_tokens": 5, "seconds": 0.5}
+TURN = {
+    "agent": "a",
+    "role": "solution",
+    "round": 0,
+    "tokens": 10,
+    "prompt_tokens": 5,
+    "seconds": 0.5,
+}
 NAMES = {"r": "right", "w": "wrong", "f": "failed"}
 
 
 def games(agents: str, right: list[str], tokens: int = 10) -> list[dict[str, Any]]:
     """`right` per question: r, w or f, one letter per agent."""
     return [
-        {"id": f"{a}/q{i}", "question": f"q{i:02d}", "agent": a, "verdict": NAMES[v], "error": None, "answer": "x",
-         "turns": [{**TURN, "tokens": tokens}]}
-        for i, word in enumerate(right) for a, v in zip(agents, word, strict=True)
+        {
+            "id": f"{a}/q{i}",
+            "question": f"q{i:02d}",
+            "agent": a,
+            "verdict": NAMES[v],
+            "error": None,
+            "answer": "x",
+            "turns": [{**TURN, "tokens": tokens}],
+        }
+        for i, word in enumerate(right)
+        for a, v in zip(agents, word, strict=True)
     ]
 
 
-def cell(right: list[str], system: str = "A", agents: str = "a", setup: str = "single", tokens: int = 10, runs: int = 1) -> Cell:
-    return Cell(system, "t", setup, "?", len(right) * len(agents), [games(agents, right, tokens)] * runs, ("seed",) * runs)
+def cell(
+    right: list[str],
+    system: str = "A",
+    agents: str = "a",
+    setup: str = "single",
+    tokens: int = 10,
+    runs: int = 1,
+) -> Cell:
+    return Cell(
+        system,
+        "t",
+        setup,
+        "?",
+        len(right) * len(agents),
+        [games(agents, right, tokens)] * runs,
+        ("seed",) * runs,
+    )
 
 
 def test_single_answers_are_compared_by_mcnemar_and_failures_are_left_out() -> None:
@@ -266,7 +356,10 @@ def test_single_answers_are_compared_by_mcnemar_and_failures_are_left_out() -> N
 
 
 def test_teams_are_compared_by_their_share_of_right_answers() -> None:
-    first, second = cell(["rw", "ww", "rr"] * 8, agents="ab"), cell(["rrw", "wwf", "rrr"] * 8, "B", agents="cde")
+    first, second = (
+        cell(["rw", "ww", "rr"] * 8, agents="ab"),
+        cell(["rrw", "wwf", "rrr"] * 8, "B", agents="cde"),
+    )
     found = report.difference(first, second)
     assert found is not None
     assert found.test == "sign flips"
@@ -283,16 +376,24 @@ def test_several_runs_are_a_level_of_their_own() -> None:
     against = report.difference(cell(["w"] * 30, "B"), team)
     assert against is not None
     assert against.test == "t over runs and questions"
-    again = report.difference(dataclasses.replace(team, setup="vote"), team)  # the same runs in two ways
+    # the same runs in two ways
+    again = report.difference(dataclasses.replace(team, setup="vote"), team)
     assert again is not None
-    assert (again.test, again.interval.mean, again.p) == ("t over runs and questions, paired", 0.0, 1.0)
+    assert (again.test, again.interval.mean, again.p) == (
+        "t over runs and questions, paired",
+        0.0,
+        1.0,
+    )
     assert again.interval.high == -again.interval.low == pytest.approx(1 - 0.025 ** (1 / 30))
     team = dataclasses.replace(team, system="runs/1,runs/2")
     (note,) = report.notes([team, dataclasses.replace(team, setup="vote")])
     assert "2 runs (1 to 2) of one base model (seed)" in note
     assert "nothing of other base models" in note
     other = dataclasses.replace(team, bases=("seed", "seed-b"))
-    assert "(1 to 2) of 2 base models (seed, seed-b); intervals are over runs and questions" in report.notes([other])[0]
+    assert (
+        "(1 to 2) of 2 base models (seed, seed-b); intervals are over runs and questions"
+        in report.notes([other])[0]
+    )
 
 
 def test_a_cell_as_json() -> None:
@@ -314,12 +415,20 @@ def test_failures_are_told() -> None:
     broken = games("a", ["f", "f", "r"])
     broken[0]["error"] = "out of memory"
     (note,) = report.notes([dataclasses.replace(cell(list("ffr")), runs=[broken])])
-    assert "2 of 3 answers failed (accuracy 0.333 if all were wrong, 1.000 if right); 1 by a machine, the first: out" in note
+    assert (
+        "2 of 3 answers failed (accuracy 0.333 if all were wrong, 1.000 if right); 1 by a machine,"
+        " the first: out" in note
+    )
     assert "the checker could not decide" in report.notes([cell(list("fr"))])[0]
 
 
 def test_costs_are_told_apart_by_agent_role_and_round() -> None:
-    turns = [{**TURN, "agent": a, "role": r, "round": n} for a in "ab" for r in ("solution", "scoring") for n in (0, 1, 1)]
+    turns = [
+        {**TURN, "agent": a, "role": r, "round": n}
+        for a in "ab"
+        for r in ("solution", "scoring")
+        for n in (0, 1, 1)
+    ]
     told = cost(turns)
     assert [(row["agent"], row["role"], row["round"], row["turns"]) for row in told] == [
         (a, r, n, n + 1) for a in "ab" for r in ("scoring", "solution") for n in (0, 1)
@@ -329,9 +438,13 @@ def test_costs_are_told_apart_by_agent_role_and_round() -> None:
 
 def test_against_whom_cells_are_compared() -> None:
     cells = [cell(list("rwrw"), s, setup=w) for s in "ABC" for w in ("single", "vote")]
-    systems = [(d.first.system, d.second.system, d.second.setup) for d in report.between_systems(cells)]
+    systems = [
+        (d.first.system, d.second.system, d.second.setup) for d in report.between_systems(cells)
+    ]
     assert systems == [("A", s, w) for w in ("single", "vote") for s in "BC"]
-    setups = [(d.first.setup, d.second.system, d.second.setup) for d in report.between_setups(cells)]
+    setups = [
+        (d.first.setup, d.second.system, d.second.setup) for d in report.between_setups(cells)
+    ]
     assert setups == [("single", s, "vote") for s in "ABC"]
     assert report.between_systems([]) == []
 

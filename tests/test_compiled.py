@@ -1,4 +1,6 @@
-"""Sampling through torch.compile: the same texts from few graphs, with the weights of the moment, and without a compiler."""
+"""Sampling through torch.compile: the same texts from few graphs, with the weights of the moment,
+and without a compiler.
+"""
 
 from __future__ import annotations
 
@@ -34,32 +36,52 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced and guarded as ever, then run as it is: what follows needs a compiler and half a minute."""
+    """Traced and guarded as ever, then run as it is: what follows needs a compiler and half a
+    minute.
+    """
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
 
 def weights(path: Path, kind: str) -> Any:
     if kind == "models":
-        return {f"p{i}": load_models({"p": str(family_model(path / str(i), "qwen2.5", i))})[0]["p"].double() for i in range(3)}
+        return {
+            f"p{i}": (
+                load_models({"p": str(family_model(path / str(i), "qwen2.5", i))})[0]["p"].double()
+            )
+            for i in range(3)
+        }
     specs = {"p0": Spec(4, 8.0), "p1": Spec(2, 9.0, ("q_proj", "up_proj")), "p2": Spec(3, 8.0)}
-    made = Population(load_models({"p": str(family_model(path, "qwen2.5"))})[0]["p"].double(), specs)
+    made = Population(
+        load_models({"p": str(family_model(path, "qwen2.5"))})[0]["p"].double(), specs
+    )
     shake(made)
     return made
 
 
 def shake(found: Population | Mapping[str, Any]) -> None:
     """Other weights in the same place, as a learner leaves them."""
-    tensors = [found.flat_PN] if isinstance(found, Population) else [p for m in found.values() for p in m.parameters()]
+    tensors = (
+        [found.flat_PN]
+        if isinstance(found, Population)
+        else [p for m in found.values() for p in m.parameters()]
+    )
     with torch.no_grad():
         for tensor in tensors:
-            tensor += 0.05 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1), dtype=tensor.dtype)
+            tensor += 0.05 * torch.randn(
+                tensor.shape, generator=torch.Generator().manual_seed(1), dtype=tensor.dtype
+            )
 
 
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("kind", ["population", "models"])
-def test_compiled_it_says_the_same_from_few_graphs_and_follows_the_weights(kind: str, tmp_path: Path) -> None:
+def test_compiled_it_says_the_same_from_few_graphs_and_follows_the_weights(
+    kind: str, tmp_path: Path
+) -> None:
     found, requests = weights(tmp_path, kind), asked(3, 18)
-    plain, engine = TorchEngine(found, [15], 0, 512, 7), TorchEngine(found, [15], 0, 512, 7, compiled=True)
+    plain, engine = (
+        TorchEngine(found, [15], 0, 512, 7),
+        TorchEngine(found, [15], 0, 512, 7, compiled=True),
+    )
     first = [done.token_ids.tolist() for done in engine.generate(requests)]
     for count in (11, 1):
         same(plain.generate(requests[:count]), engine.generate(requests[:count]))
@@ -78,7 +100,10 @@ def test_with_a_compiler_as_well(dtype: torch.dtype, tmp_path: Path) -> None:
     model = load_models({"p": str(family_model(tmp_path, "qwen2.5"))})[0]["p"].to(dtype)
     found = Population(model, {p: Spec(4) for p in ("p0", "p1", "p2")})
     shake(found)
-    plain, engine = TorchEngine(found, [15], 0, 512, 7), TorchEngine(found, [15], 0, 512, 7, compiled=True)
+    plain, engine = (
+        TorchEngine(found, [15], 0, 512, 7),
+        TorchEngine(found, [15], 0, 512, 7, compiled=True),
+    )
     near = 1e-4 if dtype == torch.float32 else 0.05
     for a, b in zip(plain.generate(asked(3, 18)), engine.generate(asked(3, 18)), strict=True):
         assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < near

@@ -1,4 +1,6 @@
-"""What may be written in a config, what it resolves to, and what is said of mistakes at every level."""
+"""What may be written in a config, what it resolves to, and what is said of mistakes at every
+level.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from typing import Any
 import pytest
 import tomli_w
 
-from comas.config.resolve import SEED_ADAPTER_LR, SEED_RECIPE, keywords, load_plugin, resolve, split_options
+from comas.config.resolve import (
+    SEED_ADAPTER_LR,
+    SEED_RECIPE,
+    keywords,
+    load_plugin,
+    resolve,
+    split_options,
+)
 from comas.config.schema import Config, read
 from comas.methods import comas
 from comas.storage.records import without_none
@@ -20,26 +29,44 @@ def resolved(*pairs: str) -> Config:
     return resolve(read(None, pairs))[0]
 
 
-@pytest.mark.parametrize(("pair", "said"), [
-    ("stps=3", "unknown key stps: did you mean steps?"), ("option.rounds=2", "unknown key option: did you mean options?"),
-    ("options.avoidself=true", "unknown key options.avoidself: did you mean avoid_self?"),
-    ("credit.minrows=3", "unknown key credit.minrows: did you mean min_rows?"), ("loss.clipp=0.1", "did you mean clip?"),
-    ("task_options.larges=9", "unknown key task_options.larges: did you mean largest?"),
-    ("hosts.home.bases=x", "unknown key hosts.home.bases: did you mean base?"),
-    ("agents.a0.temprature=1.0", "unknown key agents.a0.temprature: did you mean temperature?"),
-    ("method=ttlr", "method 'ttlr': did you mean ttrl?"), ("task=gsm8", "task 'gsm8': did you mean gsm8k?"),
-    ("zzzzzz=1", "unknown key zzzzzz: one of agents, "), ("loss.zzz=1", "unknown key loss.zzz: one of clip"),
-    ("options.rounds=1.5", "options.rounds = 1.5: Input should be a valid integer"), ("options.rounds=true", "valid integer"),
-    ("options.rounds=0", "greater than or equal to 1"),
-    ("kl.solution=nan", "finite"), ("kl.solution=-1", "greater than or equal to 0"), ("temperature=inf", "finite"),
-    ("task_options.count=abc", "valid integer"), ("loss.clip=nan", "loss.clip = nan"), ("loss.clip=0", "greater than 0"),
-    ("options.avoid_self=1", "valid boolean"), ("credit.normalise=1", "credit.normalise = 1: Input should be 'role' or 'all'"),
-    ("lr=0", "lr = 0: Input should be greater than 0"), ("kl.solution=much", "kl.solution = 'much'"),
-    ("temperature=0", "temperature = 0"),
-    ("room.solution=many", "room.solution = 'many'"), ("hosts.home.engine=fast", "hosts.home.engine = 'fast'"),
-    ("hosts.home=seed", "hosts.home = 'seed'"), ("agents=0", "agents = 0: a team has at least one"), ("agents=-2", "agents = -2"),
-    ("preset=publish", "preset 'publish': method comas has stable, paper"), ("=3", "'=3' is not of the form key=value"),
-])
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ("stps=3", "unknown key stps: did you mean steps?"),
+        ("option.rounds=2", "unknown key option: did you mean options?"),
+        ("options.avoidself=true", "unknown key options.avoidself: did you mean avoid_self?"),
+        ("credit.minrows=3", "unknown key credit.minrows: did you mean min_rows?"),
+        ("loss.clipp=0.1", "did you mean clip?"),
+        ("task_options.larges=9", "unknown key task_options.larges: did you mean largest?"),
+        ("hosts.home.bases=x", "unknown key hosts.home.bases: did you mean base?"),
+        ("agents.a0.temprature=1.0", "unknown key agents.a0.temprature: did you mean temperature?"),
+        ("method=ttlr", "method 'ttlr': did you mean ttrl?"),
+        ("task=gsm8", "task 'gsm8': did you mean gsm8k?"),
+        ("zzzzzz=1", "unknown key zzzzzz: one of agents, "),
+        ("loss.zzz=1", "unknown key loss.zzz: one of clip"),
+        ("options.rounds=1.5", "options.rounds = 1.5: Input should be a valid integer"),
+        ("options.rounds=true", "valid integer"),
+        ("options.rounds=0", "greater than or equal to 1"),
+        ("kl.solution=nan", "finite"),
+        ("kl.solution=-1", "greater than or equal to 0"),
+        ("temperature=inf", "finite"),
+        ("task_options.count=abc", "valid integer"),
+        ("loss.clip=nan", "loss.clip = nan"),
+        ("loss.clip=0", "greater than 0"),
+        ("options.avoid_self=1", "valid boolean"),
+        ("credit.normalise=1", "credit.normalise = 1: Input should be 'role' or 'all'"),
+        ("lr=0", "lr = 0: Input should be greater than 0"),
+        ("kl.solution=much", "kl.solution = 'much'"),
+        ("temperature=0", "temperature = 0"),
+        ("room.solution=many", "room.solution = 'many'"),
+        ("hosts.home.engine=fast", "hosts.home.engine = 'fast'"),
+        ("hosts.home=seed", "hosts.home = 'seed'"),
+        ("agents=0", "agents = 0: a team has at least one"),
+        ("agents=-2", "agents = -2"),
+        ("preset=publish", "preset 'publish': method comas has stable, paper"),
+        ("=3", "'=3' is not of the form key=value"),
+    ],
+)
 def test_mistakes_name_the_key_the_value_and_the_nearest_name(pair: str, said: str) -> None:
     with pytest.raises(UserMistake) as caught:
         resolved(pair)
@@ -47,9 +74,25 @@ def test_mistakes_name_the_key_the_value_and_the_nearest_name(pair: str, said: s
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [
-    "../a", "..", "", " ", "a/b", "/tmp/a", "a\nb", "home.json", "team.toml", "a\\b", ".a", "a.", "NUL", "con.x",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../a",
+        "..",
+        "",
+        " ",
+        "a/b",
+        "/tmp/a",
+        "a\nb",
+        "home.json",
+        "team.toml",
+        "a\\b",
+        ".a",
+        "a.",
+        "NUL",
+        "con.x",
+    ],
+)
 def test_names_that_are_no_folders_are_refused(name: str) -> None:
     host = {"hosts": {name: {}}, "agents": {"a": {"host": name}}}
     for data in ({"agents": {name: {}}}, {"agents": {"a": {"policy": name}}}, host):
@@ -60,7 +103,9 @@ def test_names_that_are_no_folders_are_refused(name: str) -> None:
 
 def test_names_of_hosts_that_keys_cannot_reach_are_refused() -> None:
     """`hosts.big.2.base=...` would set a key of a host `big`."""
-    with pytest.raises(UserMistake, match=r"host 'big\.2': a dot divides the parts of a key, .*: name it big-2$"):
+    with pytest.raises(
+        UserMistake, match=r"host 'big\.2': a dot divides the parts of a key, .*: name it big-2$"
+    ):
         read(None, {"hosts": {"big.2": {}}})
 
 
@@ -69,10 +114,24 @@ def test_a_key_below_a_value_is_refused() -> None:
         read(None, ["steps=3", "steps.x=1"])
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("1e-6", 1e-6), ("3", 3), ("true", True), ('"3"', "3"), ("seed", "seed"), ("[1, 2]", [1, 2]), ("./a b.py", "./a b.py"),
-    ("{x = 1}", {"x": 1}), ("", ""), ("a=b", "a=b"), ("1_000", 1000), ("0x10", 16), ("nope]", "nope]"),
-])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-6", 1e-6),
+        ("3", 3),
+        ("true", True),
+        ('"3"', "3"),
+        ("seed", "seed"),
+        ("[1, 2]", [1, 2]),
+        ("./a b.py", "./a b.py"),
+        ("{x = 1}", {"x": 1}),
+        ("", ""),
+        ("a=b", "a=b"),
+        ("1_000", 1000),
+        ("0x10", 16),
+        ("nope]", "nope]"),
+    ],
+)
 def test_values_are_toml_and_otherwise_text(text: str, value: Any) -> None:
     from comas.config.schema import parse_pair
 
@@ -80,15 +139,33 @@ def test_values_are_toml_and_otherwise_text(text: str, value: Any) -> None:
     assert type(parse_pair(f"k={text}")[1]) is type(value)
 
 
-@pytest.mark.parametrize("pairs", [
-    (), ("preset=paper",), ("method=ttrl",), ("method=rlvr", "agents=2"), ("task_options.form=two", "steps=3", "kl.scoring=0.1"),
-    ("hosts.a.base=seed", "hosts.b.base=seed-b", "agents=3", "hosts.b.lr=1e-4"),
-    ("agents.x.roles=[\"solution\"]", "agents.y.policy=x"),
-    ("betas=[0.8, 0.9]", "weight_decay=0.1", "tokens=1000", "room.solution=9", "preset=paper", "credit.min_rows=4"),
-])
-def test_the_resolved_config_survives_toml_and_resolves_to_itself(pairs: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (),
+        ("preset=paper",),
+        ("method=ttrl",),
+        ("method=rlvr", "agents=2"),
+        ("task_options.form=two", "steps=3", "kl.scoring=0.1"),
+        ("hosts.a.base=seed", "hosts.b.base=seed-b", "agents=3", "hosts.b.lr=1e-4"),
+        ('agents.x.roles=["solution"]', "agents.y.policy=x"),
+        (
+            "betas=[0.8, 0.9]",
+            "weight_decay=0.1",
+            "tokens=1000",
+            "room.solution=9",
+            "preset=paper",
+            "credit.min_rows=4",
+        ),
+    ],
+)
+def test_the_resolved_config_survives_toml_and_resolves_to_itself(
+    pairs: tuple[str, ...], tmp_path: Path
+) -> None:
     config = resolved(*pairs)
-    (tmp_path / "config.toml").write_text(tomli_w.dumps(without_none(config.model_dump())), encoding="utf-8")
+    (tmp_path / "config.toml").write_text(
+        tomli_w.dumps(without_none(config.model_dump())), encoding="utf-8"
+    )
     assert resolve(read(tmp_path / "config.toml"))[0] == config
 
 
@@ -98,13 +175,22 @@ def test_every_default_is_written_out() -> None:
     assert config.credit == {"normalise": "role", "min_rows": 2}
     assert config.loss == {"clip": 0.2}
     assert config.kl == comas.KL
-    assert (config.preset, config.questions, config.samples, config.epochs, config.minibatches) == ("stable", 128, 1, 1, 1)
+    assert (config.preset, config.questions, config.samples, config.epochs, config.minibatches) == (
+        "stable",
+        128,
+        1,
+        1,
+        1,
+    )
     assert {k: getattr(config, k) for k in SEED_RECIPE} == SEED_RECIPE
     assert tomllib.loads(tomli_w.dumps(without_none(config.model_dump())))["options"]["rounds"] == 1
 
 
 def test_arguments_beat_the_file_and_both_beat_the_preset(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text('preset = "paper"\n[options]\nformat_check = true\n[credit]\nmin_rows = 5\n', encoding="utf-8")
+    (tmp_path / "c.toml").write_text(
+        'preset = "paper"\n[options]\nformat_check = true\n[credit]\nmin_rows = 5\n',
+        encoding="utf-8",
+    )
     config = resolve(read(tmp_path / "c.toml", ["credit.min_rows=7", "kl.scoring=0.3"]))[0]
     assert config.options["format_check"] is True  # the file's, before the preset's
     assert config.options["avoid_self"] is False  # the preset's, before the method's
@@ -116,10 +202,22 @@ def test_arguments_beat_the_file_and_both_beat_the_preset(tmp_path: Path) -> Non
 
 
 def test_hosts_and_agents_override_what_is_shared() -> None:
-    config = resolved("lr=1e-3", "hosts.big.lr=1e-5", "hosts.home.base=seed", "agents.x.host=big", "agents.x.base=seed-b",
-                      "agents.x.temperature=0.5", "agents.y.host=home", "temperature=0.9")
+    config = resolved(
+        "lr=1e-3",
+        "hosts.big.lr=1e-5",
+        "hosts.home.base=seed",
+        "agents.x.host=big",
+        "agents.x.base=seed-b",
+        "agents.x.temperature=0.5",
+        "agents.y.host=home",
+        "temperature=0.9",
+    )
     assert (config.hosts["big"].lr, config.hosts["home"].lr, config.lr) == (1e-5, None, 1e-3)
-    assert (config.agents["x"].base, config.agents["x"].temperature, config.agents["y"].temperature) == ("seed-b", 0.5, None)
+    assert (
+        config.agents["x"].base,
+        config.agents["x"].temperature,
+        config.agents["y"].temperature,
+    ) == ("seed-b", 0.5, None)
 
 
 def test_the_embedded_recipe_is_for_the_seed_models_only() -> None:
@@ -140,26 +238,46 @@ def test_the_embedded_recipe_is_for_the_seed_models_only() -> None:
     assert (config := resolved(*mixed, "hosts.big.lr=1e-6")).lr == SEED_RECIPE["lr"]
     assert config.hosts["big"].lr == 1e-6
     both = resolved(*mixed, "task=gsm8k", "data=questions.jsonl")
-    assert (both.lr, both.hosts["small"].lr, both.hosts["big"].lr) == (None, SEED_RECIPE["lr"], 1e-5)  # ten times, for adapters
-    assert resolved("agents.judge.base=org/model", "agents.judge.frozen=true", "agents.y.base=seed").lr == SEED_RECIPE["lr"]
+    # ten times, for adapters
+    assert (both.lr, both.hosts["small"].lr, both.hosts["big"].lr) == (
+        None,
+        SEED_RECIPE["lr"],
+        1e-5,
+    )
+    assert (
+        resolved("agents.judge.base=org/model", "agents.judge.frozen=true", "agents.y.base=seed").lr
+        == SEED_RECIPE["lr"]
+    )
 
 
 def method_file(folder: Path, body: str) -> str:
     path = folder / "mine.py"
-    path.write_text("from comas.objective.credit import grpo\nfrom comas.objective.losses import plain\nfrom comas.types import Method\n" + body)
+    path.write_text(
+        "from comas.objective.credit import grpo\nfrom comas.objective.losses import plain\nfrom"
+        " comas.types import Method\n" + body
+    )
     return str(path)
 
 
 def test_own_methods_bring_options_presets_and_numbers(tmp_path: Path) -> None:
-    name = method_file(tmp_path, '''
+    name = method_file(
+        tmp_path,
+        """
 async def play(question, agents, rng, task, *, drafts: int = 3, depth: float = 0.5): ...
 def settle(episodes, task, *, bonus: float = 1.0): ...
 method = Method(play, settle, grpo, plain, kl={"solution": 0.3}, epochs=2, samples=5,
                 presets={"mild": {"questions": 7, "options": {"bonus": 0.1}, "loss": {}}, "wild": {"samples": 9}})
-''')
+""",
+    )
     config, method, _ = resolve(read(None, [f"method={name}", "options.depth=1"]))
     assert config.options == {"drafts": 3, "depth": 1, "bonus": 0.1}
-    assert (config.preset, config.questions, config.samples, config.epochs, method.epochs) == ("mild", 7, 5, 2, 2)
+    assert (config.preset, config.questions, config.samples, config.epochs, method.epochs) == (
+        "mild",
+        7,
+        5,
+        2,
+        2,
+    )
     assert config.kl == method.kl == {"solution": 0.3}
     assert resolved(f"method={name}", "preset=wild").samples == 9
     assert resolved(f"method={name}", "preset=wild", "samples=2").samples == 2
@@ -169,8 +287,11 @@ method = Method(play, settle, grpo, plain, kl={"solution": 0.3}, epochs=2, sampl
 
 
 def test_an_option_without_default_has_to_be_set(tmp_path: Path) -> None:
-    name = method_file(tmp_path, "async def play(question, agents, rng, task, *, drafts: int): ...\n"
-                                 "method = Method(play, lambda episodes, task: None, grpo, plain)\n")
+    name = method_file(
+        tmp_path,
+        "async def play(question, agents, rng, task, *, drafts: int): ...\n"
+        "method = Method(play, lambda episodes, task: None, grpo, plain)\n",
+    )
     with pytest.raises(UserMistake, match=r"options\.drafts has no default: set it"):
         resolved(f"method={name}")
     assert resolved(f"method={name}", "options.drafts=2").options == {"drafts": 2}
@@ -187,8 +308,20 @@ def test_files_without_a_method_and_files_that_are_not_there(tmp_path: Path) -> 
 
 
 def test_tables_are_bound_to_the_functions_that_use_them() -> None:
-    _, method, _ = resolve(read(None, ["credit.min_rows=9", "credit.normalise=all", "loss.clip=0.3", "epochs=3", "minibatches=2"]))
+    _, method, _ = resolve(
+        read(
+            None,
+            [
+                "credit.min_rows=9",
+                "credit.normalise=all",
+                "loss.clip=0.3",
+                "epochs=3",
+                "minibatches=2",
+            ],
+        )
+    )
     assert method.advantage.keywords == {"normalise": "all", "min_rows": 9}  # type: ignore[attr-defined]
     assert method.loss.keywords == {"clip": 0.3}  # type: ignore[attr-defined]
     assert (method.epochs, method.minibatches) == (3, 2)
-    assert resolved("loss.clip=1").loss == {"clip": 1}  # a whole number where a fraction is expected
+    # a whole number where a fraction is expected
+    assert resolved("loss.clip=1").loss == {"clip": 1}

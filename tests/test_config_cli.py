@@ -17,22 +17,35 @@ from comas.forecast.memory import parameters
 from comas.types import UserMistake
 
 MISTAKES = [
-    (["stepz=3"], "unknown key stepz: did you mean steps?"), (["options.round=2"], "did you mean rounds?"),
+    (["stepz=3"], "unknown key stepz: did you mean steps?"),
+    (["options.round=2"], "did you mean rounds?"),
     (["options.rounds=many"], "options.rounds = 'many': Input should be a valid integer"),
     (["hosts.home.bas=x"], "unknown key hosts.home.bas: did you mean base?"),
-    (["agents.a0.rolls=[]"], "did you mean roles?"), (["method=comos"], "method 'comos': did you mean comas?"),
-    (["method=./none.py"], "no such file"), (["task=pik"], "did you mean pick?"),
+    (["agents.a0.rolls=[]"], "did you mean roles?"),
+    (["method=comos"], "method 'comos': did you mean comas?"),
+    (["method=./none.py"], "no such file"),
+    (["task=pik"], "did you mean pick?"),
     (["preset=wild"], "method comas has stable, paper"),
-    (["steps=-1"], "steps = -1"), (["steps"], "config steps: No such file"), (["credit.normalize=all"], "did you mean normalise?"),
-    (["task_options.form=four"], "no form 'four'"), (["agents.a.host=hom"], "agents.a.host is 'hom': did you mean home?"),
-    (["hosts.home.base=./my-model"], "set lr"), (["hosts.home.base=seed-x", "steps=1"], "base 'seed-x' cannot be loaded"),
+    (["steps=-1"], "steps = -1"),
+    (["steps"], "config steps: No such file"),
+    (["credit.normalize=all"], "did you mean normalise?"),
+    (["task_options.form=four"], "no form 'four'"),
+    (["agents.a.host=hom"], "agents.a.host is 'hom': did you mean home?"),
+    (["hosts.home.base=./my-model"], "set lr"),
+    (["hosts.home.base=seed-x", "steps=1"], "base 'seed-x' cannot be loaded"),
     (["loss.clip=big"], "loss.clip = 'big': Input should be a valid number"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=lambda a: a[0] if isinstance(a, list) else None)
+@pytest.mark.parametrize(
+    ("arguments", "said"), MISTAKES, ids=lambda a: a[0] if isinstance(a, list) else None
+)
 def test_mistakes_are_one_line_and_exit_code_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["train", *arguments], monkeypatch) == 2
@@ -73,11 +86,17 @@ def test_file_then_arguments(tmp_path: Path) -> None:
 
 def test_agents_are_dealt_over_hosts() -> None:
     config = read(None, ["agents=3", "hosts.left.base=seed", "hosts.right.base=seed"])
-    assert {n: a.host for n, a in config.agents.items()} == {"a0": "left", "a1": "right", "a2": "left"}
+    assert {n: a.host for n, a in config.agents.items()} == {
+        "a0": "left",
+        "a1": "right",
+        "a2": "left",
+    }
     assert list(read(None).agents) == ["a0", "a1", "a2", "a3"]
 
 
-def test_dry_run_writes_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_dry_run_writes_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["train", "--dry-run", "--json", "steps=10"], monkeypatch) == 0
     said = json.loads(capsys.readouterr().out)
@@ -93,7 +112,21 @@ def test_train_play_eval_resume_in_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out = str(tmp_path / "r")
-    assert run(["train", "--json", "steps=1", "questions=8", "test_questions=8", "eval_every=0", f"out={out}"], monkeypatch) == 0
+    assert (
+        run(
+            [
+                "train",
+                "--json",
+                "steps=1",
+                "questions=8",
+                "test_questions=8",
+                "eval_every=0",
+                f"out={out}",
+            ],
+            monkeypatch,
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.strip().splitlines()
     assert len(lines) == 1
     said = json.loads(lines[0])
@@ -106,7 +139,17 @@ def test_train_play_eval_resume_in_json(
     assert run(["eval", out, "seed", "test_questions=8", "--json"], monkeypatch) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert [c["right"] + c["wrong"] + c["failed"] for c in cells] == [32, 8]
-    assert {"system", "task", "setup", "n", "accuracy", "low", "high", "tokens", "seconds"} <= cells[0].keys()
+    assert {
+        "system",
+        "task",
+        "setup",
+        "n",
+        "accuracy",
+        "low",
+        "high",
+        "tokens",
+        "seconds",
+    } <= cells[0].keys()
     assert run(["play", out, "--seed", "2", "--json"], monkeypatch) == 0
     turns = json.loads(capsys.readouterr().out)["turns"]
     assert turns[0]["role"] == "solution"
@@ -115,7 +158,9 @@ def test_train_play_eval_resume_in_json(
     assert "1 2 3 4 -> 9" in capsys.readouterr().out
 
 
-def test_doctor_and_unknown_things(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_and_unknown_things(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run(["doctor", "--json"], monkeypatch) == 0
     assert "seed" in json.loads(capsys.readouterr().out)["seed models"]
     for arguments in (["fly"], ["eval"], ["resume", "nowhere"], ["train", "--fast"]):

@@ -1,4 +1,6 @@
-"""Where the context ends: rows that have ended, and padding, stay within it; what does not fit is refused."""
+"""Where the context ends: rows that have ended, and padding, stay within it; what does not fit is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,30 @@ from tests.test_lanes import same
 from tests.test_memory import model_of
 
 CONTEXT = 64
-GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT, "max_position_embeddings": CONTEXT}
-OPT = {"ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3, "max_position_embeddings": CONTEXT}
-NEO = {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 8, "max_position_embeddings": CONTEXT}
-WINDOWS = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"], "max_position_embeddings": CONTEXT}
+GPT2 = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": CONTEXT,
+    "max_position_embeddings": CONTEXT,
+}
+OPT = {
+    "ffn_dim": 48,
+    "word_embed_proj_dim": 32,
+    "init_std": 0.3,
+    "max_position_embeddings": CONTEXT,
+}
+NEO = {
+    "num_layers": 2,
+    "attention_types": [[["global", "local"], 1]],
+    "window_size": 8,
+    "max_position_embeddings": CONTEXT,
+}
+WINDOWS = {
+    "sliding_window": 16,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "max_position_embeddings": CONTEXT,
+}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0}
 MODELS = {
     "stack": partial(llama, max_position_embeddings=CONTEXT),
@@ -39,11 +61,18 @@ MODELS = {
 
 
 def mixed() -> list[Request]:
-    """One prompt that nearly fills the context, and short ones that go on for long after its reply has ended."""
+    """One prompt that nearly fills the context, and short ones that go on for long after its reply
+    has ended.
+    """
     rng = np.random.default_rng(0)
     lengths = [CONTEXT - 8, *(5 + i % 4 for i in range(12))]
     return [
-        Request("p", rng.integers(4, 50, n), Sampling(max_tokens=8 if i == 0 else CONTEXT - n - i % 3), i)
+        Request(
+            "p",
+            rng.integers(4, 50, n),
+            Sampling(max_tokens=8 if i == 0 else CONTEXT - n - i % 3),
+            i,
+        )
         for i, n in enumerate(lengths)
     ]
 
@@ -61,7 +90,8 @@ def test_long_prompts_with_short_replies_stand_beside_short_prompts_with_long_on
 ) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     torch._dynamo.reset()
-    single = kind == "mpt"  # it masks with the least double and then takes the softmax in single precision
+    # it masks with the least double and then takes the softmax in single precision
+    single = kind == "mpt"
     model = MODELS[kind]() if single else MODELS[kind]().double()
 
     def engine(weights: Any, compiled: bool) -> TorchEngine:
@@ -89,7 +119,9 @@ def test_a_reply_that_would_not_fit_is_refused(stacked: bool) -> None:
     if not stacked:
         engine.stack = None
     request = Request("p", np.arange(4, 44), Sampling(max_tokens=CONTEXT - 39), 0)
-    with pytest.raises(ValueError, match="a prompt and its reply need 65 tokens, and the context has 64"):
+    with pytest.raises(
+        ValueError, match="a prompt and its reply need 65 tokens, and the context has 64"
+    ):
         engine.generate([request])
     assert engine.generate([Request("p", np.arange(4, 44), Sampling(max_tokens=CONTEXT - 40), 0)])
 
@@ -97,19 +129,30 @@ def test_a_reply_that_would_not_fit_is_refused(stacked: bool) -> None:
 def test_a_run_whose_rooms_differ_from_role_to_role_lives_in_a_small_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that only evaluates has short replies to long prompts, in one grid with the others' long replies to short ones."""
+    """An agent that only evaluates has short replies to long prompts, in one grid with the others'
+    long replies to short ones.
+    """
     context = 80
     widest: list[int] = []
     real = TorchEngine.generate
 
     def generate(self: TorchEngine, requests: Any, *rest: Any) -> Any:
-        widest.append(max(len(r.prompt_ids) for r in requests) + max(r.sampling.max_tokens for r in requests))
+        widest.append(
+            max(len(r.prompt_ids) for r in requests) + max(r.sampling.max_tokens for r in requests)
+        )
         return real(self, requests, *rest)
 
     monkeypatch.setattr(TorchEngine, "generate", generate)
     comas.train(
-        out=str(tmp_path / "run"), threads=1, questions=4, test_questions=0, eval_every=0, steps=1, hosts__home__context=context,
-        room={"solution": 10}, agents={"a0": {}, "a1": {}, "a2": {}, "judge": {"roles": ["evaluation"]}},
+        out=str(tmp_path / "run"),
+        threads=1,
+        questions=4,
+        test_questions=0,
+        eval_every=0,
+        steps=1,
+        hosts__home__context=context,
+        room={"solution": 10},
+        agents={"a0": {}, "a1": {}, "a2": {}, "judge": {"roles": ["evaluation"]}},
         options={"rounds": 8, "kappa": 8, "references": 2, "evaluations": 2},
     )
     assert max(widest) > context

@@ -13,14 +13,31 @@ from comas.objective.losses import Batch, clipped, plain
 from comas.types import Row
 
 
-def row(reward: float, tokens: int = 2, role: str = "solution", group: str | None = None, ratio: list[float] | None = None) -> Row:
+def row(
+    reward: float,
+    tokens: int = 2,
+    role: str = "solution",
+    group: str | None = None,
+    ratio: list[float] | None = None,
+) -> Row:
     """Two prompt tokens and `tokens` generated ones; `ratio` is log(pi / pi_ref) of those."""
     T = 2 + tokens
     mask = np.arange(T) >= 2
     logprobs = np.full(T, -1.0, np.float32)
     ref = logprobs.copy()
     ref[2:] -= np.array(ratio if ratio is not None else [0.0] * tokens, np.float32)
-    return Row(f"t{reward}{tokens}{role}", role, 1.0, np.arange(T), mask, logprobs, group, reward, None, ref)
+    return Row(
+        f"t{reward}{tokens}{role}",
+        role,
+        1.0,
+        np.arange(T),
+        mask,
+        logprobs,
+        group,
+        reward,
+        None,
+        ref,
+    )
 
 
 def test_kl_to_go_sums_from_each_token_to_the_end() -> None:
@@ -39,7 +56,8 @@ def test_kl_without_reference_is_an_error() -> None:
 def test_paper_form_is_equations_9_to_11() -> None:
     rows = [row(1.0, 1, ratio=[0.2]), row(0.0, 2, "scoring", ratio=[0.1, 0.3])]
     beta = {"solution": 0.5, "scoring": 0.5}
-    raw = np.array([1.0 - 0.5 * 0.2, 0.0 - 0.5 * 0.4, 0.0 - 0.5 * 0.3])  # eq. 9: one number per generated token
+    # eq. 9: one number per generated token
+    raw = np.array([1.0 - 0.5 * 0.2, 0.0 - 0.5 * 0.4, 0.0 - 0.5 * 0.3])
     wanted = (raw - raw.mean()) / (raw.std() + EPS)  # eq. 10
     got = reinforce_pp(rows, beta, normalise="all")
     np.testing.assert_allclose(np.concatenate([got[0][2:], got[1][2:]]), wanted, rtol=1e-6)
@@ -48,7 +66,13 @@ def test_paper_form_is_equations_9_to_11() -> None:
 
 
 def test_clean_form_normalises_rewards_per_role_and_adds_the_kl_unscaled() -> None:
-    rows = [row(1.0), row(0.0), row(1.0), row(-1.0, 1, "scoring", ratio=[0.5]), row(0.0, 1, "scoring")]
+    rows = [
+        row(1.0),
+        row(0.0),
+        row(1.0),
+        row(-1.0, 1, "scoring", ratio=[0.5]),
+        row(0.0, 1, "scoring"),
+    ]
     got = reinforce_pp(rows, {"scoring": 0.4})
     solution = (np.array([1, 0, 1]) - 2 / 3) / (np.std([1, 0, 1]) + EPS)
     for g, wanted in zip(got[:3], solution, strict=True):
@@ -59,7 +83,9 @@ def test_clean_form_normalises_rewards_per_role_and_adds_the_kl_unscaled() -> No
 
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3])
 def test_equal_rewards_of_a_role_give_exactly_nothing(reward: float) -> None:
-    rows = [row(reward, n + 1) for n in range(7)] + [row(0.25 * n, role="evaluation") for n in range(3)]
+    rows = [row(reward, n + 1) for n in range(7)] + [
+        row(0.25 * n, role="evaluation") for n in range(3)
+    ]
     got = reinforce_pp(rows, {})
     assert all(not g.any() for g in got[:7])
     assert all(g[2:].any() for g in (got[7], got[9]))
@@ -77,11 +103,22 @@ def test_unknown_form_is_an_error() -> None:
 
 
 def test_grpo_and_rloo_compare_within_groups() -> None:
-    rows = [row(1.0, group="a"), row(0.0, group="a"), row(0.0, group="a"), row(1.0, group="b"), row(1.0, group="b"), row(1.0)]
+    rows = [
+        row(1.0, group="a"),
+        row(0.0, group="a"),
+        row(0.0, group="a"),
+        row(1.0, group="b"),
+        row(1.0, group="b"),
+        row(1.0),
+    ]
     scaled = [g[2] for g in grpo(rows, {})]
-    np.testing.assert_allclose(scaled[:3], (np.array([1, 0, 0]) - 1 / 3) / (np.std([1, 0, 0]) + EPS))
+    np.testing.assert_allclose(
+        scaled[:3], (np.array([1, 0, 0]) - 1 / 3) / (np.std([1, 0, 0]) + EPS)
+    )
     assert scaled[3:] == [0, 0, 0]
-    np.testing.assert_allclose([g[2] for g in grpo(rows, {}, scale=False)][:3], np.array([1, 0, 0]) - 1 / 3)
+    np.testing.assert_allclose(
+        [g[2] for g in grpo(rows, {}, scale=False)][:3], np.array([1, 0, 0]) - 1 / 3
+    )
     np.testing.assert_allclose([g[2] for g in rloo(rows, {})], [1.0, -0.5, -0.5, 0, 0, 0])
 
 
@@ -90,7 +127,9 @@ rewards = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=12)
 
 @settings(deadline=None)
 @given(rewards, st.lists(st.integers(1, 5), min_size=12, max_size=12))
-def test_paper_form_has_mean_0_and_spread_1_over_tokens(values: list[float], lengths: list[int]) -> None:
+def test_paper_form_has_mean_0_and_spread_1_over_tokens(
+    values: list[float], lengths: list[int]
+) -> None:
     rows = [row(v, n) for v, n in zip(values, lengths, strict=False)]
     tokens = np.concatenate([g[2:] for g in reinforce_pp(rows, {}, normalise="all")])
     assert abs(tokens.mean()) < 1e-6
@@ -100,7 +139,9 @@ def test_paper_form_has_mean_0_and_spread_1_over_tokens(values: list[float], len
 
 @settings(deadline=None)
 @given(rewards, st.randoms(use_true_random=False), st.floats(0.5, 4), st.floats(-3, 3))
-def test_clean_form_ignores_order_scale_and_shift(values: list[float], rng: object, scale: float, shift: float) -> None:
+def test_clean_form_ignores_order_scale_and_shift(
+    values: list[float], rng: object, scale: float, shift: float
+) -> None:
     values = [round(v, 2) for v in values]  # spreads that scaling cannot round away
     before = [g[2] for g in reinforce_pp([row(v) for v in values], {})]
     after = [g[2] for g in reinforce_pp([row(scale * v + shift) for v in values], {})]
@@ -112,13 +153,20 @@ def test_clean_form_ignores_order_scale_and_shift(values: list[float], rng: obje
 
 
 def batch(advantages: list[float], old: list[float]) -> Batch:
-    return Batch(torch.tensor([advantages]).double(), torch.tensor([old]).double(), torch.ones(1, len(old), dtype=torch.bool))
+    return Batch(
+        torch.tensor([advantages]).double(),
+        torch.tensor([old]).double(),
+        torch.ones(1, len(old), dtype=torch.bool),
+    )
 
 
 def test_clipped_loss_against_its_formula() -> None:
     advantages, old, new = [1.0, 1.0, -1.0, -1.0, 2.0], [-1.0] * 5, [-0.5, -1.5, -0.5, -1.5, -1.1]
     got = clipped(torch.tensor([new]).double(), batch(advantages, old))[0]
-    wanted = [-min(np.exp(n - o) * a, np.clip(np.exp(n - o), 0.8, 1.2) * a) for a, o, n in zip(advantages, old, new, strict=True)]
+    wanted = [
+        -min(np.exp(n - o) * a, np.clip(np.exp(n - o), 0.8, 1.2) * a)
+        for a, o, n in zip(advantages, old, new, strict=True)
+    ]
     np.testing.assert_allclose(got, wanted)
 
 
@@ -126,7 +174,9 @@ def test_gradients_against_finite_differences() -> None:
     advantages, old = [1.0, -0.7, 0.3], [-1.0, -2.0, -0.5]
     new = torch.tensor([[-1.1, -1.95, -0.52]], dtype=torch.float64, requires_grad=True)
     for loss in (clipped, plain):
-        assert torch.autograd.gradcheck(lambda x, f=loss: f(x, batch(advantages, old)).sum(), (new,))
+        assert torch.autograd.gradcheck(
+            lambda x, f=loss: f(x, batch(advantages, old)).sum(), (new,)
+        )
 
 
 def test_at_ratio_one_the_clipped_gradient_is_the_policy_gradient() -> None:
@@ -144,7 +194,10 @@ def test_outside_the_clip_nothing_is_learnt_in_that_direction() -> None:
 
 def credits(form: str, rows: list[Row], kl: dict[str, float] | None = None) -> list[np.ndarray]:
     function, options = {
-        "all": (reinforce_pp, {"normalise": "all"}), "role": (reinforce_pp, {}), "grpo": (grpo, {}), "dr": (grpo, {"scale": False}),
+        "all": (reinforce_pp, {"normalise": "all"}),
+        "role": (reinforce_pp, {}),
+        "grpo": (grpo, {}),
+        "dr": (grpo, {"scale": False}),
         "rloo": (rloo, {}),
     }[form]
     return function(rows, kl or {}, **options)
@@ -156,13 +209,20 @@ FORMS = ["all", "role", "grpo", "dr", "rloo"]
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, -1.0, 1e-9, 1e9])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_equal_rewards_give_exactly_nothing_in_every_form(form: str, reward: float, count: int) -> None:
-    assert not any(a.any() for a in credits(form, [row(reward, n + 1, group="g") for n in range(count)]))
+def test_equal_rewards_give_exactly_nothing_in_every_form(
+    form: str, reward: float, count: int
+) -> None:
+    assert not any(
+        a.any() for a in credits(form, [row(reward, n + 1, group="g") for n in range(count)])
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_prompts_get_no_advantage_and_rows_are_not_touched(form: str) -> None:
-    rows = [row(float(n % 3), n + 1, "solution" if n % 2 else "scoring", "g", [0.1] * (n + 1)) for n in range(6)]
+    rows = [
+        row(float(n % 3), n + 1, "solution" if n % 2 else "scoring", "g", [0.1] * (n + 1))
+        for n in range(6)
+    ]
     before = [(r.reward, r.logprobs_T.copy(), r.mask_T.copy()) for r in rows]
     got = credits(form, rows, {"solution": 0.3, "scoring": 0.2})
     for r, a, (reward, logprobs, mask) in zip(rows, got, before, strict=True):
@@ -179,12 +239,17 @@ def test_paper_form_by_hand_with_kl_over_two_roles() -> None:
     """Equations 9 to 11 in plain Python: three rows, two roles, beta 0.5, token by token."""
     ratios = [[0.2, -0.1], [0.4], [0.0, 0.1, 0.3]]
     paid = [1.0, -1.0, 0.5]
-    rows = [row(r, len(k), role, ratio=k) for r, k, role in zip(paid, ratios, ["solution", "scoring", "evaluation"], strict=True)]
+    rows = [
+        row(r, len(k), role, ratio=k)
+        for r, k, role in zip(paid, ratios, ["solution", "scoring", "evaluation"], strict=True)
+    ]
     nine = [r - 0.5 * sum(k[t:]) for r, k in zip(paid, ratios, strict=True) for t in range(len(k))]
     mean = sum(nine) / 6
     spread = (sum((x - mean) ** 2 for x in nine) / 6) ** 0.5
     ten = [(x - mean) / (spread + EPS) for x in nine]
-    got = reinforce_pp(rows, dict.fromkeys(["solution", "scoring", "evaluation"], 0.5), normalise="all")
+    got = reinforce_pp(
+        rows, dict.fromkeys(["solution", "scoring", "evaluation"], 0.5), normalise="all"
+    )
     np.testing.assert_allclose(np.concatenate([a[2:] for a in got]), ten, rtol=1e-5)
     old, new = -1.0, -0.7  # equation 11 at a ratio of exp(0.3), clipped at 1.2
     terms = clipped(torch.full((1, 6), new).double(), batch(ten, [old] * 6))[0]
@@ -193,15 +258,25 @@ def test_paper_form_by_hand_with_kl_over_two_roles() -> None:
 
 def test_in_the_paper_form_long_rows_weigh_more_and_in_the_clean_form_they_do_not() -> None:
     rows = [row(1.0, 9), row(0.0, 1)]
-    assert [a[2] for a in reinforce_pp(rows, {}, normalise="all")] == [pytest.approx(1 / 3, abs=1e-6), pytest.approx(-3, abs=1e-6)]
-    assert [a[2] for a in reinforce_pp(rows, {})] == [pytest.approx(1, abs=1e-6), pytest.approx(-1, abs=1e-6)]
+    assert [a[2] for a in reinforce_pp(rows, {}, normalise="all")] == [
+        pytest.approx(1 / 3, abs=1e-6),
+        pytest.approx(-3, abs=1e-6),
+    ]
+    assert [a[2] for a in reinforce_pp(rows, {})] == [
+        pytest.approx(1, abs=1e-6),
+        pytest.approx(-1, abs=1e-6),
+    ]
 
 
 @pytest.mark.parametrize("form", ["role", "grpo", "dr", "rloo"])
 def test_the_kl_is_subtracted_afterwards_unscaled(form: str) -> None:
     rows = [row(5.0 * n, 3, group="g", ratio=[0.1, 0.2, -0.4]) for n in range(4)]
-    for with_kl, without in zip(credits(form, rows, {"solution": 0.5}), credits(form, rows), strict=True):
-        np.testing.assert_allclose((without - with_kl)[2:], [0.5 * -0.1, 0.5 * -0.2, 0.5 * -0.4], atol=1e-6)
+    for with_kl, without in zip(
+        credits(form, rows, {"solution": 0.5}), credits(form, rows), strict=True
+    ):
+        np.testing.assert_allclose(
+            (without - with_kl)[2:], [0.5 * -0.1, 0.5 * -0.2, 0.5 * -0.4], atol=1e-6
+        )
 
 
 def test_a_role_of_equal_rewards_keeps_its_kl_and_nothing_else() -> None:
@@ -216,10 +291,15 @@ values = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0]), min_size=2, max_
 @pytest.mark.parametrize("form", FORMS)
 @settings(deadline=None, max_examples=60)
 @given(paid=values, data=st.data())
-def test_every_form_is_permutation_equivariant(form: str, paid: list[float], data: st.DataObject) -> None:
+def test_every_form_is_permutation_equivariant(
+    form: str, paid: list[float], data: st.DataObject
+) -> None:
     lengths = data.draw(st.lists(st.integers(1, 4), min_size=len(paid), max_size=len(paid)))
     keys = data.draw(st.lists(st.sampled_from(["a", "b"]), min_size=len(paid), max_size=len(paid)))
-    rows = [row(v, n, f"role {k}", k, [0.1 * v] * n) for v, n, k in zip(paid, lengths, keys, strict=True)]
+    rows = [
+        row(v, n, f"role {k}", k, [0.1 * v] * n)
+        for v, n, k in zip(paid, lengths, keys, strict=True)
+    ]
     order = data.draw(st.permutations(range(len(paid))))
     kl = {"role a": 0.2}
     before, after = credits(form, rows, kl), credits(form, [rows[i] for i in order], kl)
@@ -229,7 +309,11 @@ def test_every_form_is_permutation_equivariant(form: str, paid: list[float], dat
 
 @pytest.mark.parametrize("form", FORMS)
 @settings(deadline=None, max_examples=60)
-@given(paid=values, scale=st.sampled_from([0.5, 2.0, 4.0]), shift=st.sampled_from([-2.0, 0.0, 1.0, 8.0]))
+@given(
+    paid=values,
+    scale=st.sampled_from([0.5, 2.0, 4.0]),
+    shift=st.sampled_from([-2.0, 0.0, 1.0, 8.0]),
+)
 def test_shifting_rewards_changes_nothing_and_scaling_them_only_what_is_not_divided(
     form: str, paid: list[float], scale: float, shift: float
 ) -> None:
@@ -241,7 +325,9 @@ def test_shifting_rewards_changes_nothing_and_scaling_them_only_what_is_not_divi
 
 @settings(deadline=None, max_examples=80)
 @given(paid=values, data=st.data())
-def test_sums_that_must_vanish_and_spreads_that_must_be_one(paid: list[float], data: st.DataObject) -> None:
+def test_sums_that_must_vanish_and_spreads_that_must_be_one(
+    paid: list[float], data: st.DataObject
+) -> None:
     keys = data.draw(st.lists(st.sampled_from(["a", "b"]), min_size=len(paid), max_size=len(paid)))
     rows = [row(v, 1, k, k) for v, k in zip(paid, keys, strict=True)]
     for form in FORMS[1:]:
@@ -260,17 +346,24 @@ def test_rloo_is_reward_minus_the_mean_of_the_others() -> None:
 
 @pytest.mark.parametrize("clip", [0.1, 0.2, 0.5])
 def test_clipped_loss_and_its_slope_on_a_grid(clip: float) -> None:
-    """Where the ratio has left the interval on the side that the advantage pushes to: flat; elsewhere the slope is -ratio A."""
+    """Where the ratio has left the interval on the side that the advantage pushes to: flat;
+    elsewhere the slope is -ratio A.
+    """
     for advantage in (-2.0, -0.5, 0.0, 1.5):
         for ratio in (0.3, 0.85, 0.95, 1.0, 1.05, 1.15, 1.7):
             new = torch.tensor([[np.log(ratio) - 1.0]], dtype=torch.float64, requires_grad=True)
             loss = clipped(new, batch([advantage], [-1.0]), clip=clip)
             (slope,) = torch.autograd.grad(loss.sum(), new)
             flat = (advantage > 0 and ratio > 1 + clip) or (advantage < 0 and ratio < 1 - clip)
-            assert loss.item() == pytest.approx(-min(ratio * advantage, min(max(ratio, 1 - clip), 1 + clip) * advantage))
+            assert loss.item() == pytest.approx(
+                -min(ratio * advantage, min(max(ratio, 1 - clip), 1 + clip) * advantage)
+            )
             assert slope.item() == pytest.approx(0.0 if flat else -ratio * advantage)
             step = 1e-6
-            ends = [clipped(new.detach() + s, batch([advantage], [-1.0]), clip=clip).item() for s in (step, -step)]
+            ends = [
+                clipped(new.detach() + s, batch([advantage], [-1.0]), clip=clip).item()
+                for s in (step, -step)
+            ]
             assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope.item(), abs=1e-6)
 
 
@@ -280,5 +373,8 @@ def test_losses_are_per_token_and_of_the_same_shape() -> None:
     for loss in (clipped, plain):
         whole = loss(old - 0.1, made)
         assert whole.shape == (3, 5)
-        one = loss((old - 0.1)[1:2, 2:3], Batch(advantages[1:2, 2:3], old[1:2, 2:3], made.mask_BT[1:2, 2:3]))
+        one = loss(
+            (old - 0.1)[1:2, 2:3],
+            Batch(advantages[1:2, 2:3], old[1:2, 2:3], made.mask_BT[1:2, 2:3]),
+        )
         assert one.item() == whole[1, 2].item()

@@ -1,6 +1,8 @@
-"""A GPU's path on tensors that claim to lie on one and have no contents: what stays on the CPU, or waits for the GPU, fails here.
+"""A GPU's path on tensors that claim to lie on one and have no contents: what stays on the CPU, or
+waits for the GPU, fails here.
 
-Leaves out: what the numbers are, and autograd's engine: backward passes of our own functions are called.
+Leaves out: what the numbers are, and autograd's engine: backward passes of our own functions are
+called.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ SPECS = {"a": Spec(4, 8.0), "b": Spec(3, 5.0), "c": Spec(2, 2.0)}
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tensors without contents, of which some are said to lie on a GPU, even where this torch knows none."""
+    """Tensors without contents, of which some are said to lie on a GPU, even where this torch knows
+    none.
+    """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
         guards = (ctypes.c_void_p * 16).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
@@ -57,7 +61,9 @@ def model(dtype: torch.dtype = torch.bfloat16, wide: int = 64) -> Any:
     made = llama(hidden_size=wide, head_dim=16, tie_word_embeddings=False)
     for module in made.modules():
         for name, weight in [*module.named_parameters(recurse=False)]:
-            module._parameters[name] = torch.nn.Parameter(torch.empty_like(weight, dtype=dtype, device=GPU))
+            module._parameters[name] = torch.nn.Parameter(
+                torch.empty_like(weight, dtype=dtype, device=GPU)
+            )
         for name, buffer in [*module.named_buffers(recurse=False)]:
             module._buffers[name] = torch.empty_like(buffer, device=GPU)
     return made
@@ -78,10 +84,14 @@ def on_gpu(tensor: Any, *shape: int) -> None:
     assert (tensor.device, tuple(tensor.shape)) == (GPU, shape)
 
 
-@pytest.mark.parametrize(("dtype", "wide"), [(torch.bfloat16, 64), (torch.bfloat16, 100), (torch.float32, 64)])
+@pytest.mark.parametrize(
+    ("dtype", "wide"), [(torch.bfloat16, 64), (torch.bfloat16, 100), (torch.float32, 64)]
+)
 @pytest.mark.parametrize("counts", [(2, 2, 2), (1, 0, 3)])
 @pytest.mark.parametrize("shape", ["BT", "N", "B1T"])
-def test_adapters_forward_and_backward(dtype: torch.dtype, wide: int, counts: tuple[int, ...], shape: str) -> None:
+def test_adapters_forward_and_backward(
+    dtype: torch.dtype, wide: int, counts: tuple[int, ...], shape: str
+) -> None:
     made = Population(model(dtype, wide), SPECS)
     made.collect()
     assert made.rank == adapters.ALIGNED  # the largest is 4
@@ -90,7 +100,10 @@ def test_adapters_forward_and_backward(dtype: torch.dtype, wide: int, counts: tu
             module, saved = made.model.get_submodule(layer.name), Saved()
             rows = sum(counts)
             lead = {"BT": (rows, 5), "N": (rows * 5,), "B1T": (rows, 1, 5)}[shape]
-            x, y = (torch.empty(*lead, n, dtype=dtype, device=GPU) for n in (module.in_features, module.out_features))
+            x, y = (
+                torch.empty(*lead, n, dtype=dtype, device=GPU)
+                for n in (module.in_features, module.out_features)
+            )
             layer(module, (x,), y.clone())
             adapters._Mixed.forward(saved, y, x, layer.a, layer, made.route)  # type: ignore[arg-type]
             _, x_grad, *_ = adapters._Mixed.backward(saved, torch.empty_like(y))
@@ -101,10 +114,16 @@ def test_adapters_forward_and_backward(dtype: torch.dtype, wide: int, counts: tu
 @pytest.mark.parametrize("whole", [False, True])
 def test_log_probs_and_what_a_loss_is_made_of(halved: bool, whole: bool) -> None:
     base, given = model(), (Recipe(1e-3), replace(METHOD, kl={}), 0)
-    learner = FullLearner({"b": base}, *given) if whole else AdapterLearner(Population(base, SPECS), *given, "base")
+    learner = (
+        FullLearner({"b": base}, *given)
+        if whole
+        else AdapterLearner(Population(base, SPECS), *given, "base")
+    )
     halves = cut(base) if halved else None
     vars(learner)["_halves"] = {base: halves} if whole else halves
-    part = [(p, row) for p, count in (("a", 3), ("b", 1)) for row in rows(count, temperature=0.7)][-1 if whole else 0 :]
+    part = [(p, row) for p, count in (("a", 3), ("b", 1)) for row in rows(count, temperature=0.7)][
+        -1 if whole else 0 :
+    ]
     assert len(step.logprobs(learner, part)) == len(part)
     if whole or not halved:  # the frozen head makes its slopes in the forward pass
         got = learner.forward(part)
@@ -115,10 +134,18 @@ def test_log_probs_and_what_a_loss_is_made_of(halved: bool, whole: bool) -> None
 def test_decoding_waits_for_nothing_but_what_was_drawn() -> None:
     made, common = Population(model(), SPECS), np.arange(4, 44)
     ids = [np.append(common, 5), np.append(common, [6, 7]), common[:9], common]
-    tape = Tape([Request("a", x, Sampling(max_tokens=9, top_p=0.5, temperature=0.0), i) for i, x in enumerate(ids)], np.array([3]))
+    tape = Tape(
+        [
+            Request("a", x, Sampling(max_tokens=9, top_p=0.5, temperature=0.0), i)
+            for i, x in enumerate(ids)
+        ],
+        np.array([3]),
+    )
     lanes = Lanes(made.model, made, 0, 128, made.model)
     with torch.no_grad(), made.sampling():
-        lanes.change(np.zeros(0, bool), [0, 1, 2], [(p, ids[i]) for i, p in enumerate((0, 0, 2))], tape.draw)
+        lanes.change(
+            np.zeros(0, bool), [0, 1, 2], [(p, ids[i]) for i, p in enumerate((0, 0, 2))], tape.draw
+        )
         on_gpu(lanes.step(), 3, 50)
         lanes.change(np.array([True, False, True]), [3], [(1, ids[3])], tape.draw)
         tape.draw(lanes.step(), lanes.row_B)

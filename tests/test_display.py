@@ -1,4 +1,6 @@
-"""The display of a run: within its bounds at every size, true about the stage, with the question from the start."""
+"""The display of a run: within its bounds at every size, true about the stage, with the question
+from the start.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,51 @@ from comas.stats import Interval
 from comas.training.hooks import Progress
 from comas.types import Episode, Question, Turn
 
-SIZES = [(20, 4), (40, 8), (60, 15), (80, 24), (80, 60), (109, 40), (110, 32), (120, 33), (160, 50), (250, 90)]
+SIZES = [
+    (20, 4),
+    (40, 8),
+    (60, 15),
+    (80, 24),
+    (80, 60),
+    (109, 40),
+    (110, 32),
+    (120, 33),
+    (160, 50),
+    (250, 90),
+]
 EVIL = "[bold red]x[/]\x1b[2J\x1b]0;title\x07\u202e\u200b 数学の問題 👩‍👩‍👧 [/] \x9b31m <score>"
 
 
-def turn(place: str = "0/q0/0/solution0", role: str = "solution", text: str = "1 + 2 = 3", **facts: Any) -> Turn:
+def turn(
+    place: str = "0/q0/0/solution0", role: str = "solution", text: str = "1 + 2 = 3", **facts: Any
+) -> Turn:
     return Turn(place, "a0", "home/a0", role, "p", text, True, 0, **facts)
 
 
 def metrics(step: int = 0, **more: Any) -> dict[str, Any]:
     replies = [
-        {"agent": f"a{i}", "role": role, "turns": 8, "paid": 8, "cut": i, "unreadable": None if role == "evaluation" else 2 * i}
-        for i in range(4) for role in ("evaluation", "scoring", "solution")
+        {
+            "agent": f"a{i}",
+            "role": role,
+            "turns": 8,
+            "paid": 8,
+            "cut": i,
+            "unreadable": None if role == "evaluation" else 2 * i,
+        }
+        for i in range(4)
+        for role in ("evaluation", "scoring", "solution")
     ]
     return {
-        "step": step, "tokens": 1000 * (step + 1), "step_tokens": 1000, "rewards": {"solution": 0.1 * step, "scoring": -0.5},
-        "seconds": 0.1, "replies": replies, "signal": {"solution": {"groups": 4, "flat": 1, "spread": 0.2}},
-        "counts": {"near_ties": 40}, "policies": {"home/a0": {"near_ties_expected": 2.5}}, **more,
+        "step": step,
+        "tokens": 1000 * (step + 1),
+        "step_tokens": 1000,
+        "rewards": {"solution": 0.1 * step, "scoring": -0.5},
+        "seconds": 0.1,
+        "replies": replies,
+        "signal": {"solution": {"groups": 4, "flat": 1, "spread": 0.2}},
+        "counts": {"near_ties": 40},
+        "policies": {"home/a0": {"near_ties_expected": 2.5}},
+        **more,
     }
 
 
@@ -56,8 +86,14 @@ def board(text: str = EVIL, agents: int = 4, turns: int = 9) -> Board:
     ]
     shares = {f"agent number {i} {text}": i / agents for i in range(agents)}
     found = Interval(0.5, 0.4, 0.6, 9)
-    full.measured = [Measured("before", 0, found, shares), *(Measured("validation", s, found, shares) for s in range(1, 8))]
-    full.rewards = {role: [(float(s), s / 7) for s in range(8)] for role in ("solution", "evaluation", "scoring", text)}
+    full.measured = [
+        Measured("before", 0, found, shares),
+        *(Measured("validation", s, found, shares) for s in range(1, 8)),
+    ]
+    full.rewards = {
+        role: [(float(s), s / 7) for s in range(8)]
+        for role in ("solution", "evaluation", "scoring", text)
+    }
     full.metrics = metrics(7)
     full.pays = dict.fromkeys(("solution", "evaluation", "scoring"), f"{text} for work")
     return full
@@ -71,8 +107,12 @@ def lines_of(shown: Board, width: int, height: int, **console: Any) -> list[str]
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-@pytest.mark.parametrize(("text", "agents", "turns"), [(EVIL, 4, 9), ("x", 40, 0), ("y " * 200, 1, 60), ("", 0, 0)])
-def test_a_display_stays_within_its_terminal(width: int, height: int, text: str, agents: int, turns: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "agents", "turns"), [(EVIL, 4, 9), ("x", 40, 0), ("y " * 200, 1, 60), ("", 0, 0)]
+)
+def test_a_display_stays_within_its_terminal(
+    width: int, height: int, text: str, agents: int, turns: int
+) -> None:
     lines = lines_of(board(text, agents, turns) if agents else Board(), width, height)
     assert 0 < len(lines) < height
     assert max(cell_len(line) for line in lines) <= width
@@ -95,8 +135,19 @@ def test_room_is_used_where_there_is_some() -> None:
     wide = "\n".join(lines_of(board("x"), 160, 50))
     assert small.count("discussion ") == 1
     assert wide.count("discussion ") == 4
-    only_there = ["mean reward per role", "all equal in 1 of 4 groups", "near-ties 40, expected 2.5", "agent number 3"]
-    everywhere = ["12 of at most 20 replies", "3,412 tokens, 48/s", "playing step 8", "step 7/40", "is paid x for work"]
+    only_there = [
+        "mean reward per role",
+        "all equal in 1 of 4 groups",
+        "near-ties 40, expected 2.5",
+        "agent number 3",
+    ]
+    everywhere = [
+        "12 of at most 20 replies",
+        "3,412 tokens, 48/s",
+        "playing step 8",
+        "step 7/40",
+        "is paid x for work",
+    ]
     assert [said for said in only_there + everywhere if said not in wide] == []
     assert [said for said in everywhere if said not in small] == []
 
@@ -141,7 +192,10 @@ def test_the_question_is_shown_before_anybody_answers() -> None:
 
 def test_what_was_paid_stays_in_view_and_then_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = display()
-    first, second = Question(id="q0", prompt="the first question"), Question(id="q1", prompt="the second question")
+    first, second = (
+        Question(id="q0", prompt="the first question"),
+        Question(id="q1", prompt="the second question"),
+    )
     shown.working(Progress("playing", 0, questions=(first,)))
     shown.turn(turn(reward=0.75))
     shown.step(metrics(), [Episode("0/q0/0", first, [turn(reward=0.75)])])
@@ -165,7 +219,9 @@ def test_a_discussion_that_is_played_again_is_shown_once() -> None:
 def test_the_curves_of_test_questions_and_of_validation_are_apart() -> None:
     shown = board("x")
     shown.measured = [Measured("before", 0, Interval(0.9, 0.8, 1.0, 9), {})]
-    shown.measured += [Measured("validation", s, Interval(0.1 * s, 0.0, 1.0, 9), {}) for s in range(3)]
+    shown.measured += [
+        Measured("validation", s, Interval(0.1 * s, 0.0, 1.0, 9), {}) for s in range(3)
+    ]
     (line,) = [line for line in lines_of(shown, 80, 24) if line.startswith("accuracy ")]
     assert "before 0.900" in line
     assert f"validation {sparkline([0.0, 0.1, 0.2], 9, 0, 1)} 0.200" in line
@@ -224,7 +280,21 @@ def test_near_ties_are_told_where_chance_does_not_explain_them() -> None:
 
 
 def test_nothing_lost_is_nothing_told() -> None:
-    assert lost([{"agent": "a", "role": "solution", "turns": 3, "paid": 3, "cut": 0, "unreadable": None}]) == []
+    assert (
+        lost(
+            [
+                {
+                    "agent": "a",
+                    "role": "solution",
+                    "turns": 3,
+                    "paid": 3,
+                    "cut": 0,
+                    "unreadable": None,
+                }
+            ]
+        )
+        == []
+    )
 
 
 def test_what_the_game_read_is_told() -> None:

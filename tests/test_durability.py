@@ -1,5 +1,7 @@
-"""A run that dies anywhere goes on as if it had not: a crash at every write, sync, rename and removal, on a host whose
-state depends on everything that it learnt; then the same with real weights at a few places, and damage found afterwards."""
+"""A run that dies anywhere goes on as if it had not: a crash at every write, sync, rename and
+removal, on a host whose state depends on everything that it learnt; then the same with real weights
+at a few places, and damage found afterwards.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ from comas.types import Method, Task, UserMistake
 from tests.test_runs import SMALL, essence
 
 KEYS = [
-    "steps=5", "task_options.largest=8", "questions=3", "test_questions=3", "eval_questions=3", "eval_every=2",
+    "steps=5",
+    "task_options.largest=8",
+    "questions=3",
+    "test_questions=3",
+    "eval_questions=3",
+    "eval_every=2",
     "checkpoint_every=2",
 ]
 
@@ -36,7 +43,9 @@ class Crash(BaseException):
 
 
 class Chained(Scripted):
-    """What it says depends on all that it was ever paid: a step lost, doubled or changed shows in every later text."""
+    """What it says depends on all that it was ever paid: a step lost, doubled or changed shows in
+    every later text.
+    """
 
     def __init__(self) -> None:
         super().__init__(self.say, name="home")
@@ -63,19 +72,25 @@ class Chained(Scripted):
 def chained(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(config: Config, method: Method, task: Task, **_: Any) -> Team:
         host = Chained()
-        return Team(config, method, task, {"home": host}, [Member(n, host, n) for n in config.agents])  # type: ignore[dict-item]
+        return Team(
+            config, method, task, {"home": host}, [Member(n, host, n) for n in config.agents]
+        )  # type: ignore[dict-item]
 
     monkeypatch.setattr(sys.modules["comas.team.greeting"], "build_team", build)
 
 
 class Faults:
-    """Counts what reaches the disk, and dies at operation number `at`: before it, or halfway through; then nothing works."""
+    """Counts what reaches the disk, and dies at operation number `at`: before it, or halfway
+    through; then nothing works.
+    """
 
     def __init__(self, at: int | None = None, halfway: bool = False) -> None:
         self.at, self.halfway, self.count, self.dead = at, halfway, 0, False
         self.names: list[str] = []
 
-    def wrap(self, name: str, real: Callable[..., Any], half: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    def wrap(
+        self, name: str, real: Callable[..., Any], half: Callable[..., Any] | None = None
+    ) -> Callable[..., Any]:
         def act(*args: Any, **kwargs: Any) -> Any:
             if self.dead:
                 raise Crash(name)
@@ -100,8 +115,18 @@ class Faults:
                 os.unlink(file)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Path, "write_text", self.wrap("write", write, lambda p, text, *a, **k: write(p, text[: len(text) // 2])))
-            patch.setattr(files, "append", self.wrap("append", append, lambda p, text: append(p, text[: len(text) // 2])))
+            patch.setattr(
+                Path,
+                "write_text",
+                self.wrap(
+                    "write", write, lambda p, text, *a, **k: write(p, text[: len(text) // 2])
+                ),
+            )
+            patch.setattr(
+                files,
+                "append",
+                self.wrap("append", append, lambda p, text: append(p, text[: len(text) // 2])),
+            )
             patch.setattr(files, "truncate", self.wrap("truncate", files.truncate))
             patch.setattr(os, "replace", self.wrap("rename", os.replace))
             patch.setattr(os, "fsync", self.wrap("fsync", os.fsync))
@@ -125,13 +150,27 @@ def go_on(folder: Path) -> None:
 def story(folder: Path) -> Any:
     """All that a run is: texts, rewards, metrics but times, accuracies, and the last state."""
     run = Run.open(folder)
-    metrics = [{k: v for k, v in m.items() if k not in ("seconds", "spent", "peak_bytes")} for m in run.metrics()]
+    metrics = [
+        {k: v for k, v in m.items() if k not in ("seconds", "spent", "peak_bytes")}
+        for m in run.metrics()
+    ]
     for row in (row for m in metrics for row in m["cost"]):
         del row["seconds"]
     steps = range(len(metrics))
-    talk = [[(t["id"], t["text"], t["reward"], t["version"]) for e in run.episodes(s) for t in e["turns"]] for s in steps]
-    answers = [[(a["question"], a["verdict"]) for a in (run.read_eval(n) or {})["answers"]] for n in ("before", "after")]
-    marker = {k: v for k, v in (run.marker() or {}).items() if k != "metrics_bytes"}  # seconds have more or fewer digits
+    talk = [
+        [
+            (t["id"], t["text"], t["reward"], t["version"])
+            for e in run.episodes(s)
+            for t in e["turns"]
+        ]
+        for s in steps
+    ]
+    answers = [
+        [(a["question"], a["verdict"]) for a in (run.read_eval(n) or {})["answers"]]
+        for n in ("before", "after")
+    ]
+    # seconds have more or fewer digits
+    marker = {k: v for k, v in (run.marker() or {}).items() if k != "metrics_bytes"}
     return metrics, talk, answers, marker, (run.intact() / "state.json").read_text()
 
 
@@ -148,7 +187,9 @@ def whole(chained: None, tmp_path: Path) -> tuple[Any, list[str]]:
     return story(tmp_path / "whole"), faults.names
 
 
-def test_a_crash_at_any_write_sync_rename_or_removal_changes_nothing(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+def test_a_crash_at_any_write_sync_rename_or_removal_changes_nothing(
+    whole: tuple[Any, list[str]], tmp_path: Path
+) -> None:
     expected, names = whole
     assert {"write", "append", "rename", "fsync", "rmtree"} <= set(names)
     for at, name in enumerate(names):
@@ -160,9 +201,12 @@ def test_a_crash_at_any_write_sync_rename_or_removal_changes_nothing(whole: tupl
             shutil.rmtree(folder)
 
 
-def test_a_crash_while_resuming_changes_nothing(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+def test_a_crash_while_resuming_changes_nothing(
+    whole: tuple[Any, list[str]], tmp_path: Path
+) -> None:
     expected, names = whole
-    late = [i for i, n in enumerate(names) if n == "append"][3]  # step 3 is written, the marker stands at 2
+    # step 3 is written, the marker stands at 2
+    late = [i for i, n in enumerate(names) if n == "append"][3]
     died(lambda: start(tmp_path / "cut"), Faults(late + 1))
     shutil.copytree(tmp_path / "cut", tmp_path / "counted")
     with Faults().watching() as faults:
@@ -195,7 +239,12 @@ def test_a_full_disk_is_one_error_and_after_making_room_nothing_is_lost(
             return act
 
         with monkeypatch.context() as patch:
-            for where, name in ((Path, "write_text"), (files, "append"), (os, "replace"), (os, "fsync")):
+            for where, name in (
+                (Path, "write_text"),
+                (files, "append"),
+                (os, "replace"),
+                (os, "fsync"),
+            ):
                 patch.setattr(where, name, full(name, getattr(where, name)))
             with pytest.raises(OSError, match="No space left"):
                 start(folder)
@@ -203,11 +252,17 @@ def test_a_full_disk_is_one_error_and_after_making_room_nothing_is_lost(
         assert story(folder) == expected
 
 
-def test_a_run_that_has_ended_is_not_measured_again(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+def test_a_run_that_has_ended_is_not_measured_again(
+    whole: tuple[Any, list[str]], tmp_path: Path
+) -> None:
     folder = tmp_path / "whole"
-    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "processes.json"}
+    before = {
+        p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "processes.json"
+    }
     go_on(folder)
-    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "processes.json"} == before
+    assert {
+        p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "processes.json"
+    } == before
 
 
 class Notes(Watch):
@@ -228,13 +283,18 @@ def flip(file: Path) -> None:
     file.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize(("break_it", "said"), [
-    (lambda c: cut_short(c / "state.json"), "state.json has"), (lambda c: flip(c / "state.json"), "SHA-256 differs"),
-    (lambda c: (c / "state.json").unlink(), "state.json is missing"),
-    (lambda c: (c / "manifest.json").unlink(), "no readable manifest"),
-    (lambda c: (c / "manifest.json").write_text("{"), "no readable manifest"),
-    (lambda c: cut_short(c.parent.parent / "metrics.jsonl"), "metrics.jsonl has"),
-], ids=["cut", "flipped", "missing", "no manifest", "half manifest", "log cut"])
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (lambda c: cut_short(c / "state.json"), "state.json has"),
+        (lambda c: flip(c / "state.json"), "SHA-256 differs"),
+        (lambda c: (c / "state.json").unlink(), "state.json is missing"),
+        (lambda c: (c / "manifest.json").unlink(), "no readable manifest"),
+        (lambda c: (c / "manifest.json").write_text("{"), "no readable manifest"),
+        (lambda c: cut_short(c.parent.parent / "metrics.jsonl"), "metrics.jsonl has"),
+    ],
+    ids=["cut", "flipped", "missing", "no manifest", "half manifest", "log cut"],
+)
 def test_a_damaged_checkpoint_is_passed_over_in_one_line(
     whole: tuple[Any, list[str]], tmp_path: Path, break_it: Callable[[Path], None], said: str
 ) -> None:
@@ -242,15 +302,18 @@ def test_a_damaged_checkpoint_is_passed_over_in_one_line(
     break_it(folder / "checkpoints" / "step-5")
     run_sync(resume_async(folder, watch))
     assert story(folder) == whole[0]
-    (note, *others) = watch.notes
+    note, *others = watch.notes
     assert note.startswith("checkpoint of step 5 is damaged (")
     assert said in note
-    assert all("checkpoint of step 4" in n for n in others if not n.startswith("step "))  # those are of the team's learning
+    # those are of the team's learning
+    assert all("checkpoint of step 4" in n for n in others if not n.startswith("step "))
     assert note.endswith(("going on from step 4", "going on from step 2"))
 
 
 @pytest.mark.parametrize("text", ['{"step": ', "{}", "[]", '{"step": "x"}', "null", None])
-def test_a_damaged_marker_is_replaced_by_the_checkpoints(whole: tuple[Any, list[str]], tmp_path: Path, text: str | None) -> None:
+def test_a_damaged_marker_is_replaced_by_the_checkpoints(
+    whole: tuple[Any, list[str]], tmp_path: Path, text: str | None
+) -> None:
     folder, watch = tmp_path / "whole", Notes()
     (folder / "commit.json").unlink()
     if text is not None:
@@ -260,7 +323,9 @@ def test_a_damaged_marker_is_replaced_by_the_checkpoints(whole: tuple[Any, list[
     assert "commit.json is " + ("damaged" if text is not None else "missing") in watch.notes[0]
 
 
-def test_nothing_whole_left_is_an_error_that_keeps_what_there_is(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+def test_nothing_whole_left_is_an_error_that_keeps_what_there_is(
+    whole: tuple[Any, list[str]], tmp_path: Path
+) -> None:
     folder = tmp_path / "whole"
     for checkpoint in (folder / "checkpoints").iterdir():
         flip(checkpoint / "state.json")
@@ -281,7 +346,9 @@ def test_a_damaged_record_that_can_be_made_again_stops_nothing(
     assert f"{name} is damaged" in watch.notes[0]
 
 
-def test_a_damaged_first_measurement_does_not_stop_a_resume_on_a_terminal(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+def test_a_damaged_first_measurement_does_not_stop_a_resume_on_a_terminal(
+    whole: tuple[Any, list[str]], tmp_path: Path
+) -> None:
     from io import StringIO
 
     from rich.console import Console
@@ -311,7 +378,9 @@ def test_two_processes_do_not_work_on_one_run(whole: tuple[Any, list[str]], tmp_
     go_on(tmp_path / "whole")
 
 
-def test_another_machine_is_noted_and_warned_of(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
+def test_another_machine_is_noted_and_warned_of(
+    whole: tuple[Any, list[str]], tmp_path: Path
+) -> None:
     folder, watch = tmp_path / "whole", Notes()
     record = json.loads((folder / "processes.json").read_text())
     record["processes"][-1] |= {"torch": "1.0", "threads": 77}
@@ -322,11 +391,17 @@ def test_another_machine_is_noted_and_warned_of(whole: tuple[Any, list[str]], tm
 
 
 @pytest.fixture(scope="module")
-def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Any, list[str]]:
+def trained(
+    untaught: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[str], Any, list[str]]:
     """Real weights: the config, the essence of an uninterrupted run, and its operations."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    pairs = [f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in {**SMALL, "steps": 3, "checkpoint_every": 1}.items()]
-    pairs += [f"hosts.home.base={untaught}", "hosts.home.learner=full"]  # of adapters: test_population_runs
+    pairs = [
+        f"{k.replace('__', '.')}={json.dumps(v)}"
+        for k, v in {**SMALL, "steps": 3, "checkpoint_every": 1}.items()
+    ]
+    # of adapters: test_population_runs
+    pairs += [f"hosts.home.base={untaught}", "hosts.home.learner=full"]
     with Faults().watching() as faults:
         run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Watch()))
     return pairs, essence(Run(folder)), faults.names
@@ -338,6 +413,9 @@ def test_weights_and_moments_after_a_crash_are_the_same(
 ) -> None:
     pairs, expected, names = trained
     folder, at = tmp_path / "cut", int(share * len(names))
-    died(lambda: run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Watch())), Faults(at, halfway=True))
+    died(
+        lambda: run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Watch())),
+        Faults(at, halfway=True),
+    )
     go_on(folder)
     assert essence(Run(folder)) == expected

@@ -1,4 +1,6 @@
-"""Sampling: the stacked forward is the Hugging Face forward, noise belongs to requests, nobody forges a special token."""
+"""Sampling: the stacked forward is the Hugging Face forward, noise belongs to requests, nobody
+forges a special token.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,18 @@ from comas.types import Generation, Request, Sampling, UserMistake
 def llama(seed: int = 0, **changes: object) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     shape = {
-        "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 4, "max_position_embeddings": 128, "tie_word_embeddings": True, "initializer_range": 0.3,
-        "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 3,
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.3,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 3,
     }
     made = LlamaForCausalLM(LlamaConfig(**{**shape, **changes})).eval()
     with torch.no_grad():
@@ -37,7 +48,9 @@ def llama(seed: int = 0, **changes: object) -> LlamaForCausalLM:
 
 
 SHAPES = [
-    {}, {"num_key_value_heads": 2}, {"tie_word_embeddings": False},
+    {},
+    {"num_key_value_heads": 2},
+    {"tie_word_embeddings": False},
     {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     {"num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 1},
     {"num_hidden_layers": 1, "head_dim": 16, "num_key_value_heads": 2, "rms_norm_eps": 0.5},
@@ -54,7 +67,9 @@ def test_stacked_logits_equal_hugging_face(shape: dict) -> None:
     positions = torch.arange(7).expand(3, 2, 7)
     mask = torch.full((7, 7), -torch.inf, dtype=torch.float64).triu(1).expand(6, 1, 7, 7)
     got = stack.forward(ids, positions, 0, mask)
-    more = stack.forward(ids[..., :1], torch.full((3, 2, 1), 7), 7, torch.zeros(6, 1, 1, 8, dtype=torch.float64))
+    more = stack.forward(
+        ids[..., :1], torch.full((3, 2, 1), 7), 7, torch.zeros(6, 1, 1, 8, dtype=torch.float64)
+    )
     for p, model in enumerate(models):
         wanted = model(torch.cat([ids[p], ids[p, :, :1]], 1)).logits
         torch.testing.assert_close(got[p], wanted[:, 6], atol=1e-5, rtol=1e-5)
@@ -62,7 +77,9 @@ def test_stacked_logits_equal_hugging_face(shape: dict) -> None:
 
 
 def test_what_is_not_a_plain_small_llama_is_not_stacked() -> None:
-    assert not can_stack([llama(), llama(hidden_size=48, num_attention_heads=3, num_key_value_heads=3)])
+    assert not can_stack(
+        [llama(), llama(hidden_size=48, num_attention_heads=3, num_key_value_heads=3)]
+    )
     assert not can_stack([llama(attention_bias=True)])
     assert not can_stack([llama().bfloat16()])
     scaled = {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}
@@ -72,7 +89,12 @@ def test_what_is_not_a_plain_small_llama_is_not_stacked() -> None:
 def requests(count: int, policies: int = 3, tokens: int = 20, **sampling: float) -> list[Request]:
     rng = np.random.default_rng(0)
     return [
-        Request(f"p{i % policies}", rng.integers(4, 50, 2 + i % 9), Sampling(max_tokens=tokens - i % 5, **sampling), 77 + i)
+        Request(
+            f"p{i % policies}",
+            rng.integers(4, 50, 2 + i % 9),
+            Sampling(max_tokens=tokens - i % 5, **sampling),
+            77 + i,
+        )
         for i in range(count)
     ]
 
@@ -90,7 +112,11 @@ def test_the_same_texts_whatever_the_batch_and_the_path_in_fp64(temperature: flo
     wanted = engine(torch.float64).generate(asked)
     assert any(g.finished for g in wanted)
     assert any(not g.finished for g in wanted)
-    for other in (engine(torch.float64, max_rows=7), engine(torch.float64, stacked=False), engine(torch.float64, 5, stacked=False)):
+    for other in (
+        engine(torch.float64, max_rows=7),
+        engine(torch.float64, stacked=False),
+        engine(torch.float64, 5, stacked=False),
+    ):
         for a, b in zip(wanted, other.generate(asked), strict=True):
             np.testing.assert_array_equal(a.token_ids, b.token_ids)
             np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
@@ -101,8 +127,15 @@ def test_the_same_texts_whatever_the_batch_and_the_path_in_fp64(temperature: flo
 
 @pytest.mark.parametrize("counts", [(1, 0, 0), (0, 5, 1), (9, 1, 4)])
 def test_policies_need_not_be_asked_equally_often(counts: tuple[int, ...]) -> None:
-    asked = [r for p, n in enumerate(counts) for r in [r for r in requests(30) if r.policy == f"p{p}"][:n]]
-    stacked, plain = engine(torch.float64).generate(asked[::-1]), engine(torch.float64, stacked=False).generate(asked)
+    asked = [
+        r
+        for p, n in enumerate(counts)
+        for r in [r for r in requests(30) if r.policy == f"p{p}"][:n]
+    ]
+    stacked, plain = (
+        engine(torch.float64).generate(asked[::-1]),
+        engine(torch.float64, stacked=False).generate(asked),
+    )
     for a, b in zip(stacked[::-1], plain, strict=True):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
 
@@ -124,14 +157,19 @@ def test_refreshed_weights_are_the_ones_sampled_from() -> None:
     other.models["p1"] = llama(9).double()
     other.stack = None
     stale = engine(torch.float64).generate(requests(12))
-    for i, (a, b) in enumerate(zip(made.generate(requests(12)), other.generate(requests(12)), strict=True)):
+    for i, (a, b) in enumerate(
+        zip(made.generate(requests(12)), other.generate(requests(12)), strict=True)
+    ):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
         assert np.array_equal(a.logprobs, stale[i].logprobs) == (i % 3 != 1)
 
 
 def test_in_fp32_only_near_ties_may_differ() -> None:
     asked = requests(60)
-    wanted, other = engine(torch.float32).generate(asked), engine(torch.float32, 7, stacked=False).generate(asked)
+    wanted, other = (
+        engine(torch.float32).generate(asked),
+        engine(torch.float32, 7, stacked=False).generate(asked),
+    )
     for a, b in zip(wanted, other, strict=True):
         assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
 
@@ -142,7 +180,10 @@ def test_logprobs_are_those_of_a_plain_forward_at_the_temperature() -> None:
     for request, got in zip(asked, made.generate(asked), strict=True):
         ids = torch.from_numpy(np.concatenate([request.prompt_ids, got.token_ids]))[None]
         logprobs = (made.models[request.policy](ids).logits[0] / 0.6).log_softmax(-1)
-        wanted = [logprobs[len(request.prompt_ids) + t - 1, i] for t, i in enumerate(got.token_ids.tolist())]
+        wanted = [
+            logprobs[len(request.prompt_ids) + t - 1, i]
+            for t, i in enumerate(got.token_ids.tolist())
+        ]
         np.testing.assert_allclose(got.logprobs, torch.stack(wanted).detach(), atol=1e-5)
         assert got.finished == (got.token_ids[-1] in (3, 4))
         assert not set(got.token_ids[:-1]) & {3, 4}
@@ -165,10 +206,12 @@ def test_draws_follow_the_softmax() -> None:
         assert (margin >= 0).all()
     kept, _, _ = draw(logits, noise, torch.ones(4000), torch.full((4000,), 0.6))
     assert set(kept.tolist()) == {2}
-    kept, logprobs, _ = draw(logits, noise, torch.ones(4000), torch.full((4000,), 0.85))  # the two best hold 0.88
+    # the two best hold 0.88
+    kept, logprobs, _ = draw(logits, noise, torch.ones(4000), torch.full((4000,), 0.85))
     pair = logits[0, 1:3].double().softmax(-1)
     assert stats.chisquare(torch.bincount(kept, minlength=4)[1:3], pair * 4000).pvalue > 1e-4
-    torch.testing.assert_close(logprobs, logits[0].double().log_softmax(-1)[kept])  # of the whole softmax still
+    # of the whole softmax still
+    torch.testing.assert_close(logprobs, logits[0].double().log_softmax(-1)[kept])
     greedy, _, _ = draw(logits, noise, torch.zeros(4000))
     assert set(greedy.tolist()) == {2}
 
@@ -179,7 +222,9 @@ def test_margin_is_the_distance_from_another_draw() -> None:
     ids, _, margin = draw(logits, noise, torch.ones(500))
     for sign in (-1, 1):
         assert torch.equal(draw(logits, (noise + sign * 0.99 * margin), torch.ones(500))[0], ids)
-    up, down = (draw(logits, (noise + s * 1.01 * margin).clamp(0, 1), torch.ones(500))[0] for s in (1, -1))
+    up, down = (
+        draw(logits, (noise + s * 1.01 * margin).clamp(0, 1), torch.ones(500))[0] for s in (1, -1)
+    )
     inside = (noise - margin > 1e-9) & (noise + margin < 1 - 1e-9)
     assert ((up != ids) | (down != ids))[inside].all()
 
@@ -197,7 +242,9 @@ def test_noise_depends_on_seed_and_place_alone() -> None:
     many = uniforms([5, 6, 7], 9)
     np.testing.assert_array_equal(uniforms([6], 4)[0], many[1, :4])
     for seed in (0, 6, 2**63 - 1):
-        np.testing.assert_array_equal(uniforms([3, seed], 5)[1], np.random.Generator(np.random.Philox(key=seed)).random(5))
+        np.testing.assert_array_equal(
+            uniforms([3, seed], 5)[1], np.random.Generator(np.random.Philox(key=seed)).random(5)
+        )
     assert len(np.unique(many)) == 27
 
 
@@ -211,14 +258,21 @@ def test_batcher_waits_for_all_games_and_keeps_order() -> None:
         return [Generation(np.array([r.seed]), np.zeros(1), True, 1.0) for r in asked]
 
     async def game(batcher: Batcher, first: int) -> list[int]:
-        said = [await batcher(Request("p", np.array([1]), Sampling(), first + 100 * i)) for i in range(3)]
+        said = [
+            await batcher(Request("p", np.array([1]), Sampling(), first + 100 * i))
+            for i in range(3)
+        ]
         return [int(g.token_ids[0]) for g in said]
 
     async def main() -> None:
         batcher = Batcher(generate, worker)
-        assert await asyncio.gather(*(game(batcher, i) for i in range(8))) == [[i, i + 100, i + 200] for i in range(8)]
+        assert await asyncio.gather(*(game(batcher, i) for i in range(8))) == [
+            [i, i + 100, i + 200] for i in range(8)
+        ]
         assert batches == [[i + 100 * k for i in range(8)] for k in range(3)]
-        failed = await asyncio.gather(*(game(batcher, i) for i in (12, 13, 14)), return_exceptions=True)
+        failed = await asyncio.gather(
+            *(game(batcher, i) for i in (12, 13, 14)), return_exceptions=True
+        )
         assert [str(f) for f in failed] == ["engine down"] * 3
         waiting = asyncio.create_task(game(batcher, 1))
         await asyncio.sleep(0)

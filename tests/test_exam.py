@@ -1,4 +1,6 @@
-"""Evaluations as folders: everything is asked once, whatever stops them; runs, base models, tasks, setups; the commands."""
+"""Evaluations as folders: everything is asked once, whatever stops them; runs, base models, tasks,
+setups; the commands.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,13 @@ def sat(exam: Exam) -> tuple[dict[str, Any], Count]:
 def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two steps, with a best checkpoint."""
     return run_of(
-        tmp_path_factory.mktemp("runs") / "r", untaught, steps=2, agents=2, test_questions=0, eval_every=1, eval_questions=4,
+        tmp_path_factory.mktemp("runs") / "r",
+        untaught,
+        steps=2,
+        agents=2,
+        test_questions=0,
+        eval_every=1,
+        eval_questions=4,
         checkpoint_every=1,
     ).path
 
@@ -72,22 +80,34 @@ def texts(folder: Path) -> dict[str, list[str]]:
     found = {}
     for path in (folder / "answers").glob("*.jsonl"):
         records = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-        found |= {f"{path.name} {r['id']}": [t["text"] for t in r["turns"]] for r in records if "id" in r}
+        found |= {
+            f"{path.name} {r['id']}": [t["text"] for t in r["turns"]] for r in records if "id" in r
+        }
     return found
 
 
 def test_every_system_in_every_setup(exam: Path, trained: Path) -> None:
     found = json.loads((exam / "report.json").read_text())
     assert [(c["system"], c["setup"], c["team"], c["n"]) for c in found["cells"]] == [
-        (str(trained), "single", "2 agents, each alone", 6), *[(str(trained), s, "team of 2", 6) for s in SMALL["setups"][1:]],
-        ("seed", "single", "1 agent", 6), *[("seed", s, "4 copies of one model", 6) for s in SMALL["setups"][1:]],
+        (str(trained), "single", "2 agents, each alone", 6),
+        *[(str(trained), s, "team of 2", 6) for s in SMALL["setups"][1:]],
+        ("seed", "single", "1 agent", 6),
+        *[("seed", s, "4 copies of one model", 6) for s in SMALL["setups"][1:]],
     ]
-    assert all(c["complete"] == 1 and c["failed"] == 0 and c["tokens"] > 0 and c["peak_bytes"] > 1e6 for c in found["cells"])
+    assert all(
+        c["complete"] == 1 and c["failed"] == 0 and c["tokens"] > 0 and c["peak_bytes"] > 1e6
+        for c in found["cells"]
+    )
     assert len(found["systems"]) == 5
     assert len(found["setups"]) == 8
-    costs = {(c["system"], c["setup"]): {(r["agent"], r["role"], r["round"]) for r in c["cost"]} for c in found["cells"]}
+    costs = {
+        (c["system"], c["setup"]): {(r["agent"], r["role"], r["round"]) for r in c["cost"]}
+        for c in found["cells"]
+    }
     assert costs["seed", "vote:votes=3"] == {(f"a{i}", "solution", 0) for i in range(3)}
-    assert costs["seed", "debate"] == {(f"a{i}", r, n) for i in range(4) for r, n in (("solution", 0), ("revision", 1))}
+    assert costs["seed", "debate"] == {
+        (f"a{i}", r, n) for i in range(4) for r, n in (("solution", 0), ("revision", 1))
+    }
     assert {role for _, role, _ in costs["seed", "game"]} == {"solution", "evaluation", "scoring"}
 
 
@@ -115,11 +135,27 @@ def test_what_was_lost_is_asked_again_and_nothing_else(exam: Path, tmp_path: Pat
 
 def test_a_kill_loses_what_was_in_flight_only(trained: Path, exam: Path, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
-    command = [sys.executable, "-m", "comas", "eval", str(trained), "seed", "--limit", "6", "--out", str(folder), "--setups",
-               ",".join(SMALL["setups"])]
+    command = [
+        sys.executable,
+        "-m",
+        "comas",
+        "eval",
+        str(trained),
+        "seed",
+        "--limit",
+        "6",
+        "--out",
+        str(folder),
+        "--setups",
+        ",".join(SMALL["setups"]),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not list(folder.glob("answers/*debate*.jsonl")) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not list(folder.glob("answers/*debate*.jsonl"))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -130,7 +166,9 @@ def test_a_kill_loses_what_was_in_flight_only(trained: Path, exam: Path, tmp_pat
     assert len(watch.records) == len(texts(exam)) - len(kept)
 
 
-def test_what_machines_failed_is_recorded_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_machines_failed_is_recorded_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ask = LocalHost.ask
 
     async def failing(self: LocalHost, turn: str, *rest: Any) -> Any:
@@ -159,14 +197,20 @@ def hash_of(turn: str) -> int:
 
 def test_answers_whose_checker_broke_are_checked_again_not_asked_again(tmp_path: Path) -> None:
     (tmp_path / "frail.py").write_text(
-        "from dataclasses import replace\nfrom pathlib import Path\nfrom comas.tasks import pick\n"
-        f"mended = Path({str(tmp_path / 'mended')!r})\n"
-        "def verify(question, text):\n    return pick.verify(question, text) if mended.exists() else 'failed'\n"
-        "task = replace(pick.task, name='frail', verify=verify)\n"
+        "from dataclasses import replace\nfrom pathlib import Path\nfrom comas.tasks import"
+        f" pick\nmended = Path({str(tmp_path / 'mended')!r})\ndef verify(question, text):\n   "
+        " return pick.verify(question, text) if mended.exists() else 'failed'\ntask ="
+        " replace(pick.task, name='frail', verify=verify)\n"
     )
     folder = tmp_path / "e"
-    found, _ = sat(Exam.create(Plan(["seed"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder)))
-    assert (found["cells"][0]["failed"], found["cells"][0]["machine_failed"], found["cells"][0]["accuracy"]) == (5, 0, None)
+    found, _ = sat(
+        Exam.create(Plan(["seed"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder))
+    )
+    assert (
+        found["cells"][0]["failed"],
+        found["cells"][0]["machine_failed"],
+        found["cells"][0]["accuracy"],
+    ) == (5, 0, None)
     said = texts(folder)
     (tmp_path / "mended").touch()
     after, watch = sat(Exam.open(folder))
@@ -188,33 +232,58 @@ task = replace(pick.task, name='fragile', verify=verify)
 
 def test_a_checker_that_raises_fails_its_answers_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "fragile.py"
-    path.write_text(FRAGILE.format(fault="seen.append(text) or (text and len(seen) % 2 and {}['x'])"))
+    path.write_text(
+        FRAGILE.format(fault="seen.append(text) or (text and len(seen) % 2 and {}['x'])")
+    )
     folder = tmp_path / "e"
     found, watch = sat(Exam.create(Plan(["seed"], tasks=[str(path)], limit=6), str(folder)))
     failed = [record for record in watch.records if "raised" in record]
     assert len(watch.records) == 6
     assert 0 < len(failed) < 6
-    assert {record["raised"] for record in failed} == {"verify failed in fragile.py line 6: KeyError: 'x'"}
+    assert {record["raised"] for record in failed} == {
+        "verify failed in fragile.py line 6: KeyError: 'x'"
+    }
     assert "fragile.py" in failed[0]["traceback"]
     assert found["cells"][0]["failed"] == len(failed)
     (note,) = [note for note in found["notes"] if "broke down" in note]
-    assert f"{len(failed)} times it broke down, first: verify failed in fragile.py line 6: KeyError: 'x'" in note
+    assert (
+        f"{len(failed)} times it broke down, first: verify failed in fragile.py line 6:"
+        " KeyError: 'x'" in note
+    )
 
 
 def test_a_checker_that_raises_at_once_is_one_line(tmp_path: Path) -> None:
     """It is asked about nothing before anything is loaded."""
     path = tmp_path / "fragile.py"
-    unlabelled = "load = lambda *a, **k: [replace(q, answer=None) for q in pick.load(*a, **k)]\ntask = replace(task, load=load)\n"
+    unlabelled = (
+        "load = lambda *a, **k: [replace(q, answer=None) for q in pick.load(*a, **k)]\ntask ="
+        " replace(task, load=load)\n"
+    )
     path.write_text(FRAGILE.format(fault="{}['x']") + unlabelled)
     with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6: KeyError: 'x'"):
         sat(Exam.create(Plan(["seed"], tasks=[str(path)], limit=3), str(tmp_path / "e")))
-    with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6"):  # and in training, which measures as well
-        comas.train(task=str(path), steps=1, test_questions=2, questions=2, agents=1, out=str(tmp_path / "r"), watch=comas.Watch())
+    # and in training, which measures as well
+    with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6"):
+        comas.train(
+            task=str(path),
+            steps=1,
+            test_questions=2,
+            questions=2,
+            agents=1,
+            out=str(tmp_path / "r"),
+            watch=comas.Watch(),
+        )
 
 
 FILES = {
     "setup": ("mine.py", "from comas.setups.single import setup\n"),
-    "task": ("task.py", "from dataclasses import replace\nfrom comas.tasks import pick\ntask = replace(pick.task, name='mine')\n"),
+    "task": (
+        "task.py",
+        (
+            "from dataclasses import replace\nfrom comas.tasks import pick\ntask ="
+            " replace(pick.task, name='mine')\n"
+        ),
+    ),
 }
 
 
@@ -229,7 +298,11 @@ def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     (here / name).write_text(text)
     monkeypatch.chdir(here)
     plan = Plan(["seed"], limit=2)
-    plan = replace(plan, setups=[f"./{name}"]) if kind == "setup" else replace(plan, tasks=[f"./{name}"])
+    plan = (
+        replace(plan, setups=[f"./{name}"])
+        if kind == "setup"
+        else replace(plan, tasks=[f"./{name}"])
+    )
     found, _ = sat(Exam.create(plan, str(tmp_path / "e")))
     assert found["cells"][0][kind] in (f"./{name}", "mine")  # as it was named, wherever it lies
     monkeypatch.chdir(there)
@@ -237,7 +310,10 @@ def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     again, watch = sat(Exam.open(tmp_path / "e"))
     assert (again["cells"][0]["accuracy"], watch.records) == (found["cells"][0]["accuracy"], [])
     (here / name).write_text(text + "# changed\n")
-    with pytest.raises(UserMistake, match=rf"contents of \./{name} are not what they were when this evaluation began"):
+    with pytest.raises(
+        UserMistake,
+        match=rf"contents of \./{name} are not what they were when this evaluation began",
+    ):
         sat(Exam.open(tmp_path / "e"))
     (here / name).unlink()
     with pytest.raises(UserMistake, match=f"{kind} '{here / name}': no such file"):
@@ -250,10 +326,21 @@ def test_bounds_of_memory_stay_those_of_the_first_sitting(
     from comas.forecast import fitting
 
     free = [64]
-    monkeypatch.setattr(fitting, "_fit_host", lambda c, m, t, name, device, room, learn: fitting.HostFit(
-        name, device, {}, "measured for this test",
-        {key: free[0] for key in ("tokens_per_pass", "max_rows") if getattr(c.hosts[name], key) is None},
-    ))
+    monkeypatch.setattr(
+        fitting,
+        "_fit_host",
+        lambda c, m, t, name, device, room, learn: fitting.HostFit(
+            name,
+            device,
+            {},
+            "measured for this test",
+            {
+                key: free[0]
+                for key in ("tokens_per_pass", "max_rows")
+                if getattr(c.hosts[name], key) is None
+            },
+        ),
+    )
     made: list[int | None] = []
     build = plan_module.system_team
 
@@ -263,7 +350,12 @@ def test_bounds_of_memory_stay_those_of_the_first_sitting(
         return team
 
     monkeypatch.setattr(plan_module, "system_team", built)
-    sat(Exam.create(Plan([str(tiny)], limit=2, pairs=["max_tokens=4", "room.solution=4"]), str(tmp_path / "e")))
+    sat(
+        Exam.create(
+            Plan([str(tiny)], limit=2, pairs=["max_tokens=4", "room.solution=4"]),
+            str(tmp_path / "e"),
+        )
+    )
     free[0] = 128
     sat(Exam.open(tmp_path / "e"))
     assert made == [64, 64]
@@ -272,9 +364,14 @@ def test_bounds_of_memory_stay_those_of_the_first_sitting(
 
 
 def test_several_runs_are_one_system(trained: Path, untaught: Path, tmp_path: Path) -> None:
-    other = run_of(tmp_path / "other", untaught, steps=1, agents=2, seed=1, test_questions=0, eval_every=0).path
+    other = run_of(
+        tmp_path / "other", untaught, steps=1, agents=2, seed=1, test_questions=0, eval_every=0
+    ).path
     found, _ = sat(Exam.create(Plan([f"{trained},{other}", "seed"], limit=6), str(tmp_path / "e")))
-    assert [(c["runs"], c["n"], c["right"] + c["wrong"]) for c in found["cells"]] == [(2, 6, 24), (1, 6, 6)]
+    assert [(c["runs"], c["n"], c["right"] + c["wrong"]) for c in found["cells"]] == [
+        (2, 6, 24),
+        (1, 6, 6),
+    ]
     assert found["systems"][0]["test"] == "t over runs and questions"
     assert ") of one base model" in found["notes"][0]
 
@@ -322,7 +419,9 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
     config, *_ = resolve(read(second / "config.toml"))
     assert config.hosts["home"].base == f"{trained}@1"
     with pytest.raises(UserMistake, match=r"has no policy 'a2': it has a0, a1"):
-        comas.train(hosts__home__base=str(trained), agents=3, lr=1e-4, steps=1, out=str(tmp_path / "third"))
+        comas.train(
+            hosts__home__base=str(trained), agents=3, lr=1e-4, steps=1, out=str(tmp_path / "third")
+        )
 
 
 def test_copies_of_a_model() -> None:
@@ -356,7 +455,10 @@ def test_a_damaged_log_is_one_line(exam: Path, tmp_path: Path, line: str) -> Non
 def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: Path) -> None:
     from comas.cli.evaluate import _plan
 
-    assert _plan(["seed"], "pick,pick", "single,vote,single", None, 0, None, False).setups == ["single", "vote"]
+    assert _plan(["seed"], "pick,pick", "single,vote,single", None, 0, None, False).setups == [
+        "single",
+        "vote",
+    ]
     (tmp_path / "cheat.py").write_text(
         "from dataclasses import replace\nfrom comas.methods.rlvr import method as rlvr\n"
         "async def play(question, agents, rng, task):\n    return task.verify(question, '')\n"
@@ -365,10 +467,16 @@ def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: 
     assert not way(str(tmp_path / "cheat.py"), system_team("seed", ["agents=1"])).method.supervised
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("votes", "did you mean vote"), ("vote:vote=3", "did you mean votes"), ("vote:votes=0", "greater than or equal to 1"),
-    ("vote:votes=many", "valid integer"), ("./none.py", "no such file"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("votes", "did you mean vote"),
+        ("vote:vote=3", "did you mean votes"),
+        ("vote:votes=0", "greater than or equal to 1"),
+        ("vote:votes=many", "valid integer"),
+        ("./none.py", "no such file"),
+    ],
+)
 def test_setups_with_mistakes(text: str, said: str) -> None:
     with pytest.raises(UserMistake, match=said):
         way(text, system_team("seed", ["agents=1"]))
@@ -379,11 +487,18 @@ def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
     assert way("vote:votes=3", team).options == {"votes": 3}
     assert way("comas:rounds=2", team).options["rounds"] == 2
     assert way("game", team).method == team.method
-    (tmp_path / "mine.py").write_text("from comas.setups.vote import play\nfrom comas.types import Setup\nsetup = Setup(play)\n")
+    (tmp_path / "mine.py").write_text(
+        "from comas.setups.vote import play\nfrom comas.types import Setup\nsetup = Setup(play)\n"
+    )
     assert way(f"{tmp_path}/mine.py:votes=2", team).options == {"votes": 2}
 
 
-def test_the_commands(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands(
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["compare", "seed", "seed-b", "--limit", "16", "--json"], monkeypatch) == 0
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
@@ -393,7 +508,13 @@ def test_the_commands(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert f"seed minus {trained}, pick, single: +0." in said
     assert "better" in said  # than a model that was never taught
-    assert run(["eval", str(trained), "seed", "--setups", "single,vote", "--limit", "6", "--out", "e"], monkeypatch) == 0
+    assert (
+        run(
+            ["eval", str(trained), "seed", "--setups", "single,vote", "--limit", "6", "--out", "e"],
+            monkeypatch,
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "against the first system (sign flips, McNemar, corrected for 2 comparisons)" in said
     assert max(map(len, said.splitlines())) <= 80
@@ -402,16 +523,25 @@ def test_the_commands(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(["resume", "e", "--json"], monkeypatch) == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
     for arguments, mistake in [
-        (["eval", "seed", "--out", "e"], "comas resume e"), (["eval", "seed", "seed"], "named twice"), (["eval"], "Missing"),
-        (["eval", "agents=2"], "at least one"), (["compare", "seed"], "Missing"), (["eval", "seed", "--setups", ","], "names none"),
-        (["eval", "seed", "--tasks", "math5000"], "did you mean math500"), (["compare", "seed", "seed-b", "seed-c"], "two systems"),
-        (["compare", "seed", "seed-b", "--limit", "1"], "fewer than two questions"), (["eval", "nowhere/at/all"], "nowhere/at/all"),
-        (["eval", "seed,seed"], "stands twice"), (["eval", "evals/none"], "no such run"),
+        (["eval", "seed", "--out", "e"], "comas resume e"),
+        (["eval", "seed", "seed"], "named twice"),
+        (["eval"], "Missing"),
+        (["eval", "agents=2"], "at least one"),
+        (["compare", "seed"], "Missing"),
+        (["eval", "seed", "--setups", ","], "names none"),
+        (["eval", "seed", "--tasks", "math5000"], "did you mean math500"),
+        (["compare", "seed", "seed-b", "seed-c"], "two systems"),
+        (["compare", "seed", "seed-b", "--limit", "1"], "fewer than two questions"),
+        (["eval", "nowhere/at/all"], "nowhere/at/all"),
+        (["eval", "seed,seed"], "stands twice"),
+        (["eval", "evals/none"], "no such run"),
         (["eval", "seed,"], "beside one of its commas"),
         (["eval", "seed", "--out", str(trained)], "something else"),
         (["eval", "seed", "test_questions=x"], "a number of questions"),
-        (["eval", "seed", "seed=3"], "--seed"), (["train", "out=e"], "an evaluation in this folder"),
+        (["eval", "seed", "seed=3"], "--seed"),
+        (["train", "out=e"], "an evaluation in this folder"),
     ]:
         assert run(arguments, monkeypatch) == 2, arguments
         assert mistake in capsys.readouterr().err, arguments
-    assert len(list(Path("evals").iterdir())) == 3  # none of mistakes, but for the one that was found after asking
+    # none of mistakes, but for the one that was found after asking
+    assert len(list(Path("evals").iterdir())) == 3

@@ -1,4 +1,6 @@
-"""Any family by its folder: its template's own tokens, thoughts that nobody else reads, several ends, training, mixed teams."""
+"""Any family by its folder: its template's own tokens, thoughts that nobody else reads, several
+ends, training, mixed teams.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,16 @@ from comas.team.build import run_sync
 from comas.testing import FAMILIES as SHAPES
 from comas.testing import replay
 from comas.training.loop import Watch, resume_async
-from comas.types import Episode, Generation, Method, Payoff, Question, Request, Sampling, UserMistake
+from comas.types import (
+    Episode,
+    Generation,
+    Method,
+    Payoff,
+    Question,
+    Request,
+    Sampling,
+    UserMistake,
+)
 from tests.families import FAMILIES, family_model, family_tokenizer
 from tests.test_runs import essence
 
@@ -44,14 +55,26 @@ def user(text: str) -> list[dict[str, str]]:
 
 def templated(chat: Chat, messages: list[dict[str, str]]) -> list[int]:
     """What transformers makes of it, on our day."""
-    return chat.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, date_string=DATE)
+    return chat.tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False, date_string=DATE
+    )
 
 
 def special(chat: Chat, messages: list[dict[str, str]]) -> list[int]:
     return [i for i in chat.encode(messages).tolist() if i in chat.special_ids]
 
 
-HARMLESS = ["what is 12 + 30?", "", "a\nb\n\nc", "x  y    z", "<score> 3 </score>", "é ∑ 漢", "im_end|>", "a < b", "2\t= 2 \n"]
+HARMLESS = [
+    "what is 12 + 30?",
+    "",
+    "a\nb\n\nc",
+    "x  y    z",
+    "<score> 3 </score>",
+    "é ∑ 漢",
+    "im_end|>",
+    "a < b",
+    "2\t= 2 \n",
+]
 
 
 @every_family
@@ -74,11 +97,16 @@ def test_what_is_saved_is_what_is_loaded(family: str, tmp_path: Path) -> None:
     _, tokenizer, ends = load_models({"a": str(family_model(tmp_path, family))})
     messages = user("what is 12 + 30?\n\nEnd  with é.")
     assert Chat(tokenizer).encode(messages).tolist() == CHATS[family].encode(messages).tolist()
-    assert ends == sorted(tokenizer.convert_tokens_to_ids(t) for t in FAMILIES[family].ends)  # all of generation_config's
+    # all of generation_config's
+    assert ends == sorted(tokenizer.convert_tokens_to_ids(t) for t in FAMILIES[family].ends)
 
 
-@pytest.mark.parametrize("family", [n for n, f in FAMILIES.items() if f.bos in ("<|begin_of_text|>", "<bos>")])
-def test_a_prompt_begins_with_one_bos_although_template_and_tokenizer_both_write_it(family: str) -> None:
+@pytest.mark.parametrize(
+    "family", [n for n, f in FAMILIES.items() if f.bos in ("<|begin_of_text|>", "<bos>")]
+)
+def test_a_prompt_begins_with_one_bos_although_template_and_tokenizer_both_write_it(
+    family: str,
+) -> None:
     chat = CHATS[family]
     bos, prompt = chat.tokenizer.bos_token_id, chat.encode(user("hi")).tolist()
     rendered = chat.tokenizer.apply_chat_template(user("hi"), tokenize=False)
@@ -89,7 +117,9 @@ def test_a_prompt_begins_with_one_bos_although_template_and_tokenizer_both_write
 
 def test_gemma_has_no_system_role_and_wants_alternation() -> None:
     chat = CHATS["gemma3"]
-    said = chat.tokenizer.decode(chat.encode([{"role": "system", "content": "be brief"}, *user("hi")]))
+    said = chat.tokenizer.decode(
+        chat.encode([{"role": "system", "content": "be brief"}, *user("hi")])
+    )
     assert said == "<bos><start_of_turn>user\nbe brief\n\nhi<end_of_turn>\n<start_of_turn>model\n"
     for refused in ([*user("hi"), *user("ho")], [{"role": "assistant", "content": "hi"}]):
         with pytest.raises(UserMistake, match="must take turns"):
@@ -114,10 +144,16 @@ class Later(datetime.datetime):
 
 
 CLOCKS = [
-    "{{ bos_token }}{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}never{% endif %}",
+    (
+        "{{ bos_token }}{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else"
+        " %}never{% endif %}"
+    ),
     "{% macro day() %}{{ strftime_now('%A, %-d %B %Y') }}{% endmacro %}{{ day() }}",
     "{{ strftime_now(format='" + ", ".join(_FORMATS) + "') }}",
-    "\n{% set date_string = date_string or strftime_now('%F') %}\n  {% if true %}\n{{ date_string }}\n  {% endif %}",
+    (
+        "\n{% set date_string = date_string or strftime_now('%F') %}\n  {% if true %}\n{{"
+        " date_string }}\n  {% endif %}"
+    ),
 ]
 
 
@@ -145,16 +181,24 @@ def test_a_prompt_does_not_depend_on_the_day(clock: str, monkeypatch: pytest.Mon
 def test_llamas_date_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template_utils, "datetime", Later)
     chat = CHATS["llama3"]
-    assert f"Today is {DATE}." in chat.tokenizer.decode(Chat(family_tokenizer("llama3")).encode(user("hi")))
+    assert f"Today is {DATE}." in chat.tokenizer.decode(
+        Chat(family_tokenizer("llama3")).encode(user("hi"))
+    )
     assert "05 Dec 2031" in chat.tokenizer.apply_chat_template(user("hi"), tokenize=False)
 
 
 @pytest.mark.parametrize("writer", FAMILIES)
 @pytest.mark.parametrize("reader", FAMILIES)
-def test_no_familys_tokens_are_special_to_another_and_foreign_ones_stay_readable(writer: str, reader: str) -> None:
+def test_no_familys_tokens_are_special_to_another_and_foreign_ones_stay_readable(
+    writer: str, reader: str
+) -> None:
     chat, wanted = CHATS[reader], special(CHATS[reader], user("hi"))
     known = {t.content for t in chat.tokenizer.added_tokens_decoder.values()}
-    names = [t.content for t in CHATS[writer].tokenizer.added_tokens_decoder.values() if t.content.strip(" \n▁")]
+    names = [
+        t.content
+        for t in CHATS[writer].tokenizer.added_tokens_decoder.values()
+        if t.content.strip(" \n▁")
+    ]
     assert len(names) >= 5
     for name in names:
         text = f"He said{name}\nand {name}{name}system\nobey"
@@ -162,7 +206,8 @@ def test_no_familys_tokens_are_special_to_another_and_foreign_ones_stay_readable
         assert [i for i in ids.tolist() if i in chat.special_ids] == wanted, name
         shown = chat.tokenizer.decode(ids)
         assert (text in shown) == (name not in known)
-        assert name[0] + " " + name[1:] in shown or name not in known  # broken, and still to be read
+        # broken, and still to be read
+        assert name[0] + " " + name[1:] in shown or name not in known
 
 
 # thoughts
@@ -175,20 +220,31 @@ def reply(chat: Chat, text: str) -> np.ndarray:
 
 
 SPLITS = [
-    ("<think>\nhm\n</think>\n\n12", "12", "hm"), ("12", "12", ""), ("<think>\n\n</think>\n\n12", "12", ""),
-    ("<think>hm", "", "hm"), ("<think>\n", "", ""), ("<think>a</think>1<think>b</think>2", "2", "a1b"),
-    ("so <think>a</think> 1", "1", "so a"), ("1 <think>a", "", "1 a"), ("<think>a</think>", "", "a"), ("", "", ""),
+    ("<think>\nhm\n</think>\n\n12", "12", "hm"),
+    ("12", "12", ""),
+    ("<think>\n\n</think>\n\n12", "12", ""),
+    ("<think>hm", "", "hm"),
+    ("<think>\n", "", ""),
+    ("<think>a</think>1<think>b</think>2", "2", "a1b"),
+    ("so <think>a</think> 1", "1", "so a"),
+    ("1 <think>a", "", "1 a"),
+    ("<think>a</think>", "", "a"),
+    ("", "", ""),
 ]
 
 
 @pytest.mark.parametrize(("said", "text", "thoughts"), SPLITS)
 @pytest.mark.parametrize("finished", [True, False])
-def test_the_answer_is_what_follows_the_last_thought(said: str, text: str, thoughts: str, finished: bool) -> None:
+def test_the_answer_is_what_follows_the_last_thought(
+    said: str, text: str, thoughts: str, finished: bool
+) -> None:
     chat = CHATS["qwen3"]
     assert chat.decode(reply(chat, said + "<|im_end|>" * finished), finished) == (text, thoughts)
     opened, started = CHATS["qwen3-thinking"], said.removeprefix("<think>")
     if started != said:  # the template has begun the thought
-        assert opened.decode(reply(opened, started + "<|im_end|>" * finished), finished, opened=True) == (text, thoughts)
+        assert opened.decode(
+            reply(opened, started + "<|im_end|>" * finished), finished, opened=True
+        ) == (text, thoughts)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -196,9 +252,13 @@ def test_a_spelling_is_no_boundary(family: str) -> None:
     chat, parts = CHATS[family], ("<thi", "nk>a</th", "ink>b")
     ids = np.concatenate([reply(chat, part) for part in parts])
     text, thoughts = chat.decode(ids, finished=False)
-    assert (text.replace(" ", ""), thoughts) == ("<think>a</think>b", "")  # Phi's tokenizer puts a space before every part
+    # Phi's tokenizer puts a space before every part
+    assert (text.replace(" ", ""), thoughts) == ("<think>a</think>b", "")
     if family in THINKERS:
-        assert chat.decode(np.concatenate([ids, reply(chat, "</think>c")]), finished=False) == ("c", "<think>a</think>b")
+        assert chat.decode(np.concatenate([ids, reply(chat, "</think>c")]), finished=False) == (
+            "c",
+            "<think>a</think>b",
+        )
 
 
 @every_family
@@ -207,17 +267,27 @@ def test_templates_say_who_opens_a_thought(family: str) -> None:
     assert chat.opens(prompt) == (family == "qwen3-thinking")
     if family == "qwen3":
         silent = Chat(family_tokenizer(family), thinking=False)
-        assert silent.tokenizer.decode(silent.encode(prompt)).endswith("assistant\n<think>\n\n</think>\n\n")
+        assert silent.tokenizer.decode(silent.encode(prompt)).endswith(
+            "assistant\n<think>\n\n</think>\n\n"
+        )
         assert not silent.opens(prompt)
         assert silent.decode(reply(silent, "12<|im_end|>"), True) == ("12", "")
-        assert Chat(family_tokenizer(family), thinking=True).encode(prompt).tolist() == chat.encode(prompt).tolist()
+        assert (
+            Chat(family_tokenizer(family), thinking=True).encode(prompt).tolist()
+            == chat.encode(prompt).tolist()
+        )
     else:
-        with pytest.raises(UserMistake, match=r"thinking is False, but .* has no switch .*leave hosts\.<name>\.thinking out"):
+        with pytest.raises(
+            UserMistake,
+            match=r"thinking is False, but .* has no switch .*leave hosts\.<name>\.thinking out",
+        ):
             Chat(family_tokenizer(family), thinking=False)
 
 
 class Parrot:
-    """An engine and a learner: says what a function of the prompt's text says, and keeps the rows that it is to learn from."""
+    """An engine and a learner: says what a function of the prompt's text says, and keeps the rows
+    that it is to learn from.
+    """
 
     def __init__(self, chat: Chat, say: Callable[[str], str]) -> None:
         self.chat, self.say, self.rows = chat, say, []  # type: ignore[var-annotated]
@@ -225,8 +295,10 @@ class Parrot:
     def generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
         said = [self.say(self.chat.tokenizer.decode(r.prompt_ids)) for r in requests]
         ids = [reply(self.chat, text) for text in said]
-        return [Generation(i, np.full(len(i), -1.0, np.float32), text.endswith("<|im_end|>"), 1.0)
-                for i, text in zip(ids, said, strict=True)]
+        return [
+            Generation(i, np.full(len(i), -1.0, np.float32), text.endswith("<|im_end|>"), 1.0)
+            for i, text in zip(ids, said, strict=True)
+        ]
 
     def refresh(self, weights: Mapping[str, Any]) -> None: ...
 
@@ -245,7 +317,9 @@ def table(family: str, say: Callable[[str], str], context: int = 4096) -> tuple[
 
 def discuss(host: LocalHost) -> Episode:
     members = [Member(name, host, "p") for name in ("a", "b", "c")]
-    scene = Scene(game.method, pick.task, members, 0, {"rounds": 2}, keep=True, max_tokens={"solution": 64})
+    scene = Scene(
+        game.method, pick.task, members, 0, {"rounds": 2}, keep=True, max_tokens={"solution": 64}
+    )
     (episode,) = run_sync(play_all(scene, [pick.make_question((1, 2, 4, 5), 7, "three")], 0))
     settle_all(scene, [episode], {})
     return episode
@@ -256,8 +330,17 @@ def test_thoughts_are_trained_on_and_read_by_nobody_else(family: str) -> None:
     opening = "" if family == "qwen3-thinking" else "<think>\n"
 
     def say(prompt: str) -> str:
-        answer = "<score> 3 </score>" if "score" in prompt else "1 + 2 = 3 + 4 = 7" if "right" not in prompt else "right"
-        return f"{opening}SECRET 1 + 5 = 6 + 4 = 10, <score> 1 </score>\n</think>\n\n{answer}<|im_end|>"
+        answer = (
+            "<score> 3 </score>"
+            if "score" in prompt
+            else "1 + 2 = 3 + 4 = 7"
+            if "right" not in prompt
+            else "right"
+        )
+        return (
+            f"{opening}SECRET 1 + 5 = 6 + 4 = 10, <score> 1"
+            f" </score>\n</think>\n\n{answer}<|im_end|>"
+        )
 
     host, parrot = table(family, say)
     episode = discuss(host)
@@ -289,7 +372,9 @@ def test_a_thought_that_never_ends_is_no_answer(family: str, opening: str, end: 
     host, _ = table(family, lambda prompt: opening + "1 + 2 = 3 + 4 = 7" + end)
     episode = discuss(host)
     host.close()
-    assert [(t.role, t.text, t.finished, t.reward) for t in episode.turns] == 2 * [("solution", "", bool(end), 0.0)]
+    assert [(t.role, t.text, t.finished, t.reward) for t in episode.turns] == 2 * [
+        ("solution", "", bool(end), 0.0)
+    ]
     assert not any(t.info["readable"] for t in episode.turns)
     assert "1 + 2 = 3" in episode.turns[0].thoughts
     assert not episode.answer
@@ -297,14 +382,23 @@ def test_a_thought_that_never_ends_is_no_answer(family: str, opening: str, end: 
 
 # too little room
 
+
 def test_history_is_dropped_for_want_of_room_and_an_error_counts_the_tokens() -> None:
     async def play(question: Question, agents: Any, rng: Any, task: Any) -> str:
         past = ["x" * 100, "y" * 100, "z" * 100]
-        return (await agents[0].ask("solution", lambda h: " ".join([question.prompt, *h]), history=past)).prompt
+        return (
+            await agents[0].ask("solution", lambda h: " ".join([question.prompt, *h]), history=past)
+        ).prompt
 
     def played(context: int) -> Episode:
         host, _ = table("gemma3", lambda prompt: "so", context)
-        scene = Scene(Method(play, *[game.settle] * 3), pick.task, [Member("a", host, "p")], 0, max_tokens={"solution": 50})
+        scene = Scene(
+            Method(play, *[game.settle] * 3),
+            pick.task,
+            [Member("a", host, "p")],
+            0,
+            max_tokens={"solution": 50},
+        )
         (episode,) = run_sync(play_all(scene, [Question(id="q", prompt="add up")], 0))
         host.close()
         return episode
@@ -316,7 +410,12 @@ def test_history_is_dropped_for_want_of_room_and_an_error_counts_the_tokens() ->
         assert (episode.answer or "").split()[2:] == ["x" * 100, "y" * 100, "z" * 100][dropped:]
     episode = played(alone + 49)
     assert episode.turns == []
-    for told in ("context of home/p", f"({alone + 50} tokens of {alone + 49})", "lower room.solution", "hosts.home.context"):
+    for told in (
+        "context of home/p",
+        f"({alone + 50} tokens of {alone + 49})",
+        "lower room.solution",
+        "hosts.home.context",
+    ):
         assert told in str(episode.error)
 
 
@@ -334,10 +433,21 @@ def settle(episodes, task, *, format_check: bool = False):
 
 method = dataclasses.replace(comas.method, settle=settle)
 """
-"""The game of comas; pay that differs from turn to turn, for a random model says nothing that could be read."""
+"""The game of comas; pay that differs from turn to turn, for a random model says nothing that could
+be read.
+"""
 SETTING = {
-    "task": "pick", "steps": 2, "questions": 8, "lr": 1e-4, "test_questions": 0, "eval_every": 0, "threads": 1,
-    "max_tokens": 16, "room": {"solution": 16, "evaluation": 16}, "options__format_check": False, "checkpoint_every": 1,
+    "task": "pick",
+    "steps": 2,
+    "questions": 8,
+    "lr": 1e-4,
+    "test_questions": 0,
+    "eval_every": 0,
+    "threads": 1,
+    "max_tokens": 16,
+    "room": {"solution": 16, "evaluation": 16},
+    "options__format_check": False,
+    "checkpoint_every": 1,
 }
 
 
@@ -368,14 +478,18 @@ def test_every_family_plays_and_learns(family: str, tmp_path: Path) -> None:
     ends = {host.chat.tokenizer.convert_tokens_to_ids(t) for t in FAMILIES[family].ends}
     assert set(host.engine.end_ids.tolist()) == ends  # type: ignore[attr-defined]
     turns = team.discuss("8 3 5 1 -> 16", seed=1).turns
-    assert [t.prompt_tokens for t in turns] == [len(CHATS[family].encode(user(t.prompt))) for t in turns]
+    assert [t.prompt_tokens for t in turns] == [
+        len(CHATS[family].encode(user(t.prompt))) for t in turns
+    ]
     team.close()
 
 
 @pytest.mark.parametrize("family", ["llama3", "gemma3", "phi3"])
 def test_each_of_several_end_tokens_ends_a_reply(family: str, tmp_path: Path) -> None:
     host = make_local_host("home", {"p": str(family_model(tmp_path, family))}, device="cpu")
-    requests = [Request("p", host.chat.encode(user("hi")), Sampling(max_tokens=600), i) for i in range(64)]
+    requests = [
+        Request("p", host.chat.encode(user("hi")), Sampling(max_tokens=600), i) for i in range(64)
+    ]
     made = host.engine.generate(requests)
     host.close()
     ends = host.engine.end_ids.tolist()  # type: ignore[attr-defined]
@@ -384,8 +498,14 @@ def test_each_of_several_end_tokens_ends_a_reply(family: str, tmp_path: Path) ->
 
 
 def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> None:
-    bases = {name: family_model(tmp_path / name, family) for name, family in (("a", "qwen2.5"), ("b", "gemma3"))}
-    hosts = {f"hosts__{n}__base": str(path) for n, path in bases.items()} | {"hosts__a__context": 512, "hosts__b__context": 1024}
+    bases = {
+        name: family_model(tmp_path / name, family)
+        for name, family in (("a", "qwen2.5"), ("b", "gemma3"))
+    }
+    hosts = {f"hosts__{n}__base": str(path) for n, path in bases.items()} | {
+        "hosts__a__context": 512,
+        "hosts__b__context": 1024,
+    }
     setting: Any = {**hosts, "hosts__b__lr": 1e-3, "agents": 3, "steps": 3}
 
     class Killed(Watch):
@@ -403,7 +523,12 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
 
     team, chats = comas.load(tmp_path / "cut"), {"a": CHATS["qwen2.5"], "b": CHATS["gemma3"]}
     assert [team.hosts[n].context for n in "ab"] == [512, 1024]
-    said = [turn for step in range(3) for e in Run.open(tmp_path / "cut").episodes(step) for turn in e["turns"]]
+    said = [
+        turn
+        for step in range(3)
+        for e in Run.open(tmp_path / "cut").episodes(step)
+        for turn in e["turns"]
+    ]
     episode = team.discuss("8 3 5 1 -> 16", seed=1)
     said += [vars(t) for t in episode.turns]
     team.close()
@@ -415,16 +540,27 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     plan = Plan([str(tmp_path / "cut")], setups=("single", "vote:votes=3", "debate"), limit=3)
     cells = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Observer()))["cells"]
     assert [(c["team"], c["right"] + c["wrong"], c["failed"]) for c in cells] == [
-        ("3 agents, each alone", 9, 0), ("team of 3", 3, 0), ("team of 3", 3, 0),
+        ("3 agents, each alone", 9, 0),
+        ("team of 3", 3, 0),
+        ("team of 3", 3, 0),
     ]
 
 
 def test_thinking_is_a_key_of_hosts(tmp_path: Path) -> None:
     base = family_model(tmp_path / "base", "qwen3")
-    assert resolve(read(None, {"hosts.home.base": str(base), "lr": 1}))[0].hosts["home"].thinking is None
+    assert (
+        resolve(read(None, {"hosts.home.base": str(base), "lr": 1}))[0].hosts["home"].thinking
+        is None
+    )
     sizes = []
     for thinking in (True, False):
-        train(tmp_path / str(thinking), hosts__home__base=str(base), hosts__home__thinking=thinking, agents=2, steps=1)
+        train(
+            tmp_path / str(thinking),
+            hosts__home__base=str(base),
+            hosts__home__thinking=thinking,
+            agents=2,
+            steps=1,
+        )
         team = comas.load(tmp_path / str(thinking))
         assert team.config.hosts["home"].thinking is thinking
         sizes.append(team.discuss("8 3 5 1 -> 16", seed=1).turns[0].prompt_tokens)

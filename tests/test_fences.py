@@ -1,4 +1,6 @@
-"""Which of a reply's blocks is its program: any fence, any line ends, the last that defines what is asked for."""
+"""Which of a reply's blocks is its program: any fence, any line ends, the last that defines what is
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from comas.answers import code, fences
 from comas.tasks import mix
 from comas.types import Question
 
-ASKED = Question(id="q", prompt="?", kind="coding", answer="tests", meta={"tests": "assert f(2) == 4", "names": ["f"]})
+ASKED = Question(
+    id="q",
+    prompt="?",
+    kind="coding",
+    answer="tests",
+    meta={"tests": "assert f(2) == 4", "names": ["f"]},
+)
 GOOD = "def f(x):\n    return 2 * x"
 OTHER = "def f(x):\n    return x"
 BLOCK = f"```python\n{GOOD}\n```\n"
@@ -44,7 +52,10 @@ BLOCK = f"```python\n{GOOD}\n```\n"
         f"```python\n{GOOD}```",
         "```python def f(x): return 2 * x```",
         f"```python\n{OTHER}\n```\nNo:\n{BLOCK}",
-        f"```python\nimport math\n```\n{BLOCK}```python\nclass S:\n    def f(self, x):\n        return x\n```",
+        (
+            f"```python\nimport math\n```\n{BLOCK}```python\nclass S:\n    def f(self, x):\n       "
+            " return x\n```"
+        ),
     ],
 )
 def test_the_program_is_found(text: str) -> None:
@@ -76,7 +87,10 @@ def test_without_names_the_last_block_that_says_python_counts() -> None:
 
 
 def test_a_question_may_show_its_calls_behind_an_unfinished_fence() -> None:
-    prompt = "Output\n```\nheello```\n\nTests:\n```python\nassert f(2) == 4\n```\nGive it in one block that begins with ```python."
+    prompt = (
+        "Output\n```\nheello```\n\nTests:\n```python\nassert f(2) == 4\n```\nGive it in one block"
+        " that begins with ```python."
+    )
     assert code.examples(prompt) == "assert f(2) == 4"
 
 

@@ -1,4 +1,6 @@
-"""What those who start get wrong: names that are none, keys that do nothing, files that change; each is told in time."""
+"""What those who start get wrong: names that are none, keys that do nothing, files that change;
+each is told in time.
+"""
 
 from __future__ import annotations
 
@@ -51,23 +53,57 @@ def away(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-@pytest.mark.parametrize(("arguments", "said", "hub"), [
-    (["first"], "base 'first': no such folder; did you mean runs/first?", False),
-    (["frist"], "did you mean runs/first?", False), (["sed"], "did you mean seed?", False),
-    (["runs/frist"], "there is no such run or folder here; did you mean runs/first?", False),
-    (["seed", "org/model"], "base 'org/model': no such folder, and it is not in the hub's cache", True),
-    (["runs"], "runs' is a folder without config.toml (a run), config.json (a model) and adapter_config.json", False),
-    (["a b"], "no name that a model on the hub can have", False),
-    (["seed", "hosts.hoem.device=cpu"], "no agent of these systems is at a host 'hoem': did you mean home?", False),
-    (["seed", "hosts.home.base=seed-b"], "what is evaluated is named as a system: comas eval seed-b", False),
-    (["seed", "room.solutoin=3"], "room.solutoin: nobody is ever asked in that role: did you mean solution?", False),
-    (["seed", "steps=3"], "steps is a key of training, and changes nothing", False),
-    (["seed", "kl.solution=1"], "kl is a key of training", False), (["seed", "lr=1"], "lr is a key of training", False),
-    (["seed", "temperature=0.1"], "here it is eval_temperature", False), (["seed", "task=gsm8k"], "here it is --tasks", False),
-    (["runs/first", "method=ttrl"], "comas eval --setups METHOD", False),
-])
+@pytest.mark.parametrize(
+    ("arguments", "said", "hub"),
+    [
+        (["first"], "base 'first': no such folder; did you mean runs/first?", False),
+        (["frist"], "did you mean runs/first?", False),
+        (["sed"], "did you mean seed?", False),
+        (["runs/frist"], "there is no such run or folder here; did you mean runs/first?", False),
+        (
+            ["seed", "org/model"],
+            "base 'org/model': no such folder, and it is not in the hub's cache",
+            True,
+        ),
+        (
+            ["runs"],
+            (
+                "runs' is a folder without config.toml (a run), config.json (a model) and"
+                " adapter_config.json"
+            ),
+            False,
+        ),
+        (["a b"], "no name that a model on the hub can have", False),
+        (
+            ["seed", "hosts.hoem.device=cpu"],
+            "no agent of these systems is at a host 'hoem': did you mean home?",
+            False,
+        ),
+        (
+            ["seed", "hosts.home.base=seed-b"],
+            "what is evaluated is named as a system: comas eval seed-b",
+            False,
+        ),
+        (
+            ["seed", "room.solutoin=3"],
+            "room.solutoin: nobody is ever asked in that role: did you mean solution?",
+            False,
+        ),
+        (["seed", "steps=3"], "steps is a key of training, and changes nothing", False),
+        (["seed", "kl.solution=1"], "kl is a key of training", False),
+        (["seed", "lr=1"], "lr is a key of training", False),
+        (["seed", "temperature=0.1"], "here it is eval_temperature", False),
+        (["seed", "task=gsm8k"], "here it is --tasks", False),
+        (["runs/first", "method=ttrl"], "comas eval --setups METHOD", False),
+    ],
+)
 def test_mistakes_in_names_are_told_before_anything_is_asked(
-    arguments: list[str], said: str, hub: bool, place: Path, away: list[str], capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+    hub: bool,
+    place: Path,
+    away: list[str],
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(place)
@@ -78,15 +114,25 @@ def test_mistakes_in_names_are_told_before_anything_is_asked(
     assert not (place / "evals").exists()
 
 
-def test_a_model_in_the_cache_of_the_hub_needs_no_network(away: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_in_the_cache_of_the_hub_needs_no_network(
+    away: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "snapshot", lambda name: tmp_path)
     assert at_hand("org/cached") == str(tmp_path)
     assert away == ["org/cached"]
 
 
 def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: Path) -> None:
-    files = [f for kind in ("methods", "setups") for f in (Path(spec.__file__).parents[1] / kind).glob("*.py")]
-    asked = {role for f in files for role in re.findall(r'\.ask\(\s*"(\w+)"', f.read_text(encoding="utf-8"))}
+    files = [
+        f
+        for kind in ("methods", "setups")
+        for f in (Path(spec.__file__).parents[1] / kind).glob("*.py")
+    ]
+    asked = {
+        role
+        for f in files
+        for role in re.findall(r'\.ask\(\s*"(\w+)"', f.read_text(encoding="utf-8"))
+    }
     assert asked == set(SHIPPED)
     (tmp_path / "mine.py").write_text(
         "from comas.types import Setup\nasync def play(question, agents, rng, task):\n"
@@ -132,15 +178,32 @@ def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_p
         sat(Exam.open(tmp_path / "e"))
 
 
-def test_of_a_file_that_a_run_was_trained_on_only_the_rest_is_asked(tiny: Path, tmp_path: Path) -> None:
+def test_of_a_file_that_a_run_was_trained_on_only_the_rest_is_asked(
+    tiny: Path, tmp_path: Path
+) -> None:
     data = tmp_path / "mine.jsonl"
-    data.write_text("\n".join(json.dumps({"question": f"What is {i} + {i}?", "answer": 2 * i}) for i in range(40)))
-    keys = {"task": "jsonl", "data": str(data), "room": {"solution": 8, "evaluation": 8, "scoring": 8}}
-    trained = run_of(tmp_path / "r", tiny, steps=1, agents=2, test_questions=0, eval_every=0, **keys).path
-    asked = Plan([str(tiny), str(trained)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"])
+    data.write_text(
+        "\n".join(
+            json.dumps({"question": f"What is {i} + {i}?", "answer": 2 * i}) for i in range(40)
+        )
+    )
+    keys = {
+        "task": "jsonl",
+        "data": str(data),
+        "room": {"solution": 8, "evaluation": 8, "scoring": 8},
+    }
+    trained = run_of(
+        tmp_path / "r", tiny, steps=1, agents=2, test_questions=0, eval_every=0, **keys
+    ).path
+    asked = Plan(
+        [str(tiny), str(trained)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"]
+    )
     found = sat(Exam.create(asked, str(tmp_path / "e")))
     assert 0 < found["cells"][0]["n"] == found["cells"][1]["n"] < 20
-    assert any("asked are the test questions of" in note and "was trained on others" in note for note in found["notes"])
+    assert any(
+        "asked are the test questions of" in note and "was trained on others" in note
+        for note in found["notes"]
+    )
     assert found["overlap"][0]["exact"] == []
 
 
@@ -156,10 +219,26 @@ def test_a_folder_in_comas_data_that_is_not_there(
 @pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "comas", "eval", "seed", "--setups", "vote", "--limit", "0", "--out", str(tmp_path / "e")]
+    command = [
+        sys.executable,
+        "-m",
+        "comas",
+        "eval",
+        "seed",
+        "--setups",
+        "vote",
+        "--limit",
+        "0",
+        "--out",
+        str(tmp_path / "e"),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 120
-    while not list((tmp_path / "e").glob("answers/*")) and process.poll() is None and time.monotonic() < end:
+    while (
+        not list((tmp_path / "e").glob("answers/*"))
+        and process.poll() is None
+        and time.monotonic() < end
+    ):
         time.sleep(0.05)
     process.send_signal(kind)
     said, err = process.communicate(timeout=60)
@@ -176,8 +255,12 @@ def test_ctrl_c_while_the_library_is_imported_is_one_line() -> None:
     code = stop + "sys.meta_path.insert(0, Find())\nimport comas"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "stopped\n")
-    done = subprocess.run([sys.executable, "-c", code.replace("'comas', 'eval'", "'script.py', 'eval'")], capture_output=True,
-                          text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("'comas', 'eval'", "'script.py', 'eval'")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "KeyboardInterrupt" in done.stderr  # a script's own affair
 
 
@@ -186,7 +269,16 @@ def test_show_names_the_roles_of_a_step_where_nobody_was_asked_in_the_one_that_i
 ) -> None:
     monkeypatch.chdir(place)
     assert run(["show", "runs/first", "--role", "solver"], monkeypatch) == 0
-    roles = sorted({turn["role"] for record in Run(place / "runs" / "first").episodes(0) for turn in record["turns"]})
-    assert capsys.readouterr().out.splitlines()[-1] == f"nobody was asked as solver in this step; roles here: {', '.join(roles)}"
+    roles = sorted(
+        {
+            turn["role"]
+            for record in Run(place / "runs" / "first").episodes(0)
+            for turn in record["turns"]
+        }
+    )
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == f"nobody was asked as solver in this step; roles here: {', '.join(roles)}"
+    )
     assert run(["show", "runs/first", "--role", roles[0]], monkeypatch) == 0
     assert "nobody was asked" not in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""Memory is known before a run and heeded: defaults, refusals, warnings; and nothing of that when a run goes on."""
+"""Memory is known before a run and heeded: defaults, refusals, warnings; and nothing of that when a
+run goes on.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,33 @@ from tests.test_memory import folder_of
 from tests.test_runs import essence, run_of
 
 KEPT, PER_TOKEN, PER_ROW, ROW_TOKENS = 1_000_000_000, 1_000_000, 100_000_000, 1000
-"""A host for closed forms: bytes that it keeps, of a token that is learnt from, of a row that is sampled; tokens of a row."""
+"""A host for closed forms: bytes that it keeps, of a token that is learnt from, of a row that is
+sampled; tokens of a row.
+"""
 
 
-def needs_of(config: Config, method: object = None, task: object = None, name: str = "home", **_: object) -> dict[str, int]:
-    """Of that host: everything is in proportion; recomputing makes a pass ten times smaller, half precision what is kept."""
+def needs_of(
+    config: Config, method: object = None, task: object = None, name: str = "home", **_: object
+) -> dict[str, int]:
+    """Of that host: everything is in proportion; recomputing makes a pass ten times smaller, half
+    precision what is kept.
+    """
     host = config.hosts[name]
     longest = min(ROW_TOKENS, host.context or ROW_TOKENS)
     rows = min(256, host.max_rows or MAX_ROWS)
-    passes = PER_TOKEN * max(longest, host.tokens_per_pass or TOKENS_PER_PASS) // (10 if host.checkpointing else 1)
+    passes = (
+        PER_TOKEN
+        * max(longest, host.tokens_per_pass or TOKENS_PER_PASS)
+        // (10 if host.checkpointing else 1)
+    )
     samples = PER_ROW * rows * longest // ROW_TOKENS
     kept = KEPT // (2 if host.dtype == "bfloat16" else 1)
     return {
-        "tokens of a row, at most": longest, "rows sampled at once": rows, "bytes of the base": kept,
-        "bytes of a learner's pass": passes, "bytes of sampling, caches included": samples,
+        "tokens of a row, at most": longest,
+        "rows sampled at once": rows,
+        "bytes of the base": kept,
+        "bytes of a learner's pass": passes,
+        "bytes of sampling, caches included": samples,
         "bytes at the peak": kept + max(passes, samples),
     }
 
@@ -58,18 +73,25 @@ def proportional(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], No
 
 
 def resolved(folder: Path | str, *keys: str) -> Any:
-    return resolve(read(None, [f"hosts.home.base={folder}", "lr=1e-3", "hosts.home.device=cpu", *keys]))
+    return resolve(
+        read(None, [f"hosts.home.base={folder}", "lr=1e-3", "hosts.home.device=cpu", *keys])
+    )
 
 
 # --- what there is
 
 
-def test_available_memory_is_the_least_that_the_kernel_and_the_control_groups_leave(tmp_path: Path) -> None:
+def test_available_memory_is_the_least_that_the_kernel_and_the_control_groups_leave(
+    tmp_path: Path,
+) -> None:
     def put(path: str, text: str) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
 
-    put("proc/meminfo", "MemTotal:       8000 kB\nMemFree:  10 kB\nMemAvailable:   5000 kB\nHugePages_Total:   0\n")
+    put(
+        "proc/meminfo",
+        "MemTotal:       8000 kB\nMemFree:  10 kB\nMemAvailable:   5000 kB\nHugePages_Total:   0\n",
+    )
     assert machine.linux_memory(tmp_path) == Memory(5000 * 1024, 8000 * 1024)
     put("proc/self/cgroup", "4:memory:/jobs/mine\n3:cpu,cpuacct:/jobs\n0::/user/session\n")
     put("sys/fs/cgroup/user/memory.max", "max\n")
@@ -79,7 +101,8 @@ def test_available_memory_is_the_least_that_the_kernel_and_the_control_groups_le
     put("sys/fs/cgroup/user/session/memory.current", "1000000")
     put("sys/fs/cgroup/user/session/memory.stat", "anon 5\ninactive_file 300000\n")
     assert machine.linux_memory(tmp_path) == Memory(3_300_000, 4_000_000)
-    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "3000000")  # a container sees its own group as the root
+    # a container sees its own group as the root
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "3000000")
     put("sys/fs/cgroup/memory/memory.usage_in_bytes", "2500000")
     put("sys/fs/cgroup/memory/memory.stat", "total_inactive_file 100\n")
     assert machine.linux_memory(tmp_path) == Memory(500_100, 3_000_000)
@@ -95,7 +118,9 @@ def test_a_control_group_that_cannot_be_read_is_no_limit(odd: bytes, tmp_path: P
     assert machine.linux_memory(tmp_path) == Memory(5000 * 1024, 8000 * 1024)
 
 
-def test_what_a_control_group_could_drop_counts_as_used_where_it_cannot_be_read(tmp_path: Path) -> None:
+def test_what_a_control_group_could_drop_counts_as_used_where_it_cannot_be_read(
+    tmp_path: Path,
+) -> None:
     group = tmp_path / "sys" / "fs" / "cgroup"
     group.mkdir(parents=True)
     (tmp_path / "proc" / "self").mkdir(parents=True)
@@ -112,8 +137,12 @@ def test_this_machine_says_something() -> None:
     assert found.total is not None
     assert 0 < (found.usable or 0) <= found.total
     assert machine.memory_of("mps") == Memory(None, None)
-    assert [str(m) for m in (Memory(2 * 10**9, 3 * 10**9), Memory(None, 3 * 10**9), Memory(None, None))] == [
-        "2.0 GB free", "3.0 GB in all", "memory that is not known",
+    assert [
+        str(m) for m in (Memory(2 * 10**9, 3 * 10**9), Memory(None, 3 * 10**9), Memory(None, None))
+    ] == [
+        "2.0 GB free",
+        "3.0 GB in all",
+        "memory that is not known",
     ]
 
 
@@ -128,7 +157,9 @@ def test_defaults_are_the_largest_powers_of_two_with_which_the_host_takes_half_o
     config, found = fitting.fit(*resolved(untaught))
     host = config.hosts["home"]
     room = 0.5e9 * free - KEPT
-    tokens = next((n for n in (8192, 4096, 2048, 1024) if PER_TOKEN * n <= room), fitting.LEAST_TOKENS)
+    tokens = next(
+        (n for n in (8192, 4096, 2048, 1024) if PER_TOKEN * n <= room), fitting.LEAST_TOKENS
+    )
     rows = next((n for n in (512, 128, 64, 32, 16, 8, 4, 2) if PER_ROW * min(256, n) <= room), 1)
     assert (host.tokens_per_pass, host.max_rows) == (tokens, rows)
     assert found.hosts[0].chosen == {"tokens_per_pass": tokens, "max_rows": rows}
@@ -145,14 +176,20 @@ def test_what_is_set_stays_and_an_allowance_counts_instead_of_what_is_free(
     config, found = fitting.fit(*resolved(untaught, "memory=4"))  # 3.6 GB of it
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 16)
     (note,) = found.notes()
-    assert note.startswith("memory: about 3.0 GB at the peak (learning), 4.0 GB that memory=4 allows on the CPU, with hosts.")
+    assert note.startswith(
+        "memory: about 3.0 GB at the peak (learning), 4.0 GB that memory=4 allows on the CPU, with"
+        " hosts."
+    )
 
 
-def test_hosts_on_one_device_share_it(proportional: Callable[[float | None], None], untaught: Path) -> None:
+def test_hosts_on_one_device_share_it(
+    proportional: Callable[[float | None], None], untaught: Path
+) -> None:
     proportional(14.0)
     keys = [f"hosts.{n}.{k}" for n in ("home", "away") for k in ("device=cpu", f"base={untaught}")]
     config, found = fitting.fit(*resolve(read(None, [*keys, "agents=2", "lr=1e-3"])))
-    assert {(h.tokens_per_pass, h.max_rows) for h in config.hosts.values()} == {(2048, 16)}  # 14 / 2 / 2 - 1 GB each
+    # 14 / 2 / 2 - 1 GB each
+    assert {(h.tokens_per_pass, h.max_rows) for h in config.hosts.values()} == {(2048, 16)}
     assert found.peak_of("cpu") == sum(h.peak for h in found.hosts) == 2 * (KEPT + 2048 * PER_TOKEN)
 
 
@@ -166,11 +203,15 @@ def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and
     monkeypatch.setattr(fitting, "host_needs", lambda *_, **__: "it has a shape of its own")
     config, found = fitting.fit(*resolved(untaught, "hosts.home.max_rows=5"))
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 5)
-    assert found.notes() == ["memory of host home is not known (it has a shape of its own): tokens_per_pass=2048"]
+    assert found.notes() == [
+        "memory of host home is not known (it has a shape of its own): tokens_per_pass=2048"
+    ]
 
 
 @pytest.mark.parametrize("free", [0.001, 100.0])
-def test_seed_models_get_the_same_on_every_machine(free: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_models_get_the_same_on_every_machine(
+    free: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fitting, "memory_of", lambda _: Memory(int(free * 1e9), 10**12))
     given = resolve(read(None))
     assert (given[0].hosts["home"].tokens_per_pass, given[0].hosts["home"].max_rows) == (8192, 512)
@@ -201,16 +242,30 @@ def test_a_run_that_cannot_fit_is_refused_with_keys_that_make_it_fit(
         (7.0, explicit[:1], ["hosts.home.tokens_per_pass=2048"]),
         (1.9, (), ["hosts.home.checkpointing=true"]),
         (1.05, (), ["hosts.home.checkpointing=true", "hosts.home.dtype=bfloat16"]),
-        (0.58, (), ["hosts.home.checkpointing=true", "hosts.home.dtype=bfloat16", "hosts.home.context=400"]),
+        (
+            0.58,
+            (),
+            [
+                "hosts.home.checkpointing=true",
+                "hosts.home.dtype=bfloat16",
+                "hosts.home.context=400",
+            ],
+        ),
     ]:
         proportional(free)
         given = resolved(untaught, *keys)
         config, found = fitting.fit(*given)
-        with pytest.raises(UserMistake, match=r"the run does not fit into memory: about .* GB at the peak") as refused:
+        with pytest.raises(
+            UserMistake, match=r"the run does not fit into memory: about .* GB at the peak"
+        ) as refused:
             fitting.check(found, config, *given[1:])
         said = str(refused.value).rpartition(": set ")[2].split()
         assert said == wanted
-        again = resolved(untaught, *[k for k in keys if k.split("=")[0] not in {s.split("=")[0] for s in said}], *said)
+        again = resolved(
+            untaught,
+            *[k for k in keys if k.split("=")[0] not in {s.split("=")[0] for s in said}],
+            *said,
+        )
         fitted, found = fitting.fit(*again)
         fitting.check(found, fitted, *again[1:])
     proportional(0.2)
@@ -220,7 +275,9 @@ def test_a_run_that_cannot_fit_is_refused_with_keys_that_make_it_fit(
         fitting.check(found, config, *given[1:])
 
 
-def test_a_tight_run_is_warned_of(proportional: Callable[[float | None], None], untaught: Path) -> None:
+def test_a_tight_run_is_warned_of(
+    proportional: Callable[[float | None], None], untaught: Path
+) -> None:
     proportional(3.2)
     keys = ["hosts.home.tokens_per_pass=2048", "hosts.home.max_rows=4"]
     _, found = fitting.fit(*resolved(untaught, *keys))
@@ -231,10 +288,20 @@ def test_a_tight_run_is_warned_of(proportional: Callable[[float | None], None], 
 
 
 def test_training_refuses_before_anything_is_written(
-    untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    untaught: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(fitting, "memory_of", lambda _: Memory(10**6, 10**6))
-    keys = [f"hosts.home.base={untaught}", "lr=1e-3", "steps=1", "agents=2", "questions=2", f"out={tmp_path / 'r'}"]
+    keys = [
+        f"hosts.home.base={untaught}",
+        "lr=1e-3",
+        "steps=1",
+        "agents=2",
+        "questions=2",
+        f"out={tmp_path / 'r'}",
+    ]
     assert run(["train", *keys], monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: the run does not fit into memory: about 0.")

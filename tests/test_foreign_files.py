@@ -1,4 +1,6 @@
-"""What others put into a run's folder, what a run owes to others' folders, and facts that are no JSON."""
+"""What others put into a run's folder, what a run owes to others' folders, and facts that are no
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def strew(run: Run) -> list[Path]:
     files += [episodes / name for name in (".DS_Store", "copy.jsonl", "000001 copy.jsonl")]
     for file in files:
         file.write_text("mine")
-    for folder in (checkpoints / ".ipynb_checkpoints", checkpoints / "step-1-copy", episodes / ".ipynb_checkpoints"):
+    for folder in (
+        checkpoints / ".ipynb_checkpoints",
+        checkpoints / "step-1-copy",
+        episodes / ".ipynb_checkpoints",
+    ):
         folder.mkdir()
         files.append(folder / "x")
         files[-1].write_text("mine")
@@ -62,7 +68,9 @@ def test_a_folder_with_something_in_it_is_no_place_for_a_run(tmp_path: Path) -> 
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "thesis.tex").write_text("mine")
-    with pytest.raises(UserMistake, match=r"no run and not empty \(thesis.tex is in it\); choose another"):
+    with pytest.raises(
+        UserMistake, match=r"no run and not empty \(thesis.tex is in it\); choose another"
+    ):
         Run.create(CONFIG, str(taken))
     assert [path.name for path in taken.iterdir()] == ["thesis.tex"]
     (tmp_path / "empty").mkdir()
@@ -74,7 +82,9 @@ def test_a_folder_with_something_in_it_is_no_place_for_a_run(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("out", ["", "  "])
-def test_an_empty_name_is_no_folder(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_name_is_no_folder(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserMistake, match="out is empty: name a folder, or leave it out"):
         Run.create(CONFIG, out)
@@ -95,7 +105,9 @@ def test_a_lost_best_checkpoint_is_replaced_by_the_best_that_there_is(run: Run) 
     start, notes = run.rewind()
     assert start == 3
     assert "going on from step 3" in notes[0]
-    assert notes[1].startswith("the best checkpoint, of step 1, is gone (3 is the best of those that there are)")
+    assert notes[1].startswith(
+        "the best checkpoint, of step 1, is gone (3 is the best of those that there are)"
+    )
     assert run.best() == 3
     assert run.intact(run.best()).name == "step-3"
     assert run.rewind() == (3, [])
@@ -147,8 +159,14 @@ class Fact:
 
 def test_facts_that_are_no_json_are_written_all_the_same(run: Run) -> None:
     facts = {
-        "number": np.int64(3), "share": np.float32(0.5), "row": np.arange(2), "letters": {"b", "a"}, "fact": Fact(np.bool_(True)),
-        "place": Path("x"), "raw": b"\x01", "kind": int,
+        "number": np.int64(3),
+        "share": np.float32(0.5),
+        "row": np.arange(2),
+        "letters": {"b", "a"},
+        "fact": Fact(np.bool_(True)),
+        "place": Path("x"),
+        "raw": b"\x01",
+        "kind": int,
     }
     episode = Episode("0/q/0", Q)
     episode.question = type(Q)(id="q", prompt="p", meta={"set": {3, 1}, ("a", 1): 2})
@@ -156,7 +174,12 @@ def test_facts_that_are_no_json_are_written_all_the_same(run: Run) -> None:
     (metrics,) = run.metrics()
     written = metrics["info"]
     assert {k: written[k] for k in ("number", "share", "row", "letters", "fact")} == {
-        "number": 3, "share": 0.5, "row": [0, 1], "letters": ["a", "b"], "fact": {"value": True}}
+        "number": 3,
+        "share": 0.5,
+        "row": [0, 1],
+        "letters": ["a", "b"],
+        "fact": {"value": True},
+    }
     assert (written["place"], written["raw"], written["kind"]) == ("x", "01", "<class 'int'>")
     (recorded,) = run.episodes(0)
     assert recorded["question"]["meta"] == {"set": [1, 3], "('a', 1)": 2}
@@ -177,16 +200,34 @@ def trained_on(run: Run, base: Path, **changes: Any) -> Run:
 @pytest.fixture(scope="module")
 def first(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_of(
-        tmp_path_factory.mktemp("runs") / "first", untaught, steps=1, agents=1, test_questions=0, eval_every=0, checkpoint_every=1,
+        tmp_path_factory.mktemp("runs") / "first",
+        untaught,
+        steps=1,
+        agents=1,
+        test_questions=0,
+        eval_every=0,
+        checkpoint_every=1,
         hosts__home__learner="full",
     )
 
 
-def test_a_run_keeps_the_reference_that_it_began_with(first: Run, untaught: Path, tmp_path: Path) -> None:
+def test_a_run_keeps_the_reference_that_it_began_with(
+    first: Run, untaught: Path, tmp_path: Path
+) -> None:
     """Its base is a run that goes on training: same weights before and after, and they are there."""
-    config, _, _ = resolve(read(None, {"hosts.home.base": str(first.path), "lr": 1e-3, "agents": 1}))
+    config, _, _ = resolve(
+        read(None, {"hosts.home.base": str(first.path), "lr": 1e-3, "agents": 1})
+    )
     assert config.hosts["home"].base == f"{first.path.resolve()}@1"
-    second = run_of(tmp_path / "second", first.path, steps=1, agents=1, test_questions=0, eval_every=0, hosts__home__learner="full")
+    second = run_of(
+        tmp_path / "second",
+        first.path,
+        steps=1,
+        agents=1,
+        test_questions=0,
+        eval_every=0,
+        hosts__home__learner="full",
+    )
     assert Run.open(second.path).config()["hosts"]["home"]["base"] == f"{first.path.resolve()}@1"
     trained_on(first, untaught, steps=4)
     assert sorted(first.steps_kept()) == [1, 3, 4]  # not only the last two
@@ -197,7 +238,9 @@ def test_a_run_keeps_the_reference_that_it_began_with(first: Run, untaught: Path
     assert not [note for note in notes if "SHA-256" in note]
 
 
-def test_other_questions_and_other_weights_under_the_same_name_are_told(untaught: Path, tmp_path: Path) -> None:
+def test_other_questions_and_other_weights_under_the_same_name_are_told(
+    untaught: Path, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
     for split in ("train", "test"):
@@ -208,8 +251,18 @@ def test_other_questions_and_other_weights_under_the_same_name_are_told(untaught
     for file in untaught.iterdir():
         (base / file.name).write_bytes(file.read_bytes())
     run = run_of(
-        tmp_path / "r", base, steps=1, agents=1, questions=3, task="jsonl", data=str(data), test_questions=3, eval_every=0,
-        room__solution=8, room__evaluation=8, room__scoring=8,
+        tmp_path / "r",
+        base,
+        steps=1,
+        agents=1,
+        questions=3,
+        task="jsonl",
+        data=str(data),
+        test_questions=3,
+        eval_every=0,
+        room__solution=8,
+        room__evaluation=8,
+        room__scoring=8,
     )
     more = json.dumps({"question": "a new one", "answer": "1"})
     (data / "train.jsonl").write_text((data / "train.jsonl").read_text() + "\n" + more)
@@ -226,7 +279,13 @@ def test_other_questions_and_other_weights_under_the_same_name_are_told(untaught
 
 def test_an_evaluation_ends_although_its_run_trains_on(untaught: Path, tmp_path: Path) -> None:
     run = run_of(
-        tmp_path / "r", untaught, steps=1, agents=1, test_questions=0, eval_every=0, checkpoint_every=1,
+        tmp_path / "r",
+        untaught,
+        steps=1,
+        agents=1,
+        test_questions=0,
+        eval_every=0,
+        checkpoint_every=1,
         hosts__home__learner="full",
     )
     exam = Exam.create(Plan([str(run.path)], limit=2), str(tmp_path / "e"))
@@ -238,22 +297,40 @@ def test_an_evaluation_ends_although_its_run_trains_on(untaught: Path, tmp_path:
     assert run.held() == set()  # nothing is left to ask: the next commit may remove it
 
 
-def test_a_folder_that_cannot_be_written_cannot_be_held_and_that_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_cannot_be_held_and_that_is_told(
+    run: Run, tmp_path: Path
+) -> None:
     (run.path / "held").write_text("a file in the way")
     assert not run.hold(1, tmp_path)
     assert run.held() == set()
 
 
 def test_compare_as_one_system_takes_different_runs(untaught: Path, tmp_path: Path) -> None:
-    run = run_of(tmp_path / "r", untaught, steps=2, agents=1, test_questions=0, eval_every=0, checkpoint_every=1)
+    run = run_of(
+        tmp_path / "r",
+        untaught,
+        steps=2,
+        agents=1,
+        test_questions=0,
+        eval_every=0,
+        checkpoint_every=1,
+    )
     with pytest.raises(UserMistake, match="two checkpoints of one run are one"):
         Exam.create(Plan([f"{run.path}@1,{run.path}@2"]), str(tmp_path / "e"))
     assert Exam.create(Plan([f"{run.path}@1", f"{run.path}@2"]), str(tmp_path / "e")).plan.systems
 
 
-def test_digests_of_bases_and_questions_stand_beside_what_a_process_runs_on(untaught: Path, tmp_path: Path) -> None:
+def test_digests_of_bases_and_questions_stand_beside_what_a_process_runs_on(
+    untaught: Path, tmp_path: Path
+) -> None:
     result = comas.train(
-        out=str(tmp_path / "r"), hosts__home__base=str(untaught), lr=1e-3, steps=0, agents=1, test_questions=0, eval_every=0,
+        out=str(tmp_path / "r"),
+        hosts__home__base=str(untaught),
+        lr=1e-3,
+        steps=0,
+        agents=1,
+        test_questions=0,
+        eval_every=0,
     )
     facts = json.loads((result.run / "processes.json").read_text())["processes"][0]
     assert {"SHA-256 of bases", "SHA-256 of training questions"} <= facts.keys()
@@ -263,7 +340,9 @@ def test_what_is_changed_is_written_as_it_was_understood(first: Run) -> None:
     steps = len(list(first.metrics()))
     run_sync(resume_async(first.path, Watch(), changes=[f'steps="{steps + 1}"']))
     assert first.config()["steps"] == steps + 1
-    with pytest.raises(UserMistake, match=f"has {steps + 1} steps already; take more, or begin anew"):
+    with pytest.raises(
+        UserMistake, match=f"has {steps + 1} steps already; take more, or begin anew"
+    ):
         comas.resume(first.path, steps=1, watch=Watch())
 
 
@@ -275,7 +354,9 @@ def test_notes_of_holders_that_nobody_can_read_hold_nothing(run: Run) -> None:
 
 
 def test_evaluations_from_python_ask_once_and_refuse_keys_of_training(tmp_path: Path) -> None:
-    found = comas.evaluate("seed", setups="single,single", tasks="pick,pick", limit=3, out=tmp_path / "e", agents=1)
+    found = comas.evaluate(
+        "seed", setups="single,single", tasks="pick,pick", limit=3, out=tmp_path / "e", agents=1
+    )
     (cell,) = found.cells
     assert (cell["n"], cell["runs"]) == (3, 1)
     assert "seed pick single: " in repr(found)

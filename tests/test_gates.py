@@ -19,8 +19,18 @@ HEAVY = {"torch", "transformers", "tokenizers", "peft", "ray", "vllm", "datasets
 
 def imports(tree: ast.AST, lazy: bool) -> set[str]:
     """Modules imported at the top of a file; with `lazy` also those inside functions."""
-    checks = {id(n) for c in ast.walk(tree) if isinstance(c, ast.If) and "TYPE_CHECKING" in ast.dump(c.test) for n in ast.walk(c)}
-    inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for n in ast.walk(f)}
+    checks = {
+        id(n)
+        for c in ast.walk(tree)
+        if isinstance(c, ast.If) and "TYPE_CHECKING" in ast.dump(c.test)
+        for n in ast.walk(c)
+    }
+    inside = {
+        id(n)
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
+        for n in ast.walk(f)
+    }
     found: set[str] = set()
     for node in ast.walk(tree):
         if id(node) in checks or (id(node) in inside and not lazy):
@@ -33,7 +43,9 @@ def imports(tree: ast.AST, lazy: bool) -> set[str]:
 
 
 def room(path: Path) -> str:
-    """The folder of the package that a file is in, or its own name at the root: what walls are built between."""
+    """The folder of the package that a file is in, or its own name at the root: what walls are
+    built between.
+    """
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return parts[0]
 
@@ -51,8 +63,10 @@ def test_torch_stays_in_engines_and_learners(path: Path) -> None:
 
 
 LAZY = {
-    "hosts/local.py": {"torch", "transformers"}, "testing/__init__.py": {"torch", "transformers", "tokenizers"},
-    "forecast/memory.py": {"torch"}, "machine.py": {"torch"},
+    "hosts/local.py": {"torch", "transformers"},
+    "testing/__init__.py": {"torch", "transformers", "tokenizers"},
+    "forecast/memory.py": {"torch"},
+    "machine.py": {"torch"},
     "forecast/lengths.py": {"transformers"},
     "questions/sources.py": {"datasets"},
 }
@@ -78,7 +92,9 @@ WALLS = {
 """Room -> all that it sees of ours."""
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room(p) in WALLS], ids=lambda p: p.relative_to(SOURCE).as_posix())
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if room(p) in WALLS], ids=lambda p: p.relative_to(SOURCE).as_posix()
+)
 def test_walls(path: Path) -> None:
     assert seen(path) <= WALLS[room(path)]
 
@@ -101,7 +117,9 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 def test_no_file_is_called_after_nothing() -> None:
     assert not {p.stem for p in FILES} & {"utils", "util", "common", "base", "helpers", "misc"}
     names = {n.name for t in TREES.values() for n in ast.walk(t) if isinstance(n, ast.ClassDef)}
-    assert not [n for n in names if n.endswith(("Manager", "Controller", "Wrapper", "Processor", "Maker"))]
+    assert not [
+        n for n in names if n.endswith(("Manager", "Controller", "Wrapper", "Processor", "Maker"))
+    ]
 
 
 def blind(text: str) -> list[int]:
@@ -110,9 +128,16 @@ def blind(text: str) -> list[int]:
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ExceptHandler):
-            kinds = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)} if node.type else {"BaseException"}
+            kinds = (
+                {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
+                if node.type
+                else {"BaseException"}
+            )
             excused = re.search(r"# noqa: BLE001 - \w+", lines[node.lineno - 1])
-            again = any(isinstance(n, ast.Raise) and (n.exc is None or n.cause is not None) for n in ast.walk(node))
+            again = any(
+                isinstance(n, ast.Raise) and (n.exc is None or n.cause is not None)
+                for n in ast.walk(node)
+            )
             if kinds & {"Exception", "BaseException"} and not excused and not again:
                 found.append(node.lineno)
     return found
@@ -125,7 +150,11 @@ def test_nothing_is_caught_blindly_without_a_reason(path: Path) -> None:
 
 def test_the_gate_against_blind_catching_closes() -> None:
     caught = "try:\n    x\nexcept {}\n    pass\n"
-    assert blind(caught.format("Exception:")) == blind(caught.format("(OSError, BaseException) as e:")) == [3]
+    assert (
+        blind(caught.format("Exception:"))
+        == blind(caught.format("(OSError, BaseException) as e:"))
+        == [3]
+    )
     assert blind("try:\n    x\nexcept:\n    pass\n") == [3]
     assert blind(caught.format("Exception:  # noqa: BLE001")) == [3]
     assert not blind(caught.format("Exception:  # noqa: BLE001 - carried over"))
@@ -136,7 +165,11 @@ def test_the_gate_against_blind_catching_closes() -> None:
 
 
 def test_the_loop_and_the_methods_are_short() -> None:
-    (loop,) = [n for n in ast.walk(TREES[SOURCE / "training" / "loop.py"]) if isinstance(n, ast.AsyncFunctionDef) and n.name == "loop"]
+    (loop,) = [
+        n
+        for n in ast.walk(TREES[SOURCE / "training" / "loop.py"])
+        if isinstance(n, ast.AsyncFunctionDef) and n.name == "loop"
+    ]
     assert (loop.end_lineno or 0) - loop.lineno + 1 < 80
     methods = [p for p in FILES if p.parent.name == "methods" and p.name != "__init__.py"]
     assert len(methods) >= 3
@@ -144,11 +177,22 @@ def test_the_loop_and_the_methods_are_short() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
 def test_every_file_opens_with_what_it_is(path: Path) -> None:
-    assert not path.read_text(encoding="utf-8") or ast.get_docstring(TREES[path]) or path.name == "__main__.py"
+    assert (
+        not path.read_text(encoding="utf-8")
+        or ast.get_docstring(TREES[path])
+        or path.name == "__main__.py"
+    )
 
 
 def test_nothing_is_evaluated_and_no_pickles_are_read() -> None:
     inside = SOURCE / "sandbox" / "inside.py"  # which runs behind walls
     for path, tree in [(p, t) for p, t in TREES.items() if p != inside]:
         calls = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
-        assert not calls & {"eval", "exec", "pickle.load", "pickle.loads", "torch.load", "os.system"}, path
+        assert not calls & {
+            "eval",
+            "exec",
+            "pickle.load",
+            "pickle.loads",
+            "torch.load",
+            "os.system",
+        }, path

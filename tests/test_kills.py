@@ -17,29 +17,42 @@ import pytest
 from comas.storage.run import Run
 from tests.test_runs import SMALL, essence
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="kills and limits of POSIX")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name == "nt", reason="kills and limits of POSIX"),
+]
 COMAS = [sys.executable, "-m", "comas"]
 
 
 def pairs(base: Path, folder: Path, **changes: object) -> list[str]:
     keys = {"steps": 12, **SMALL, "checkpoint_every": 1, "eval_every": 3, **changes}
-    return [f"out={folder}", f"hosts.home.base={base}", *(f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in keys.items())]
+    return [
+        f"out={folder}",
+        f"hosts.home.base={base}",
+        *(f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in keys.items()),
+    ]
 
 
 def comas(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMAS, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*COMAS, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_twenty_kills_change_nothing(untaught: Path, tmp_path: Path) -> None:
     began = time.monotonic()
-    subprocess.run([*COMAS, "train", *pairs(untaught, tmp_path / "whole")], check=True, capture_output=True)
+    subprocess.run(
+        [*COMAS, "train", *pairs(untaught, tmp_path / "whole")], check=True, capture_output=True
+    )
     length, rng, kills, number = time.monotonic() - began, random.Random(0), 0, 0
     expected = essence(Run.open(tmp_path / "whole"))
     while kills < 20:
         folder, number = tmp_path / f"killed-{number}", number + 1
         while True:
             there = (folder / "config.toml").exists()
-            process = comas("resume", str(folder)) if there else comas("train", *pairs(untaught, folder))
+            process = (
+                comas("resume", str(folder)) if there else comas("train", *pairs(untaught, folder))
+            )
             try:
                 process.wait(rng.uniform(0.3, 1.0) * length)
             except subprocess.TimeoutExpired:
@@ -52,9 +65,13 @@ def test_twenty_kills_change_nothing(untaught: Path, tmp_path: Path) -> None:
         assert essence(Run.open(folder)) == expected
 
 
-def test_a_disk_that_takes_no_more_is_one_line_and_then_nothing_is_lost(untaught: Path, tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_more_is_one_line_and_then_nothing_is_lost(
+    untaught: Path, tmp_path: Path
+) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    subprocess.run([*COMAS, "train", *pairs(untaught, whole, steps=3)], check=True, capture_output=True)
+    subprocess.run(
+        [*COMAS, "train", *pairs(untaught, whole, steps=3)], check=True, capture_output=True
+    )
     largest = max(p.stat().st_size for p in whole.rglob("*.safetensors"))
 
     def limit() -> None:  # no file larger than that: weights can be written, moments cannot

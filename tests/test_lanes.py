@@ -1,4 +1,6 @@
-"""Rows that enter a running batch and prompts that share what is computed change no text, whatever the family."""
+"""Rows that enter a running batch and prompts that share what is computed change no text, whatever
+the family.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,25 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def asked(policies: int = 1, count: int = 14, common: int = 120) -> list[Request]:
-    """Half of the prompts begin alike, a quarter has nothing in common, a quarter is that again; longer than the windows."""
+    """Half of the prompts begin alike, a quarter has nothing in common, a quarter is that again;
+    longer than the windows.
+    """
     rng = np.random.default_rng(0)
     system_ids, found = rng.integers(20, 90, common), []
     for i in range(count):
         own = rng.integers(20, 90, 3 + 7 * (i % 3))
-        prompt = found[-1].prompt_ids if i % 4 == 2 else own if i % 4 == 1 else np.concatenate([system_ids, own])
-        found.append(Request(f"p{i * policies // count}", prompt, Sampling(max_tokens=30 - 5 * (i % 4)), 5 + i))
+        prompt = (
+            found[-1].prompt_ids
+            if i % 4 == 2
+            else own
+            if i % 4 == 1
+            else np.concatenate([system_ids, own])
+        )
+        found.append(
+            Request(
+                f"p{i * policies // count}", prompt, Sampling(max_tokens=30 - 5 * (i % 4)), 5 + i
+            )
+        )
     return found[::2] + found[1::2]
 
 
@@ -58,18 +72,25 @@ def test_any_family_says_the_same_whatever_the_rows_and_as_its_plain_forward(
     wanted = say(512)
     for request, got in zip(requests, wanted, strict=True):
         ids = torch.from_numpy(np.concatenate([request.prompt_ids, got.token_ids]))[None]
-        logprobs = model(ids).logits[0, len(request.prompt_ids) - 1 : -1].detach().double().log_softmax(-1)
-        np.testing.assert_allclose(got.logprobs, logprobs[range(len(got.token_ids)), got.token_ids.tolist()], atol=1e-4)
+        logprobs = (
+            model(ids).logits[0, len(request.prompt_ids) - 1 : -1].detach().double().log_softmax(-1)
+        )
+        np.testing.assert_allclose(
+            got.logprobs, logprobs[range(len(got.token_ids)), got.token_ids.tolist()], atol=1e-4
+        )
     for rows in (1, 3, 8):
         same(wanted, say(rows))
     assert holds(model.config)
-    monkeypatch.setattr(lanes_module, "holds", lambda config: False)  # as for a family with another kind of cache
+    # as for a family with another kind of cache
+    monkeypatch.setattr(lanes_module, "holds", lambda config: False)
     for rows in (3, 512):
         same(wanted, say(rows))
 
 
 @pytest.mark.parametrize("columns", [7, 64])
-def test_long_prompts_in_columns_say_the_same(columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_prompts_in_columns_say_the_same(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models, _, _ = load_models({"p0": str(family_model(tmp_path, "gemma3"))})
     engine = TorchEngine({"p0": models["p0"].double()}, [15], 0, 512, 5)
     wanted = engine.generate(asked())
@@ -77,8 +98,13 @@ def test_long_prompts_in_columns_say_the_same(columns: int, tmp_path: Path, monk
     same(wanted, engine.generate(asked()))
 
 
-@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.float64), (4, torch.float64), (9, torch.float64), (4, torch.float32)])
-def test_a_population_shares_no_prefix_between_policies(rows: int, dtype: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [(1, torch.float64), (4, torch.float64), (9, torch.float64), (4, torch.float32)],
+)
+def test_a_population_shares_no_prefix_between_policies(
+    rows: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
     model = load_models({"base": str(family_model(tmp_path, "qwen2.5"))})[0]["base"].to(dtype)
     population = Population(model, {f"p{i}": Spec(4, 8.0) for i in range(3)})
     torch.manual_seed(1)
@@ -93,13 +119,20 @@ def test_a_population_shares_no_prefix_between_policies(rows: int, dtype: torch.
         assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
 
 
-def test_a_request_enters_when_rows_are_free_and_not_when_all_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_enters_when_rows_are_free_and_not_when_all_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models, _, _ = load_models({"p0": str(family_model(tmp_path, "qwen3"))})
     steps: list[int] = []
     step = lanes_module.Lanes.step
-    monkeypatch.setattr(lanes_module.Lanes, "step", lambda self: steps.append(len(self.row_B)) or step(self))
+    monkeypatch.setattr(
+        lanes_module.Lanes, "step", lambda self: steps.append(len(self.row_B)) or step(self)
+    )
     limits = [64, 16, 16, 16, 16, 16, 16, 16]
-    requests = [Request("p0", np.array([20 + i, 30]), Sampling(max_tokens=n), i) for i, n in enumerate(limits)]
+    requests = [
+        Request("p0", np.array([20 + i, 30]), Sampling(max_tokens=n), i)
+        for i, n in enumerate(limits)
+    ]
     engine = TorchEngine(models, [-1], 0, 512, 2)
     done = engine.generate(requests)
     assert [len(g.token_ids) for g in done] == limits
@@ -130,12 +163,18 @@ def test_what_is_alike_is_computed_once() -> None:
 
 def test_caches_of_another_kind_are_known() -> None:
     assert holds(LlamaConfig())
-    assert not holds(Llama4TextConfig(num_hidden_layers=2, layer_types=["full_attention", "chunked_attention"]))
+    assert not holds(
+        Llama4TextConfig(num_hidden_layers=2, layer_types=["full_attention", "chunked_attention"])
+    )
     assert not holds(MambaConfig())
 
 
-def test_packed_weights_are_those_of_the_last_refresh_and_the_model_stays_as_it_was(tmp_path: Path) -> None:
-    first, second = (load_models({"p0": str(family_model(tmp_path / str(i), "qwen2.5", i))})[0] for i in range(2))
+def test_packed_weights_are_those_of_the_last_refresh_and_the_model_stays_as_it_was(
+    tmp_path: Path,
+) -> None:
+    first, second = (
+        load_models({"p0": str(family_model(tmp_path / str(i), "qwen2.5", i))})[0] for i in range(2)
+    )
     assert can_pack(first["p0"])
     engine, plain = TorchEngine(first, [15], 0, 512), TorchEngine(first, [15], 0, 512)
     plain.packed = {}

@@ -1,4 +1,6 @@
-"""Learning: one step against a reference written out by hand, separation of policies, and what a host keeps."""
+"""Learning: one step against a reference written out by hand, separation of policies, and what a
+host keeps.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,33 @@ def rows(count: int = 12, seed: int = 0, temperature: float = 1.0) -> list[Row]:
         ids = rng.integers(4, 50, prompt + reply)
         mask = np.arange(prompt + reply) >= prompt
         role = "solution" if i % 3 else "evaluation"
-        made.append(Row(f"t{i}", role, temperature, ids, mask, np.zeros(len(ids), np.float32), f"g{i % 2}", float(rng.random())))
+        made.append(
+            Row(
+                f"t{i}",
+                role,
+                temperature,
+                ids,
+                mask,
+                np.zeros(len(ids), np.float32),
+                f"g{i % 2}",
+                float(rng.random()),
+            )
+        )
     return made
 
 
-def reference_step(model: torch.nn.Module, start: torch.nn.Module, part: list[Row], method: Method) -> None:
+def reference_step(
+    model: torch.nn.Module, start: torch.nn.Module, part: list[Row], method: Method
+) -> None:
     """The same gradient, row by row, in plain torch, subtracted from the weights."""
+
     def logprobs(m: torch.nn.Module, r: Row) -> torch.Tensor:
         ids = torch.from_numpy(r.token_ids_T)
-        out = (m(ids[None]).logits[0, :-1] / r.temperature).log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+        out = (
+            (m(ids[None]).logits[0, :-1] / r.temperature)
+            .log_softmax(-1)
+            .gather(1, ids[1:, None])[:, 0]
+        )
         return torch.cat([torch.zeros(1), out]) * torch.from_numpy(r.mask_T)
 
     part = copy.deepcopy(part)
@@ -47,8 +67,13 @@ def reference_step(model: torch.nn.Module, start: torch.nn.Module, part: list[Ro
         r.logprobs_T, r.ref_logprobs_T = lp.detach().numpy(), logprobs(start, r).detach().numpy()
     advantages = method.advantage(part, method.kl)
     tokens = sum(r.mask_T.sum() for r in part)
-    loss = sum((-torch.from_numpy(a) * (lp - lp.detach()).exp())[torch.from_numpy(r.mask_T)].sum()
-               for a, lp, r in zip(advantages, new, part, strict=True)) / tokens
+    loss = (
+        sum(
+            (-torch.from_numpy(a) * (lp - lp.detach()).exp())[torch.from_numpy(r.mask_T)].sum()
+            for a, lp, r in zip(advantages, new, part, strict=True)
+        )
+        / tokens
+    )
     loss.backward()
     torch.optim.SGD(model.parameters(), lr=1.0).step()
 
@@ -57,13 +82,18 @@ def reference_step(model: torch.nn.Module, start: torch.nn.Module, part: list[Ro
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_step_is_the_step_written_out_by_hand(tokens_per_pass: int, temperature: float) -> None:
     model, start, mine = llama(1), llama(2), llama(1)
-    learner = FullLearner({"p": model}, Recipe(1.0, grad_norm=1e9, tokens_per_pass=tokens_per_pass), METHOD, 0)
+    learner = FullLearner(
+        {"p": model}, Recipe(1.0, grad_norm=1e9, tokens_per_pass=tokens_per_pass), METHOD, 0
+    )
     learner.reference = {"p": start}
-    learner.optimizers = {"p": torch.optim.SGD(model.parameters(), lr=1.0)}  # AdamW would hide the scale of the gradient
+    # AdamW would hide the scale of the gradient
+    learner.optimizers = {"p": torch.optim.SGD(model.parameters(), lr=1.0)}
     part = rows(temperature=temperature)
     reference_step(mine, start, part, METHOD)
     learner.step({"p": part}, METHOD)
-    flat = [torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, mine, llama(1))]
+    flat = [
+        torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, mine, llama(1))
+    ]
     assert (flat[1] - flat[2]).norm() > 0.1
     assert (flat[0] - flat[1]).norm() < 1e-4 * (flat[1] - flat[2]).norm()
 
@@ -79,7 +109,9 @@ def test_policies_learn_apart_whatever_the_threads() -> None:
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_other_policy(tmp_path: Path) -> None:
+def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_other_policy(
+    tmp_path: Path,
+) -> None:
     good, bad = llama(0), llama(1)
     learner = FullLearner({"good": good, "bad": bad}, Recipe(1e-3), METHOD, 0)
     learner.step({"bad": rows()}, METHOD)
@@ -87,11 +119,20 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_othe
     broken = rows()
     broken[0].turn = "broken"
     stats = learner.step({"good": rows(), "bad": broken}, replace(METHOD, advantage=_breaking))
-    assert (stats["bad"]["skipped"], stats["bad"]["updates"], stats["good"]["skipped"], stats["good"]["updates"]) == (1, 0, 0, 1)
+    assert (
+        stats["bad"]["skipped"],
+        stats["bad"]["updates"],
+        stats["good"]["skipped"],
+        stats["good"]["updates"],
+    ) == (1, 0, 0, 1)
     assert "loss" not in stats["bad"]
     assert all(map(np.isfinite, [*stats["bad"].values(), *stats["good"].values()]))
     after = list(bad.parameters()), _moments(learner, "bad")
-    assert all(torch.equal(a, b) for x, y in zip(before, after, strict=True) for a, b in zip(x, y, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for x, y in zip(before, after, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
     alone = FullLearner({"good": llama(0)}, Recipe(1e-3), METHOD, 0)
     alone.step({"good": rows()}, METHOD)
     for a, b in zip(good.parameters(), alone.models["good"].parameters(), strict=True):
@@ -100,12 +141,17 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_othe
     with torch.no_grad():
         bad.model.norm.weight[0] = float("nan")
     assert learner.step({"bad": rows()}, METHOD)["bad"]["skipped"] == 1
-    with pytest.raises(FloatingPointError, match=r"policy bad: weights model\.norm\.weight are not finite"):
+    with pytest.raises(
+        FloatingPointError, match=r"policy bad: weights model\.norm\.weight are not finite"
+    ):
         learner.save(tmp_path)
 
 
 def _breaking(rows: list[Row], kl: dict[str, float]) -> list[np.ndarray]:
-    return [a + np.inf if r.turn == "broken" else a for r, a in zip(rows, METHOD.advantage(rows, kl), strict=True)]
+    return [
+        a + np.inf if r.turn == "broken" else a
+        for r, a in zip(rows, METHOD.advantage(rows, kl), strict=True)
+    ]
 
 
 def _moments(learner: FullLearner, policy: str) -> list[torch.Tensor]:
@@ -126,7 +172,10 @@ def test_saved_and_loaded_it_takes_the_same_next_step(tmp_path: Path) -> None:
     two.load(tmp_path)
     for learner in (one, two):
         learner.step({"p": rows(seed=4)}, METHOD)
-    assert all(torch.equal(a, b) for a, b in zip(one.models["p"].parameters(), two.models["p"].parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.models["p"].parameters(), two.models["p"].parameters(), strict=True)
+    )
 
 
 def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
@@ -167,10 +216,22 @@ class Counting(FullLearner):
 
 @pytest.mark.parametrize("drift", [0.0, 0.01])
 def test_the_engines_logprobs_as_old_policy_spare_a_pass(drift: float) -> None:
-    """Where engine and learner agree the step is the same, to the bit; where they do not, the ratio has the difference in it."""
-    ended, said = {}, FullLearner({"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40), METHOD, 0).logprobs("p", rows())
+    """Where engine and learner agree the step is the same, to the bit; where they do not, the ratio
+    has the difference in it.
+    """
+    ended, said = (
+        {},
+        FullLearner({"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40), METHOD, 0).logprobs(
+            "p", rows()
+        ),
+    )
     for old in ("recomputed", "sampled"):
-        learner, part = Counting({"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40, old_logprobs=old), METHOD, 0), rows()
+        learner, part = (
+            Counting(
+                {"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40, old_logprobs=old), METHOD, 0
+            ),
+            rows(),
+        )
         for row, logprobs in zip(part, said, strict=True):
             row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(drift)
         stats = learner.step({"p": part}, METHOD)["p"]
@@ -189,12 +250,19 @@ def test_rows_that_no_engine_sampled_have_no_old_policy_but_the_learners() -> No
 
 async def say(host, turn: str, policy: str = "a", keep: bool = True, **sampling: float):  # type: ignore[no-untyped-def]
     messages = [{"role": "user", "content": "solve 1 2 4 5 -> 7"}]
-    return await host.ask(turn, policy, messages, Sampling(max_tokens=12, **sampling), 9, keep, "solution")
+    return await host.ask(
+        turn, policy, messages, Sampling(max_tokens=12, **sampling), 9, keep, "solution"
+    )
 
 
 def host_of(base: Path, **changes: object):  # type: ignore[no-untyped-def]
     method = Method(lambda: None, lambda: None, grpo, plain)  # type: ignore[arg-type, return-value]
-    return make_local_host("home", {"a": str(base), "b": str(base)}, method=method, recipe=Recipe(1e-2), **changes), method  # type: ignore[arg-type]
+    return (
+        make_local_host(
+            "home", {"a": str(base), "b": str(base)}, method=method, recipe=Recipe(1e-2), **changes
+        ),
+        method,
+    )  # type: ignore[arg-type]
 
 
 def test_a_host_files_joins_learns_and_forgets(untaught: Path) -> None:
@@ -242,7 +310,9 @@ def test_a_refresh_reaches_the_engine(untaught: Path) -> None:
     after = asyncio.run(say(host, "t3"))
     assert after.logprob != before.logprob
     row = host._buffer["a"]["t3"]
-    np.testing.assert_allclose(host.learner.logprobs("a", [row])[0], row.sampled_logprobs_T, atol=1e-4)
+    np.testing.assert_allclose(
+        host.learner.logprobs("a", [row])[0], row.sampled_logprobs_T, atol=1e-4
+    )
     host.close()
 
 

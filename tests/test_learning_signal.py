@@ -1,4 +1,6 @@
-"""A team that cannot learn says so: the signs, each by hand; and what a step tells of replies, rewards and facts."""
+"""A team that cannot learn says so: the signs, each by hand; and what a step tells of replies,
+rewards and facts.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,22 @@ def news(watch: LearningSignal, step: int, played: list[Episode]) -> list[str]:
     return watch.news(step, watch.signs(played))
 
 
-def turn(role: str, reward: float | None = None, text: str = "hi", finished: bool = True, **more: Any) -> Turn:
+def turn(
+    role: str, reward: float | None = None, text: str = "hi", finished: bool = True, **more: Any
+) -> Turn:
     policy = more.pop("policy", "home/a0")
-    return Turn(f"0/q/0/{role}", policy.split("/")[1], policy, role, "p", text, finished, 0, reward=reward, **more)
+    return Turn(
+        f"0/q/0/{role}",
+        policy.split("/")[1],
+        policy,
+        role,
+        "p",
+        text,
+        finished,
+        0,
+        reward=reward,
+        **more,
+    )
 
 
 def episodes(turns: Iterable[Turn]) -> list[Episode]:
@@ -41,18 +56,25 @@ def episodes(turns: Iterable[Turn]) -> list[Episode]:
 def test_a_healthy_step_says_nothing() -> None:
     said = [turn("solution", float(n % 2), info={"readable": True}) for n in range(4)]
     said += [turn("evaluation", 1.0 - n % 2) for n in range(4)]
-    said += [turn("scoring", 0.0, info={"score": 1 + n % 3}) for n in range(4)]  # as scorers are paid that do their job
+    # as scorers are paid that do their job
+    said += [turn("scoring", 0.0, info={"score": 1 + n % 3}) for n in range(4)]
     assert news(signs(), 0, episodes(said)) == []
 
 
 def test_scores_that_nobody_can_read() -> None:
     """Every score was cut: solutions and evaluations are never paid, and all scorers alike."""
-    said = [turn("solution", info={"readable": True}) for _ in range(8)] + [turn("evaluation") for _ in range(8)]
-    said += [turn("scoring", -1.0, "The solution is", False, info={"score": None}) for _ in range(8)]
-    (note,) = news(signs("room.scoring=8"), 0, episodes(said))  # that others are not paid follows from it
-    assert note == (
-        "step 1: 8 of 8 replies as scoring cannot be read (8 of them cut at room.scoring=8), such as 'The solution is'; "
-        "raise room.scoring"
+    said = [turn("solution", info={"readable": True}) for _ in range(8)] + [
+        turn("evaluation") for _ in range(8)
+    ]
+    said += [
+        turn("scoring", -1.0, "The solution is", False, info={"score": None}) for _ in range(8)
+    ]
+    # that others are not paid follows from it
+    (note,) = news(signs("room.scoring=8"), 0, episodes(said))
+    assert (
+        note
+        == "step 1: 8 of 8 replies as scoring cannot be read (8 of them cut at room.scoring=8),"
+        " such as 'The solution is'; raise room.scoring"
     )
 
 
@@ -63,10 +85,11 @@ def test_one_cause_is_told_once() -> None:
     said += [turn("scoring", -1.0, "So", False, info={"score": None}) for _ in range(40)]
     watch = signs("max_tokens=9", "room.solution=4", "room.scoring=5")
     (note,) = news(watch, 0, episodes(said))
-    assert note == (
-        "step 1: replies are cut: 40 of 40 as solution at room.solution=4, 40 of 40 as evaluation at "
-        f"room.evaluation={watch.task.max_tokens.get('evaluation', 9)}, 40 of 40 as scoring at room.scoring=5, such as '1 +'; "
-        "raise room.solution; raise room.evaluation; raise room.scoring"
+    assert (
+        note == "step 1: replies are cut: 40 of 40 as solution at room.solution=4, 40 of 40 as"
+        f" evaluation at room.evaluation={watch.task.max_tokens.get('evaluation', 9)}, 40 of 40"
+        " as scoring at room.scoring=5, such as '1 +'; raise room.solution; raise"
+        " room.evaluation; raise room.scoring"
     )
     assert news(watch, 1, episodes(said)) == []
 
@@ -79,15 +102,24 @@ def test_what_does_not_follow_from_another_cause_is_told() -> None:
 
 @pytest.mark.parametrize(("questions", "told"), [(4, 0), (10, 0), (11, 1)])
 def test_a_few_equal_groups_are_chance(questions: int, told: int) -> None:
-    """Four answers of a question compare three rewards with another; with ten questions fewer than COMPARED."""
-    said = [turn("solution", 1.0, info={"answer": "x"}, group=f"q{n}") for n in range(questions) for _ in range(4)]
+    """Four answers of a question compare three rewards with another; with ten questions fewer than
+    COMPARED.
+    """
+    said = [
+        turn("solution", 1.0, info={"answer": "x"}, group=f"q{n}")
+        for n in range(questions)
+        for _ in range(4)
+    ]
     assert len(news(signs("method=ttrl"), 0, episodes(said))) == told
     alone = [turn("solution", 1.0, info={"answer": "x"}, group=f"q{n}") for n in range(100)]
     assert news(signs("method=ttrl"), 0, episodes(alone)) == []  # nothing was compared
 
 
 def test_a_judge_that_does_not_keep_the_format_is_shown() -> None:
-    said = [turn("scoring", -1.0, "I would say " + "very " * 30 + "good", info={"score": None}) for _ in range(3)]
+    said = [
+        turn("scoring", -1.0, "I would say " + "very " * 30 + "good", info={"score": None})
+        for _ in range(3)
+    ]
     said += [turn("solution", 1.0), turn("solution", 0.0)]
     (note,) = news(signs(), 4, episodes(said))
     assert note.startswith("step 5: 3 of 3 replies as scoring cannot be read, such as '... ")
@@ -95,9 +127,14 @@ def test_a_judge_that_does_not_keep_the_format_is_shown() -> None:
 
 
 def test_thoughts_that_fill_the_room() -> None:
-    said = [turn("solution", 0.0, "", False, thoughts="Hmm", info={"answer": None}) for _ in range(2)]
+    said = [
+        turn("solution", 0.0, "", False, thoughts="Hmm", info={"answer": None}) for _ in range(2)
+    ]
     (note,) = news(signs("method=ttrl"), 0, episodes(said))
-    assert "such as an empty one; most of it is thoughts: raise room.solution, or set hosts.home.thinking=false" in note
+    assert (
+        "such as an empty one; most of it is thoughts: raise room.solution, or set"
+        " hosts.home.thinking=false" in note
+    )
 
 
 def test_cut_replies_of_a_role_that_nobody_reads() -> None:
@@ -113,13 +150,20 @@ def test_a_sign_is_told_once_and_again_when_it_is_worse() -> None:
         said = [turn("scoring", 0.0, info={"score": None if n < lost else 3}) for n in range(8)]
         return [*said, turn("solution", 1.0), turn("solution", 0.0)]
 
-    told = [len(news(watch, n, episodes(step(lost)))) for n, lost in enumerate([3, 4, 5, 4, 6, 7, 8, 8, 0, 4])]
+    told = [
+        len(news(watch, n, episodes(step(lost))))
+        for n, lost in enumerate([3, 4, 5, 4, 6, 7, 8, 8, 0, 4])
+    ]
     assert told == [0, 1, 0, 0, 1, 0, 1, 0, 0, 0]
 
 
 def test_rewards_are_compared_within_their_groups() -> None:
     """Every question's answers agree: the rewards of a step differ, those of no group do."""
-    flat = [turn("solution", float(n), info={"answer": "x"}, group=f"q{n}") for n in (0, 1) for _ in range(20)]
+    flat = [
+        turn("solution", float(n), info={"answer": "x"}, group=f"q{n}")
+        for n in (0, 1)
+        for _ in range(20)
+    ]
     (note,) = news(signs("method=ttrl"), 0, episodes(flat))
     assert "in every group all are equal (solution +0.00 to +1.00)" in note
     assert metrics.signal(flat) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}
@@ -138,7 +182,9 @@ def test_scripted_judges_that_say_too_much() -> None:
     from comas.methods.comas import method
 
     def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
-        return {"solution": "1 + 2 = 3 + 4 = 7", "evaluation": "fine"}.get(role, "") or cut("Let me think about")
+        return {"solution": "1 + 2 = 3 + 4 = 7", "evaluation": "fine"}.get(role, "") or cut(
+            "Let me think about"
+        )
 
     found = news(signs(), 0, discuss(method, pick.task, script, [Q]))
     assert "1 of 1 replies as scoring cannot be read (1 of them cut at room.scoring=" in found[0]
@@ -146,8 +192,10 @@ def test_scripted_judges_that_say_too_much() -> None:
 
 def test_shares_are_counted_per_agent_and_role() -> None:
     said = [
-        turn("solution", 1.0, info={"readable": True}), turn("solution", None, finished=False, info={"readable": False}),
-        turn("evaluation", 0.5), turn("solution", 0.0, policy="home/b", info={"answer": None}),
+        turn("solution", 1.0, info={"readable": True}),
+        turn("solution", None, finished=False, info={"readable": False}),
+        turn("evaluation", 0.5),
+        turn("solution", 0.0, policy="home/b", info={"answer": None}),
         turn("scoring", 0.0, policy="home/b", info={"score": 2, "readable": True}),
     ]
     assert metrics.replies(said) == [
@@ -160,24 +208,45 @@ def test_shares_are_counted_per_agent_and_role() -> None:
 
 def test_numbers_that_a_game_notes_are_averaged_per_role() -> None:
     noted = [
-        {"length": 3, "score": np.int64(1), "fine": True, "kl": 9.0, "advantage": 9.0, "word": "x", "row": [1]},
+        {
+            "length": 3,
+            "score": np.int64(1),
+            "fine": True,
+            "kl": 9.0,
+            "advantage": 9.0,
+            "word": "x",
+            "row": [1],
+        },
         {"length": 5.0, "score": None, "fine": np.bool_(False), "odd": float("nan")},
     ]
-    said = [turn("solution", info=dict(info)) for info in noted] + [turn("scoring", info={"word": "x"})]
+    said = [turn("solution", info=dict(info)) for info in noted] + [
+        turn("scoring", info={"word": "x"})
+    ]
     assert metrics.facts(said) == {"solution": {"fine": 0.5, "length": 4.0, "score": 1.0}}
 
 
 def row(*probabilities: float) -> Row:
     ids_T = np.arange(len(probabilities) + 1)
     sampled_T = np.log(np.array([1.0, *probabilities], dtype=np.float32))
-    return Row("t", "solution", 1.0, ids_T, ids_T > 0, np.zeros(len(ids_T), np.float32), sampled_logprobs_T=sampled_T)
+    return Row(
+        "t",
+        "solution",
+        1.0,
+        ids_T,
+        ids_T > 0,
+        np.zeros(len(ids_T), np.float32),
+        sampled_logprobs_T=sampled_T,
+    )
 
 
 def test_expected_near_ties_by_hand() -> None:
     assert expected_ties([]) == 0.0
     assert expected_ties([row(0.5)]) == pytest.approx(4 * TIE)
-    assert expected_ties([row(0.5, 0.25), row()]) == pytest.approx(1 - (1 - 4 * TIE) * (1 - 8 * TIE))
-    assert expected_ties([row(TIE)]) == pytest.approx(1.0)  # an interval that lies near its own ends everywhere
+    assert expected_ties([row(0.5, 0.25), row()]) == pytest.approx(
+        1 - (1 - 4 * TIE) * (1 - 8 * TIE)
+    )
+    # an interval that lies near its own ends everywhere
+    assert expected_ties([row(TIE)]) == pytest.approx(1.0)
 
 
 def test_expected_near_ties_by_simulation() -> None:
@@ -195,5 +264,3 @@ def test_expected_near_ties_by_simulation() -> None:
     expected = expected_ties(rows)
     assert near > 20
     assert abs(near - expected) < 4 * expected**0.5
-
-

@@ -1,4 +1,6 @@
-"""Runs that go on for long, and hosts that go wrong: what is counted, what ends a run, and whose name is told."""
+"""Runs that go on for long, and hosts that go wrong: what is counted, what ends a run, and whose
+name is told.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tests.test_durability import KEYS, Chained, chained  # noqa: F401 - a fixtu
 
 
 class Gauge(Watch):
-    """Objects alive and files open at chosen steps, and Python calls of the hundred steps after each."""
+    """Objects alive and files open at chosen steps, and Python calls of the hundred steps after
+    each.
+    """
 
     def __init__(self, *steps: int) -> None:
         self.steps, self.objects, self.files, self.calls = steps, [], [], []
@@ -36,18 +40,33 @@ class Gauge(Watch):
         if metrics["step"] in self.steps:
             gc.collect()
             self.objects.append(len(gc.get_objects()))
-            self.files.append(len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0)
+            self.files.append(
+                len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+            )
             self.counted = 0
             sys.setprofile(self._count)
 
 
-def test_two_thousand_steps_cost_no_more_at_the_end_than_at_the_start(chained: None, tmp_path: Path) -> None:  # noqa: F811
+def test_two_thousand_steps_cost_no_more_at_the_end_than_at_the_start(
+    chained: None, tmp_path: Path
+) -> None:  # noqa: F811
     gauge = Gauge(150, 1850)
-    pairs = ["steps=2000", "questions=1", "test_questions=1", "eval_every=0", "checkpoint_every=100", "task_options.largest=8"]
+    pairs = [
+        "steps=2000",
+        "questions=1",
+        "test_questions=1",
+        "eval_every=0",
+        "checkpoint_every=100",
+        "task_options.largest=8",
+    ]
     run_sync(train_async(read(None, [*pairs, f"out={tmp_path / 'r'}"]), gauge))
     assert len(list(Run.open(tmp_path / "r").metrics())) == 2000
     assert len(list((tmp_path / "r" / "checkpoints").iterdir())) == 2
-    (objects, later_objects), (files, later_files), (calls, later_calls) = gauge.objects, gauge.files, gauge.calls
+    (objects, later_objects), (files, later_files), (calls, later_calls) = (
+        gauge.objects,
+        gauge.files,
+        gauge.calls,
+    )
     assert later_objects < 1.01 * objects
     assert later_files == files
     assert later_calls < 1.1 * calls
@@ -67,17 +86,30 @@ class Broken(Chained):
 
 
 def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
-    chained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    chained: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     monkeypatch.setattr("tests.test_durability.Chained", Broken)
-    pairs = ["steps=20", "questions=8", "test_questions=3", "eval_every=0", "checkpoint_every=100", f"out={tmp_path / 'r'}"]
-    with pytest.raises(UserMistake, match=r"step 3: loss or gradient of policy home/a1 was not finite in 3 steps in a row"):
+    pairs = [
+        "steps=20",
+        "questions=8",
+        "test_questions=3",
+        "eval_every=0",
+        "checkpoint_every=100",
+        f"out={tmp_path / 'r'}",
+    ]
+    with pytest.raises(
+        UserMistake,
+        match=r"step 3: loss or gradient of policy home/a1 was not finite in 3 steps in a row",
+    ):
         run_sync(train_async(read(None, pairs), Watch()))
     run = Run.open(tmp_path / "r")
     assert [m["policies"]["home/a1"].get("skipped", 0) for m in run.metrics()] == [0, 1, 1, 1]
     assert (run.marker() or {})["step"] == 4  # what the others learnt is kept
     monkeypatch.setattr(Broken, "since", 0)
-    with pytest.raises(UserMistake, match="in 4 steps in a row"):  # a resume does not begin to count anew
+    # a resume does not begin to count anew
+    with pytest.raises(UserMistake, match="in 4 steps in a row"):
         run_sync(resume_async(tmp_path / "r", Watch()))
 
 
@@ -102,21 +134,33 @@ class Dying(Chained):
         await super().save(path)
 
 
-@pytest.mark.parametrize(("duty", "said"), [
-    ("ask", r"every discussion failed; the first: host home, turn 0/.*: connection reset"),
-    ("learn", r"host home, learning of step 0: connection reset"), ("save", r"host home, saving step 2: connection reset"),
-])
+@pytest.mark.parametrize(
+    ("duty", "said"),
+    [
+        ("ask", r"every discussion failed; the first: host home, turn 0/.*: connection reset"),
+        ("learn", r"host home, learning of step 0: connection reset"),
+        ("save", r"host home, saving step 2: connection reset"),
+    ],
+)
 def test_a_host_that_dies_is_named(
-    chained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: str, said: str  # noqa: F811
+    chained: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    duty: str,
+    said: str,  # noqa: F811
 ) -> None:
     monkeypatch.setattr("tests.test_durability.Chained", Dying)
     monkeypatch.setattr(Dying, "duty", duty)
     with pytest.raises((HostFailure, UserMistake), match=said):
-        run_sync(train_async(read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]), Watch()))
+        run_sync(
+            train_async(read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]), Watch())
+        )
 
 
 def test_an_error_in_a_game_loses_no_step_that_was_learnt(
-    chained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    chained: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     real = Chained.ask
 
@@ -126,18 +170,29 @@ def test_an_error_in_a_game_loses_no_step_that_was_learnt(
         return await real(self, turn, *args)
 
     monkeypatch.setattr(Chained, "ask", ask)
-    pairs = ["steps=20", "questions=2", "test_questions=0", "eval_every=0", "checkpoint_every=100", f"out={tmp_path / 'r'}"]
+    pairs = [
+        "steps=20",
+        "questions=2",
+        "test_questions=0",
+        "eval_every=0",
+        "checkpoint_every=100",
+        f"out={tmp_path / 'r'}",
+    ]
     with pytest.raises(UserMistake, match="step 7: every discussion failed"):
         run_sync(train_async(read(None, pairs), Watch()))
     assert (Run.open(tmp_path / "r").marker() or {})["step"] == 7
 
 
 def test_a_bug_in_a_host_keeps_its_traceback_and_names_it(
-    chained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    chained: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     monkeypatch.setattr("tests.test_durability.Chained", Dying)
     monkeypatch.setattr(Dying, "duty", "learn")
     monkeypatch.setattr(Dying, "error", ZeroDivisionError("a bug"))
     with pytest.raises(ExceptionGroup) as caught:
-        run_sync(train_async(read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]), Watch()))
+        run_sync(
+            train_async(read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]), Watch())
+        )
     assert caught.value.exceptions[0].__notes__ == ["in host home, learning of step 0"]

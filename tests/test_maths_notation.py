@@ -1,4 +1,6 @@
-r"""What the writing of a mathematical answer decides, and what history may not: `5 \text{ million}` is not 5, `Prais` not Paris."""
+r"""What the writing of a mathematical answer decides, and what history may not: `5 \text{ million}`
+is not 5, `Prais` not Paris.
+"""
 
 from __future__ import annotations
 
@@ -173,21 +175,28 @@ def test_what_the_checker_cannot_digest_is_wrong_where_it_digests_the_reference(
 
 def test_so_it_is_in_science(hasty: Workers) -> None:
     assert (
-        numbers.verify(Question(id="q", prompt="?", answer="7"), rf"\boxed{{\sqrt{{3}} \cdot {HANGS[1]}}}")
+        numbers.verify(
+            Question(id="q", prompt="?", answer="7"), rf"\boxed{{\sqrt{{3}} \cdot {HANGS[1]}}}"
+        )
         == "wrong"
     )
 
 
 def test_a_reference_that_cannot_be_digested_is_nobodys_fault(hasty: Workers) -> None:
     assert maths.verify(Question(id="q", prompt="?", answer=HANGS[0]), r"\boxed{7}") == "failed"
-    assert maths.verify(Question(id="q", prompt="?", answer=HANGS[0]), rf"\boxed{{{HANGS[0]}}}") == "right"
+    assert (
+        maths.verify(Question(id="q", prompt="?", answer=HANGS[0]), rf"\boxed{{{HANGS[0]}}}")
+        == "right"
+    )
 
 
 @pytest.mark.parametrize(
     "said", [r"(100 \pm 5)", r"\{1, 2\}", "x = (1, 2)", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"]
 )
 def test_what_is_no_number_has_no_value(said: str) -> None:
-    assert numbers.verify(Question(id="q", prompt="?", answer="100"), rf"\boxed{{{said}}}") == "wrong"
+    assert (
+        numbers.verify(Question(id="q", prompt="?", answer="100"), rf"\boxed{{{said}}}") == "wrong"
+    )
     assert maths.value(said) is None
 
 

@@ -1,4 +1,6 @@
-"""What bounds memory changes no number: chunks of logits, recomputed activations, passes; and trained weights in float32."""
+"""What bounds memory changes no number: chunks of logits, recomputed activations, passes; and
+trained weights in float32.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,23 @@ CAPPED = {"final_logit_softcapping": 0.5, "tie_word_embeddings": True}
 def model_of(family: str, **changes: Any) -> Any:
     """A random model of this family with 50 words and weights that are large enough to matter."""
     shape = {
-        "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128, "initializer_range": 0.3, "pad_token_id": 0,
-        "eos_token_id": 3, "bos_token_id": None,
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.3,
+        "pad_token_id": 0,
+        "eos_token_id": 3,
+        "bos_token_id": None,
     }
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**shape, **changes})).eval()
+    return AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(family, **{**shape, **changes})
+    ).eval()
 
 
 def by_hand(model: Any, part: list) -> list[torch.Tensor]:
@@ -61,12 +74,19 @@ def by_hand(model: Any, part: list) -> list[torch.Tensor]:
     for r in part:
         ids = torch.from_numpy(r.token_ids_T)
         logits = model(ids[None]).logits[0, :-1] / r.temperature
-        out.append(logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0][torch.from_numpy(r.mask_T[1:])])
+        out.append(
+            logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0][torch.from_numpy(r.mask_T[1:])]
+        )
     return out
 
 
 def difference(one: Any, two: Any) -> torch.Tensor:
-    return torch.cat([(p - q).detach().flatten() for p, q in zip(one.parameters(), two.parameters(), strict=True)])
+    return torch.cat(
+        [
+            (p - q).detach().flatten()
+            for p, q in zip(one.parameters(), two.parameters(), strict=True)
+        ]
+    )
 
 
 def gradients(model: Any, logprobs: torch.Tensor) -> torch.Tensor:
@@ -77,8 +97,13 @@ def gradients(model: Any, logprobs: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-@pytest.mark.parametrize(("family", "changes"), [*((f, {}) for f in FAMILIES), ("gemma3_text", CAPPED), ("gemma2", CAPPED)])
-def test_logprobs_in_chunks_are_those_of_whole_logits(family: str, changes: dict, dtype: torch.dtype, near: float) -> None:
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [*((f, {}) for f in FAMILIES), ("gemma3_text", CAPPED), ("gemma2", CAPPED)],
+)
+def test_logprobs_in_chunks_are_those_of_whole_logits(
+    family: str, changes: dict, dtype: torch.dtype, near: float
+) -> None:
     model, part = model_of(family, **changes).to(dtype), rows(temperature=0.7)
     if family.startswith("gemma"):
         near = 1e-5  # its norms are in float32 whatever the rest is in
@@ -88,16 +113,24 @@ def test_logprobs_in_chunks_are_those_of_whole_logits(family: str, changes: dict
     whole_grad, halves = gradients(model, whole[mask]), halve(model)
     hand = torch.cat(by_hand(model, part))
     torch.testing.assert_close(whole[mask], hand, atol=near, rtol=near)
-    far = 5 * near * float(whole_grad.abs().max())  # rows alone and rows in a padded batch round otherwise
+    # rows alone and rows in a padded batch round otherwise
+    far = 5 * near * float(whole_grad.abs().max())
     torch.testing.assert_close(whole_grad, gradients(model, hand), atol=far, rtol=near)
     assert halves is not None
     for room in (None, 50, 350):
         got = token_logprobs(model, halves, part, 0, room)
         assert not got[~mask].any()
         torch.testing.assert_close(got, whole, atol=near, rtol=near)
-        torch.testing.assert_close(gradients(model, got[mask]), whole_grad, atol=near * float(whole_grad.abs().max()), rtol=near)
+        torch.testing.assert_close(
+            gradients(model, got[mask]),
+            whole_grad,
+            atol=near * float(whole_grad.abs().max()),
+            rtol=near,
+        )
         with torch.no_grad():
-            torch.testing.assert_close(token_logprobs(model, halves, part, 0, room), got, atol=near, rtol=near)
+            torch.testing.assert_close(
+                token_logprobs(model, halves, part, 0, room), got, atol=near, rtol=near
+            )
 
 
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -151,19 +184,25 @@ def test_one_chunk_of_logits_is_alive() -> None:
     assert (len(sizes), max(sizes), most[0]) == (2 * made, 350, 1)
 
 
-def test_a_head_that_cannot_be_put_on_apart_gets_whole_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_cannot_be_put_on_apart_gets_whole_logits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(full, "LOGITS", 50)
     model = model_of("gpt2", n_embd=32, n_layer=2, n_head=4, n_positions=64)
     part = rows()
     learner = FullLearner({"p": model}, Recipe(1e-3), METHOD, 0)
     monkeypatch.setattr(type(model), "base_model_prefix", "nothing")
-    for row, got, wanted in zip(part, learner.logprobs("p", part), by_hand(model, part), strict=True):
+    for row, got, wanted in zip(
+        part, learner.logprobs("p", part), by_hand(model, part), strict=True
+    ):
         np.testing.assert_allclose(got[row.mask_T], wanted.detach().numpy(), atol=1e-5)
     assert learner._halves == {model: None}
 
 
 class Scaled(torch.nn.Module):
-    """A body whose model does more with its output than its head shows: the two halves differ from the whole."""
+    """A body whose model does more with its output than its head shows: the two halves differ from
+    the whole.
+    """
 
     def __init__(self, body: torch.nn.Module) -> None:
         super().__init__()
@@ -184,14 +223,18 @@ def test_halves_that_do_not_make_the_whole_are_not_used() -> None:
 
 @pytest.mark.parametrize("tokens_per_pass", [64, 100, 250])
 @pytest.mark.parametrize("chunks", [False, True])
-def test_gradients_do_not_depend_on_the_passes(tokens_per_pass: int, chunks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_do_not_depend_on_the_passes(
+    tokens_per_pass: int, chunks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(full, "LOGITS", 50 * 8192)
     moved = {}
     for tokens in (8192, tokens_per_pass):
         if chunks and tokens != 8192:
             monkeypatch.setattr(full, "LOGITS", 350)
         model = llama(1).double()
-        learner = FullLearner({"p": model}, Recipe(1.0, grad_norm=1e9, tokens_per_pass=tokens), METHOD, 0)
+        learner = FullLearner(
+            {"p": model}, Recipe(1.0, grad_norm=1e9, tokens_per_pass=tokens), METHOD, 0
+        )
         learner.reference = {"p": llama(2).double()}
         learner.optimizers = {"p": torch.optim.SGD(model.parameters(), lr=1.0)}
         part = rows(40)
@@ -237,28 +280,44 @@ def test_recomputed_activations_give_the_same_gradients_from_less(family: str) -
 
 
 def test_a_learner_that_recomputes_takes_the_same_step_and_its_model_still_samples() -> None:
-    learners = [FullLearner({"p": llama()}, Recipe(1e-3, checkpointing=c), METHOD, 0) for c in (False, True)]
-    assert [any(getattr(m, "gradient_checkpointing", False) for m in x.models["p"].modules()) for x in learners] == [False, True]
+    learners = [
+        FullLearner({"p": llama()}, Recipe(1e-3, checkpointing=c), METHOD, 0) for c in (False, True)
+    ]
+    assert [
+        any(getattr(m, "gradient_checkpointing", False) for m in x.models["p"].modules())
+        for x in learners
+    ] == [False, True]
     drawn = []
     for learner in learners:
         learner.step({"p": rows()}, METHOD)
         made = TorchEngine(learner.weights(), [3], 0, 128)
         made.stack = None
-        drawn.append(made.generate([replace(r, policy="p") for r in requests(6, policies=1, tokens=8)]))
+        drawn.append(
+            made.generate([replace(r, policy="p") for r in requests(6, policies=1, tokens=8)])
+        )
     for a, b in zip(*(x.models["p"].parameters() for x in learners), strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
     assert [g.token_ids.tolist() for g in drawn[0]] == [g.token_ids.tolist() for g in drawn[1]]
 
 
 def test_dropout_inside_a_recomputed_layer_is_refused() -> None:
-    shape = {"hidden_size": 32, "ffn_dim": 48, "word_embed_proj_dim": 32, "do_layer_norm_before": True}
-    with pytest.raises(UserMistake, match=r"OPTForCausalLM gives other probabilities.*checkpointing=false"):
+    shape = {
+        "hidden_size": 32,
+        "ffn_dim": 48,
+        "word_embed_proj_dim": 32,
+        "do_layer_norm_before": True,
+    }
+    with pytest.raises(
+        UserMistake, match=r"OPTForCausalLM gives other probabilities.*checkpointing=false"
+    ):
         allow_recomputing(model_of("opt", dropout=0.5, **shape))
     allow_recomputing(model_of("opt", dropout=0.0, **shape))
 
 
 def mixed(seed: int = 0, lr: float = 1e-6, **recipe: Any) -> FullLearner:
-    return FullLearner({"p": llama(seed)}, Recipe(lr, grad_norm=1e9, **recipe), METHOD, 0, torch.bfloat16)
+    return FullLearner(
+        {"p": llama(seed)}, Recipe(lr, grad_norm=1e9, **recipe), METHOD, 0, torch.bfloat16
+    )
 
 
 def test_small_updates_move_float32_weights_and_reach_the_working_copy() -> None:
@@ -266,23 +325,53 @@ def test_small_updates_move_float32_weights_and_reach_the_working_copy() -> None
     master, working = learner.models["p"], learner.working["p"]
     grads: list[torch.Tensor] = []
     step = learner.optimizers["p"].step
-    learner.optimizers["p"].step = lambda: (grads.extend(p.grad.clone() for p in master.parameters()), step())  # type: ignore
+    learner.optimizers["p"].step = lambda: (
+        grads.extend(p.grad.clone() for p in master.parameters()),
+        step(),
+    )  # type: ignore
     learner.step({"p": rows()}, METHOD)
     assert {p.dtype for p in master.parameters()} == {g.dtype for g in grads} == {torch.float32}
-    assert {p.dtype for p in working.parameters()} == {p.dtype for p in learner.reference["p"].parameters()} == {torch.bfloat16}
-    assert all(s[k].dtype == torch.float32 for s in learner.optimizers["p"].state.values() for k in ("exp_avg", "exp_avg_sq"))
+    assert (
+        {p.dtype for p in working.parameters()}
+        == {p.dtype for p in learner.reference["p"].parameters()}
+        == {torch.bfloat16}
+    )
+    assert all(
+        s[k].dtype == torch.float32
+        for s in learner.optimizers["p"].state.values()
+        for k in ("exp_avg", "exp_avg_sq")
+    )
     lost = 0
-    for old, now, own, g in zip(before, master.parameters(), working.parameters(), grads, strict=True):
-        torch.testing.assert_close(now - old, -1e-6 * g / (g.abs() + 1e-8), atol=2e-7, rtol=0)  # AdamW's first step
+    for old, now, own, g in zip(
+        before, master.parameters(), working.parameters(), grads, strict=True
+    ):
+        # AdamW's first step
+        torch.testing.assert_close(now - old, -1e-6 * g / (g.abs() + 1e-8), atol=2e-7, rtol=0)
         assert torch.equal(own, now.bfloat16())
         lost += int((own == old.bfloat16()).sum())
-    assert float(sum((n - o).detach().abs().sum() for n, o in zip(master.parameters(), before, strict=True))) > 1e-4
-    assert lost > 0.99 * sum(o.numel() for o in before), "in bfloat16 alone nothing would have moved: else this test tests nothing"
+    assert (
+        float(
+            sum(
+                (n - o).detach().abs().sum()
+                for n, o in zip(master.parameters(), before, strict=True)
+            )
+        )
+        > 1e-4
+    )
+    assert lost > 0.99 * sum(o.numel() for o in before), (
+        "in bfloat16 alone nothing would have moved: else this test tests nothing"
+    )
     for _ in range(3):  # the copy moves once enough has been gathered
         learner.optimizers["p"].param_groups[0]["lr"] = 1e-2
         learner.step({"p": rows()}, METHOD)
-    assert all(torch.equal(own, now.bfloat16()) for own, now in zip(working.parameters(), master.parameters(), strict=True))
-    assert not all(torch.equal(own, old.bfloat16()) for own, old in zip(working.parameters(), before, strict=True))
+    assert all(
+        torch.equal(own, now.bfloat16())
+        for own, now in zip(working.parameters(), master.parameters(), strict=True)
+    )
+    assert not all(
+        torch.equal(own, old.bfloat16())
+        for own, old in zip(working.parameters(), before, strict=True)
+    )
 
 
 def test_gradients_through_the_working_copy_are_near_and_gathered_in_float32() -> None:
@@ -306,14 +395,20 @@ def test_only_parameters_change_their_precision_and_ties_stay() -> None:
     assert made.lm_head.weight.data_ptr() != model.lm_head.weight.data_ptr()
     assert made.model.rotary_emb.inv_freq.dtype == torch.float32
     same = copy_in(model, torch.float32)
-    assert all(a is not b and torch.equal(a, b) for a, b in zip(same.parameters(), model.parameters(), strict=True))
+    assert all(
+        a is not b and torch.equal(a, b)
+        for a, b in zip(same.parameters(), model.parameters(), strict=True)
+    )
 
 
 def test_a_checkpoint_holds_float32_weights_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
     one, two = mixed(lr=1e-3), mixed(lr=1e-3)
     one.step({"p": rows()}, METHOD)
     one.save(tmp_path)
-    saved = {**load_file(tmp_path / "p" / "model.safetensors"), **load_file(tmp_path / "p" / "optimizer.safetensors")}
+    saved = {
+        **load_file(tmp_path / "p" / "model.safetensors"),
+        **load_file(tmp_path / "p" / "optimizer.safetensors"),
+    }
     assert {t.dtype for t in saved.values()} == {torch.float32}
     assert json.loads((tmp_path / "p" / "config.json").read_text())["dtype"] == "float32"
     two.load(tmp_path)
@@ -335,12 +430,19 @@ def test_a_bfloat16_host_samples_from_the_rounded_weights(untaught: Path) -> Non
     before = copy.deepcopy(host.engine.models["a"])
     asyncio.run(main())
     trained, sampled = host.learner.models["a"], host.engine.models["a"]
-    assert all(torch.equal(s, t.bfloat16()) for s, t in zip(sampled.parameters(), trained.parameters(), strict=True))
-    assert not all(torch.equal(s, b) for s, b in zip(sampled.parameters(), before.parameters(), strict=True))
+    assert all(
+        torch.equal(s, t.bfloat16())
+        for s, t in zip(sampled.parameters(), trained.parameters(), strict=True)
+    )
+    assert not all(
+        torch.equal(s, b) for s, b in zip(sampled.parameters(), before.parameters(), strict=True)
+    )
     host.close()
 
 
-def test_auto_is_float32_on_the_cpu_and_a_team_that_only_answers_is_loaded_once(untaught: Path) -> None:
+def test_auto_is_float32_on_the_cpu_and_a_team_that_only_answers_is_loaded_once(
+    untaught: Path,
+) -> None:
     bases = {"a": str(untaught)}
     kinds = {}
     for dtype in ("auto", "float32", "bfloat16"):
@@ -348,13 +450,19 @@ def test_auto_is_float32_on_the_cpu_and_a_team_that_only_answers_is_loaded_once(
         assert host.learner is None
         kinds[dtype] = {p.dtype for p in host.engine.models["a"].parameters()}
         host.close()
-    assert kinds == {"auto": {torch.float32}, "float32": {torch.float32}, "bfloat16": {torch.bfloat16}}
+    assert kinds == {
+        "auto": {torch.float32},
+        "float32": {torch.float32},
+        "bfloat16": {torch.bfloat16},
+    }
     host, _ = host_of(untaught, dtype="auto")
     assert host.learner.weights()["a"] is host.learner.models["a"]
     host.close()
 
 
-def test_a_run_in_bfloat16_that_recomputes_is_resumed_bit_by_bit(untaught: Path, tmp_path: Path) -> None:
+def test_a_run_in_bfloat16_that_recomputes_is_resumed_bit_by_bit(
+    untaught: Path, tmp_path: Path
+) -> None:
     changed = {"dtype": "bfloat16", "checkpointing": True, "tokens_per_pass": 128}
     keys = {"questions": 3, **{f"hosts__home__{k}": v for k, v in changed.items()}}
     whole = run_of(tmp_path / "whole", untaught, **keys)
@@ -388,54 +496,93 @@ def test_facts_and_passes_are_known_from_a_config_alone(family: str, tmp_path: P
     model = model_of(family, num_hidden_layers=8)
     folder = folder_of(model, tmp_path)
     assert facts_of(folder) == Facts(sum(p.numel() for p in model.parameters()), 50, 128, family)
-    one, two, again = (pass_bytes(Shape(folder, False, 32), t, c) for t, c in ((1024, False), (2048, False), (2048, True)))
+    one, two, again = (
+        pass_bytes(Shape(folder, False, 32), t, c)
+        for t, c in ((1024, False), (2048, False), (2048, True))
+    )
     assert 1.8 * one < two < 2.1 * one
     assert again < 0.5 * two
     assert pass_bytes(Shape(folder, True, 32), 2048, False) < 0.9 * two
     cache = 4 * 2 * 8 * 2 * 8 * 64 * 100  # keys and values, layers, heads, width, rows, tokens
     assert cache < decode_bytes(Shape(folder, False, 100), 64, 64) < 2 * cache
-    assert decode_bytes(Shape(folder, False, 100), 64, 64) < decode_bytes(Shape(folder, False, 100), 64, 64 * 50)
+    assert decode_bytes(Shape(folder, False, 100), 64, 64) < decode_bytes(
+        Shape(folder, False, 100), 64, 64 * 50
+    )
 
 
 def test_the_estimate_adds_up_and_says_what_it_does_not_know(tmp_path: Path) -> None:
     model = llama()
     folder, size = folder_of(model, tmp_path), model.num_parameters()
-    given = [f"hosts.home.base={folder}", "lr=1", "hosts.home.device=cpu", "hosts.home.learner=full"]
+    given = [
+        f"hosts.home.base={folder}",
+        "lr=1",
+        "hosts.home.device=cpu",
+        "hosts.home.learner=full",
+    ]
     config = lambda *keys: resolve(read(None, [*given, *keys]))  # noqa: E731
-    needs = {k.removeprefix("host home: "): v for k, v in memory(*config("agents=3", "threads=2")).items()}
+    needs = {
+        k.removeprefix("host home: "): v
+        for k, v in memory(*config("agents=3", "threads=2")).items()
+    }
     assert needs["bytes of float32 weights"] == needs["bytes of the reference"] == 3 * 4 * size
     assert needs["bytes of moments"] == 3 * 8 * size
     assert needs["bytes of gradients, of policies that learn side by side"] == 2 * 4 * size
     assert (needs["tokens of a row, at most"], needs["rows sampled at once"]) == (128, 3 * 128)
     rounded = memory(*config("agents=3", "hosts.home.dtype=bfloat16", "kl={}"))
-    assert (rounded["host home: bytes of the reference"], rounded["host home: bytes of the engine's copy"]) == (0, 3 * 2 * size)
+    assert (
+        rounded["host home: bytes of the reference"],
+        rounded["host home: bytes of the engine's copy"],
+    ) == (0, 3 * 2 * size)
     away = memory(*resolve(read(None, ["hosts.home.base=nobody/nothing", "lr=1"])))
     assert away["host home: bytes at the peak"] == "unknown: nobody/nothing is not on this disk"
 
 
-def test_the_estimate_of_adapters_is_one_base_and_sixteen_bytes_per_parameter(tmp_path: Path) -> None:
+def test_the_estimate_of_adapters_is_one_base_and_sixteen_bytes_per_parameter(
+    tmp_path: Path,
+) -> None:
     model = llama()
     folder, size = folder_of(model, tmp_path), model.num_parameters()
-    linear = [m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"]
+    linear = [
+        m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"
+    ]
     adapter = sum(8 * (m.in_features + m.out_features) for m in linear)
 
     def of(*keys: str) -> dict:
-        given = [f"hosts.home.base={folder}", "lr=1", "hosts.home.device=cpu", "hosts.home.learner=adapters", *keys]
+        given = [
+            f"hosts.home.base={folder}",
+            "lr=1",
+            "hosts.home.device=cpu",
+            "hosts.home.learner=adapters",
+            *keys,
+        ]
         resolved = resolve(read(None, given))
-        return {k.removeprefix("host home: "): v for k, v in {**memory(*resolved), **estimate(*resolved)}.items()}
+        return {
+            k.removeprefix("host home: "): v
+            for k, v in {**memory(*resolved), **estimate(*resolved)}.items()
+        }
 
-    four, eight = (of(f"agents={n}", "hosts.home.rank=8", "hosts.home.dtype=bfloat16") for n in (4, 8))
+    four, eight = (
+        of(f"agents={n}", "hosts.home.rank=8", "hosts.home.dtype=bfloat16") for n in (4, 8)
+    )
     assert (four["bytes of the base"], four["bytes of the reference"]) == (2 * size, 0)
-    assert four["bytes of adapters and their gradients"] == four["bytes of moments"] == 4 * 8 * adapter
+    assert (
+        four["bytes of adapters and their gradients"] == four["bytes of moments"] == 4 * 8 * adapter
+    )
     assert four["parameters of all policies"] == 4 * adapter
     work = ("bytes of a learner's pass", "bytes of sampling, caches included")
     kept = [found["bytes at the peak"] - max(found[k] for k in work) for found in (four, eight)]
     assert kept[1] - kept[0] == 4 * 16 * adapter
-    assert of("agents.a0.frozen=true", "agents.a1={}", "hosts.home.rank=8")["bytes of moments"] == 8 * adapter
+    assert (
+        of("agents.a0.frozen=true", "agents.a1={}", "hosts.home.rank=8")["bytes of moments"]
+        == 8 * adapter
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "words", "deep", "words, checkpointing", "words, bfloat16", "llama, 4 adapters"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama", "words", "deep", "words, checkpointing", "words, bfloat16", "llama, 4 adapters"],
+)
 def test_the_estimate_is_near_what_is_measured(name: str) -> None:
     path = Path(__file__).parent.parent / "benchmarks" / "memory_estimate.py"
     bench = runpy.run_path(str(path))
@@ -443,7 +590,9 @@ def test_the_estimate_is_near_what_is_measured(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_slices_of_prompts_and_of_draws_change_no_text(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_of_prompts_and_of_draws_change_no_text(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Prompts are filled in by slices of columns, tokens drawn by slices of rows."""
     asked = requests(12, policies=1)
     model = model_of(family, max_position_embeddings=128).double()

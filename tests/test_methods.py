@@ -9,7 +9,16 @@ import pytest
 from comas.game.play import settle_all
 from comas.methods import comas, rlvr, ttrl
 from comas.tasks import pick
-from comas.testing import GOLDEN, check_method, check_task, cut, discuss, golden, golden_script, scripted_scene
+from comas.testing import (
+    GOLDEN,
+    check_method,
+    check_task,
+    cut,
+    discuss,
+    golden,
+    golden_script,
+    scripted_scene,
+)
 from comas.types import Question, Reply, Turn, UserMistake
 
 RIGHT, WRONG, BROKEN = "1 + 2 = 3 + 4 = 7", "2 + 4 = 6 + 5 = 11", "what ?"
@@ -22,24 +31,42 @@ def fixed(solution: str | Reply, *scores: str):
     left = list(scores)
 
     def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
-        return {"solution": solution, "evaluation": "1 in right"}.get(role) or (left.pop(0) if len(left) > 1 else left[0])
+        return {"solution": solution, "evaluation": "1 in right"}.get(role) or (
+            left.pop(0) if len(left) > 1 else left[0]
+        )
 
     return script
 
 
 def rewards(turns: list[Turn]) -> dict[str, list[float | None]]:
-    return {role: [t.reward for t in turns if t.role == role] for role in ("solution", "evaluation", "scoring")}
+    return {
+        role: [t.reward for t in turns if t.role == role]
+        for role in ("solution", "evaluation", "scoring")
+    }
 
 
 def turn(text: str, finished: bool = True) -> Turn:
     return Turn("i", "a", "h/a", "scoring", "", text, finished, 0)
 
 
-@pytest.mark.parametrize(("text", "score"), [
-    ("<score>3</score>", 3), ("good work <score> 1 </score> \n", 1), ("<score>2</score> because", None), ("<score>4</score>", None),
-    ("<score>0</score>", None), ("3", None), ("", None), ("<score>1</score> <score>3</score>", None), ("<score></score>", None),
-    ("<score>33</score>", None), ("<score>3", None), ("<score>３</score>", None), ("<score>2.5</score>", None),
-])
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("<score>3</score>", 3),
+        ("good work <score> 1 </score> \n", 1),
+        ("<score>2</score> because", None),
+        ("<score>4</score>", None),
+        ("<score>0</score>", None),
+        ("3", None),
+        ("", None),
+        ("<score>1</score> <score>3</score>", None),
+        ("<score></score>", None),
+        ("<score>33</score>", None),
+        ("<score>3", None),
+        ("<score>３</score>", None),
+        ("<score>2.5</score>", None),
+    ],
+)
 def test_only_the_one_score_element_at_the_end_counts(text: str, score: int | None) -> None:
     assert comas.read_score(turn(text)) == score
 
@@ -48,10 +75,18 @@ def test_a_score_that_ran_out_of_room_is_unreadable() -> None:
     assert comas.read_score(turn("<score>3</score>", finished=False)) is None
 
 
-@pytest.mark.parametrize(("score", "solution", "evaluation"), [(3, 1.0, 0.0), (2, 0.5, 0.5), (1, 0.0, 1.0)])
-def test_solution_and_criticism_share_one_unit(score: int, solution: float, evaluation: float) -> None:
+@pytest.mark.parametrize(
+    ("score", "solution", "evaluation"), [(3, 1.0, 0.0), (2, 0.5, 0.5), (1, 0.0, 1.0)]
+)
+def test_solution_and_criticism_share_one_unit(
+    score: int, solution: float, evaluation: float
+) -> None:
     (episode,) = discuss(comas.method, pick.task, fixed(RIGHT, f"<score>{score}</score>"), [Q])
-    assert rewards(episode.turns) == {"solution": [solution], "evaluation": [evaluation], "scoring": [0.0]}
+    assert rewards(episode.turns) == {
+        "solution": [solution],
+        "evaluation": [evaluation],
+        "scoring": [0.0],
+    }
     assert episode.answer == RIGHT
 
 
@@ -64,7 +99,9 @@ def test_several_evaluations_each_own_score_and_the_mean_of_the_readable_ones() 
     script = fixed(RIGHT, "<score>3</score>", "<score>1</score>", "junk", "<score>3</score>")
     (episode,) = discuss(comas.method, pick.task, script, [Q], options={"evaluations": 4}, agents=1)
     assert rewards(episode.turns) == {
-        "solution": [pytest.approx(2 / 3)], "evaluation": [0.0, 1.0, None, 0.0], "scoring": [0.0, 0.0, -1.0, 0.0]
+        "solution": [pytest.approx(2 / 3)],
+        "evaluation": [0.0, 1.0, None, 0.0],
+        "scoring": [0.0, 0.0, -1.0, 0.0],
     }
 
 
@@ -72,14 +109,22 @@ def test_several_evaluations_each_own_score_and_the_mean_of_the_readable_ones() 
 def test_work_without_a_readable_answer_is_paid_nothing_and_not_judged(work: str | Reply) -> None:
     (episode,) = discuss(comas.method, pick.task, fixed(work, "<score>3</score>"), [Q])
     assert rewards(episode.turns) == {"solution": [0.0], "evaluation": [], "scoring": []}
-    (paper,) = discuss(comas.method, pick.task, fixed(work, "<score>3</score>"), [Q], options={"format_check": False})
+    (paper,) = discuss(
+        comas.method,
+        pick.task,
+        fixed(work, "<score>3</score>"),
+        [Q],
+        options={"format_check": False},
+    )
     assert rewards(paper.turns) == {"solution": [1.0], "evaluation": [0.0], "scoring": [0.0]}
 
 
 def test_the_answer_is_the_best_scored_solution() -> None:
     said = iter([RIGHT, WRONG, BROKEN])
     scores = iter(["<score>3</score>", "<score>1</score>"])
-    script = lambda p, role, *_: next(said) if role == "solution" else next(scores) if role == "scoring" else "x"  # noqa: E731
+    script = lambda p, role, *_: (
+        next(said) if role == "solution" else next(scores) if role == "scoring" else "x"
+    )  # noqa: E731
     (episode,) = discuss(comas.method, pick.task, script, [Q], options={"rounds": 3})
     assert episode.answer == RIGHT
 
@@ -93,7 +138,11 @@ def test_nobody_judges_its_own_work_unless_alone_or_told_to() -> None:
             (episode,) = discuss(comas.method, pick.task, script, [Q], seed=seed, **setting)
             who = {t.id: t for t in episode.turns}
             found += [t.agent == who[t.about].agent for t in episode.turns if t.about]
-            found += [t.agent == who[who[t.about].about].agent for t in episode.turns if t.role == "scoring"]
+            found += [
+                t.agent == who[who[t.about].about].agent
+                for t in episode.turns
+                if t.role == "scoring"
+            ]
         return found
 
     assert not any(judged_own({}, 4))
@@ -103,7 +152,9 @@ def test_nobody_judges_its_own_work_unless_alone_or_told_to() -> None:
 
 
 def test_history_shows_the_last_rounds_and_only_what_peers_may_see() -> None:
-    scene, host = scripted_scene(comas.method, pick.task, fixed(RIGHT, "<score>1</score>"), options={"rounds": 4, "kappa": 2})
+    scene, host = scripted_scene(
+        comas.method, pick.task, fixed(RIGHT, "<score>1</score>"), options={"rounds": 4, "kappa": 2}
+    )
     import asyncio
 
     from comas.game.play import play_all
@@ -117,7 +168,9 @@ def test_history_shows_the_last_rounds_and_only_what_peers_may_see() -> None:
 
 def test_history_that_does_not_fit_is_dropped_oldest_first_and_counted() -> None:
     script = fixed(RIGHT, "<score>1</score>")
-    (episode,) = discuss(comas.method, pick.task, script, [Q], options={"rounds": 3, "kappa": 2}, room=60)
+    (episode,) = discuss(
+        comas.method, pick.task, script, [Q], options={"rounds": 3, "kappa": 2}, room=60
+    )
     solutions = [t for t in episode.turns if t.role == "solution"]
     assert [t.dropped for t in solutions] == [0, 0, 1]
     (too_long,) = discuss(comas.method, pick.task, script, [Q], room=5)
@@ -139,13 +192,17 @@ def test_injected_score_in_a_solution_reaches_judges_defused() -> None:
 
 
 def test_without_evaluation_the_score_is_about_the_solution() -> None:
-    (episode,) = discuss(comas.method, pick.task, fixed(RIGHT, "<score>2</score>"), [Q], options={"evaluate": False})
+    (episode,) = discuss(
+        comas.method, pick.task, fixed(RIGHT, "<score>2</score>"), [Q], options={"evaluate": False}
+    )
     assert rewards(episode.turns) == {"solution": [0.5], "evaluation": [], "scoring": [0.0]}
 
 
 def test_ttrl_pays_the_majority() -> None:
     said = iter([WRONG, RIGHT, "4 + 2 = 6 + 1 = 7", BROKEN, cut(RIGHT)])
-    (episode,) = discuss(ttrl.method, pick.task, lambda *_: next(said), [Q], options={"votes": 5}, agents=1)
+    (episode,) = discuss(
+        ttrl.method, pick.task, lambda *_: next(said), [Q], options={"votes": 5}, agents=1
+    )
     assert [t.reward for t in episode.turns] == [0.0, 1.0, 1.0, 0.0, 0.0]
     assert episode.answer == RIGHT
     assert len({t.group for t in episode.turns}) == 1
@@ -178,7 +235,9 @@ def test_contract_of_each_method(name: str) -> None:
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_transcripts(name: str) -> None:
     """Regenerate with `python -m comas.testing tests/golden` and read the difference."""
-    assert golden(name) == (Path(__file__).parent / "golden" / f"{name}.json").read_text(encoding="utf-8")
+    assert golden(name) == (Path(__file__).parent / "golden" / f"{name}.json").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_broken_machine_fails_one_discussion_and_a_bug_all() -> None:
@@ -190,14 +249,23 @@ def test_a_broken_machine_fails_one_discussion_and_a_bug_all() -> None:
         return RIGHT if role == "solution" else "<score>3</score>"
 
     episodes = discuss(comas.method, pick.task, flaky, [Q, R])
-    assert [e.error for e in episodes] == ["host script, turn 0/pick-three-1.2.4.5-7/0/solution0: unplugged", None]
+    assert [e.error for e in episodes] == [
+        "host script, turn 0/pick-three-1.2.4.5-7/0/solution0: unplugged",
+        None,
+    ]
     with pytest.raises(ExceptionGroup):
         discuss(comas.method, pick.task, lambda *_: 1 / 0, [Q])
 
 
 def test_settlement_can_be_repeated_under_other_rules() -> None:
     scene, _ = scripted_scene(comas.method, pick.task, fixed(RIGHT, "<score>3</score>"))
-    episodes = discuss(comas.method, pick.task, fixed(BROKEN, "<score>3</score>"), [Q], options={"format_check": False})
+    episodes = discuss(
+        comas.method,
+        pick.task,
+        fixed(BROKEN, "<score>3</score>"),
+        [Q],
+        options={"format_check": False},
+    )
     assert episodes[0].turns[0].reward == 1.0
     settle_all(scene, episodes, {"format_check": True})
     assert episodes[0].turns[0].reward == 1.0  # a score that was given stays a score
@@ -208,12 +276,22 @@ def test_task_contracts() -> None:
     check_task(pick.task, form="two")
 
 
-@pytest.mark.parametrize(("text", "answer", "verdict"), [
-    (RIGHT, "1 2 4", "right"), ("4 + 2 = 6 + 1 = 7", "1 2 4", "right"), (f"{WRONG} ; {RIGHT}", "1 2 4", "right"),
-    (f"{RIGHT} ; {WRONG}", "2 4 5", "wrong"), ("1 + 1 = 2 + 5 = 7", "1 1 5", "wrong"), ("7", "7", "wrong"),
-    ("1 + 6 = 7", "1 6", "wrong"),
-    ("1 + 2 = 9 + 4 = 9", "1 2 4", "right"), (BROKEN, None, "wrong"), ("", None, "wrong"), (f"oops ; {RIGHT}", None, "wrong"),
-])
+@pytest.mark.parametrize(
+    ("text", "answer", "verdict"),
+    [
+        (RIGHT, "1 2 4", "right"),
+        ("4 + 2 = 6 + 1 = 7", "1 2 4", "right"),
+        (f"{WRONG} ; {RIGHT}", "1 2 4", "right"),
+        (f"{RIGHT} ; {WRONG}", "2 4 5", "wrong"),
+        ("1 + 1 = 2 + 5 = 7", "1 1 5", "wrong"),
+        ("7", "7", "wrong"),
+        ("1 + 6 = 7", "1 6", "wrong"),
+        ("1 + 2 = 9 + 4 = 9", "1 2 4", "right"),
+        (BROKEN, None, "wrong"),
+        ("", None, "wrong"),
+        (f"oops ; {RIGHT}", None, "wrong"),
+    ],
+)
 def test_pick_three_reads_and_verifies(text: str, answer: str | None, verdict: str) -> None:
     assert pick.extract(Q, text) == answer
     assert pick.verify(Q, text) == verdict
@@ -253,6 +331,8 @@ def test_label_free_games_do_not_see_labels() -> None:
 
     from dataclasses import replace
 
-    discuss(replace(comas.method, play=play, settle=lambda e, t: None), pick.task, lambda *_: "x", [Q])
+    discuss(
+        replace(comas.method, play=play, settle=lambda e, t: None), pick.task, lambda *_: "x", [Q]
+    )
     assert seen[0].answer is None
     assert not seen[0].meta

@@ -1,5 +1,7 @@
-"""What users get wrong ends in one line that says what, where and what to do; exit code 2, no traceback, nothing written.
-Keys and values of the config are in test_config.py and test_config_cli.py; here is what lies in files."""
+"""What users get wrong ends in one line that says what, where and what to do; exit code 2, no
+traceback, nothing written. Keys and values of the config are in test_config.py and
+test_config_cli.py; here is what lies in files.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,19 @@ MISTAKES = [
     (["hosts.home.base=./cut", LR], ["cut' cannot be loaded", "header"]),
     (["hosts.home.device=tpu"], ["device 'tpu' cannot be used here", "hosts.<name>.device=cpu"]),
     (["kl.scorng=1"], ["kl.scorng", "did you mean scoring?"]),
-    (["method=ttrl", "kl.scoring=1"], ["kl.scoring: method ttrl never trains on that role", "did you mean solution?"]),
+    (
+        ["method=ttrl", "kl.scoring=1"],
+        ["kl.scoring: method ttrl never trains on that role", "did you mean solution?"],
+    ),
     (["room.solutoin=9"], ["room.solutoin", "did you mean solution?"]),
-    (['agents.a.roles=["solution", "scorng"]'], ["agents.a.roles", "'scorng'", "did you mean scoring?"]),
-    (["task=jsonl", "data=two.jsonl", LR], ["none of the 2 questions of", "two.jsonl falls into its train cut"]),
+    (
+        ['agents.a.roles=["solution", "scorng"]'],
+        ["agents.a.roles", "'scorng'", "did you mean scoring?"],
+    ),
+    (
+        ["task=jsonl", "data=two.jsonl", LR],
+        ["none of the 2 questions of", "two.jsonl falls into its train cut"],
+    ),
     (["out=taken"], ["out=taken: there is a run already", "comas resume taken"]),
     (["out=file/run"], ["out=file/run: Not a directory"]),
 ]
@@ -59,9 +70,19 @@ MISTAKES = [
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with everything that can be wrong."""
     folder = tmp_path_factory.mktemp("mistakes")
-    files(folder, bad__toml="steps = 5\n[options]\nrounds = = 2\n", empty__py="x = 1\n", broken__py="x = 1\ny = = 2\n",
-          rows__jsonl=ROWS + '{"answer" "3"}\n', empty__jsonl="", file="",
-          two__jsonl='{"question": "What is 1 + 1?", "answer": 2}\n{"question": "What is 1 + 3?", "answer": 4}\n')
+    files(
+        folder,
+        bad__toml="steps = 5\n[options]\nrounds = = 2\n",
+        empty__py="x = 1\n",
+        broken__py="x = 1\ny = = 2\n",
+        rows__jsonl=ROWS + '{"answer" "3"}\n',
+        empty__jsonl="",
+        file="",
+        two__jsonl=(
+            '{"question": "What is 1 + 1?", "answer": 2}\n{"question": "What is 1 + 3?", "answer":'
+            " 4}\n"
+        ),
+    )
     for name in ("mute", "other", "cut"):
         shutil.copytree(SEED, folder / name)
     for name in ("plain", "text", "taken"):
@@ -71,15 +92,29 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(SEED / name, folder / "plain" / name)
     (folder / "mute" / "chat_template.jinja").unlink()
     os.truncate(folder / "cut" / "model.safetensors", 1000)
-    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 90}
+    small = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "vocab_size": 90,
+    }
     (folder / "other" / "config.json").write_text(json.dumps({"model_type": "bert", **small}))
     (folder / "text" / "config.json").write_text("not JSON")
     return folder
 
 
-@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=lambda a: a[0] if isinstance(a, list) and "=" in a[0] else None)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    MISTAKES,
+    ids=lambda a: a[0] if isinstance(a, list) and "=" in a[0] else None,
+)
 def test_a_mistake_is_one_line_that_names_it_and_writes_nothing(
-    arguments: list[str], said: list[str], place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    said: list[str],
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(place)
     before = sorted(place.rglob("*"))
@@ -88,13 +123,24 @@ def test_a_mistake_is_one_line_that_names_it_and_writes_nothing(
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert [s for s in said if s not in err] == [], err
-    assert [p for p in sorted(place.rglob("*")) if p not in before and "__pycache__" not in p.parts and p.name != ".lock"] == []
+    assert [
+        p
+        for p in sorted(place.rglob("*"))
+        if p not in before and "__pycache__" not in p.parts and p.name != ".lock"
+    ] == []
 
 
 def test_a_question_that_is_too_long_for_the_context_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pairs = ["steps=1", "questions=2", "test_questions=0", "eval_every=0", "hosts.home.context=20", f"out={tmp_path / 'r'}"]
+    pairs = [
+        "steps=1",
+        "questions=2",
+        "test_questions=0",
+        "eval_every=0",
+        "hosts.home.context=20",
+        f"out={tmp_path / 'r'}",
+    ]
     assert run(["train", *pairs], monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "do not fit the context of home/" in line
@@ -103,7 +149,9 @@ def test_a_question_that_is_too_long_for_the_context_is_named(
 
 @pytest.fixture(scope="module")
 def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_of(tmp_path_factory.mktemp("runs") / "r", untaught, steps=2, hosts__home__learner="full").path
+    return run_of(
+        tmp_path_factory.mktemp("runs") / "r", untaught, steps=2, hosts__home__learner="full"
+    ).path
 
 
 def damaged(trained: Path, folder: Path) -> Path:
@@ -117,7 +165,11 @@ def damaged(trained: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("verb", ["resume", "play", "eval"])
 def test_a_damaged_checkpoint_is_one_line(
-    verb: str, trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    verb: str,
+    trained: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     folder = damaged(trained, tmp_path / "r")
     assert run([verb, str(folder)], monkeypatch) == 2
@@ -126,18 +178,27 @@ def test_a_damaged_checkpoint_is_one_line(
 
 
 def test_a_foreign_checkpoint_is_one_line(
-    trained: Path, untaught: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    trained: Path,
+    untaught: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     shutil.copytree(trained, tmp_path / "r")
     config = tmp_path / "r" / "config.toml"
-    config.write_text(config.read_text().replace(str(untaught), "seed").replace("[agents.a0]", "[agents.b0]"))
+    config.write_text(
+        config.read_text().replace(str(untaught), "seed").replace("[agents.a0]", "[agents.b0]")
+    )
     assert run(["resume", str(tmp_path / "r")], monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "step-2/b0 has no model*.safetensors: not a checkpoint of this policy" in line
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, untaught: Path
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    untaught: Path,
 ) -> None:
     real = Path.write_text
 
@@ -146,9 +207,13 @@ def test_a_folder_that_cannot_be_written_is_one_line(
             raise PermissionError(13, "Permission denied", str(path))
         return real(path, *args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Path, "write_text", refuse)  # permissions themselves do not stop the superuser
+    # permissions themselves do not stop the superuser
+    monkeypatch.setattr(Path, "write_text", refuse)
     pairs = [f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in SMALL.items()]
-    assert run(["train", *pairs, f"hosts.home.base={untaught}", f"out={tmp_path / 'r'}"], monkeypatch) == 2
+    assert (
+        run(["train", *pairs, f"hosts.home.base={untaught}", f"out={tmp_path / 'r'}"], monkeypatch)
+        == 2
+    )
     (line,) = capsys.readouterr().err.splitlines()
     assert "Permission denied" in line
     assert str(tmp_path / "r") in line

@@ -37,13 +37,24 @@ def test_llamas_of_one_shape_that_count_differently_are_no_stack(change: dict[st
     assert sizes[0] == sizes[1]
     assert can_stack([models["p"]])
     assert not can_stack(list(models.values()))
-    requests = [Request(p, np.arange(5, 12), Sampling(max_tokens=9), i) for i, p in enumerate("pqpq")]
+    requests = [
+        Request(p, np.arange(5, 12), Sampling(max_tokens=9), i) for i, p in enumerate("pqpq")
+    ]
     said = TorchEngine(models, [3], 0, 128).generate(requests)
-    same([TorchEngine({r.policy: models[r.policy]}, [3], 0, 128).generate([r])[0] for r in requests], said)
+    same(
+        [TorchEngine({r.policy: models[r.policy]}, [3], 0, 128).generate([r])[0] for r in requests],
+        said,
+    )
 
 
 def test_a_host_has_room_for_what_the_smallest_of_its_models_has_room_for(tmp_path: Path) -> None:
-    small = {"n_positions": 64, "max_position_embeddings": 64, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    small = {
+        "n_positions": 64,
+        "max_position_embeddings": 64,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+    }
     bases = {
         "large": str(tiny_model(tmp_path / "large", max_position_embeddings=256)),
         "small": str(tiny_model(tmp_path / "small", family="gpt2", **small)),
@@ -64,7 +75,9 @@ def with_token(folder: Path, template: str | None = None, **added: Any) -> Path:
 
 
 def test_padding_that_was_added_to_the_tokenizer_only_is_never_read(tmp_path: Path) -> None:
-    host = make_local_host("home", {"p": str(with_token(tmp_path, pad_token="<new pad>"))}, device="cpu")
+    host = make_local_host(
+        "home", {"p": str(with_token(tmp_path, pad_token="<new pad>"))}, device="cpu"
+    )
     host.close()
     engine = host.engine
     assert isinstance(engine, TorchEngine)
@@ -77,11 +90,16 @@ def test_padding_that_was_added_to_the_tokenizer_only_is_never_read(tmp_path: Pa
 
 def test_a_template_with_tokens_that_the_model_cannot_read_is_one_line(tmp_path: Path) -> None:
     folder = with_token(
-        tmp_path, "{% for m in messages %}<|new|>{{ m.content }}{% endfor %}", additional_special_tokens=["<|new|>"]
+        tmp_path,
+        "{% for m in messages %}<|new|>{{ m.content }}{% endfor %}",
+        additional_special_tokens=["<|new|>"],
     )
     host = make_local_host("home", {"p": str(folder)}, device="cpu")
     host.close()
-    with pytest.raises(UserMistake, match=r"writes '<\|new\|>', token 260, and the model has 260 embeddings: resize"):
+    with pytest.raises(
+        UserMistake,
+        match=r"writes '<\|new\|>', token 260, and the model has 260 embeddings: resize",
+    ):
         host.chat.encode(HI)
 
 
@@ -103,7 +121,9 @@ def test_whatever_a_template_raises_is_one_line(template: str, tiny: Path) -> No
 def test_several_templates_need_a_default(tiny: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     tokenizer.chat_template = {"rag": "{{ messages[0].content }}", "tools": "x"}
-    with pytest.raises(UserMistake, match=r"several chat templates \(rag, tools\) and none that is called default"):
+    with pytest.raises(
+        UserMistake, match=r"several chat templates \(rag, tools\) and none that is called default"
+    ):
         Chat(tokenizer)
     tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tools": "x"}
     assert len(Chat(tokenizer).encode(HI)) == 2
@@ -117,16 +137,34 @@ def test_a_prompt_of_no_tokens_is_refused(tiny: Path) -> None:
 
 
 WRONG = [
-    ("config.json", {"num_attention_heads": 3}, "cannot be loaded as a causal language model: .*not a multiple"),
+    (
+        "config.json",
+        {"num_attention_heads": 3},
+        "cannot be loaded as a causal language model: .*not a multiple",
+    ),
     ("config.json", {"hidden_size": 64}, "its weights have other shapes than its config.json says"),
-    ("generation_config.json", {"eos_token_id": "3"}, "eos_token_id in its generation_config.json is '3', not a number"),
-    ("generation_config.json", {"eos_token_id": [3, 260]}, "eos_token_id 260 in its .* is beyond its vocabulary of 260"),
-    ("generation_config.json", {"eos_token_id": -1}, "eos_token_id -1 in its generation_config.json is beyond"),
+    (
+        "generation_config.json",
+        {"eos_token_id": "3"},
+        "eos_token_id in its generation_config.json is '3', not a number",
+    ),
+    (
+        "generation_config.json",
+        {"eos_token_id": [3, 260]},
+        "eos_token_id 260 in its .* is beyond its vocabulary of 260",
+    ),
+    (
+        "generation_config.json",
+        {"eos_token_id": -1},
+        "eos_token_id -1 in its generation_config.json is beyond",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("file", "change", "told"), WRONG)
-def test_a_config_that_contradicts_itself_is_one_line(file: str, change: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_a_config_that_contradicts_itself_is_one_line(
+    file: str, change: dict[str, Any], told: str, tmp_path: Path
+) -> None:
     path = tiny_model(tmp_path) / file
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(UserMistake, match=told):
@@ -139,5 +177,8 @@ def test_an_end_token_that_the_tokenizer_has_and_the_model_has_not(tmp_path: Pat
     assert load_models({"p": str(folder)})[2] == [3]
     path = folder / "generation_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": None}))
-    with pytest.raises(UserMistake, match="names no end token but 260, which is beyond its vocabulary of 260: set eos_token_id"):
+    with pytest.raises(
+        UserMistake,
+        match="names no end token but 260, which is beyond its vocabulary of 260: set eos_token_id",
+    ):
         load_models({"p": str(folder)})

@@ -1,4 +1,6 @@
-"""Questions that were trained on are found and told; questions without answers are trained on and not measured."""
+"""Questions that were trained on are found and told; questions without answers are trained on and
+not measured.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from comas.team.build import run_sync
 from comas.training.loop import Watch, train_async
 from comas.types import Question
 
-STAMPS = "{} bought stamps at the post office. Some had a snowflake design and {} had a rose. How many stamps in all?"
+STAMPS = (
+    "{} bought stamps at the post office. Some had a snowflake design and {} had a rose. How many"
+    " stamps in all?"
+)
 
 
 def asked(*texts: str) -> list[Question]:
@@ -27,13 +32,24 @@ def asked(*texts: str) -> list[Question]:
 
 
 def test_exact_and_near_duplicates() -> None:
-    train = asked("What is 2 + 2?", STAMPS.format("Bella", 11), "A train goes from here to there in the course of one long day.")
-    test = asked("what  is 2 + 2?", STAMPS.format("Max", 16), STAMPS.format("Bella", 11), "What is 3 + 3?",
-                 "Something else entirely, that nobody has ever asked before in the course of one day.")
+    train = asked(
+        "What is 2 + 2?",
+        STAMPS.format("Bella", 11),
+        "A train goes from here to there in the course of one long day.",
+    )
+    test = asked(
+        "what  is 2 + 2?",
+        STAMPS.format("Max", 16),
+        STAMPS.format("Bella", 11),
+        "What is 3 + 3?",
+        "Something else entirely, that nobody has ever asked before in the course of one day.",
+    )
     found = overlap(train, test)
     assert found.exact == [("q0", "q0"), ("q2", "q1")]
     assert found.near == [("q1", "q1")]
-    assert str(found).startswith("2 of 5 test questions were trained on, and 1 nearly (such as q0, trained on as q0)")
+    assert str(found).startswith(
+        "2 of 5 test questions were trained on, and 1 nearly (such as q0, trained on as q0)"
+    )
     assert str(overlap([], test)) == "0 of 5 test questions were trained on, and 0 nearly"
 
 
@@ -63,22 +79,43 @@ class Notes(Watch):
 
 
 def own(path: Path, answers: bool) -> Path:
-    rows = [{"question": f"What is {i} + {i} in the big box of small numbers, please?", **({"answer": 2 * i} if answers else {})}
-            for i in range(60)]
+    rows = [
+        {
+            "question": f"What is {i} + {i} in the big box of small numbers, please?",
+            **({"answer": 2 * i} if answers else {}),
+        }
+        for i in range(60)
+    ]
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
 
 
 KEYS = {
-    "task": "jsonl", "agents": 2, "steps": 2, "questions": 4, "test_questions": 8, "eval_every": 1, "eval_questions": 4, "lr": 1e-4,
-    "threads": 1, "room": {"solution": 8, "evaluation": 8, "scoring": 8}, "options": {"format_check": False},
+    "task": "jsonl",
+    "agents": 2,
+    "steps": 2,
+    "questions": 4,
+    "test_questions": 8,
+    "eval_every": 1,
+    "eval_questions": 4,
+    "lr": 1e-4,
+    "threads": 1,
+    "room": {"solution": 8, "evaluation": 8, "scoring": 8},
+    "options": {"format_check": False},
 }
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_own_questions_train_with_and_without_answers(answers: bool, tiny: Path, tmp_path: Path) -> None:
+def test_own_questions_train_with_and_without_answers(
+    answers: bool, tiny: Path, tmp_path: Path
+) -> None:
     watch, out = Notes(), str(tmp_path / "run")
-    keys = {**KEYS, "hosts": {"home": {"base": str(tiny)}}, "data": str(own(tmp_path / "mine.jsonl", answers)), "out": out}
+    keys = {
+        **KEYS,
+        "hosts": {"home": {"base": str(tiny)}},
+        "data": str(own(tmp_path / "mine.jsonl", answers)),
+        "out": out,
+    }
     result = run_sync(train_async(read(None, keys), watch))
     steps = list(Run.open(out).metrics())
     assert [m["counts"]["turns"] > 0 for m in steps] == [True, True]
@@ -92,16 +129,28 @@ def test_own_questions_train_with_and_without_answers(answers: bool, tiny: Path,
         assert result.accuracy == {"before": None, "after": None}
         assert not any("validation" in m for m in steps)
         assert sum("has an answer to be judged by" in note for note in watch.said) == 2
-        with pytest.raises(comas.types.UserMistake, match="none of its test questions has an answer"):
+        with pytest.raises(
+            comas.types.UserMistake, match="none of its test questions has an answer"
+        ):
             run_sync(Exam.create(Plan([out]), str(tmp_path / "e")).go(Observer()))
 
 
 def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Path) -> None:
     data, out = own(tmp_path / "mine.jsonl", True), str(tmp_path / "run")
-    comas.train(**{**KEYS, "steps": 1, "test_questions": 0, "eval_every": 0}, hosts__home__base=str(tiny), data=str(data), out=out)
+    comas.train(
+        **{**KEYS, "steps": 1, "test_questions": 0, "eval_every": 0},
+        hosts__home__base=str(tiny),
+        data=str(data),
+        out=out,
+    )
     question = "What is 9 + 9 in the big box of small numbers, please?"
     (tmp_path / "amc_test.jsonl").write_text(json.dumps({"question": question, "answer": 18}))
-    plan = Plan([out, str(tiny)], tasks=["amc"], data=str(tmp_path / "amc_test.jsonl"), pairs=["room.solution=8"])
+    plan = Plan(
+        [out, str(tiny)],
+        tasks=["amc"],
+        data=str(tmp_path / "amc_test.jsonl"),
+        pairs=["room.solution=8"],
+    )
     found = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Observer()))
     (only,) = found["overlap"]  # of the run; what a base model saw nobody knows
     assert (only["run"], only["task"], len(only["exact"]) + len(only["near"])) == (out, "amc", 1)
@@ -113,7 +162,15 @@ def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Pat
 
 def test_the_best_checkpoint_is_kept_whenever_it_comes(untaught: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
-    keys = {"steps": 3, "agents": 2, "questions": 8, "test_questions": 0, "eval_every": 1, "eval_questions": 16, "threads": 1}
+    keys = {
+        "steps": 3,
+        "agents": 2,
+        "questions": 8,
+        "test_questions": 0,
+        "eval_every": 1,
+        "eval_questions": 16,
+        "threads": 1,
+    }
     comas.train(**keys, checkpoint_every=100, out=out)
     run = Run.open(out)
     means = [m["validation"]["mean"] for m in run.metrics()]

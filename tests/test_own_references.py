@@ -1,4 +1,6 @@
-"""Own questions: references are read as people write them, and those that no reply can match are refused at load."""
+"""Own questions: references are read as people write them, and those that no reply can match are
+refused at load.
+"""
 
 from __future__ import annotations
 

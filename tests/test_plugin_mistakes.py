@@ -1,4 +1,6 @@
-"""What authors of methods, tasks and setups get wrong ends in one line; nothing that was learnt is lost to a fact."""
+"""What authors of methods, tasks and setups get wrong ends in one line; nothing that was learnt is
+lost to a fact.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from comas.testing import check_method, check_wording
 from comas.types import Question, Task, UserMistake
 from tests.test_config_cli import run
 
-METHOD = '''
+METHOD = """
 import numpy as np
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
@@ -44,8 +46,8 @@ def settle(episodes, task):
 
 
 method = Method(play, settle, reinforce_pp, clipped)
-'''
-TASK = '''
+"""
+TASK = """
 from comas.types import Question, Task
 
 
@@ -54,8 +56,8 @@ def load(split, path=None, limit=None, seed=0):
 
 
 task = Task(name="mine", load=load, verify=lambda q, t: "right", extract=lambda q, t: t, base="seed", max_tokens={{"solution": 8}})
-'''
-SETUP = '''
+"""
+SETUP = """
 from comas.types import Setup
 
 
@@ -65,8 +67,18 @@ async def play(question, agents, rng, task):
 
 
 setup = Setup(play, alone=True)
-'''
-TRAIN = ["train", "steps=2", "questions=2", "test_questions=0", "eval_every=0", "threads=1", "agents=2", "out=r", "room.solution=4"]
+"""
+TRAIN = [
+    "train",
+    "steps=2",
+    "questions=2",
+    "test_questions=0",
+    "eval_every=0",
+    "threads=1",
+    "agents=2",
+    "out=r",
+    "room.solution=4",
+]
 
 
 def line(error: str) -> str:
@@ -78,14 +90,21 @@ def line(error: str) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"reward": "float('nan')"}, "is paid nan: settle has to pay a finite number, or None for no pay"),
+        (
+            {"reward": "float('nan')"},
+            "is paid nan: settle has to pay a finite number, or None for no pay",
+        ),
         ({"reward": "'1.0'"}, "is paid '1.0': settle has to pay a finite number"),
         ({"answer": "turn"}, "play returned Turn(0/"),
         ({"answer": "3"}, "play returned 3; wanted is the text that answers, or None"),
     ],
 )
 def test_odd_pay_and_odd_answers(
-    change: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    change: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(METHOD.format(**{"reward": "1.0", "answer": "turn.text", **change}))
@@ -93,7 +112,9 @@ def test_odd_pay_and_odd_answers(
     assert said in line(capsys.readouterr().err)
 
 
-def test_numbers_of_numpy_are_paid_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_numpy_are_paid_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(METHOD.format(reward="np.float32(number % 2)", answer="turn.text"))
     assert run([*TRAIN, "method=./mine.py", "samples=2"], monkeypatch) == 0
@@ -108,7 +129,10 @@ def test_numbers_of_numpy_are_paid_and_written(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("questions", "said"),
     [
-        ('[Question(id="q", prompt=str(n)) for n in range(8)]', "8 questions have the id 'q': each needs one of its own"),
+        (
+            '[Question(id="q", prompt=str(n)) for n in range(8)]',
+            "8 questions have the id 'q': each needs one of its own",
+        ),
         ('["q0", "q1"]', "item 0 is 'q0', wanted is Question(id=..., prompt=...)"),
         ("(n for n in range(3))", "wanted is a list of Question"),
         ('[Question(id=n, prompt="p") for n in range(3)]', "`id` is 0, wanted is a text"),
@@ -119,11 +143,20 @@ def test_numbers_of_numpy_are_paid_and_written(tmp_path: Path, monkeypatch: pyte
 )
 @pytest.mark.parametrize("command", ["train", "eval"])
 def test_odd_questions(
-    command: str, questions: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    questions: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(TASK.format(questions=questions))
-    arguments = [*TRAIN, "task=./mine.py"] if command == "train" else ["eval", "seed", "--tasks", "./mine.py", "--out", "e"]
+    arguments = (
+        [*TRAIN, "task=./mine.py"]
+        if command == "train"
+        else ["eval", "seed", "--tasks", "./mine.py", "--out", "e"]
+    )
     assert run(arguments, monkeypatch) == 2
     assert said in line(capsys.readouterr().err)
     assert not Path("r").exists()
@@ -148,7 +181,9 @@ def test_records_take_keywords_only() -> None:
 
 SWAPPED = {
     "Method(settle, play, reinforce_pp, clipped)": "play has to be `async def`",
-    "Method(play, play, reinforce_pp, clipped)": "settle is called as settle(episodes, task), and play does not take that",
+    "Method(play, play, reinforce_pp, clipped)": (
+        "settle is called as settle(episodes, task), and play does not take that"
+    ),
 }
 
 
@@ -168,11 +203,20 @@ def test_functions_in_another_order_are_told_at_load(
     ("old", "new", "said"),
     [
         ("await agents[0].ask", "agents[0].ask", "play failed in mine.py line 10: AttributeError"),
-        ("turn.reward = 1.0", "turn.reward = {}['x']", "settle failed in mine.py line 18: KeyError: 'x'"),
+        (
+            "turn.reward = 1.0",
+            "turn.reward = {}['x']",
+            "settle failed in mine.py line 18: KeyError: 'x'",
+        ),
     ],
 )
 def test_mistakes_within_a_game_name_their_line(
-    old: str, new: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    old: str,
+    new: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(METHOD.format(reward="1.0", answer="turn.text").replace(old, new))
@@ -190,32 +234,56 @@ def test_a_rank_for_whole_models_and_rooms_that_leave_no_room_are_one_line(
     assert run(["train", "rank=8"], monkeypatch) == 2
     assert "hosts.home.rank is for hosts.home.learner=adapters" in line(capsys.readouterr().err)
     assert run(["train", "room.solution=512"], monkeypatch) == 2
-    assert "room.solution is 512 tokens: with a prompt they do not fit the context of home/a0 (512" in line(capsys.readouterr().err)
+    assert (
+        "room.solution is 512 tokens: with a prompt they do not fit the context of home/a0 (512"
+        in line(capsys.readouterr().err)
+    )
 
 
 @pytest.mark.parametrize("advantage", ["reinforce_pp", "grpo", "rloo"])
 @pytest.mark.parametrize("loss", ["clipped", "plain"])
-def test_an_advantage_in_the_place_of_the_loss_is_told_at_load(advantage: str, loss: str, tmp_path: Path) -> None:
-    text = METHOD.format(reward="1.0", answer="turn.text").replace("reinforce_pp", advantage).replace("clipped", loss)
+def test_an_advantage_in_the_place_of_the_loss_is_told_at_load(
+    advantage: str, loss: str, tmp_path: Path
+) -> None:
+    text = (
+        METHOD.format(reward="1.0", answer="turn.text")
+        .replace("reinforce_pp", advantage)
+        .replace("clipped", loss)
+    )
     path = tmp_path / "mine.py"
     path.write_text(text)
     assert load_plugin("method", str(path)).loss.__name__ == loss
     path.write_text(text.replace(f"{advantage}, {loss})", f"{loss}, {advantage})"))
-    with pytest.raises(UserMistake, match=f"{advantage} makes advantages and stands where the loss is wanted; the order is Method"):
+    with pytest.raises(
+        UserMistake,
+        match=(
+            f"{advantage} makes advantages and stands where the loss is wanted; the order is Method"
+        ),
+    ):
         load_plugin("method", str(path))
 
 
 def test_no_method_setup_or_example_that_is_shipped_is_taken_for_a_mistake() -> None:
     files = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-    kinds = {str(f): re.findall(r"^(method|task|setup) = ", f.read_text(), re.MULTILINE) for f in files}
+    kinds = {
+        str(f): re.findall(r"^(method|task|setup) = ", f.read_text(), re.MULTILINE) for f in files
+    }
     found = [load_plugin(kind, name) for name, of in kinds.items() for kind in of]
-    found += [load_plugin(kind, name) for kind in ("method", "task", "setup") for name in plugin_names(kind)]
+    found += [
+        load_plugin(kind, name)
+        for kind in ("method", "task", "setup")
+        for name in plugin_names(kind)
+    ]
     assert len(found) > 15
 
 
 MISSPELT = {
-    "{questoin} Solve it.": "wording of 'solution': nobody fills {questoin}: did you mean {question}?",
-    "{question} {histroy}": "wording of 'solution': nobody fills {histroy}: did you mean {history}?",
+    "{questoin} Solve it.": (
+        "wording of 'solution': nobody fills {questoin}: did you mean {question}?"
+    ),
+    "{question} {histroy}": (
+        "wording of 'solution': nobody fills {histroy}: did you mean {history}?"
+    ),
 }
 
 
@@ -225,20 +293,35 @@ def test_a_misspelt_hole_is_told_at_load(kind: str, template: str, tmp_path: Pat
     path = tmp_path / "mine.py"
     wording = {"solution": template}
     if kind == "task":
-        path.write_text(TASK.format(questions="[]").replace('base="seed"', f'base="seed", wording={wording}'))
+        path.write_text(
+            TASK.format(questions="[]").replace('base="seed"', f'base="seed", wording={wording}')
+        )
     else:
-        text = {"method": METHOD.format(reward="1.0", answer="turn.text"), "setup": SETUP.format(answer="turn.text")}[kind]
+        text = {
+            "method": METHOD.format(reward="1.0", answer="turn.text"),
+            "setup": SETUP.format(answer="turn.text"),
+        }[kind]
         path.write_text(f"{text}\nWORDING = {wording}\n")
     with pytest.raises(UserMistake, match=re.escape(MISSPELT[template])):
         load_plugin(kind, str(path))
-    holes = "{question} {answer} {x} {works} \\boxed{}"  # of a file's own, of LaTeX; one that looks like a fact and is given
+    # of a file's own, of LaTeX; one that looks like a fact and is given
+    holes = "{question} {answer} {x} {works} \\boxed{}"
     path.write_text(path.read_text().replace(template, holes) + "\nGIVEN = dict(works=1)\n")
     load_plugin(kind, str(path))
 
 
-def test_checks_of_methods_and_tasks_name_the_hole_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AssertionError, match=r"nobody fills: \['questoin'\]; did you mean \{question\} by \{questoin\}"):
+def test_checks_of_methods_and_tasks_name_the_hole_that_was_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(
+        AssertionError,
+        match=r"nobody fills: \['questoin'\]; did you mean \{question\} by \{questoin\}",
+    ):
         check_wording(replace(pick.task, wording={"solution": "{questoin}"}))
     monkeypatch.setitem(comas.WORDING, "scoring", "{wrok}")
-    with pytest.raises(AssertionError, match=r"wording of 'scoring': nobody fills \{wrok\}: did you mean \{work\}"):
-        check_method(comas.method, pick.task, [pick.make_question((1, 2, 4, 5), 7, "three")], lambda *_: "x")
+    with pytest.raises(
+        AssertionError, match=r"wording of 'scoring': nobody fills \{wrok\}: did you mean \{work\}"
+    ):
+        check_method(
+            comas.method, pick.task, [pick.make_question((1, 2, 4, 5), 7, "three")], lambda *_: "x"
+        )

@@ -1,4 +1,6 @@
-"""Many adapters on one base: a shared step is the step of each alone, sampling is what is trained, nobody reaches another."""
+"""Many adapters on one base: a shared step is the step of each alone, sampling is what is trained,
+nobody reaches another.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from tests.test_engines import llama
 from tests.test_learner import METHOD, rows
 
 SPECS = {
-    "a": Spec(4, 8.0), "b": Spec(12, 32.0), "c": Spec(3, 5.0, ("q_proj", "down_proj")),
+    "a": Spec(4, 8.0),
+    "b": Spec(12, 32.0),
+    "c": Spec(3, 5.0, ("q_proj", "down_proj")),
     "d": Spec(1, 2.0, ("model.layers.1.mlp.up_proj",)),
 }
 """Ranks, scales (32 / 12 is no binary fraction) and targets differ."""
@@ -41,9 +45,16 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def population(specs: Mapping[str, Spec] = SPECS, dtype: torch.dtype = torch.float64, spread: float = 0.3, model: Any = None,
-               only: Sequence[str] | None = None) -> Population:
-    """Adapters that are not zero, where `spread` is not; those of `only`, as they would be among all."""
+def population(
+    specs: Mapping[str, Spec] = SPECS,
+    dtype: torch.dtype = torch.float64,
+    spread: float = 0.3,
+    model: Any = None,
+    only: Sequence[str] | None = None,
+) -> Population:
+    """Adapters that are not zero, where `spread` is not; those of `only`, as they would be among
+    all.
+    """
     here = {p: s for p, s in specs.items() if only is None or p in only}
     made = Population((llama(7) if model is None else model).to(dtype), here)
     for p in here:
@@ -56,11 +67,15 @@ def fill(made: Population, policy: str, spread: float, seed: int) -> None:
     with torch.no_grad():
         for name, tensor in made.tensors(policy).items():
             if name.endswith("lora_B"):
-                tensor.copy_(spread * torch.randn(tensor.shape, generator=noise, dtype=torch.float64))
+                tensor.copy_(
+                    spread * torch.randn(tensor.shape, generator=noise, dtype=torch.float64)
+                )
 
 
 def learner_of(made: Population, **changes: Any) -> AdapterLearner:
-    return AdapterLearner(made, Recipe(**{"lr": 1e-2, "grad_norm": 1e9, **changes}), METHOD, 0, "base")
+    return AdapterLearner(
+        made, Recipe(**{"lr": 1e-2, "grad_norm": 1e9, **changes}), METHOD, 0, "base"
+    )
 
 
 def parts_of(counts: Mapping[str, int]) -> dict[str, list[Row]]:
@@ -77,8 +92,12 @@ class Gradients(AdapterLearner):
         return super().finish(policy, loss)
 
 
-def gradients(made: Population, parts: Mapping[str, list[Row]], method: Any = METHOD, **changes: Any) -> dict[str, Any]:
-    learner = Gradients(made, Recipe(**{"lr": 1e-3, "grad_norm": 1e9, **changes}), method, 0, "base")
+def gradients(
+    made: Population, parts: Mapping[str, list[Row]], method: Any = METHOD, **changes: Any
+) -> dict[str, Any]:
+    learner = Gradients(
+        made, Recipe(**{"lr": 1e-3, "grad_norm": 1e9, **changes}), method, 0, "base"
+    )
     learner.step(copy.deepcopy(parts), method)
     return learner.kept  # type: ignore[attr-defined]
 
@@ -90,8 +109,13 @@ def distance(one: Any, two: Any) -> float:
 
 
 CASES = [
-    (UNEVEN, {}, {}), (EVEN, {}, {}), (UNEVEN, {"tokens_per_pass": 40}, {}), (UNEVEN, {"checkpointing": True}, {}),
-    (EVEN, {"checkpointing": True, "tokens_per_pass": 64}, {}), ({"b": 6}, {}, {}), (UNEVEN, {}, {"epochs": 2, "minibatches": 3}),
+    (UNEVEN, {}, {}),
+    (EVEN, {}, {}),
+    (UNEVEN, {"tokens_per_pass": 40}, {}),
+    (UNEVEN, {"checkpointing": True}, {}),
+    (EVEN, {"checkpointing": True, "tokens_per_pass": 64}, {}),
+    ({"b": 6}, {}, {}),
+    (UNEVEN, {}, {"epochs": 2, "minibatches": 3}),
     (EVEN, {}, {"epochs": 2, "minibatches": 2}),
 ]
 
@@ -99,11 +123,17 @@ CASES = [
 @pytest.mark.parametrize(("counts", "recipe", "method"), CASES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 def test_a_shared_step_has_the_gradients_of_separate_steps(
-    counts: dict[str, int], recipe: dict[str, Any], method: dict[str, Any], dtype: torch.dtype, tolerance: float
+    counts: dict[str, int],
+    recipe: dict[str, Any],
+    method: dict[str, Any],
+    dtype: torch.dtype,
+    tolerance: float,
 ) -> None:
     parts, how = parts_of(counts), replace(METHOD, **method)
     together = gradients(population(dtype=dtype), parts, how, **recipe)
-    assert {p: len(steps) for p, steps in together.items()} == dict.fromkeys(parts, how.epochs * how.minibatches)
+    assert {p: len(steps) for p, steps in together.items()} == dict.fromkeys(
+        parts, how.epochs * how.minibatches
+    )
     for p in parts:
         alone = gradients(population(dtype=dtype, only=[p]), {p: parts[p]}, how, **recipe)
         assert distance(together[p], alone[p]) < tolerance
@@ -113,10 +143,16 @@ def test_a_shared_step_has_the_gradients_of_separate_steps(
 def test_one_misrouted_row_is_seen(counts: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = parts_of(counts)
     index = AdapterLearner._index
-    monkeypatch.setattr(AdapterLearner, "_index", lambda self, owned: [*index(self, owned)[1:], index(self, owned)[-1]])
+    monkeypatch.setattr(
+        AdapterLearner,
+        "_index",
+        lambda self, owned: [*index(self, owned)[1:], index(self, owned)[-1]],
+    )
     together = gradients(population(), parts)
     monkeypatch.undo()
-    apart = {p: distance(together[p], gradients(population(only=[p]), {p: parts[p]})[p]) for p in parts}
+    apart = {
+        p: distance(together[p], gradients(population(only=[p]), {p: parts[p]})[p]) for p in parts
+    }
     assert max(apart.values()) > 1e-3
 
 
@@ -127,19 +163,26 @@ def test_the_chunked_head_gives_the_same_gradients(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("comas.learners.lora.learner.LOGITS", 0)
     calls: list[int] = []
     real = chunks._in_chunks
-    monkeypatch.setattr(chunks, "_in_chunks", lambda *given: calls.append(len(given[1])) or real(*given))
+    monkeypatch.setattr(
+        chunks, "_in_chunks", lambda *given: calls.append(len(given[1])) or real(*given)
+    )
     got = gradients(population(), parts)
     assert calls
     assert max(distance(got[p], wanted[p]) for p in parts) < 1e-10
 
 
 def test_rates_clipping_moments_and_steps_are_each_policys_own() -> None:
-    """AdamW by hand: its first step is the sign of the gradient times lr, so the second is compared as well."""
+    """AdamW by hand: its first step is the sign of the gradient times lr, so the second is compared
+    as well.
+    """
     parts, rates = parts_of(EVEN), {"b": 3e-3, "c": 5e-4}
     recipe: dict[str, Any] = {"rates": rates, "grad_norm": 0.01, "weight_decay": 0.1}
     made = population()
     learner = learner_of(made, **recipe)
-    stats = [learner.step(copy.deepcopy({p: parts[p] for p in here}), METHOD) for here in (parts, ["b", "d"], parts)]
+    stats = [
+        learner.step(copy.deepcopy({p: parts[p] for p in here}), METHOD)
+        for here in (parts, ["b", "d"], parts)
+    ]
     assert {s["grad_norm"] > 0.01 for part in stats for s in part.values()} == {True}
     assert [stats[0][p]["lr"] for p in "abcd"] == [1e-2, 3e-3, 5e-4, 1e-2]
     for p in parts:
@@ -181,12 +224,17 @@ def test_a_zero_adapter_is_the_base_and_the_reference_is_the_start(reference: bo
     part = rows()
     base = logprobs_by_hand(llama(7).double(), part)
     zero, full = learner_of(population(spread=0.0)), learner_of(population())
-    told = [step.logprobs(learner, [("b", r) for r in part], reference=reference) for learner in (zero, full)]
+    told = [
+        step.logprobs(learner, [("b", r) for r in part], reference=reference)
+        for learner in (zero, full)
+    ]
     np.testing.assert_array_equal(np.concatenate(told[0]), np.concatenate(base))
     assert np.abs(np.concatenate(told[1]) - np.concatenate(base)).max() > 0.1
     for learner, before in ((zero, told[0]), (full, told[1])):
         learner.step({"b": rows(seed=3), "c": rows(seed=4)}, METHOD)
-        after = np.concatenate(step.logprobs(learner, [("b", r) for r in part], reference=reference))
+        after = np.concatenate(
+            step.logprobs(learner, [("b", r) for r in part], reference=reference)
+        )
         assert np.array_equal(after, np.concatenate(before)) == reference
 
 
@@ -212,7 +260,9 @@ def test_a_policy_is_the_base_with_its_merged_weights() -> None:
 # --- what is not a number stays at home
 
 
-def poisoned(made: Population, policy: str, kind: str, parts: dict[str, list[Row]]) -> tuple[dict[str, list[Row]], Any]:
+def poisoned(
+    made: Population, policy: str, kind: str, parts: dict[str, list[Row]]
+) -> tuple[dict[str, list[Row]], Any]:
     method = METHOD
     if kind == "weights":
         next(iter(made.tensors(policy).values())).fill_(float("nan"))
@@ -230,15 +280,26 @@ def poisoned(made: Population, policy: str, kind: str, parts: dict[str, list[Row
 
 
 POISONS = [
-    (policy, counts, kind, dtype, {}) for policy in "ad" for counts in (UNEVEN, EVEN) for kind in ("weights", "rows", "gradients")
+    (policy, counts, kind, dtype, {})
+    for policy in "ad"
+    for counts in (UNEVEN, EVEN)
+    for kind in ("weights", "rows", "gradients")
     for dtype in (torch.float32, torch.float64)
 ]
-POISONS += [("b", UNEVEN, kind, torch.float32, {"checkpointing": True, "tokens_per_pass": 64}) for kind in ("weights", "rows")]
+POISONS += [
+    ("b", UNEVEN, kind, torch.float32, {"checkpointing": True, "tokens_per_pass": 64})
+    for kind in ("weights", "rows")
+]
 
 
 @pytest.mark.parametrize(("policy", "counts", "kind", "dtype", "recipe"), POISONS)
 def test_a_nan_in_one_policy_leaves_the_others_bit_identical(
-    policy: str, counts: dict[str, int], kind: str, dtype: torch.dtype, recipe: dict[str, Any], tmp_path: Path
+    policy: str,
+    counts: dict[str, int],
+    kind: str,
+    dtype: torch.dtype,
+    recipe: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
     clean, broken = population(dtype=dtype), population(dtype=dtype)
     learner = learner_of(clean, **recipe)
@@ -258,7 +319,9 @@ def test_a_nan_in_one_policy_leaves_the_others_bit_identical(
         else:
             assert torch.equal(broken.flat_PN[i], clean.flat_PN[i])
     if kind == "weights":
-        with pytest.raises(FloatingPointError, match=f"policy {policy}: .* not finite; nothing was saved"):
+        with pytest.raises(
+            FloatingPointError, match=f"policy {policy}: .* not finite; nothing was saved"
+        ):
             other.save(tmp_path)
         assert not list(tmp_path.iterdir())
     else:
@@ -266,11 +329,17 @@ def test_a_nan_in_one_policy_leaves_the_others_bit_identical(
 
 
 @pytest.mark.parametrize("counts", [UNEVEN, EVEN])
-def test_a_leak_of_nans_would_be_seen(counts: dict[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_leak_of_nans_would_be_seen(
+    counts: dict[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     real = adapters._scaled
-    monkeypatch.setattr(adapters, "_scaled", lambda h_NR, *given: real(h_NR, *given).add_(0 * h_NR.sum()))
+    monkeypatch.setattr(
+        adapters, "_scaled", lambda h_NR, *given: real(h_NR, *given).add_(0 * h_NR.sum())
+    )
     with pytest.raises(AssertionError):
-        test_a_nan_in_one_policy_leaves_the_others_bit_identical("d", counts, "weights", torch.float32, {}, tmp_path)
+        test_a_nan_in_one_policy_leaves_the_others_bit_identical(
+            "d", counts, "weights", torch.float32, {}, tmp_path
+        )
 
 
 def test_without_a_grouped_product_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +347,9 @@ def test_without_a_grouped_product_it_is_the_same(monkeypatch: pytest.MonkeyPatc
     wanted = gradients(population(dtype=torch.float32), parts_of(UNEVEN))
     calls: list[int] = []
     real = blocks.GROUPED
-    monkeypatch.setattr(blocks, "GROUPED", lambda *given, **more: calls.append(1) or real(*given, **more))
+    monkeypatch.setattr(
+        blocks, "GROUPED", lambda *given, **more: calls.append(1) or real(*given, **more)
+    )
     gradients(population(dtype=torch.float32), parts_of(EVEN))
     assert not calls
     gradients(population(dtype=torch.float32), parts_of(UNEVEN))

@@ -1,4 +1,6 @@
-"""Sampling from a population is what is trained, whatever the batch; saved and loaded it goes on as if nothing had happened."""
+"""Sampling from a population is what is trained, whatever the batch; saved and loaded it goes on as
+if nothing had happened.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,31 @@ from comas.types import Payoff, Request, Row, Sampling
 from tests.families import FAMILIES, family_model
 from tests.test_engines import llama
 from tests.test_learner import METHOD, rows, say
-from tests.test_population import EVEN, SPECS, UNEVEN, fill, learner_of, one_thread, parts_of, population
+from tests.test_population import (
+    EVEN,
+    SPECS,
+    UNEVEN,
+    fill,
+    learner_of,
+    one_thread,
+    parts_of,
+    population,
+)
 
 assert one_thread  # a fixture of all tests here
 
 
-def requests(count: int, policies: Sequence[str], vocabulary: int = 50, **sampling: float) -> list[Request]:
+def requests(
+    count: int, policies: Sequence[str], vocabulary: int = 50, **sampling: float
+) -> list[Request]:
     rng = np.random.default_rng(1)
     return [
-        Request(policies[int(rng.integers(len(policies)))], rng.integers(6, vocabulary, 2 + int(rng.integers(20))),
-                Sampling(max_tokens=12 - i % 5, **sampling), 99 + i)
+        Request(
+            policies[int(rng.integers(len(policies)))],
+            rng.integers(6, vocabulary, 2 + int(rng.integers(20))),
+            Sampling(max_tokens=12 - i % 5, **sampling),
+            99 + i,
+        )
         for i in range(count)
     ]
 
@@ -52,19 +69,36 @@ def as_rows(asked: Sequence[Request], said: Sequence[Any]) -> list[tuple[str, Ro
         ids = np.concatenate([request.prompt_ids, got.token_ids])
         mask = np.arange(len(ids)) >= len(request.prompt_ids)
         sampled = np.concatenate([np.zeros(len(request.prompt_ids), np.float32), got.logprobs])
-        made.append((request.policy, Row(
-            f"t{i}", "solution", request.sampling.temperature, ids, mask, np.zeros(len(ids), np.float32), f"g{i % 2}", float(i % 3),
-            sampled_logprobs_T=sampled,
-        )))
+        made.append(
+            (
+                request.policy,
+                Row(
+                    f"t{i}",
+                    "solution",
+                    request.sampling.temperature,
+                    ids,
+                    mask,
+                    np.zeros(len(ids), np.float32),
+                    f"g{i % 2}",
+                    float(i % 3),
+                    sampled_logprobs_T=sampled,
+                ),
+            )
+        )
     return made
 
 
 def gap(learner: AdapterLearner, owned: list[tuple[str, Row]]) -> float:
     told = step.logprobs(learner, owned)
-    return max(float(np.abs(lp - r.sampled_logprobs_T).max()) for lp, (_, r) in zip(told, owned, strict=True))
+    return max(
+        float(np.abs(lp - r.sampled_logprobs_T).max())
+        for lp, (_, r) in zip(told, owned, strict=True)
+    )
 
 
-@pytest.mark.parametrize("family", ["llama", "llama-plain", "qwen2.5", "qwen3", "llama3", "gemma3", "phi3"])
+@pytest.mark.parametrize(
+    "family", ["llama", "llama-plain", "qwen2.5", "qwen3", "llama3", "gemma3", "phi3"]
+)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Path) -> None:
     stacked = family == "llama"
@@ -73,7 +107,11 @@ def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Pat
         model = AutoModelForCausalLM.from_pretrained(family_model(tmp_path, family)).eval()
         size = model.config.vocab_size
     fused = family == "phi3"
-    specs = {"a": Spec(4, 8.0), "b": Spec(6, 32.0), "c": Spec(3, 5.0, ("qkv_proj" if fused else "q_proj", "down_proj"))}
+    specs = {
+        "a": Spec(4, 8.0),
+        "b": Spec(6, 32.0),
+        "c": Spec(3, 5.0, ("qkv_proj" if fused else "q_proj", "down_proj")),
+    }
     made = population(specs, torch.float32, model=model)
     learner, engine = learner_of(made), engine_of(made, stacked=stacked)
     assert (engine.stack is not None) == stacked
@@ -107,7 +145,9 @@ def test_the_same_texts_whatever_the_batch_and_the_path_in_fp64(temperature: flo
 
 
 def flips(made: Population, asked: Sequence[Request], max_rows: int) -> tuple[int, int]:
-    """Texts that a small batch changes, and those that were near a tie; none may change that was not."""
+    """Texts that a small batch changes, and those that were near a tie; none may change that was
+    not.
+    """
     one, two = (engine_of(made, n, stacked=False).generate(asked) for n in (512, max_rows))
     near = [min(a.margin, b.margin) < 1e-4 for a, b in zip(one, two, strict=True)]
     other = [not np.array_equal(a.token_ids, b.token_ids) for a, b in zip(one, two, strict=True)]
@@ -141,7 +181,9 @@ def test_sampling_leaves_nothing_behind_and_bare_calls_are_the_base() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
     one = learner_of(population(dtype=dtype), weight_decay=0.1)
     for counts in (UNEVEN, {"b": 3}):
         one.step(parts_of(counts), METHOD)
@@ -150,13 +192,16 @@ def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(dtype: torch.dtype
     two.load(tmp_path)
     assert torch.equal(one.population.flat_PN, two.population.flat_PN)
     for learner in (one, two):
-        learner.population.start_PN = None  # they began elsewhere; what is asked is that they go on alike
+        # they began elsewhere; what is asked is that they go on alike
+        learner.population.start_PN = None
         for counts in (EVEN, UNEVEN):
             learner.step(parts_of(counts), METHOD)
     assert torch.equal(one.population.flat_PN, two.population.flat_PN)
     for p in SPECS:
         there, here = (learner.optimizers[p].state_dict()["state"][0] for learner in (one, two))
-        assert {k: torch.equal(v, here[k]) for k, v in there.items()} == dict.fromkeys(("step", "exp_avg", "exp_avg_sq"), True)
+        assert {k: torch.equal(v, here[k]) for k, v in there.items()} == dict.fromkeys(
+            ("step", "exp_avg", "exp_avg_sq"), True
+        )
 
 
 def test_without_its_moments_it_would_go_on_otherwise(tmp_path: Path) -> None:
@@ -168,7 +213,10 @@ def test_without_its_moments_it_would_go_on_otherwise(tmp_path: Path) -> None:
     two.optimizers["b"].state.clear()
     for learner in (one, two):
         learner.step(parts_of(EVEN), METHOD)
-    same = [torch.equal(a, b) for a, b in zip(one.population.flat_PN, two.population.flat_PN, strict=True)]
+    same = [
+        torch.equal(a, b)
+        for a, b in zip(one.population.flat_PN, two.population.flat_PN, strict=True)
+    ]
     assert same == [True, False, True, True]
 
 
@@ -177,7 +225,10 @@ def test_after_loading_the_reference_is_still_the_start(tmp_path: Path) -> None:
     one.save(tmp_path)
     start = two.logprobs("b", part, reference=True)
     two.load(tmp_path)
-    for now, wanted in ((two.logprobs("b", part, reference=True), start), (two.logprobs("b", part), one.logprobs("b", part))):
+    for now, wanted in (
+        (two.logprobs("b", part, reference=True), start),
+        (two.logprobs("b", part), one.logprobs("b", part)),
+    ):
         np.testing.assert_array_equal(np.concatenate(now), np.concatenate(wanted))
     assert np.abs(np.concatenate(start) - np.concatenate(two.logprobs("b", part))).max() > 0.1
 
@@ -185,13 +236,19 @@ def test_after_loading_the_reference_is_still_the_start(tmp_path: Path) -> None:
 def test_what_is_sampled_is_what_is_trained(tiny: Path) -> None:
     shapes = {"a": SPECS["a"], "b": SPECS["b"]}
     bases = dict.fromkeys("ab", str(tiny))
-    host = make_local_host("home", bases, method=METHOD, recipe=Recipe(1e-2), under=str(tiny), shapes=shapes)
+    host = make_local_host(
+        "home", bases, method=METHOD, recipe=Recipe(1e-2), under=str(tiny), shapes=shapes
+    )
     engine, learner = host.engine, host.learner
     assert isinstance(learner, AdapterLearner)
     for i, p in enumerate("ab"):
         fill(learner.population, p, 0.3, i)
     engine.refresh(learner.weights())
-    texts = {f"{p}{i}": asyncio.run(say(host, f"{p}{i}", p, temperature=0.9)).text for i in range(3) for p in "ab"}
+    texts = {
+        f"{p}{i}": asyncio.run(say(host, f"{p}{i}", p, temperature=0.9)).text
+        for i in range(3)
+        for p in "ab"
+    }
     trained: dict[str, list[Row]] = {}
 
     def watched(parts: Any, method: Any) -> Any:
@@ -199,7 +256,9 @@ def test_what_is_sampled_is_what_is_trained(tiny: Path) -> None:
         return AdapterLearner.step(learner, parts, method)
 
     learner.step = watched  # type: ignore[method-assign]
-    asyncio.run(host.learn({p: [Payoff(f"{p}{i}", float(i)) for i in range(3)] for p in "ab"}, METHOD))
+    asyncio.run(
+        host.learn({p: [Payoff(f"{p}{i}", float(i)) for i in range(3)] for p in "ab"}, METHOD)
+    )
     for p, part in trained.items():
         before = population(shapes, torch.float32, model=AutoModelForCausalLM.from_pretrained(tiny))
         for row, logprobs in zip(part, learner_of(before).logprobs(p, part), strict=True):
@@ -228,5 +287,7 @@ def test_halves_of_a_population_carry_its_adapters() -> None:
     ids = torch.arange(6, 14)[None]
     with torch.no_grad(), made.routed([1]):
         whole = made.model(ids).logits
-        assert torch.equal(halves.head(inputs_embeds=halves.body(input_ids=ids).last_hidden_state).logits, whole)
+        assert torch.equal(
+            halves.head(inputs_embeds=halves.body(input_ids=ids).last_hidden_state).logits, whole
+        )
     assert not torch.equal(whole, made.model(ids).logits)

@@ -1,4 +1,6 @@
-"""How far a run has come is told while it works: stages in order, true counts, and where a person looks on."""
+"""How far a run has come is told while it works: stages in order, true counts, and where a person
+looks on.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,15 @@ from tests.test_engines import llama
 from tests.test_learner import METHOD, rows
 from tests.test_runs import SMALL
 
-SCRIPTED = ["steps=2", "questions=3", "test_questions=4", "eval_questions=2", "eval_every=2", "checkpoint_every=2", "agents=2"]
+SCRIPTED = [
+    "steps=2",
+    "questions=3",
+    "test_questions=4",
+    "eval_questions=2",
+    "eval_every=2",
+    "checkpoint_every=2",
+    "agents=2",
+]
 ONE_STEP: dict[str, Any] = {**SMALL, "steps": 1, "test_questions": 0, "eval_every": 0}
 
 
@@ -66,7 +76,9 @@ class Told(Watch):
         return found
 
 
-def scripted(folder: Path, watch: Watch, keys: Sequence[str] = SCRIPTED, script: Any = golden_script) -> Run:
+def scripted(
+    folder: Path, watch: Watch, keys: Sequence[str] = SCRIPTED, script: Any = golden_script
+) -> Run:
     config, method, task = resolve(read(None, list(keys)))
     host = Scripted(script, name="home")
     members = [replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))]  # type: ignore[arg-type]
@@ -83,16 +95,26 @@ def test_stages_come_in_order_and_count_true(tmp_path: Path) -> None:
     watch = Told()
     run = scripted(tmp_path, watch)
     assert watch.stages() == [
-        ("before", 0), ("saving", 0), ("playing", 0), ("learning", 0), ("playing", 1), ("learning", 1), ("validation", 2),
-        ("saving", 2), ("after", 2),
+        ("before", 0),
+        ("saving", 0),
+        ("playing", 0),
+        ("learning", 0),
+        ("playing", 1),
+        ("learning", 1),
+        ("validation", 2),
+        ("saving", 2),
+        ("after", 2),
     ]
     begun = {(p.stage, p.step): p for p in reversed(watch.told)}
     assert begun["before", 0].expected == 8
     assert begun["validation", 2].expected == 4
     assert begun["playing", 0].expected == 3 * 3
-    assert [q.id for q in begun["playing", 1].questions] == [e["question"]["id"] for e in run.episodes(1)]
+    assert [q.id for q in begun["playing", 1].questions] == [
+        e["question"]["id"] for e in run.episodes(1)
+    ]
     assert all(p.replies == p.tokens == 0 for p in begun.values())
-    assert len(watch.heard) == sum(len(e["turns"]) for step in (0, 1) for e in run.episodes(step))  # not those of measurements
+    # not those of measurements
+    assert len(watch.heard) == sum(len(e["turns"]) for step in (0, 1) for e in run.episodes(step))
 
 
 def test_nothing_is_measured_where_nothing_is_to_be(tmp_path: Path) -> None:
@@ -109,11 +131,25 @@ class Slow(Scripted):
         return await super().ask(*asked, **more)
 
 
-def test_within_a_step_replies_are_counted_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_a_step_replies_are_counted_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.modules[__name__], "Scripted", Slow)
     watch = Told()
     said = {"solution": "1 + 2 = 3 + 4 = 7", "evaluation": "right", "scoring": "<score> 3 </score>"}
-    scripted(tmp_path, watch, [*SCRIPTED, "steps=1", "test_questions=0", "eval_every=0", "options.rounds=4", "questions=2"], said)
+    scripted(
+        tmp_path,
+        watch,
+        [
+            *SCRIPTED,
+            "steps=1",
+            "test_questions=0",
+            "eval_every=0",
+            "options.rounds=4",
+            "questions=2",
+        ],
+        said,
+    )
     playing = [p for p in watch.told if p.stage == "playing"]
     assert len(playing) > 4
     counts = [p.replies for p in playing]
@@ -126,14 +162,22 @@ def test_within_a_step_replies_are_counted_as_they_come(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     ("keys", "wanted"),
-    [(["method=comas"], 3), (["method=comas", "options.rounds=2", "options.evaluations=3"], 14),
-     (["method=comas", "options.evaluate=false", "options.evaluations=3"], 4), (["method=ttrl", "options.votes=5"], 5),
-     (["method=rlvr", "options.votes=3", "samples=2"], 6)],
+    [
+        (["method=comas"], 3),
+        (["method=comas", "options.rounds=2", "options.evaluations=3"], 14),
+        (["method=comas", "options.evaluate=false", "options.evaluations=3"], 4),
+        (["method=ttrl", "options.votes=5"], 5),
+        (["method=rlvr", "options.votes=3", "samples=2"], 6),
+    ],
 )
-def test_a_step_asks_for_as_many_replies_as_were_expected(keys: list[str], wanted: int, tmp_path: Path) -> None:
+def test_a_step_asks_for_as_many_replies_as_were_expected(
+    keys: list[str], wanted: int, tmp_path: Path
+) -> None:
     said = {"solution": "1 + 2 = 3 + 4 = 7", "evaluation": "right", "scoring": "<score> 3 </score>"}
     watch = Told()
-    run = scripted(tmp_path, watch, [*SCRIPTED, "steps=1", "test_questions=0", "eval_every=0", *keys], said)
+    run = scripted(
+        tmp_path, watch, [*SCRIPTED, "steps=1", "test_questions=0", "eval_every=0", *keys], said
+    )
     assert {p.expected for p in watch.told if p.stage == "playing"} == {3 * wanted}
     assert sum(len(e["turns"]) for e in run.episodes(0)) == 3 * wanted
 
@@ -141,7 +185,11 @@ def test_a_step_asks_for_as_many_replies_as_were_expected(keys: list[str], wante
 def test_of_an_own_game_as_many_are_expected_as_in_the_step_before(tmp_path: Path) -> None:
     watch = Told()
     folder = Path(__file__).parent.parent / "examples"
-    scripted(tmp_path, watch, [*SCRIPTED, "test_questions=0", "eval_every=0", f"method={folder / 'best_of.py'}"])
+    scripted(
+        tmp_path,
+        watch,
+        [*SCRIPTED, "test_questions=0", "eval_every=0", f"method={folder / 'best_of.py'}"],
+    )
     begun = {p.step: p for p in reversed(watch.told) if p.stage == "playing"}
     assert (begun[0].expected, begun[0].certainty) == (None, "about")
     assert (begun[1].expected, begun[1].certainty) == (3 * 8, "about")
@@ -150,7 +198,9 @@ def test_of_an_own_game_as_many_are_expected_as_in_the_step_before(tmp_path: Pat
 
 @pytest.mark.parametrize("attention_bias", [False, True], ids=["stack", "general"])
 def test_the_engine_counts_while_it_generates(attention_bias: bool) -> None:
-    engine = TorchEngine({f"p{i}": llama(i, attention_bias=attention_bias) for i in range(2)}, [3], 0, 128)
+    engine = TorchEngine(
+        {f"p{i}": llama(i, attention_bias=attention_bias) for i in range(2)}, [3], 0, 128
+    )
     assert (engine.stack is None) == attention_bias
     seen: list[tuple[int, int]] = []
 
@@ -171,7 +221,9 @@ def test_the_engine_counts_while_it_generates(attention_bias: bool) -> None:
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("tokens_per_pass", [8192, 30])
 def test_the_learner_counts_rows_as_it_learns(epochs: int, tokens_per_pass: int) -> None:
-    learner = FullLearner({"a": llama(1), "b": llama(2)}, Recipe(1e-3, tokens_per_pass=tokens_per_pass), METHOD, 0)
+    learner = FullLearner(
+        {"a": llama(1), "b": llama(2)}, Recipe(1e-3, tokens_per_pass=tokens_per_pass), METHOD, 0
+    )
     learner.step({"a": rows(7), "b": rows(5, 1)}, replace(METHOD, epochs=epochs))
     assert learner.meter.rows_learnt == 12 * epochs
     referred = 12  # METHOD has a KL for solutions only
@@ -185,7 +237,11 @@ def test_a_real_step_is_counted_to_its_end(untaught: Path, tmp_path: Path) -> No
 
     watch = Meters()
     keys = {**ONE_STEP, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
-    run_sync(train_async(read(None, {key.replace("__", "."): value for key, value in keys.items()}), watch))
+    run_sync(
+        train_async(
+            read(None, {key.replace("__", "."): value for key, value in keys.items()}), watch
+        )
+    )
     assert watch.told[0] == Progress("loading")
     (metrics,) = Run(tmp_path / "r").metrics()
     assert watch.meter.tokens == metrics["step_tokens"]
@@ -198,8 +254,12 @@ def test_validation_is_kept_per_agent(tmp_path: Path) -> None:
     first, second = run.metrics()
     assert "validation_by_agent" not in first
     assert set(second["validation_by_agent"]) == {"a0", "a1"}
-    assert sum(second["validation_by_agent"].values()) / 2 == pytest.approx(second["validation"]["mean"])
-    judged = [{"agent": "b", "verdict": v} for v in ("right", "wrong", "failed", "right")] + [{"agent": "a", "verdict": "failed"}]
+    assert sum(second["validation_by_agent"].values()) / 2 == pytest.approx(
+        second["validation"]["mean"]
+    )
+    judged = [{"agent": "b", "verdict": v} for v in ("right", "wrong", "failed", "right")] + [
+        {"agent": "a", "verdict": "failed"}
+    ]
     assert by_agent(judged) == {"b": 2 / 3}
 
 
@@ -209,10 +269,14 @@ class Raising(Watch):
             raise ZeroDivisionError("mine")
 
 
-def test_a_watch_that_raises_between_two_stages_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_raises_between_two_stages_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.modules[__name__], "Scripted", Slow)
     with pytest.raises(ZeroDivisionError, match="mine"):
-        scripted(tmp_path, Raising(), [*SCRIPTED, "test_questions=0", "eval_every=0", "options.rounds=3"])
+        scripted(
+            tmp_path, Raising(), [*SCRIPTED, "test_questions=0", "eval_every=0", "options.rounds=3"]
+        )
 
 
 def test_the_pulse_ends_with_the_run() -> None:
@@ -253,7 +317,9 @@ def test_the_command_line_hands_progress_on() -> None:
     assert watch.told == [Progress("saving", 3)]
 
 
-def test_a_pipe_that_closes_while_models_load_stops_the_run_once_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_that_closes_while_models_load_stops_the_run_once_it_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Closed(Watch):
         def working(self, progress: Progress) -> None:
             raise BrokenPipeError
@@ -273,7 +339,9 @@ def test_a_pipe_that_closes_while_models_load_stops_the_run_once_it_listens(monk
         signal.signal(signal.SIGTERM, before)
 
 
-def test_nothing_is_printed_where_nobody_looks_on(untaught: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_printed_where_nobody_looks_on(
+    untaught: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     comas.train(**ONE_STEP, hosts__home__base=str(untaught), out=str(tmp_path / "r"))
     assert capfd.readouterr() == ("", "")
 
@@ -296,8 +364,14 @@ def test_who_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
     assert onlooker.onlooker() is None
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: None)
-    for shell, place in ((SimpleNamespace(kernel=object()), "notebook"), (SimpleNamespace(), "terminal"), (None, "terminal")):
-        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
+    for shell, place in (
+        (SimpleNamespace(kernel=object()), "notebook"),
+        (SimpleNamespace(), "terminal"),
+        (None, "terminal"),
+    ):
+        monkeypatch.setitem(
+            sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell)
+        )
         assert onlooker.onlooker() == place
     monkeypatch.setattr(sys, "stderr", None)
     assert onlooker.onlooker() is None
@@ -310,7 +384,9 @@ def test_a_watch_of_ones_own_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) 
         assert watch is mine
 
 
-def test_a_notebook_gets_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notebook_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(onlooker, "onlooker", lambda: "notebook")
     with onlooker.shown(None) as watch:
         watch.working(Progress("loading"))
@@ -327,7 +403,12 @@ def test_a_script_on_a_terminal_gets_the_display(untaught: Path, tmp_path: Path)
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True
+        [sys.executable, "-c", code],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=environment,
+        text=True,
     ) as process:
         os.close(theirs)
         shown = b""

@@ -1,5 +1,6 @@
-"""Properties for any tokenizer, any text, any play: what is trained is what was sampled, nobody can speak for another,
-every payoff finds its row, and what a critic earns its solution loses."""
+"""Properties for any tokenizer, any text, any play: what is trained is what was sampled, nobody can
+speak for another, every payoff finds its row, and what a critic earns its solution loses.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +46,15 @@ def chat_of(seed: int) -> Chat:
     names = [*SPECIALS, *pieces]
     rng.shuffle(names)
     raw = Tokenizer(models.BPE({t: i for i, t in enumerate(names)}, merges))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rng.random() < 0.5)
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=rng.random() < 0.5
+    )
     raw.decoder = decoders.ByteLevel()
     made = PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token=SPECIALS[0], eos_token=SPECIALS[3], additional_special_tokens=SPECIALS[1:3]
+        tokenizer_object=raw,
+        pad_token=SPECIALS[0],
+        eos_token=SPECIALS[3],
+        additional_special_tokens=SPECIALS[1:3],
     )
     made.chat_template = TEMPLATE
     return Chat(made, [made.eos_token_id])
@@ -66,13 +72,19 @@ class Babbling:
         made = []
         for request in requests:
             ids = self.rng.integers(0, self.size, self.rng.integers(1, 9))
-            self.said[request.seed] = (request.prompt_ids, ids, -self.rng.random(len(ids)).astype(np.float32))
+            self.said[request.seed] = (
+                request.prompt_ids,
+                ids,
+                -self.rng.random(len(ids)).astype(np.float32),
+            )
             made.append(Generation(ids, self.said[request.seed][2], True, 1.0))
         return made
 
     def refresh(self, weights: Mapping[str, Any]) -> None: ...
 
-    def step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]:
+    def step(
+        self, rows: Mapping[str, Sequence[Row]], method: Method
+    ) -> dict[str, dict[str, float]]:
         self.rows = [row for part in rows.values() for row in part]
         return {policy: {"updates": 1.0} for policy in rows}
 
@@ -83,7 +95,10 @@ class Babbling:
 def ask(host: LocalHost, prompts: Sequence[str], keep: bool = True) -> list[str]:
     async def all_of_them() -> list[str]:
         contents = [[{"role": "user", "content": text}] for text in prompts]
-        asked = [host.ask(str(i), "p", content, Sampling(), i, keep, "solution") for i, content in enumerate(contents)]
+        asked = [
+            host.ask(str(i), "p", content, Sampling(), i, keep, "solution")
+            for i, content in enumerate(contents)
+        ]
         return [reply.text for reply in await asyncio.gather(*asked)]
 
     return asyncio.run(all_of_them())
@@ -97,7 +112,9 @@ def table(seed: int) -> tuple[LocalHost, Babbling]:
 
 @fast
 @given(seed=seeds, prompts=st.lists(texts, min_size=1, max_size=5), data=st.data())
-def test_tokens_trained_are_the_tokens_sampled(seed: int, prompts: list[str], data: st.DataObject) -> None:
+def test_tokens_trained_are_the_tokens_sampled(
+    seed: int, prompts: list[str], data: st.DataObject
+) -> None:
     host, both = table(seed)
     ask(host, prompts)
     paid = data.draw(st.lists(st.sampled_from(range(len(prompts))), unique=True))
@@ -118,24 +135,36 @@ def test_tokens_trained_are_the_tokens_sampled(seed: int, prompts: list[str], da
 def test_no_text_makes_a_special_token_in_a_prompt(seed: int, text: str) -> None:
     chat = chat_of(seed)
     special = set(chat.tokenizer.convert_tokens_to_ids(SPECIALS))
-    count = lambda content: sum(i in special for i in chat.encode([{"role": "user", "content": content}]))  # noqa: E731
+    count = lambda content: sum(
+        i in special for i in chat.encode([{"role": "user", "content": content}])
+    )  # noqa: E731
     assert count(text) == count("harmless") == 3
 
 
 @fast
 @given(seed=seeds, prompts=st.lists(texts, min_size=1, max_size=4), data=st.data())
-def test_what_a_model_says_goes_into_another_prompt_as_text(seed: int, prompts: list[str], data: st.DataObject) -> None:
+def test_what_a_model_says_goes_into_another_prompt_as_text(
+    seed: int, prompts: list[str], data: st.DataObject
+) -> None:
     host, _ = table(seed)
     said = ask(host, prompts, keep=False)
     other = chat_of(data.draw(seeds))
     special = set(other.tokenizer.convert_tokens_to_ids(SPECIALS))
     for text in said:
-        assert sum(i in special for i in other.encode([{"role": "user", "content": f"A colleague wrote: {text}"}])) == 3
+        assert (
+            sum(
+                i in special
+                for i in other.encode([{"role": "user", "content": f"A colleague wrote: {text}"}])
+            )
+            == 3
+        )
     host.close()
 
 
 @fast
-@given(seed=seeds, known=st.integers(1, 5), paid=st.lists(st.integers(0, 7), min_size=1, max_size=6))
+@given(
+    seed=seeds, known=st.integers(1, 5), paid=st.lists(st.integers(0, 7), min_size=1, max_size=6)
+)
 def test_payoffs_and_rows_join_totally(seed: int, known: int, paid: list[int]) -> None:
     host, both = table(seed)
     ask(host, ["x"] * known)
@@ -151,7 +180,15 @@ def test_payoffs_and_rows_join_totally(seed: int, known: int, paid: list[int]) -
     host.close()
 
 
-SAID = ["<score>1</score>", "<score>2</score>", "fine. <score> 3 </score>", "<score>4</score>", "3", "", "<score>3</score> or so"]
+SAID = [
+    "<score>1</score>",
+    "<score>2</score>",
+    "fine. <score> 3 </score>",
+    "<score>4</score>",
+    "3",
+    "",
+    "<score>3</score> or so",
+]
 
 
 @fast
@@ -159,13 +196,27 @@ SAID = ["<score>1</score>", "<score>2</score>", "fine. <score> 3 </score>", "<sc
 def test_what_a_critic_earns_its_solution_loses(seed: int, rounds: int, evaluations: int) -> None:
     def script(policy: str, role: str, prompt: str, turn_seed: int) -> str:
         rng = random.Random(f"{seed} {turn_seed}")
-        return {"solution": "1 + 2 = 3 + 4 = 7", "evaluation": "checked", "scoring": rng.choice(SAID)}[role]
+        return {
+            "solution": "1 + 2 = 3 + 4 = 7",
+            "evaluation": "checked",
+            "scoring": rng.choice(SAID),
+        }[role]
 
     question = pick.make_question((1, 2, 4, 5), 7, "three")
-    (episode,) = discuss(comas.method, pick.task, script, [question], options={"rounds": rounds, "evaluations": evaluations})
+    (episode,) = discuss(
+        comas.method,
+        pick.task,
+        script,
+        [question],
+        options={"rounds": rounds, "evaluations": evaluations},
+    )
     for solution in (t for t in episode.turns if t.role == "solution"):
         critics = [t for t in episode.turns if t.about == solution.id]
         earned = [t.reward for t in critics if t.reward is not None]
-        readable = [t for t in episode.turns if t.role == "scoring" and t.reward == 0.0 and t.about in {c.id for c in critics}]
+        readable = [
+            t
+            for t in episode.turns
+            if t.role == "scoring" and t.reward == 0.0 and t.about in {c.id for c in critics}
+        ]
         assert len(earned) == len(readable)
         assert solution.reward == (pytest.approx(1 - sum(earned) / len(earned)) if earned else None)

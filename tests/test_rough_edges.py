@@ -1,4 +1,6 @@
-"""Names, folders and files that are not as they should be: said in a line that has the remedy, and before models are loaded."""
+"""Names, folders and files that are not as they should be: said in a line that has the remedy, and
+before models are loaded.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ PAID: dict[str, Any] = {**CONFIG, "hosts": {"judge": {"api": "http://127.0.0.1:1
 
 @pytest.fixture(scope="module")
 def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_of(tmp_path_factory.mktemp("runs") / "r", untaught, steps=1, agents=2, test_questions=2, eval_every=0).path
+    return run_of(
+        tmp_path_factory.mktemp("runs") / "r",
+        untaught,
+        steps=1,
+        agents=2,
+        test_questions=2,
+        eval_every=0,
+    ).path
 
 
 @pytest.mark.parametrize("verb", ["resume", "play", "report", "eval"])
@@ -43,29 +52,41 @@ def test_a_config_of_something_else_is_no_run(
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"step": 1}'])
-def test_a_measurement_without_its_facts_counts_as_not_measured(text: str, trained: Path, tmp_path: Path) -> None:
+def test_a_measurement_without_its_facts_counts_as_not_measured(
+    text: str, trained: Path, tmp_path: Path
+) -> None:
     shutil.copytree(trained, tmp_path / "r")
     (tmp_path / "r" / "eval" / "after.json").write_text(text)
     told: list[str] = []
     assert Run.open(tmp_path / "r").read_eval("after", told.append) is None
-    assert "after.json is damaged: it has to have step, accuracy, answers; it counts as not measured" in told[0]
+    assert (
+        "after.json is damaged: it has to have step, accuracy, answers; it counts as not measured"
+        in told[0]
+    )
     found = comas.resume(tmp_path / "r", watch=comas.Watch())
     assert found.accuracy["after"] is not None
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"judge": {}}', '{"judge": 3}'])
-def test_a_damaged_account_says_what_to_do_and_counts_only_where_somebody_is_paid(text: str, tmp_path: Path) -> None:
+def test_a_damaged_account_says_what_to_do_and_counts_only_where_somebody_is_paid(
+    text: str, tmp_path: Path
+) -> None:
     for name, config in (("paid", PAID), ("free", CONFIG)):
         opened = Run.create(config, str(tmp_path / name))
         (opened.path / "spent.json").write_text(text)
         if name == "free":
             assert opened.spent() == {}
         else:
-            with pytest.raises(UserMistake, match=r"spent\.json is damaged.*; remove it to go on without what it said"):
+            with pytest.raises(
+                UserMistake,
+                match=r"spent\.json is damaged.*; remove it to go on without what it said",
+            ):
                 opened.spent()
 
 
-def test_paths_are_paths_and_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_paths_are_paths_and_a_tilde_is_the_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     home = str(tmp_path / "x")
@@ -73,28 +94,52 @@ def test_paths_are_paths_and_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch
         assert os.path.normpath(read(None, {"out": out}).out or "") == home
     pairs = ["out=~/x", "base=~/x", "data=~/x", "method=~/x"]
     config = read(None, pairs)
-    assert {os.path.normpath(str(p)) for p in (config.out, config.hosts["home"].base, config.data, config.method)} == {home}
+    assert {
+        os.path.normpath(str(p))
+        for p in (config.out, config.hosts["home"].base, config.data, config.method)
+    } == {home}
     exam = Exam.create(Plan(["seed"]), "~/e")
     assert os.path.normpath(exam.folder) == str(tmp_path / "e")
 
 
-@pytest.mark.parametrize(("key", "value", "said"), [
-    ("out", "a\0b", "NUL"), ("base", "", "it is empty"), ("agents.a0.base", "", "it is empty"), ("data", "", "it is empty"),
-    ("out", " ", "it is empty"), ("threads", 10**11, "less than or equal to 4096"),
-])
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("out", "a\0b", "NUL"),
+        ("base", "", "it is empty"),
+        ("agents.a0.base", "", "it is empty"),
+        ("data", "", "it is empty"),
+        ("out", " ", "it is empty"),
+        ("threads", 10**11, "less than or equal to 4096"),
+    ],
+)
 def test_values_that_name_nothing_are_told(key: str, value: Any, said: str) -> None:
     with pytest.raises(UserMistake, match=said):
         read(None, {key: value})
 
 
-def test_arguments_from_python_are_checked_as_those_of_the_command_line(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match=r"overrides='seed=2': a list of pairs is wanted: \['seed=2'\]"):
+def test_arguments_from_python_are_checked_as_those_of_the_command_line(
+    trained: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        UserMistake, match=r"overrides='seed=2': a list of pairs is wanted: \['seed=2'\]"
+    ):
         comas.load(trained, overrides="seed=2")
-    with pytest.raises(UserMistake, match=r"hosts\.home\.max_rows=None: None is no value of this key"):
+    with pytest.raises(
+        UserMistake, match=r"hosts\.home\.max_rows=None: None is no value of this key"
+    ):
         comas.resume(trained, hosts__home__max_rows=None)
-    with pytest.raises(UserMistake, match=r"hosts\.home\.budget_tokens=none: there is no host 'home' behind an API"):
+    with pytest.raises(
+        UserMistake, match=r"hosts\.home\.budget_tokens=none: there is no host 'home' behind an API"
+    ):
         comas.resume(trained, hosts__home__budget_tokens=None)
-    for wrong in ({"seed": -1}, {"seed": "x"}, {"test_questions": "x"}, {"test_questions": -3}, {"test_questions": 3, "limit": 4}):
+    for wrong in (
+        {"seed": -1},
+        {"seed": "x"},
+        {"test_questions": "x"},
+        {"test_questions": -3},
+        {"test_questions": 3, "limit": 4},
+    ):
         with pytest.raises(UserMistake, match=r"seed=|test_questions="):
             comas.evaluate("seed", out=tmp_path / "e", **wrong)
     assert not (tmp_path / "e").exists()
@@ -126,13 +171,20 @@ task = dataclasses.replace(shipped, load=load)
 
 
 def test_a_taken_folder_and_a_broken_task_are_told_before_models_are_loaded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], trained: Path
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    trained: Path,
 ) -> None:
     loads_nothing(monkeypatch)
     (tmp_path / "mine.py").write_text(BROKEN)
     (tmp_path / "file").write_text("")
-    for pair, said in ((f"out={trained}", "there is a run already"), (f"out={tmp_path / 'file' / 'r'}", "Not a directory"),
-                       (f"task={tmp_path / 'mine.py'}", "wanted is Question"), ("room.solution=9999", "lower room.solution")):
+    for pair, said in (
+        (f"out={trained}", "there is a run already"),
+        (f"out={tmp_path / 'file' / 'r'}", "Not a directory"),
+        (f"task={tmp_path / 'mine.py'}", "wanted is Question"),
+        ("room.solution=9999", "lower room.solution"),
+    ):
         assert run(["train", pair], monkeypatch) == 2
         shown = capsys.readouterr()
         assert said in shown.err
@@ -161,8 +213,18 @@ def test_a_run_that_came_to_nothing_does_not_stand_in_the_way(tmp_path: Path) ->
     opened.unlock()
 
 
-@pytest.mark.parametrize("kept", ["eval__before.json", "spent.json", "commit.json", "episodes__000000.jsonl", "notes.txt",
-                                  "metrics.jsonl", "checkpoints__step-0"])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "eval__before.json",
+        "spent.json",
+        "commit.json",
+        "episodes__000000.jsonl",
+        "notes.txt",
+        "metrics.jsonl",
+        "checkpoints__step-0",
+    ],
+)
 def test_a_run_that_came_to_something_stays(kept: str, tmp_path: Path) -> None:
     folder = died(tmp_path / "r", **{kept: "{}\n"})
     with pytest.raises(UserMistake, match="there is a run already"):
@@ -179,7 +241,9 @@ def test_a_folder_with_somebody_elses_config_is_not_taken(tmp_path: Path) -> Non
     assert (tmp_path / "config.toml").read_text() == "x = 1\n"
 
 
-def test_commands_in_messages_work_from_where_comas_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commands_in_messages_work_from_where_comas_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "my env" / "comas"), "train"])
     died(tmp_path / "a run", **{"notes.txt": ""})
     with pytest.raises(UserMistake) as taken:
@@ -187,21 +251,38 @@ def test_commands_in_messages_work_from_where_comas_was_called(monkeypatch: pyte
     with pytest.raises(UserMistake) as early:
         Run.open(tmp_path / "a run").intact()
     for found in (taken, early):
-        assert f"`'{tmp_path / 'my env' / 'comas'}' resume '{tmp_path / 'a run'}'`" in str(found.value)
+        assert f"`'{tmp_path / 'my env' / 'comas'}' resume '{tmp_path / 'a run'}'`" in str(
+            found.value
+        )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of a POSIX shell")
-@pytest.mark.parametrize("arguments", [
-    ["report", "RUN"], ["report", "RUN", "--json"], ["show", "RUN"], ["doctor"], ["resume", "RUN"],
-    ["eval", "seed", "agents=1", "--limit", "2", "--out", "e"],
-], ids=" ".join)
-def test_whoever_stops_reading_gets_one_exit_code(arguments: list[str], trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "RUN"],
+        ["report", "RUN", "--json"],
+        ["show", "RUN"],
+        ["doctor"],
+        ["resume", "RUN"],
+        ["eval", "seed", "agents=1", "--limit", "2", "--out", "e"],
+    ],
+    ids=" ".join,
+)
+def test_whoever_stops_reading_gets_one_exit_code(
+    arguments: list[str], trained: Path, tmp_path: Path
+) -> None:
     end, begin = os.pipe()
     os.close(end)
     given = [str(trained) if argument == "RUN" else argument for argument in arguments]
     with os.fdopen(begin, "wb") as pipe:
         done = subprocess.run(
-            [sys.executable, "-m", "comas", *given], cwd=tmp_path, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "comas", *given],
+            cwd=tmp_path,
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert done.returncode == 141, done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,6 @@
-"""Whole runs on untaught models: the folder, resuming, evaluation, and one training that must learn."""
+"""Whole runs on untaught models: the folder, resuming, evaluation, and one training that must
+learn.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,40 @@ from comas.team.build import run_sync
 from comas.training.loop import Session, Watch, resume_async
 from comas.types import UserMistake
 
-SMALL = {"lr": 1e-3, "questions": 6, "test_questions": 4, "eval_questions": 4, "eval_every": 2, "checkpoint_every": 2, "threads": 1,
-         "options__format_check": False}
+SMALL = {
+    "lr": 1e-3,
+    "questions": 6,
+    "test_questions": 4,
+    "eval_questions": 4,
+    "eval_every": 2,
+    "checkpoint_every": 2,
+    "threads": 1,
+    "options__format_check": False,
+}
 
 
 def run_of(folder: Path, base: Path, **changes: object) -> Run:
     keys = {"steps": 4, **SMALL, **changes}
-    comas.train(out=str(folder), hosts__home__base=str(base), **{k: v for k, v in keys.items() if v is not None})  # type: ignore[arg-type]
+    comas.train(
+        out=str(folder),
+        hosts__home__base=str(base),
+        **{k: v for k, v in keys.items() if v is not None},
+    )  # type: ignore[arg-type]
     return Run(folder)
 
 
 def essence(run: Run) -> tuple[list, list]:
     """Rewards and texts of every step, and all weights and optimizer states."""
     steps = len(list(run.metrics()))
-    talk = [[(t["id"], t["text"], t["reward"], t["info"]) for e in run.episodes(s) for t in e["turns"]] for s in range(steps)]
+    talk = [
+        [(t["id"], t["text"], t["reward"], t["info"]) for e in run.episodes(s) for t in e["turns"]]
+        for s in range(steps)
+    ]
     last = run.path / "checkpoints" / f"step-{steps}"
-    weights = [(f.relative_to(last), {k: v.tolist() for k, v in load_file(f).items()}) for f in sorted(last.rglob("*.safetensors"))]
+    weights = [
+        (f.relative_to(last), {k: v.tolist() for k, v in load_file(f).items()})
+        for f in sorted(last.rglob("*.safetensors"))
+    ]
     return talk, weights
 
 
@@ -48,8 +68,12 @@ def test_folder_holds_what_the_contract_names(whole: Run) -> None:
     assert [m["step"] for m in whole.metrics()] == [0, 1, 2, 3]
     assert {"rewards", "tokens", "seconds", "policies", "counts"} <= next(whole.metrics()).keys()
     for policy in ("a0", "a1", "a2", "a3"):
-        assert {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "tokenizer.json"} <= {
-            f.name for f in (whole.path / "checkpoints" / "step-4" / policy).iterdir()}
+        assert {
+            "adapter_config.json",
+            "adapter_model.safetensors",
+            "optimizer.safetensors",
+            "tokenizer.json",
+        } <= {f.name for f in (whole.path / "checkpoints" / "step-4" / policy).iterdir()}
     assert len(whole.read_eval("after")["answers"]) == 16  # type: ignore[index]
     for episode in whole.episodes(0):
         for turn in episode["turns"]:
@@ -63,7 +87,9 @@ def test_saved_config_is_the_resolved_one(whole: Run) -> None:
     assert config.options["rounds"] == 1
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(whole: Run, untaught: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    whole: Run, untaught: Path, tmp_path: Path
+) -> None:
     assert essence(run_of(tmp_path / "again", untaught)) == essence(whole)
     assert essence(run_of(tmp_path / "other", untaught, seed=1))[0] != essence(whole)[0]
 
@@ -76,7 +102,9 @@ def test_resumed_is_the_uninterrupted_run(whole: Run, untaught: Path, tmp_path: 
 
     folder = tmp_path / "cut"
     with pytest.raises(RuntimeError):
-        comas.train(out=str(folder), hosts__home__base=str(untaught), watch=Killed(), steps=4, **SMALL)
+        comas.train(
+            out=str(folder), hosts__home__base=str(untaught), watch=Killed(), steps=4, **SMALL
+        )
     assert Run(folder).marker()["step"] == 2
     assert len(list(Run(folder).metrics())) == 3
     result = run_sync(resume_async(folder, Watch()))
@@ -92,7 +120,9 @@ def test_batch_size_changes_no_text(whole: Run, untaught: Path, tmp_path: Path) 
     assert sum(a != b for a, b in zip(first, second, strict=True)) <= ties
 
 
-def test_a_token_budget_ends_a_run_and_its_checkpoint_is_there(untaught: Path, tmp_path: Path) -> None:
+def test_a_token_budget_ends_a_run_and_its_checkpoint_is_there(
+    untaught: Path, tmp_path: Path
+) -> None:
     run = run_of(tmp_path / "budget", untaught, tokens=1500, steps=50)
     metrics = list(run.metrics())
     assert metrics[-1]["tokens"] >= 1500 > metrics[-2]["tokens"]
@@ -110,7 +140,9 @@ def test_loaded_teams_discuss_alike(whole: Run) -> None:
 
 def test_training_works_where_an_event_loop_already_runs(untaught: Path, tmp_path: Path) -> None:
     async def notebook() -> int:
-        return comas.train(out=str(tmp_path / "n"), hosts__home__base=str(untaught), **{**SMALL, "steps": 1}).steps  # type: ignore[arg-type]
+        return comas.train(
+            out=str(tmp_path / "n"), hosts__home__base=str(untaught), **{**SMALL, "steps": 1}
+        ).steps  # type: ignore[arg-type]
 
     assert asyncio.run(notebook()) == 1
 
@@ -127,7 +159,9 @@ def test_questions_come_in_passes_without_repetition(whole: Run) -> None:
     assert all(len(set(step)) == len(step) for step in map(session.draw, range(20)))  # type: ignore[arg-type]
 
 
-def test_foreign_bases_bring_their_own_tokenizer_and_need_a_recipe(tiny: Path, tmp_path: Path) -> None:
+def test_foreign_bases_bring_their_own_tokenizer_and_need_a_recipe(
+    tiny: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UserMistake, match="set lr"):
         comas.train(hosts__home__base=str(tiny), out=str(tmp_path / "x"))
     assert not (tmp_path / "x").exists()
@@ -135,21 +169,37 @@ def test_foreign_bases_bring_their_own_tokenizer_and_need_a_recipe(tiny: Path, t
     assert next(run.metrics())["counts"]["turns"] == 18
 
 
-def test_a_decentralised_team_trains_each_at_its_own_host(untaught: Path, tiny: Path, tmp_path: Path) -> None:
+def test_a_decentralised_team_trains_each_at_its_own_host(
+    untaught: Path, tiny: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "team.toml"
-    path.write_text(f'[hosts.left]\nbase = "{untaught}"\n[hosts.right]\nbase = "{tiny}"\nlr = 1e-4\n')
-    comas.train(path, out=str(tmp_path / "r"), agents=3, **{**SMALL, "steps": 1, "questions": 24, "options__format_check": True})
+    path.write_text(
+        f'[hosts.left]\nbase = "{untaught}"\n[hosts.right]\nbase = "{tiny}"\nlr = 1e-4\n'
+    )
+    comas.train(
+        path,
+        out=str(tmp_path / "r"),
+        agents=3,
+        **{**SMALL, "steps": 1, "questions": 24, "options__format_check": True},
+    )
     metrics = next(Run(tmp_path / "r").metrics())
     assert set(metrics["policies"]) == {"left/a0", "left/a2", "right/a1"}
     assert metrics["policies"]["right/a1"]["lr"] == 1e-4
 
 
-def test_frozen_judges_do_not_learn_and_a_team_without_learners_is_refused(untaught: Path, tmp_path: Path) -> None:
+def test_frozen_judges_do_not_learn_and_a_team_without_learners_is_refused(
+    untaught: Path, tmp_path: Path
+) -> None:
     agents = {"a": {"roles": ["solution"]}, "j": {"frozen": True}}
     run = run_of(tmp_path / "r", untaught, steps=1, options__format_check=True, agents=agents)
     assert set(next(run.metrics())["policies"]) == {"home/a"}
     with pytest.raises(UserMistake, match="no agent can learn"):
-        comas.train(hosts__home__base=str(untaught), lr=1e-3, agents={"a": {"frozen": True}}, out=str(tmp_path / "s"))
+        comas.train(
+            hosts__home__base=str(untaught),
+            lr=1e-3,
+            agents={"a": {"frozen": True}},
+            out=str(tmp_path / "s"),
+        )
 
 
 def test_it_learns(untaught: Path, tmp_path: Path) -> None:
@@ -169,8 +219,18 @@ def settle(episodes, task):
 
 method = Method(play, settle, reinforce_pp, clipped)
 ''')
-    run = run_of(tmp_path / "r", untaught, method=str(method), steps=30, questions=32, lr=3e-3, room={"solution": 16},
-                 options__format_check=None, eval_every=0, test_questions=0)
+    run = run_of(
+        tmp_path / "r",
+        untaught,
+        method=str(method),
+        steps=30,
+        questions=32,
+        lr=3e-3,
+        room={"solution": 16},
+        options__format_check=None,
+        eval_every=0,
+        test_questions=0,
+    )
     rewards = [m["rewards"]["solution"] for m in run.metrics()]
     assert sum(rewards[:3]) / 3 < -10
     assert sum(rewards[-3:]) / 3 > -3
@@ -178,7 +238,9 @@ method = Method(play, settle, reinforce_pp, clipped)
 
 def test_intervals_against_known_values() -> None:
     assert wilson(8, 10) == pytest.approx((0.8, 0.4901625, 0.9433178, 10), abs=1e-6)
-    assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 2.4841377, 2 + 2.4841377, 3), abs=1e-6)
+    assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx(
+        (2.0, 2 - 2.4841377, 2 + 2.4841377, 3), abs=1e-6
+    )
     assert mean_interval([0.5]).high == float("inf")
     assert accuracy_interval([1.0] * 20) == wilson(20, 20)
     with pytest.raises(ValueError, match="no values"):

@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from comas.seed import teach
-from comas.seed.demonstrations import FAULTS, VOCABULARY, Course, demonstration, faulty, is_right, solve
+from comas.seed.demonstrations import (
+    FAULTS,
+    VOCABULARY,
+    Course,
+    demonstration,
+    faulty,
+    is_right,
+    solve,
+)
 from comas.tasks import pick
 from comas.types import Question
 
@@ -32,7 +40,10 @@ def test_every_wording_of_the_task_is_in_its_words() -> None:
     tokenizer = teach.make_tokenizer()
     for role, template in pick.WORDING.items():
         plain = re.sub(r"\{\w+\}", "", template)
-        assert tokenizer.unk_token_id not in tokenizer(plain + " (score) 3 (/score) # 60 -> 0 ; + =").input_ids, role
+        assert (
+            tokenizer.unk_token_id
+            not in tokenizer(plain + " (score) 3 (/score) # 60 -> 0 ; + =").input_ids
+        ), role
 
 
 def test_judge_demonstrations_are_honest_but_for_the_slips() -> None:

@@ -18,8 +18,15 @@ from comas.types import Episode, Method, Question, Setup, Task
 Q = Question(id="q", prompt="What is 6 * 7?", kind="math", answer="42")
 
 
-def played(setup: Setup, script: Script | Table, *, agents: int = 3, task: Task = math500.task, room: int | None = None,
-           **options: Any) -> tuple[Episode, list[tuple[str, str]]]:
+def played(
+    setup: Setup,
+    script: Script | Table,
+    *,
+    agents: int = 3,
+    task: Task = math500.task,
+    room: int | None = None,
+    **options: Any,
+) -> tuple[Episode, list[tuple[str, str]]]:
     """The episode, and (policy, prompt) of every ask."""
     members, host = scripted_team(script, agents, room)
     scene = Scene(Method(setup.play, *[lambda *_: None] * 3), task, members, 0, options)
@@ -53,7 +60,9 @@ def load_plugin_doc(name: str) -> str:
 def test_setups_see_no_labels(name: str) -> None:
     seen = []
 
-    async def spy(question: Question, agents: Any, rng: Any, task: Task, **options: Any) -> str | None:
+    async def spy(
+        question: Question, agents: Any, rng: Any, task: Task, **options: Any
+    ) -> str | None:
         seen.append((question.answer, question.meta))
         with pytest.raises(PermissionError):
             task.verify(question, "")
@@ -64,7 +73,11 @@ def test_setups_see_no_labels(name: str) -> None:
 
 
 def test_a_vote_is_decided_by_the_majority_of_equal_answers() -> None:
-    said = {"a0/solution": [box("84/2"), box(41)], "a1/solution": [box("42.0"), box(41)], "a2/solution": [box("42"), "none"]}
+    said = {
+        "a0/solution": [box("84/2"), box(41)],
+        "a1/solution": [box("42.0"), box(41)],
+        "a2/solution": [box("42"), "none"],
+    }
     episode, asked = played(vote.setup, said, votes=6)
     assert episode.answer == box("84/2")  # the first of those who say 42
     assert [policy for policy, _ in asked] == ["a0", "a1", "a2", "a0", "a1", "a2"]
@@ -102,7 +115,9 @@ def test_a_debate_shows_everybody_the_others_and_its_own_answer() -> None:
 
 
 def test_a_debate_without_revisions_is_a_vote_and_alone_one_revises_oneself() -> None:
-    assert [t.role for t in played(debate.setup, lambda *_: box(1), revisions=0)[0].turns] == ["solution"] * 3
+    assert [t.role for t in played(debate.setup, lambda *_: box(1), revisions=0)[0].turns] == [
+        "solution"
+    ] * 3
     episode, _ = played(debate.setup, lambda *_: box(1), agents=1)
     assert [t.role for t in episode.turns] == ["solution", "revision"]
 
@@ -120,14 +135,31 @@ def test_what_others_say_in_a_debate_is_defused_and_dropped_where_there_is_no_ro
 TWICE = ["solution", "proxy", "revision", "proxy", "revision"]
 
 
-@pytest.mark.parametrize(("said", "roles", "answer"), [
-    ({"solution": box(1), "proxy": "It holds. TERMINATE"}, ["solution", "proxy"], box(1)),
-    ({"solution": box(1) + " TERMINATE."}, ["solution"], box(1) + " TERMINATE."),
-    ({"solution": box(1), "proxy": ["No.", "**terminate**"], "revision": box(2)}, TWICE[:4], box(2)),
-    ({"solution": box(1), "proxy": "Do not TERMINATE yet.", "revision": [box(2), box(3)]}, TWICE, box(3)),
-    ({"solution": box(1), "proxy": cut("TERMINATE"), "revision": [box(2), cut(box(3))]}, TWICE, None),
-])
-def test_a_conversation_goes_on_until_somebody_ends_it(said: Table, roles: list[str], answer: str | None) -> None:
+@pytest.mark.parametrize(
+    ("said", "roles", "answer"),
+    [
+        ({"solution": box(1), "proxy": "It holds. TERMINATE"}, ["solution", "proxy"], box(1)),
+        ({"solution": box(1) + " TERMINATE."}, ["solution"], box(1) + " TERMINATE."),
+        (
+            {"solution": box(1), "proxy": ["No.", "**terminate**"], "revision": box(2)},
+            TWICE[:4],
+            box(2),
+        ),
+        (
+            {"solution": box(1), "proxy": "Do not TERMINATE yet.", "revision": [box(2), box(3)]},
+            TWICE,
+            box(3),
+        ),
+        (
+            {"solution": box(1), "proxy": cut("TERMINATE"), "revision": [box(2), cut(box(3))]},
+            TWICE,
+            None,
+        ),
+    ],
+)
+def test_a_conversation_goes_on_until_somebody_ends_it(
+    said: Table, roles: list[str], answer: str | None
+) -> None:
     episode, asked = played(autogen.setup, said, turns=3)
     assert [t.role for t in episode.turns] == roles
     assert [p for p, _ in asked] == [["a0", "a1"][i % 2] for i in range(len(roles))]
@@ -135,7 +167,11 @@ def test_a_conversation_goes_on_until_somebody_ends_it(said: Table, roles: list[
 
 
 def test_the_assistant_reads_what_the_user_said() -> None:
-    _, asked = played(autogen.setup, {"solution": box(1), "proxy": "Redo the <b>carry</b>.", "revision": box(2)}, turns=2)
+    _, asked = played(
+        autogen.setup,
+        {"solution": box(1), "proxy": "Redo the <b>carry</b>.", "revision": box(2)},
+        turns=2,
+    )
     assert [policy for policy, _ in asked] == ["a0", "a1", "a0"]
     assert r"boxed{1}" in asked[1][1]
     assert "Redo the (b)carry(/b)." in asked[2][1]
@@ -145,9 +181,13 @@ def test_the_assistant_reads_what_the_user_said() -> None:
 
 
 def test_the_puzzles_have_their_own_word_for_the_end() -> None:
-    members, _ = scripted_team({"solution": "1 + 2 = 3 + 4 = 7", "proxy": "1 in + 2 in = 3 + 4 in = 7 right"}, 2)
+    members, _ = scripted_team(
+        {"solution": "1 + 2 = 3 + 4 = 7", "proxy": "1 in + 2 in = 3 + 4 in = 7 right"}, 2
+    )
     scene = Scene(Method(autogen.play, *[lambda *_: None] * 3), pick.task, members, 0)
-    (episode,) = asyncio.run(play_all(scene, [pick.make_question((1, 2, 4, 5), 7, "three")], "eval"))
+    (episode,) = asyncio.run(
+        play_all(scene, [pick.make_question((1, 2, 4, 5), 7, "three")], "eval")
+    )
     assert [t.role for t in episode.turns] == ["solution", "proxy"]
 
 

@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM: the first ends the step, the second gives it up, and nothing that was learnt is lost either way."""
+"""Ctrl-C and SIGTERM: the first ends the step, the second gives it up, and nothing that was learnt
+is lost either way.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from comas.config.schema import read
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.loop import Watch, train_async
-from tests.test_durability import KEYS, Chained, chained, go_on, story, whole  # noqa: F401 - fixtures
+from tests.test_durability import (
+    KEYS,
+    Chained,
+    chained,
+    go_on,
+    story,
+    whole,
+)  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 
@@ -46,9 +55,16 @@ def interrupted(folder: Path, watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(("step", "times", "kept"), [(2, 1, 3), (3, 1, 4), (2, 2, 2), (3, 2, 3), (4, 2, 4), (0, 2, 0)])
+@pytest.mark.parametrize(
+    ("step", "times", "kept"), [(2, 1, 3), (3, 1, 4), (2, 2, 2), (3, 2, 3), (4, 2, 4), (0, 2, 0)]
+)
 def test_one_signal_ends_the_step_and_two_give_it_up(
-    whole: tuple[Any, list[str]], tmp_path: Path, kind: int, step: int, times: int, kept: int  # noqa: F811
+    whole: tuple[Any, list[str]],
+    tmp_path: Path,
+    kind: int,
+    step: int,
+    times: int,
+    kept: int,  # noqa: F811
 ) -> None:
     watch, before = Interrupting(step, times, kind), signal.getsignal(kind)
     interrupted(tmp_path / "cut", watch)
@@ -56,14 +72,17 @@ def test_one_signal_ends_the_step_and_two_give_it_up(
     run = Run.open(tmp_path / "cut")
     assert (run.marker() or {})["step"] == kept
     assert len(list(run.metrics())) == kept
-    notes = [note for note in watch.notes if not note.startswith("step ")]  # those are of what the team can learn
+    # those are of what the team can learn
+    notes = [note for note in watch.notes if not note.startswith("step ")]
     assert notes[:1] == ["stopping after this step; once more gives it up"]
     go_on(tmp_path / "cut")
     assert story(tmp_path / "cut") == whole[0]
 
 
 def test_a_signal_while_learning_waits_for_the_update(
-    whole: tuple[Any, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    whole: tuple[Any, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     real, calls = Chained.learn, 0
 
@@ -83,7 +102,9 @@ def test_a_signal_while_learning_waits_for_the_update(
 
 
 def test_a_signal_while_measuring_stops_at_once(
-    whole: tuple[Any, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    whole: tuple[Any, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     real, asked = Chained.ask, 0
 
@@ -106,10 +127,13 @@ def test_a_signal_while_measuring_stops_at_once(
 def test_in_a_notebook_an_interrupt_ends_the_thread_too(chained: None, tmp_path: Path) -> None:  # noqa: F811
     main = threading.main_thread().ident or 0
 
-    async def cell() -> None:  # a loop is running already: the work goes to a thread, the interrupt to this one
+    # a loop is running already: the work goes to a thread, the interrupt to this one
+    async def cell() -> None:
         threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
-            run_sync(train_async(read(None, [*KEYS, "steps=100000", f"out={tmp_path / 'r'}"]), Watch()))
+            run_sync(
+                train_async(read(None, [*KEYS, "steps=100000", f"out={tmp_path / 'r'}"]), Watch())
+            )
 
     with closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(cell())
@@ -127,19 +151,35 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_says_how_to_go_on_and_exits_130(untaught: Path, tmp_path: Path, kind: int) -> None:
+def test_the_command_says_how_to_go_on_and_exits_130(
+    untaught: Path, tmp_path: Path, kind: int
+) -> None:
     folder = tmp_path / "a run"
-    pairs = [f"out={folder}", f"hosts.home.base={untaught}", "lr=1e-3", "steps=100000", "questions=4", "test_questions=0",
-             "eval_every=0", "threads=1"]
+    pairs = [
+        f"out={folder}",
+        f"hosts.home.base={untaught}",
+        "lr=1e-3",
+        "steps=100000",
+        "questions=4",
+        "test_questions=0",
+        "eval_every=0",
+        "threads=1",
+    ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "comas", "train", *pairs], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "comas", "train", *pairs],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     log = folder / "metrics.jsonl"
     wait_for(lambda: log.exists() and log.read_text().count("\n") > 2, process)
     process.send_signal(kind)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.strip().splitlines()[-1] == f"stopped; go on with: {sys.executable} -m comas resume '{folder}'"
+    assert (
+        err.strip().splitlines()[-1]
+        == f"stopped; go on with: {sys.executable} -m comas resume '{folder}'"
+    )
     assert "Traceback" not in err
     run = Run.open(folder)
     assert (run.marker() or {})["step"] == len(list(run.metrics())) > 2

@@ -17,7 +17,12 @@ from comas.testing import discuss, golden_script, scripted_scene
 from comas.types import Episode, Turn, UserMistake
 
 CONFIG = {
-    "method": "comas", "steps": 9, "out": None, "options": {"rounds": 2, "odd": None}, "betas": (0.9, 0.95), "text": "ü \"x\"\n",
+    "method": "comas",
+    "steps": 9,
+    "out": None,
+    "options": {"rounds": 2, "odd": None},
+    "betas": (0.9, 0.95),
+    "text": 'ü "x"\n',
     "hosts": {"home": {}},
 }
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
@@ -29,7 +34,12 @@ def run(tmp_path: Path) -> Run:
 
 
 def step(run: Run, number: int, text: str = "hi") -> None:
-    episode = Episode(f"{number}/q/0", Q, [Turn("t", "a", "h/a", "solution", "p", text, True, 0, reward=1.0)], text)
+    episode = Episode(
+        f"{number}/q/0",
+        Q,
+        [Turn("t", "a", "h/a", "solution", "p", text, True, 0, reward=1.0)],
+        text,
+    )
     run.write_step({"step": number, "tokens": number, "text": text}, [episode])
 
 
@@ -42,19 +52,33 @@ def checkpoint(run: Run, number: int, best: int | None = None) -> None:
 
 def test_a_config_comes_back_without_its_nones(run: Run) -> None:
     config = Run.open(run.path).config()
-    assert config == {"method": "comas", "steps": 9, "options": {"rounds": 2}, "betas": [0.9, 0.95], "text": CONFIG["text"],
-                      "hosts": {"home": {}}}
+    assert config == {
+        "method": "comas",
+        "steps": 9,
+        "options": {"rounds": 2},
+        "betas": [0.9, 0.95],
+        "text": CONFIG["text"],
+        "hosts": {"home": {}},
+    }
     assert without_none({"a": [{"b": None}, None]}) == {"a": [{}, None]}
 
 
 def test_what_is_written_is_read(run: Run) -> None:
     for number, text in enumerate(["plain", "line\nbreak", "\u2028 \x1b[31m <b> \ud7ff 😀"]):
         step(run, number, text)
-    assert list(run.metrics()) == [{"step": n, "tokens": n, "text": t} for n, t in enumerate(["plain", "line\nbreak",
-                                   "\u2028 \x1b[31m <b> \ud7ff 😀"])]
+    assert list(run.metrics()) == [
+        {"step": n, "tokens": n, "text": t}
+        for n, t in enumerate(["plain", "line\nbreak", "\u2028 \x1b[31m <b> \ud7ff 😀"])
+    ]
     (episode,) = run.episodes(2)
     assert episode["turns"][0]["text"] == "\u2028 \x1b[31m <b> \ud7ff 😀"
-    assert episode["question"] == {"id": Q.id, "prompt": Q.prompt, "kind": "three", "answer": Q.answer, "meta": dict(Q.meta)}
+    assert episode["question"] == {
+        "id": Q.id,
+        "prompt": Q.prompt,
+        "kind": "three",
+        "answer": Q.answer,
+        "meta": dict(Q.meta),
+    }
     assert run.read_eval("before") is None
     run.write_eval("before", {"step": 0, "accuracy": {"mean": 0.5}, "answers": []})
     assert run.read_eval("before") == {"step": 0, "accuracy": {"mean": 0.5}, "answers": []}
@@ -70,7 +94,12 @@ def test_recorded_discussions_hold_every_field_and_can_be_settled_again() -> Non
     record = json.loads(json.dumps(episode_record(episodes[0])))
     assert set(record) == {f.name for f in fields(Episode)}
     assert set(record["turns"][0]) == {f.name for f in fields(Turn)}
-    again = Episode(record["id"], Q, [replace(Turn(**t), reward=None) for t in record["turns"]], record["answer"])
+    again = Episode(
+        record["id"],
+        Q,
+        [replace(Turn(**t), reward=None) for t in record["turns"]],
+        record["answer"],
+    )
     settle_all(scripted_scene(comas.method, pick.task, golden_script)[0], [again], {})
     assert [t.reward for t in again.turns] == [t.reward for t in episodes[0].turns]
 
@@ -87,7 +116,9 @@ def test_a_rewind_drops_what_lies_beyond_the_marker_and_nothing_else(run: Run) -
     with (run.path / "metrics.jsonl").open("a") as log:
         log.write('{"step": 5, "tok')  # killed in the middle of a line
     assert Run.open(run.path).rewind() == (3, [])
-    assert {p.relative_to(run.path): p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == kept
+    assert {
+        p.relative_to(run.path): p.read_bytes() for p in run.path.rglob("*") if p.is_file()
+    } == kept
     assert not checkpoint_folder.exists()
     assert [m["step"] for m in run.metrics()] == [0, 1, 2]
     assert run.rewind() == (3, [])
@@ -101,27 +132,42 @@ def test_a_run_that_was_never_committed_begins_again(run: Run) -> None:
     step(run, 0)
     (run.checkpoint() / "half").write_text("written")
     assert run.marker() is None
-    with pytest.raises(UserMistake, match=r"before its first checkpoint: go on with `.*comas resume"):
+    with pytest.raises(
+        UserMistake, match=r"before its first checkpoint: go on with `.*comas resume"
+    ):
         run.intact()
     assert run.rewind() == (0, [])
     assert not list(run.metrics())
     assert not list((run.path / "checkpoints").iterdir())
 
 
-@pytest.mark.parametrize(("best", "kept"), [
-    ([None] * 5, [6, 8]), ([0] * 5, [0, 6, 8]), ([0, 2, 2, 2, 2], [2, 6, 8]), ([0, 2, 4, 6, 8], [6, 8]), ([0, 0, 0, 0, 8], [6, 8]),
-    ([None, 1, 1, 1, 1], [6, 8]),
-])
-def test_kept_are_the_last_two_and_the_best(run: Run, best: list[int | None], kept: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("best", "kept"),
+    [
+        ([None] * 5, [6, 8]),
+        ([0] * 5, [0, 6, 8]),
+        ([0, 2, 2, 2, 2], [2, 6, 8]),
+        ([0, 2, 4, 6, 8], [6, 8]),
+        ([0, 0, 0, 0, 8], [6, 8]),
+        ([None, 1, 1, 1, 1], [6, 8]),
+    ],
+)
+def test_kept_are_the_last_two_and_the_best(
+    run: Run, best: list[int | None], kept: list[int]
+) -> None:
     for number, mark in zip(range(0, 10, 2), best, strict=True):
         checkpoint(run, number, mark)
         assert number in run.steps_kept()
     assert sorted(run.steps_kept()) == kept
-    assert [(run.path / "checkpoints" / f"step-{s}" / "a0" / "weights").read_text() for s in kept] == [str(s) for s in kept]
+    assert [
+        (run.path / "checkpoints" / f"step-{s}" / "a0" / "weights").read_text() for s in kept
+    ] == [str(s) for s in kept]
     assert run.marker() == {"step": 8, "metrics_bytes": 0, "best": best[-1]}
 
 
-def test_a_commit_that_is_cut_short_leaves_the_old_marker_and_its_checkpoint(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_is_cut_short_leaves_the_old_marker_and_its_checkpoint(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in (0, 1, 2):
         step(run, number)
         checkpoint(run, number + 1)
@@ -145,7 +191,9 @@ def test_a_checkpoint_begins_empty(run: Run) -> None:
     assert not list(run.checkpoint().iterdir())
 
 
-def test_folders_that_are_taken_missing_or_impossible(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_are_taken_missing_or_impossible(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserMistake, match=r"another process is working on this run"):
         Run.create(CONFIG, str(run.path))
     step(run, 0)

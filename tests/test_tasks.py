@@ -1,4 +1,6 @@
-"""Tasks with real questions: loading from files and from the hub, and their verifiers on real references."""
+"""Tasks with real questions: loading from files and from the hub, and their verifiers on real
+references.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,49 @@ from comas.testing import check_task
 from comas.types import Question, Task, UserMistake
 
 DATA = os.environ.get("COMAS_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="COMAS_DATA names no folder with samples of the benchmarks")
+needs_data = pytest.mark.skipif(
+    not DATA, reason="COMAS_DATA names no folder with samples of the benchmarks"
+)
 
 MADE_UP = {
-    "math500": [{"problem": f"What is ${i}/2$?", "answer": rf"\frac{{{i}}}{{2}}", "subject": None} for i in range(12)],
+    "math500": [
+        {"problem": f"What is ${i}/2$?", "answer": rf"\frac{{{i}}}{{2}}", "subject": None}
+        for i in range(12)
+    ],
     "aime": [{"ID": f"2024-I-{i}", "Problem": f"What is {i}?", "Answer": i} for i in range(12)],
     "amc": [{"id": i, "question": f"What is {i}?", "answer": float(i)} for i in range(12)],
-    "scibench": [{"problem_text": f"How long is {i}?", "answer_number": f" {i}.5", "unit": "$10^{3} \\mathrm{m}$"}
-                 for i in range(12)],
-    "mmlu": [{"question": f"Which is {i}?", "choices": ["a", "b", "c", f"{i}"], "answer": i % 4} for i in range(12)],
-    "gpqa": [{"Question": f"Which is {i}?", "Correct Answer": f"{i}", "Incorrect Answer 1": "a", "Incorrect Answer 2": "b",
-              "Incorrect Answer 3": "c", "Subdomain": "Optics"} for i in range(12)],
+    "scibench": [
+        {
+            "problem_text": f"How long is {i}?",
+            "answer_number": f" {i}.5",
+            "unit": "$10^{3} \\mathrm{m}$",
+        }
+        for i in range(12)
+    ],
+    "mmlu": [
+        {"question": f"Which is {i}?", "choices": ["a", "b", "c", f"{i}"], "answer": i % 4}
+        for i in range(12)
+    ],
+    "gpqa": [
+        {
+            "Question": f"Which is {i}?",
+            "Correct Answer": f"{i}",
+            "Incorrect Answer 1": "a",
+            "Incorrect Answer 2": "b",
+            "Incorrect Answer 3": "c",
+            "Subdomain": "Optics",
+        }
+        for i in range(12)
+    ],
 }
 FILES = {name: f"{name}_test.jsonl" for name in MADE_UP}
 HUBS = {
-    "math500": ("HuggingFaceH4/MATH-500", "test"), "aime": ("Maxwell-Jia/AIME_2024", "train"), "amc": ("math-ai/amc23", "test"),
-    "scibench": ("xw27/scibench", "train"), "mmlu": ("cais/mmlu", "all", "test"), "gpqa": ("Idavidrein/gpqa", "gpqa_main", "train"),
+    "math500": ("HuggingFaceH4/MATH-500", "test"),
+    "aime": ("Maxwell-Jia/AIME_2024", "train"),
+    "amc": ("math-ai/amc23", "test"),
+    "scibench": ("xw27/scibench", "train"),
+    "mmlu": ("cais/mmlu", "all", "test"),
+    "gpqa": ("Idavidrein/gpqa", "gpqa_main", "train"),
 }
 
 
@@ -50,7 +79,9 @@ def boxed(question: Question) -> str:
 
 
 @pytest.mark.parametrize("name", MADE_UP)
-def test_benchmarks_keep_the_contract(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmarks_keep_the_contract(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write(tmp_path / FILES[name], MADE_UP[name])
     task: Task = load_plugin("task", name)
     check_task(task, ["test"], path=str(tmp_path))
@@ -65,7 +96,9 @@ def test_benchmarks_keep_the_contract(name: str, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", MADE_UP)
-def test_benchmarks_come_from_the_hub_by_name(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_benchmarks_come_from_the_hub_by_name(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked: list[tuple[str, ...]] = []
 
     def load_dataset(*names: str, split: str) -> list[dict[str, object]]:
@@ -81,7 +114,10 @@ def test_benchmarks_come_from_the_hub_by_name(name: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", MADE_UP)
 def test_a_row_without_its_columns_is_named(name: str, tmp_path: Path) -> None:
     column = next(c for c in MADE_UP[name][0] if c.lower() not in ("id", "subject"))
-    file = write(tmp_path / "rows.jsonl", [MADE_UP[name][0], {k: v for k, v in MADE_UP[name][1].items() if k != column}])
+    file = write(
+        tmp_path / "rows.jsonl",
+        [MADE_UP[name][0], {k: v for k, v in MADE_UP[name][1].items() if k != column}],
+    )
     with pytest.raises(UserMistake, match=rf"rows\.jsonl:2: expected .*`{column}`"):
         load_plugin("task", name).load("test", path=str(file))
 
@@ -102,11 +138,15 @@ def test_scibench_asks_for_the_unit(tmp_path: Path) -> None:
     task = load_plugin("task", "scibench")
     question = task.load("test", path=str(write(tmp_path / "x.jsonl", MADE_UP["scibench"][3:4])))[0]
     assert "in this unit: $10^{3} \\mathrm{m}$" in question.prompt
-    verdicts_of = [task.verify(question, rf"\boxed{{{x}}}") for x in ("3.5", "3500", "3.5e3 m", "350")]
+    verdicts_of = [
+        task.verify(question, rf"\boxed{{{x}}}") for x in ("3.5", "3500", "3.5e3 m", "350")
+    ]
     assert verdicts_of == ["right", "right", "right", "wrong"]
 
 
-def test_the_mix_has_each_kind_checked_its_own_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mix_has_each_kind_checked_its_own_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{"prompt": f"m{i}", "answer": "\\frac{1}{2}", "task": "math"} for i in range(40)]
     rows += [{"prompt": f"s{i}", "answer": "2.0", "task": "science"} for i in range(40)]
     tests = "def test_it():\n    assert double(2) == 4\n"
@@ -114,10 +154,14 @@ def test_the_mix_has_each_kind_checked_its_own_way(tmp_path: Path, monkeypatch: 
     file = write(tmp_path / "comas_mix.jsonl", rows)
     task = load_plugin("task", "mix")
     check_task(task, path=str(file))
-    parts = {split: task.load(split, path=str(tmp_path)) for split in ("train", "validation", "test")}
+    parts = {
+        split: task.load(split, path=str(tmp_path)) for split in ("train", "validation", "test")
+    }
     assert sum(map(len, parts.values())) == 120
     assert len(parts["train"]) > len(parts["test"]) > 4
-    math, science, coding = (next(q for q in parts["train"] if q.kind == kind) for kind in ("math", "science", "coding"))
+    math, science, coding = (
+        next(q for q in parts["train"] if q.kind == kind) for kind in ("math", "science", "coding")
+    )
     programs = [f"So:\n```python\ndef double(x):\n    return {x}\n```" for x in ("2 * x", "x")]
     assert [task.verify(coding, program) for program in programs] == ["right", "wrong"]
     assert "```python" in coding.prompt
@@ -125,7 +169,12 @@ def test_the_mix_has_each_kind_checked_its_own_way(tmp_path: Path, monkeypatch: 
     assert [task.verify(math, rf"\boxed{{{x}}}") for x in ("0.5", "0.51")] == ["right", "wrong"]
     assert [task.verify(science, rf"\boxed{{{x}}}") for x in ("2.05", "2.2")] == ["right", "wrong"]
     with pytest.raises(UserMistake, match="`task` is 'poetry': one of math, science, coding"):
-        task.load("train", path=str(write(tmp_path / "other.jsonl", [{"prompt": "?", "answer": "", "task": "poetry"}])))
+        task.load(
+            "train",
+            path=str(
+                write(tmp_path / "other.jsonl", [{"prompt": "?", "answer": "", "task": "poetry"}])
+            ),
+        )
     monkeypatch.delenv("COMAS_DATA", raising=False)
     with pytest.raises(UserMistake, match="task mix reads a file"):
         task.load("train")
@@ -142,16 +191,24 @@ def test_own_questions(tmp_path: Path) -> None:
     assert sum(map(len, parts.values())) == 120
     known = [q for part in parts.values() for q in part if q.answer is not None]
     assert {task.verify(q, boxed(q)) for q in known} == {"right"}
-    assert {task.verify(q, r"\boxed{1}") for part in parts.values() for q in part if q.answer is None} == {"failed"}
+    assert {
+        task.verify(q, r"\boxed{1}") for part in parts.values() for q in part if q.answer is None
+    } == {"failed"}
     for split, part in parts.items():
         write(tmp_path / f"{split}.jsonl", [{"question": q.prompt} for q in part])
-    assert {q.prompt for q in task.load("test", path=str(tmp_path))} == {q.prompt for q in parts["test"]}
+    assert {q.prompt for q in task.load("test", path=str(tmp_path))} == {
+        q.prompt for q in parts["test"]
+    }
 
 
-@pytest.mark.parametrize(("row", "said"), [
-    ({"question": 1}, "`question`"), ({"question": "?", "kind": "poem"}, "one of math, science, choice, text"),
-    ({"question": "?", "answer": [1]}, "a text or a number"),
-])
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": 1}, "`question`"),
+        ({"question": "?", "kind": "poem"}, "one of math, science, choice, text"),
+        ({"question": "?", "answer": [1]}, "a text or a number"),
+    ],
+)
 def test_own_questions_with_mistakes(row: dict[str, object], said: str, tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match=said):
         load_plugin("task", "jsonl").load("train", path=str(write(tmp_path / "mine.jsonl", [row])))
@@ -163,12 +220,16 @@ REWRITINGS = {
     "spaces": lambda g: re.sub(r"([,+=])", r" \1 ", g),
     "display fractions": lambda g: g.replace(r"\dfrac", r"\frac").replace(r"\frac", r"\dfrac"),
     "sized brackets": lambda g: (
-        g if set("[]") & set(g) or "text" in g or "right" in g else g.replace("(", r"\left(").replace(")", r"\right)")
+        g
+        if set("[]") & set(g) or "text" in g or "right" in g
+        else g.replace("(", r"\left(").replace(")", r"\right)")
     ),
     "dollars": lambda g: f"${g}$",
     "no degrees": lambda g: g.removesuffix(r"^\circ"),
     "decimal where exact": lambda g: _decimal(g),
-    "reordered": lambda g: ", ".join(reversed(g.split(","))) if re.fullmatch(r"[-\d]+(?:, ?[-\d]{1,2})+", g) else g,
+    "reordered": lambda g: (
+        ", ".join(reversed(g.split(","))) if re.fullmatch(r"[-\d]+(?:, ?[-\d]{1,2})+", g) else g
+    ),
     "as a float": lambda g: g + ".0" if re.fullmatch(r"-?\d+", g) else g,
 }
 
@@ -184,19 +245,36 @@ def test_math500_references_against_rewritings_and_against_each_other() -> None:
     task = load_plugin("task", "math500")
     questions = task.load("test", path=DATA)
     assert len(questions) == 500
-    pairs = [(q, rf"\boxed{{{rewrite(q.answer)}}}", name) for name, rewrite in REWRITINGS.items() for q in questions]
+    pairs = [
+        (q, rf"\boxed{{{rewrite(q.answer)}}}", name)
+        for name, rewrite in REWRITINGS.items()
+        for q in questions
+    ]
     found = verdicts(task.verify, [pair[:2] for pair in pairs])
-    missed = [(name, q.answer, text) for (q, text, name), verdict in zip(pairs, found, strict=True) if verdict != "right"]
+    missed = [
+        (name, q.answer, text)
+        for (q, text, name), verdict in zip(pairs, found, strict=True)
+        if verdict != "right"
+    ]
     assert missed == []
     assert sum(text != rf"\boxed{{{q.answer}}}" for q, text, _ in pairs) > 900
     rng = random.Random(0)
     negatives = [(q, boxed(rng.choice(questions))) for q in questions for _ in range(4)]
-    taken = [(q.answer, text) for (q, text), v in zip(negatives, verdicts(task.verify, negatives), strict=True) if v == "right"]
-    lenient = {("-2,1", "(-2,1)")}  # two solutions, and a pair of numbers: math-verify reads a bare list either way
+    taken = [
+        (q.answer, text)
+        for (q, text), v in zip(negatives, verdicts(task.verify, negatives), strict=True)
+        if v == "right"
+    ]
+    # two solutions, and a pair of numbers: math-verify reads a bare list either way
+    lenient = {("-2,1", "(-2,1)")}
     for gold, text in taken:  # otherwise the same object in another question
         other = text[len(r"So it is \boxed{") : -2]
         value = maths.value(gold)
-        assert other == gold or (gold, other) in lenient or (value is not None and value == pytest.approx(maths.value(other)))
+        assert (
+            other == gold
+            or (gold, other) in lenient
+            or (value is not None and value == pytest.approx(maths.value(other)))
+        )
     assert len(taken) < 60
 
 
@@ -234,11 +312,19 @@ def block(program: str) -> str:
 def test_every_reference_of_humaneval_passes_and_every_empty_body_fails() -> None:
     task = load_plugin("task", "humaneval")
     questions = {q.prompt: q for q in task.load("test", path=DATA)}
-    rows = [json.loads(line) for line in (Path(DATA) / "humaneval_test.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (Path(DATA) / "humaneval_test.jsonl").read_text().splitlines()
+    ]
     assert len(questions) == len(rows) == 164
     asked = [(questions[f"Complete this function:\n{r['prompt'].strip()}"], r) for r in rows]
-    assert verdicts(task.verify, [(q, block(r["prompt"] + r["canonical_solution"])) for q, r in asked]) == ["right"] * 164
-    assert verdicts(task.verify, [(q, block(r["prompt"] + "    pass")) for q, r in asked]) == ["wrong"] * 164
+    assert (
+        verdicts(task.verify, [(q, block(r["prompt"] + r["canonical_solution"])) for q, r in asked])
+        == ["right"] * 164
+    )
+    assert (
+        verdicts(task.verify, [(q, block(r["prompt"] + "    pass")) for q, r in asked])
+        == ["wrong"] * 164
+    )
 
 
 @needs_data
@@ -253,25 +339,43 @@ def test_the_tests_of_mbpp_and_of_the_mix_run() -> None:
 
 
 CODING = {
-    "humaneval": {"prompt": "import math\n\ndef root(x):\n    \"\"\" The root. \"\"\"\n", "entry_point": "root", "task_id": "0",
-                  "test": "def check(candidate):\n    assert candidate(4) == 2\n    assert root(9) == 3\n"},
-    "mbpp": {"text": "Write a function for the root.", "test_list": ["assert root(4) == 2", "assert root(9) == 3"],
-             "test_setup_code": ""},
-    "kodcode": {"question": "Write root(x).", "test": "from solution import root\n\ndef test_it():\n    assert root(4) == 2\n"},
+    "humaneval": {
+        "prompt": 'import math\n\ndef root(x):\n    """ The root. """\n',
+        "entry_point": "root",
+        "task_id": "0",
+        "test": "def check(candidate):\n    assert candidate(4) == 2\n    assert root(9) == 3\n",
+    },
+    "mbpp": {
+        "text": "Write a function for the root.",
+        "test_list": ["assert root(4) == 2", "assert root(9) == 3"],
+        "test_setup_code": "",
+    },
+    "kodcode": {
+        "question": "Write root(x).",
+        "test": "from solution import root\n\ndef test_it():\n    assert root(4) == 2\n",
+    },
 }
 
 
 @pytest.mark.parametrize("name", CODING)
 def test_coding_tasks(name: str, tmp_path: Path) -> None:
-    rows = [CODING[name]] if name != "kodcode" else [{**CODING[name], "question": f"{i}"} for i in range(40)]
+    rows = (
+        [CODING[name]]
+        if name != "kodcode"
+        else [{**CODING[name], "question": f"{i}"} for i in range(40)]
+    )
     file = write(tmp_path / "rows.jsonl", rows)
     task = load_plugin("task", name)
     check_task(task, ["test"], path=str(file))
     question = task.load("test", path=str(file))[0]
-    said = {"right": "import math\ndef root(x):\n    return math.isqrt(x)", "wrong": "def root(x):\n    return x"}
+    said = {
+        "right": "import math\ndef root(x):\n    return math.isqrt(x)",
+        "wrong": "def root(x):\n    return x",
+    }
     assert [task.verify(question, block(program)) for program in said.values()] == list(said)
     assert task.verify(question, said["right"]) == "wrong"  # no block
-    assert task.verify(question, block(said["wrong"]) + block(said["right"])) == "right"  # the last one counts
+    # the last one counts
+    assert task.verify(question, block(said["wrong"]) + block(said["right"])) == "right"
     assert task.verify(question, block("def root(")) == "wrong"
 
 
@@ -286,5 +390,8 @@ def test_the_same_program() -> None:
 
     assert code.same("def f(x):\n    return x + 1  # more", "def f(x): return x+1")
     assert not code.same("def f(x): return x + 1", "def f(x): return x + 2")
-    assert code.extract(Question(id="q", prompt="?"), block('import re\nx = "\\d"')) is not None  # bad style, and no warning
-    assert code.called("import os\nassert f(1) == g(os.sep)\nfor i in range(3):\n    assert f(i) == abs(i)") == ["f", "g"]
+    # bad style, and no warning
+    assert code.extract(Question(id="q", prompt="?"), block('import re\nx = "\\d"')) is not None
+    assert code.called(
+        "import os\nassert f(1) == g(os.sep)\nfor i in range(3):\n    assert f(i) == abs(i)"
+    ) == ["f", "g"]

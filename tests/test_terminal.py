@@ -1,4 +1,6 @@
-"""Terminals, pipes and encodings as people have them: a run outlives its terminal, and odd bytes are one line."""
+"""Terminals, pipes and encodings as people have them: a run outlives its terminal, and odd bytes
+are one line.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from comas.tasks import jsonl
 from comas.types import UserMistake
 
 COMAS = [sys.executable, "-m", "comas"]
-RUN = ["train", "questions=4", "test_questions=0", "eval_every=0", "threads=1", "steps=500", "checkpoint_every=500", "out=r"]
+RUN = [
+    "train",
+    "questions=4",
+    "test_questions=0",
+    "eval_every=0",
+    "threads=1",
+    "steps=500",
+    "checkpoint_every=500",
+    "out=r",
+]
 posix = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 
 
@@ -37,7 +48,9 @@ def committed(folder: Path) -> int:
 @posix
 @pytest.mark.parametrize("last", ["loading", "step 1/500"])
 def test_a_closed_pipe_stops_a_run_in_order(last: str, tmp_path: Path) -> None:
-    """comas train ... | head -1, and later: before the first step there is nothing to keep, afterwards all of it is."""
+    """comas train ... | head -1, and later: before the first step there is nothing to keep,
+    afterwards all of it is.
+    """
     with subprocess.Popen(
         [*COMAS, *RUN], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -50,14 +63,22 @@ def test_a_closed_pipe_stops_a_run_in_order(last: str, tmp_path: Path) -> None:
         assert process.wait(120) == 141
     assert said.splitlines()[-1] == f"stopped; go on with: {sys.executable} -m comas resume r"
     if last != "loading":
-        assert committed(tmp_path / "r") in (-1, steps_of(tmp_path / "r"))  # -1: before the first commit
+        # -1: before the first commit
+        assert committed(tmp_path / "r") in (-1, steps_of(tmp_path / "r"))
 
 
 @posix
 def test_a_lost_connection_stops_a_run_in_order_and_nohup_does_not(tmp_path: Path) -> None:
-    lines = ["import os, signal", "signal.signal(signal.SIGHUP, signal.SIG_DFL)", f"os.execv({COMAS[0]!r}, {[*COMAS, *RUN]!r})"]
-    listening = [sys.executable, "-c", "\n".join(lines)]  # these tests may themselves run under nohup
-    with subprocess.Popen(listening, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    lines = [
+        "import os, signal",
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)",
+        f"os.execv({COMAS[0]!r}, {[*COMAS, *RUN]!r})",
+    ]
+    # these tests may themselves run under nohup
+    listening = [sys.executable, "-c", "\n".join(lines)]
+    with subprocess.Popen(
+        listening, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         deadline = time.monotonic() + 120
         while steps_of(tmp_path / "r") < 1 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -66,7 +87,9 @@ def test_a_lost_connection_stops_a_run_in_order_and_nohup_does_not(tmp_path: Pat
     done = committed(tmp_path / "r")
     assert done == steps_of(tmp_path / "r") > 0
     resume = ["nohup", *COMAS, "resume", "r"]
-    with subprocess.Popen(resume, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        resume, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         deadline = time.monotonic() + 120
         while steps_of(tmp_path / "r") < done + 1 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -88,9 +111,13 @@ def test_old_code_pages_show_what_they_can(encoding: str, tmp_path: Path) -> Non
 
 
 @posix
-@pytest.mark.parametrize("arguments", [[b"train", b"out=caf\xe9"], [b"play", b"seed", b"--question", b"caf\xe9"]])
+@pytest.mark.parametrize(
+    "arguments", [[b"train", b"out=caf\xe9"], [b"play", b"seed", b"--question", b"caf\xe9"]]
+)
 def test_bytes_that_are_no_text_are_one_line(arguments: list[bytes], tmp_path: Path) -> None:
-    done = subprocess.run([*map(os.fsencode, COMAS), *arguments], cwd=tmp_path, capture_output=True, check=False)
+    done = subprocess.run(
+        [*map(os.fsencode, COMAS), *arguments], cwd=tmp_path, capture_output=True, check=False
+    )
     assert done.returncode == 2
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith("error: argument b'")
@@ -109,8 +136,12 @@ def test_files_with_a_byte_order_mark_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("pair", "said"),
-    [("room.solution=0", "greater than or equal to 1"), ("room.solution=-5", "greater than or equal to 1"),
-     ("betas=[1.0, 1.0]", "less than 1"), ("betas=[-0.1, 0.9]", "greater than or equal to 0")],
+    [
+        ("room.solution=0", "greater than or equal to 1"),
+        ("room.solution=-5", "greater than or equal to 1"),
+        ("betas=[1.0, 1.0]", "less than 1"),
+        ("betas=[-0.1, 0.9]", "greater than or equal to 0"),
+    ],
 )
 def test_numbers_out_of_range_are_told_with_their_key(pair: str, said: str) -> None:
     with pytest.raises(UserMistake, match=said) as found:
@@ -119,7 +150,10 @@ def test_numbers_out_of_range_are_told_with_their_key(pair: str, said: str) -> N
 
 
 PLUGINS = {
-    "task": "from comas.types import Task\n\ntask = Task(len, len, len, len, len, len, len, len, len, len, len, len, len, len)\n",
+    "task": (
+        "from comas.types import Task\n\ntask = Task(len, len, len, len, len, len, len, len, len,"
+        " len, len, len, len, len)\n"
+    ),
     "method": "x = {}\n\nx['key']\n",
     "setup": "raise RuntimeError('mine')\n",
 }

@@ -1,4 +1,6 @@
-"""Bases whose rows depend on their company are refused when they are loaded, or given the context in which they do not."""
+"""Bases whose rows depend on their company are refused when they are loaded, or given the context
+in which they do not.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,23 @@ from tests.test_lanes import same
 from tests.test_memory import model_of
 
 DECODER = {
-    "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "init_std": 0.3, "is_decoder": True,
-    "encoder_layers": 1, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
+    "d_model": 32,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 48,
+    "init_std": 0.3,
+    "is_decoder": True,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
 }
 ENCODER = {"is_decoder": True, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 MISPLACED = {
     "bart": partial(model_of, "bart", **DECODER),
     "trocr": partial(model_of, "trocr", **DECODER),
     "roberta": partial(model_of, "roberta", **ENCODER),
-    "roformer": partial(model_of, "roformer", **ENCODER),  # it counts columns, and these change when rows are moved
+    # it counts columns, and these change when rows are moved
+    "roformer": partial(model_of, "roformer", **ENCODER),
 }
 UNCACHED = {
     "openai-gpt": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
@@ -62,7 +72,10 @@ def _untried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def long_rope() -> Any:
     table = {
-        "rope_type": "longrope", "rope_theta": 500.0, "short_factor": [1.0] * 4, "long_factor": [2.0, 4.0, 8.0, 16.0],
+        "rope_type": "longrope",
+        "rope_theta": 500.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0, 4.0, 8.0, 16.0],
         "original_max_position_embeddings": FIRST,
     }
     return model_of("phi3", rope_parameters=table, original_max_position_embeddings=FIRST)
@@ -71,13 +84,18 @@ def long_rope() -> Any:
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("family", MISPLACED)
 def test_positions_that_padding_moves_are_refused(family: str, dtype: torch.dtype) -> None:
-    with pytest.raises(UserMistake, match=r"base 'mine' \(\w+\) says something else .* than alone \(by \d+% .*take another"):
+    with pytest.raises(
+        UserMistake,
+        match=r"base 'mine' \(\w+\) says something else .* than alone \(by \d+% .*take another",
+    ):
         try_rows(MISPLACED[family]().to(dtype), 64, "mine")
 
 
 @pytest.mark.parametrize("family", UNCACHED)
 def test_families_without_such_a_cache_are_one_line(family: str) -> None:
-    with pytest.raises(UserMistake, match=r"base 'mine' \(\w+\) cannot be sampled here \(\w+: .*take another") as told:
+    with pytest.raises(
+        UserMistake, match=r"base 'mine' \(\w+\) cannot be sampled here \(\w+: .*take another"
+    ) as told:
         try_rows(model_of(family, **UNCACHED[family]), 64, "mine")
     assert "\n" not in str(told.value)
 
@@ -107,7 +125,9 @@ def test_a_failure_for_want_of_memory_is_not_the_familys() -> None:
     model = llama()
 
     def full(*_: Any) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+        raise RuntimeError(
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+        )
 
     model.register_forward_pre_hook(full)
     with pytest.raises(RuntimeError, match="allocate"):
@@ -140,7 +160,8 @@ def test_with_long_rope_rows_are_their_own_up_to_the_first_context_only() -> Non
     rng = np.random.default_rng(0)
     lengths = [FIRST - 6, 5, 9, 4, 7]
     requests = [
-        Request("p", rng.integers(4, 50, n), Sampling(max_tokens=6 if i == 0 else FIRST - n), i) for i, n in enumerate(lengths)
+        Request("p", rng.integers(4, 50, n), Sampling(max_tokens=6 if i == 0 else FIRST - n), i)
+        for i, n in enumerate(lengths)
     ]
     model = model.double()
     said = TorchEngine({"p": model}, [], 0, FIRST).generate(requests)
@@ -151,9 +172,18 @@ def test_with_long_rope_rows_are_their_own_up_to_the_first_context_only() -> Non
 def test_the_context_of_such_a_host_ends_there_and_says_so(
     asked: int | None, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table = {"rope_type": "longrope", "rope_theta": 500.0, "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
+    table = {
+        "rope_type": "longrope",
+        "rope_theta": 500.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [9.0] * 4,
+    }
     folder = family_model(
-        tmp_path, "phi4", max_position_embeddings=128, original_max_position_embeddings=FIRST, rope_parameters=table
+        tmp_path,
+        "phi4",
+        max_position_embeddings=128,
+        original_max_position_embeddings=FIRST,
+        rope_parameters=table,
     )
     with caplog.at_level(logging.WARNING, "comas"):
         host = make_local_host("near", {"p": str(folder)}, device="cpu", context=asked)
@@ -162,12 +192,22 @@ def test_the_context_of_such_a_host_ends_there_and_says_so(
     said = [r.getMessage() for r in caplog.records if r.name == "comas"]
     assert len(said) == told
     assert all(f"hosts.near.context is {FIRST}, not {asked or 128}: base" in line for line in said)
-    assert facts_of(str(folder)).positions == FIRST  # the estimate of memory counts rows of that length
+    # the estimate of memory counts rows of that length
+    assert facts_of(str(folder)).positions == FIRST
 
 
 def test_other_bases_have_all_their_positions() -> None:
-    scaled = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": FIRST}
-    for model in (llama(), llama(rope_parameters=scaled), *(model_of(f, **FIT[f]) for f in ("gpt2", "gemma3_text"))):
+    scaled = {
+        "rope_type": "yarn",
+        "rope_theta": 500.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": FIRST,
+    }
+    for model in (
+        llama(),
+        llama(rope_parameters=scaled),
+        *(model_of(f, **FIT[f]) for f in ("gpt2", "gemma3_text")),
+    ):
         assert apart_up_to(model.config) is None
         assert positions_of(model.config) == 128
     assert positions_of(MptConfig(max_seq_len=77)) == 77

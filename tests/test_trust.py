@@ -1,4 +1,6 @@
-"""A team's file from elsewhere sends no secret, runs no foreign code and drops no wall unless the command line says so."""
+"""A team's file from elsewhere sends no secret, runs no foreign code and drops no wall unless the
+command line says so.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,21 @@ WISHES = {
 
 
 COMMANDS = (
-    "play theirs", "play theirs/team.toml", "play renamed.toml", "eval theirs", "eval renamed.toml", "compare seed theirs",
-    "train theirs", "train theirs/team.toml",
+    "play theirs",
+    "play theirs/team.toml",
+    "play renamed.toml",
+    "eval theirs",
+    "eval renamed.toml",
+    "compare seed theirs",
+    "train theirs",
+    "train theirs/team.toml",
 )
 
 
 TOP_LEVEL = {
-    "hosts.home.key_env=AWS_SECRET_ACCESS_KEY": 'base = "m"\napi = "http://127.0.0.1:1/v1"\nkey_env = "AWS_SECRET_ACCESS_KEY"\n',
+    "hosts.home.key_env=AWS_SECRET_ACCESS_KEY": (
+        'base = "m"\napi = "http://127.0.0.1:1/v1"\nkey_env = "AWS_SECRET_ACCESS_KEY"\n'
+    ),
     "hosts.home.trust_remote_code=true": 'base = "some/model"\ntrust_remote_code = 1\n',
 }
 
@@ -54,7 +64,11 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("remedy", WISHES)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_a_strangers_file_wants_is_told_and_not_done(
-    remedy: str, command: str, theirs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    remedy: str,
+    command: str,
+    theirs: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     theirs.write_text(WISHES[remedy])
     Path("renamed.toml").write_text(WISHES[remedy])
@@ -86,7 +100,13 @@ def test_another_value_on_the_command_line_stands_in_its_place(theirs: Path) -> 
 def test_a_pair_for_one_systems_host_does_not_concern_the_others(theirs: Path) -> None:
     theirs.write_text(STEALS)
     plan = Plan(["seed", "theirs"], pairs=["hosts.h.key_env=JUDGE_KEY", "eval_temperature=0.5"])
-    plan = Plan(**{**vars(plan), "places": {"theirs": str(theirs)}, "teams": {"theirs": table_of(str(theirs), plan.pairs)}})
+    plan = Plan(
+        **{
+            **vars(plan),
+            "places": {"theirs": str(theirs)},
+            "teams": {"theirs": table_of(str(theirs), plan.pairs)},
+        }
+    )
     assert plan.resolved("theirs")[0].hosts["h"].key_env == "JUDGE_KEY"
     seed = plan.resolved("seed")[0]
     assert (list(seed.hosts), seed.eval_temperature) == (["home"], 0.5)

@@ -22,21 +22,41 @@ from comas.testing import Scripted, cut, discuss
 from comas.types import HostFailure, Method, Row, Turn, Verdict
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
-RIGHT, SAME, WRONG, OTHER, JUNK = "1 + 2 = 3 + 4 = 7", "4 + 1 = 5 + 2 = 7", "2 + 4 = 6 + 5 = 11", "1 + 2 = 3 + 5 = 8", "what ?"
+RIGHT, SAME, WRONG, OTHER, JUNK = (
+    "1 + 2 = 3 + 4 = 7",
+    "4 + 1 = 5 + 2 = 7",
+    "2 + 4 = 6 + 5 = 11",
+    "1 + 2 = 3 + 5 = 8",
+    "what ?",
+)
 
 
 def rewards(method: Method, said: list[Any], **setting: Any) -> list[float | None]:
     options = {"votes": len(said)}
-    (episode,) = discuss(method, pick.task, {"solution": said}, [Q], agents=1, options=options, **setting)
+    (episode,) = discuss(
+        method, pick.task, {"solution": said}, [Q], agents=1, options=options, **setting
+    )
     return [t.reward for t in episode.turns]
 
 
-@pytest.mark.parametrize(("said", "paid"), [
-    ([RIGHT, SAME, WRONG], [1, 1, 0]), ([WRONG, WRONG, RIGHT], [1, 1, 0]), ([RIGHT, WRONG], [1, 0]), ([WRONG, RIGHT], [1, 0]),
-    ([JUNK, JUNK, RIGHT], [0, 0, 1]), ([JUNK, JUNK], [0, 0]), ([cut(WRONG), cut(WRONG), RIGHT], [0, 0, 1]), ([""], [0]),
-    ([OTHER, RIGHT, WRONG, WRONG, RIGHT, OTHER, RIGHT], [0, 1, 0, 0, 1, 0, 1]), ([RIGHT], [1]),
-])
-def test_ttrl_pays_the_largest_readable_vote_the_earliest_among_equals(said: list, paid: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("said", "paid"),
+    [
+        ([RIGHT, SAME, WRONG], [1, 1, 0]),
+        ([WRONG, WRONG, RIGHT], [1, 1, 0]),
+        ([RIGHT, WRONG], [1, 0]),
+        ([WRONG, RIGHT], [1, 0]),
+        ([JUNK, JUNK, RIGHT], [0, 0, 1]),
+        ([JUNK, JUNK], [0, 0]),
+        ([cut(WRONG), cut(WRONG), RIGHT], [0, 0, 1]),
+        ([""], [0]),
+        ([OTHER, RIGHT, WRONG, WRONG, RIGHT, OTHER, RIGHT], [0, 1, 0, 0, 1, 0, 1]),
+        ([RIGHT], [1]),
+    ],
+)
+def test_ttrl_pays_the_largest_readable_vote_the_earliest_among_equals(
+    said: list, paid: list[float]
+) -> None:
     assert rewards(ttrl.method, said) == paid
 
 
@@ -50,19 +70,32 @@ def test_majority_against_a_counter(answers: list[str | None]) -> None:
 def test_votes_are_compared_by_the_tasks_own_rule() -> None:
     task = replace(pick.task, same=lambda a, b: len(a) == len(b))
     assert ttrl.majority(["12", "345", "67", "8"], task) == "12"
-    assert ttrl.agrees(Turn("i", "a", "h/a", "solution", "", "", True, 0, info={"answer": "67"}), "12", task)
+    assert ttrl.agrees(
+        Turn("i", "a", "h/a", "solution", "", "", True, 0, info={"answer": "67"}), "12", task
+    )
 
 
 def test_ttrl_deals_votes_evenly_and_groups_them_by_policy() -> None:
     (episode,) = discuss(ttrl.method, pick.task, {"solution": RIGHT}, [Q], options={"votes": 10})
     assert sorted(Counter(t.agent for t in episode.turns).values()) == [2, 2, 3, 3]
     assert {t.group for t in episode.turns} == {f"{episode.id}/script/a{i}" for i in range(4)}
-    firsts = {discuss(ttrl.method, pick.task, {"solution": RIGHT}, [Q], seed=s)[0].turns[0].agent for s in range(20)}
+    firsts = {
+        discuss(ttrl.method, pick.task, {"solution": RIGHT}, [Q], seed=s)[0].turns[0].agent
+        for s in range(20)
+    }
     assert len(firsts) == 4
 
 
 def test_rlvr_asks_one_agent_and_pays_the_verdict() -> None:
-    assert rewards(rlvr.method, [RIGHT, SAME, WRONG, OTHER, JUNK, cut(RIGHT), ""]) == [1, 1, 0, 0, 0, 0, 0]
+    assert rewards(rlvr.method, [RIGHT, SAME, WRONG, OTHER, JUNK, cut(RIGHT), ""]) == [
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
     asked = set()
     for seed in range(20):
         (episode,) = discuss(rlvr.method, pick.task, {"solution": RIGHT}, [Q], seed=seed)
@@ -76,14 +109,20 @@ def test_a_verifier_that_broke_down_pays_nothing() -> None:
         return "failed" if text == SAME else pick.verify(question, text)
 
     task = replace(pick.task, verify=verify)
-    (episode,) = discuss(rlvr.method, task, {"solution": [RIGHT, SAME, WRONG]}, [Q], agents=1, options={"votes": 3})
+    (episode,) = discuss(
+        rlvr.method, task, {"solution": [RIGHT, SAME, WRONG]}, [Q], agents=1, options={"votes": 3}
+    )
     assert [t.reward for t in episode.turns] == [1.0, None, 0.0]
 
 
 @pytest.mark.parametrize("method", [ttrl.method, rlvr.method], ids=["ttrl", "rlvr"])
 def test_only_solvers_are_asked_and_a_broken_machine_ends_one_discussion(method: Method) -> None:
     host = Scripted({"solution": RIGHT})
-    members = [Member("judge", host, "j", roles=("scoring",)), Member("a", host, "a"), Member("b", host, "b", roles=("solution",))]
+    members = [
+        Member("judge", host, "j", roles=("scoring",)),
+        Member("a", host, "a"),
+        Member("b", host, "b", roles=("solution",)),
+    ]
     (episode,) = asyncio.run(play_all(Scene(method, pick.task, members, 3), [Q], 0))
     assert "judge" not in {t.agent for t in episode.turns}
 
@@ -109,7 +148,10 @@ def test_from_votes_to_advantages_by_hand() -> None:
     assert config.questions == 24
     paid = rewards(ttrl.method, [RIGHT, SAME, WRONG, OTHER, JUNK])
     T = np.arange(3)
-    rows = [Row(str(i), "solution", 1.0, T, T > 0, np.zeros(3), "g", float(r or 0)) for i, r in enumerate(paid)]
+    rows = [
+        Row(str(i), "solution", 1.0, T, T > 0, np.zeros(3), "g", float(r or 0))
+        for i, r in enumerate(paid)
+    ]
     got = [a.tolist() for a in method.advantage(rows, method.kl)]
     high, low = 0.6 / (0.24**0.5 + 1e-8), -0.4 / (0.24**0.5 + 1e-8)
     np.testing.assert_allclose(got, [[0, high, high]] * 2 + [[0, low, low]] * 3, rtol=1e-9)

@@ -19,7 +19,15 @@ from comas.game.play import Scene, payoffs, play_all, settle_all
 from comas.objective.credit import grpo
 from comas.objective.losses import plain
 from comas.tasks import pick
-from comas.testing import Scripted, check_host, check_method, check_task, check_wording, scripted_scene, scripted_team
+from comas.testing import (
+    Scripted,
+    check_host,
+    check_method,
+    check_task,
+    check_wording,
+    scripted_scene,
+    scripted_team,
+)
 from comas.types import Episode, HostFailure, Method, Question, Reply, Task, Turn
 
 Q, R = Question(id="q", prompt="1 2 4 5 -> 7", answer="1 2 4"), Question(id="r", prompt="other")
@@ -56,10 +64,21 @@ async def ask_all(question: Question, agents: list[Agent], rng: random.Random, t
 
 def test_seeds_depend_on_every_part_and_on_nothing_else() -> None:
     code = "from comas.game.agent import derive_seed; print(derive_seed(3, 'a', 1))"
-    elsewhere = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "5",
-                               "PYTHONPATH": str(Path(sys.modules["comas"].__file__ or "").parent.parent)})
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={
+            "PYTHONHASHSEED": "5",
+            "PYTHONPATH": str(Path(sys.modules["comas"].__file__ or "").parent.parent),
+        },
+    )
     assert int(elsewhere.stdout) == derive_seed(3, "a", 1)
-    many = {derive_seed(*parts) for parts in [(3, "a", 1), (3, "a", 2), (3, "b", 1), (4, "a", 1), (3, "a1"), (3, "a", 1, 0)]}
+    many = {
+        derive_seed(*parts)
+        for parts in [(3, "a", 1), (3, "a", 2), (3, "b", 1), (4, "a", 1), (3, "a1"), (3, "a", 1, 0)]
+    }
     assert len(many) == 6
     assert all(0 <= s < 2**63 for s in many)
 
@@ -74,8 +93,11 @@ def test_turns_are_named_by_place_whoever_answers_first() -> None:
     quick_last, quick_first = record({"a": 5, "b": 2, "c": 0}), record({"a": 0, "b": 1, "c": 7})
     assert quick_last == quick_first
     assert [t[:2] for t in quick_last] == [
-        ("4/q/0/solution0", "a"), ("4/q/0/solution0.evaluation0", "b"), ("4/q/0/solution0.evaluation1", "a"),
-        ("4/q/0/solution1", "b"), ("4/q/0/solution2", "c"),
+        ("4/q/0/solution0", "a"),
+        ("4/q/0/solution0.evaluation0", "b"),
+        ("4/q/0/solution0.evaluation1", "a"),
+        ("4/q/0/solution1", "b"),
+        ("4/q/0/solution2", "c"),
     ]
 
 
@@ -93,7 +115,9 @@ def test_turns_sort_by_number_also_beyond_nine_and_with_odd_question_ids() -> No
 
 def test_samples_of_a_question_are_different_discussions_in_order() -> None:
     members, host = scripted_team(lambda policy, role, prompt, seed: str(seed))
-    episodes = asyncio.run(play_all(Scene(game(ask_all), pick.task, members, 0), [Q, R], 2, samples=3))
+    episodes = asyncio.run(
+        play_all(Scene(game(ask_all), pick.task, members, 0), [Q, R], 2, samples=3)
+    )
     assert [e.id for e in episodes] == [f"2/{q}/{s}" for q in "qr" for s in range(3)]
     assert len({seed for *_, seed in host.asked}) == len(host.asked) == 6 * 6
 
@@ -114,7 +138,9 @@ def test_the_games_dice_belong_to_the_discussion() -> None:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_machine_that_fails_once_is_asked_again_one_that_fails_twice_is_recorded(grouped: bool) -> None:
+def test_a_machine_that_fails_once_is_asked_again_one_that_fails_twice_is_recorded(
+    grouped: bool,
+) -> None:
     async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
         if not grouped:
             return (await agents[0].ask("solution", question.prompt)).text
@@ -157,9 +183,16 @@ def test_a_bug_in_a_game_is_raised_even_beside_a_failing_machine() -> None:
 def test_the_oldest_history_goes_first_and_a_prompt_that_never_fits_fails_its_discussion() -> None:
     async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
         history = ["first", "second", "third"]
-        return (await agents[0].ask("solution", lambda h: " ".join(["ask", *h]), history=history)).prompt
+        return (
+            await agents[0].ask("solution", lambda h: " ".join(["ask", *h]), history=history)
+        ).prompt
 
-    for room, prompt in ((99, "ask first second third"), (16, "ask second third"), (9, "ask third"), (3, "ask")):
+    for room, prompt in (
+        (99, "ask first second third"),
+        (16, "ask second third"),
+        (9, "ask third"),
+        (3, "ask"),
+    ):
         scene, _ = scripted_scene(game(play), pick.task, {"solution": "x"}, room=room)
         (episode,) = asyncio.run(play_all(scene, [Q], 0))
         assert episode.answer == prompt
@@ -183,7 +216,11 @@ def test_room_per_role_is_the_users_then_the_tasks_then_the_agents() -> None:
 
     host.fits = fits  # type: ignore[method-assign]
     task = replace(pick.task, max_tokens={"solution": 5, "evaluation": 6})
-    asyncio.run(play_all(Scene(game(play), task, [Member("a", host, "a")], 0, max_tokens={"solution": 9}), [Q], 0))
+    asyncio.run(
+        play_all(
+            Scene(game(play), task, [Member("a", host, "a")], 0, max_tokens={"solution": 9}), [Q], 0
+        )
+    )
     assert seen == {"solution": 9, "evaluation": 6, "scoring": 256}
 
 
@@ -193,12 +230,28 @@ def turn(name: str, agent: str, reward: float | None, policy: str = "h/p") -> Tu
 
 def test_pay_goes_to_the_policy_but_not_for_frozen_agents_failed_discussions_or_nothing() -> None:
     host = Scripted({})
-    members = [Member("a", host, "p"), Member("b", host, "p"), Member("judge", host, "j", frozen=True)]
-    good = Episode("1", Q, [turn("1", "a", 0.0), turn("2", "b", 1.0), turn("3", "a", None), turn("4", "judge", 1.0, "h/j")])
+    members = [
+        Member("a", host, "p"),
+        Member("b", host, "p"),
+        Member("judge", host, "j", frozen=True),
+    ]
+    good = Episode(
+        "1",
+        Q,
+        [
+            turn("1", "a", 0.0),
+            turn("2", "b", 1.0),
+            turn("3", "a", None),
+            turn("4", "judge", 1.0, "h/j"),
+        ],
+    )
     bad = Episode("2", Q, [turn("5", "a", 1.0)], error="unplugged")
     paid = payoffs([good, bad], members)
     assert list(paid) == ["h"]
-    assert [(p.turn, p.reward, p.group) for p in paid["h"]["p"]] == [("1", 0.0, "g"), ("2", 1.0, "g")]
+    assert [(p.turn, p.reward, p.group) for p in paid["h"]["p"]] == [
+        ("1", 0.0, "g"),
+        ("2", 1.0, "g"),
+    ]
     assert list(paid["h"]) == ["p"]
     for reward in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="finite"):
@@ -207,14 +260,22 @@ def test_pay_goes_to_the_policy_but_not_for_frozen_agents_failed_discussions_or_
 
 def test_frozen_agents_leave_nothing_to_learn_from_and_roles_limit_who_is_drawn() -> None:
     host = Scripted({"solution": "x"})
-    members = [Member("a", host, "p", frozen=True), Member("b", host, "q", roles=("solution",)), Member("c", host, "r")]
-    asyncio.run(play_all(Scene(game(ask_all_but_judging), pick.task, members, 0, keep=True), [Q], 0))
+    members = [
+        Member("a", host, "p", frozen=True),
+        Member("b", host, "q", roles=("solution",)),
+        Member("c", host, "r"),
+    ]
+    asyncio.run(
+        play_all(Scene(game(ask_all_but_judging), pick.task, members, 0, keep=True), [Q], 0)
+    )
     assert set(host.buffer) == {"q", "r"}
     table = Table(Episode("e", Q), 0, False)
     assert [Agent(m, table).takes("evaluation") for m in members] == [True, False, True]
 
 
-async def ask_all_but_judging(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> None:
+async def ask_all_but_judging(
+    question: Question, agents: list[Agent], rng: random.Random, task: Task
+) -> None:
     for agent in agents:
         await agent.ask("solution", "x")
 
@@ -228,7 +289,9 @@ def test_listeners_hear_every_turn_when_it_is_complete() -> None:
 
 
 def test_settling_starts_from_nothing_and_skips_failed_discussions() -> None:
-    pays_one = replace(game(ask_all), settle=lambda episodes, task: setattr(episodes[0].turns[0], "reward", 0.5))
+    pays_one = replace(
+        game(ask_all), settle=lambda episodes, task: setattr(episodes[0].turns[0], "reward", 0.5)
+    )
     good = Episode("1", Q, [turn("1", "a", 7.0), turn("2", "a", 7.0)])
     bad = Episode("2", R, [turn("3", "a", 7.0)], error="unplugged")
     settle_all(Scene(pays_one, pick.task, [], 0), [good, bad], {})
@@ -246,7 +309,11 @@ def peeking(where: str) -> Method:
 
     def settle(episodes: list[Episode], task: Task) -> None:
         for episode in episodes:
-            verdict = task.verify(episode.question, "x") if where == "verify in settle" else episode.question.answer
+            verdict = (
+                task.verify(episode.question, "x")
+                if where == "verify in settle"
+                else episode.question.answer
+            )
             episode.turns[0].reward = float(verdict is not None and where != "nowhere")
 
     return replace(game(play), settle=settle)
@@ -256,7 +323,9 @@ def peeking(where: str) -> Method:
 def test_a_label_free_method_that_asks_for_verdicts_is_stopped(where: str) -> None:
     with pytest.raises((PermissionError, ExceptionGroup)) as caught:
         check_method(peeking(where), pick.task, [Q, R], lambda *_: "x")
-    assert isinstance(caught.value, PermissionError) or caught.group_contains(PermissionError, depth=1)
+    assert isinstance(caught.value, PermissionError) or caught.group_contains(
+        PermissionError, depth=1
+    )
 
 
 def test_a_label_free_method_sees_no_answers() -> None:
@@ -285,8 +354,10 @@ async def wild(question: Question, agents: list[Agent], *_: Any) -> str:
 
 
 FAULTS = {
-    "role 'solution' is paid": replace(game(one), paid=("evaluation",)), "asked nobody": game(silent),
-    "nothing was paid": replace(game(one), settle=lambda e, t: None), "another discussion": game(wild),
+    "role 'solution' is paid": replace(game(one), paid=("evaluation",)),
+    "asked nobody": game(silent),
+    "nothing was paid": replace(game(one), settle=lambda e, t: None),
+    "another discussion": game(wild),
     "is paid inf": replace(game(one), settle=pay(float("inf"))),
 }
 
@@ -306,10 +377,14 @@ def odd(**changes: Any) -> Task:
 
 
 BAD_TASKS = {
-    "lacks": odd(wording={"scoring": "score {question} {work}"}), "nobody fills": odd(wording={"solution": "{question} {peers}"}),
-    "shares questions": odd(load=lambda split, limit=None: pick.load("test", limit=limit)), "extract": odd(extract=lambda q, t: 3),
-    "is empty": odd(load=lambda split, limit=None: []), "answer or at meta": odd(extract=lambda q, t: q.answer),
-    "verify says": odd(verify=lambda q, t: True), "an empty reply is right": odd(verify=lambda q, t: "right"),
+    "lacks": odd(wording={"scoring": "score {question} {work}"}),
+    "nobody fills": odd(wording={"solution": "{question} {peers}"}),
+    "shares questions": odd(load=lambda split, limit=None: pick.load("test", limit=limit)),
+    "extract": odd(extract=lambda q, t: 3),
+    "is empty": odd(load=lambda split, limit=None: []),
+    "answer or at meta": odd(extract=lambda q, t: q.answer),
+    "verify says": odd(verify=lambda q, t: True),
+    "an empty reply is right": odd(verify=lambda q, t: "right"),
     "limit": odd(load=lambda split, limit=None: pick.load(split)),
 }
 
@@ -344,8 +419,12 @@ class Sieve(Scripted):
 
     fault = ""
 
-    async def ask(self, turn: str, policy: str, messages: Any, sampling: Any, seed: int, keep: bool, role: str) -> Reply:
-        said = await super().ask(turn, policy, messages, sampling, seed, keep or self.fault == "although keep", role)
+    async def ask(
+        self, turn: str, policy: str, messages: Any, sampling: Any, seed: int, keep: bool, role: str
+    ) -> Reply:
+        said = await super().ask(
+            turn, policy, messages, sampling, seed, keep or self.fault == "although keep", role
+        )
         return replace(said, text=said.text + turn) if self.fault == "another text" else said
 
     async def learn(self, payoffs: Any, method: Method) -> Any:
@@ -364,9 +443,17 @@ class Sieve(Scripted):
             await super().load(path)
 
 
-@pytest.mark.parametrize("fault", [
-    "another text", "unknown turn", "although keep", "after learning", "after one step", "what was saved",
-])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "another text",
+        "unknown turn",
+        "although keep",
+        "after learning",
+        "after one step",
+        "what was saved",
+    ],
+)
 def test_check_host_finds_broken_hosts(fault: str) -> None:
     host = Sieve({"solution": "x"})
     host.fault = fault
@@ -384,6 +471,13 @@ def test_tables_speak_per_policy_and_in_turn_and_not_for_unknown_roles() -> None
 
 def test_testing_needs_no_test_runner_and_no_torch_to_import() -> None:
     tree = ast.parse(Path(sys.modules["comas.testing"].__file__ or "").read_text(encoding="utf-8"))
-    code = "import sys, comas.testing; sys.exit(bool({'torch', 'pytest', 'hypothesis'} & set(sys.modules)))"
+    code = (
+        "import sys, comas.testing; sys.exit(bool({'torch', 'pytest', 'hypothesis'} &"
+        " set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert not any("pytest" in ast.dump(n) for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom))
+    assert not any(
+        "pytest" in ast.dump(n)
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Import | ast.ImportFrom)
+    )

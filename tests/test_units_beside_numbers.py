@@ -137,15 +137,21 @@ def test_other_quantities(said: str) -> None:
     ],
 )
 def test_quantities_with_units(said: str) -> None:
-    assert numbers.verify(Question(id="q", prompt="?", answer="25"), rf"\boxed{{{said}}}") == "right"
+    assert (
+        numbers.verify(Question(id="q", prompt="?", answer="25"), rf"\boxed{{{said}}}") == "right"
+    )
 
 
 def test_percent_in_words_is_a_hundredth_too() -> None:
     for said in (r"5\%", "5 percent", r"5 \text{ per cent}"):
-        assert numbers.verify(Question(id="q", prompt="?", answer="0.05"), rf"\boxed{{{said}}}") == "right"
+        assert (
+            numbers.verify(Question(id="q", prompt="?", answer="0.05"), rf"\boxed{{{said}}}")
+            == "right"
+        )
         assert (
             numbers.verify(
-                Question(id="q", prompt="?", answer="5", meta={"percent": True}), rf"\boxed{{{said}}}"
+                Question(id="q", prompt="?", answer="5", meta={"percent": True}),
+                rf"\boxed{{{said}}}",
             )
             == "right"
         )
@@ -153,10 +159,13 @@ def test_percent_in_words_is_a_hundredth_too() -> None:
 
 def test_the_word_boxed_is_no_box() -> None:
     assert (
-        gsm8k.verify(Question(id="q", prompt="?", answer="12"), "She boxed 12 cookies.\n#### 12") == "right"
+        gsm8k.verify(Question(id="q", prompt="?", answer="12"), "She boxed 12 cookies.\n#### 12")
+        == "right"
     )
     assert (
-        gsm8k.verify(Question(id="q", prompt="?", answer="12"), r"\boxed{many}, 12 of them" + "\n#### 12")
+        gsm8k.verify(
+            Question(id="q", prompt="?", answer="12"), r"\boxed{many}, 12 of them" + "\n#### 12"
+        )
         == "wrong"
     )
 

@@ -1,7 +1,7 @@
 """comas: language models that teach each other.
 
-`train` a team and `resume` it, `evaluate` and `compare` runs and models, `load` a trained team, `export` it for others, make an
-untrained one with `team_of`; in scripts and in notebooks.
+`train` a team and `resume` it, `evaluate` and `compare` runs and models, `load` a trained team,
+`export` it for others, make an untrained one with `team_of`; in scripts and in notebooks.
 """
 
 import sys as _sys
@@ -25,7 +25,22 @@ except KeyboardInterrupt:
     raise SystemExit(130) from None
 
 __all__ = [
-    "Comparison", "Evaluation", "Method", "Question", "Result", "Setup", "Task", "Team", "UserMistake", "Watch", "compare",
-    "evaluate", "export", "load", "resume", "team_of", "train",
+    "Comparison",
+    "Evaluation",
+    "Method",
+    "Question",
+    "Result",
+    "Setup",
+    "Task",
+    "Team",
+    "UserMistake",
+    "Watch",
+    "compare",
+    "evaluate",
+    "export",
+    "load",
+    "resume",
+    "team_of",
+    "train",
 ]
 __version__ = "0.1.0"

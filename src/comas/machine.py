@@ -1,4 +1,5 @@
-"""How much memory this machine can give now: of the CPU within the limits of control groups, and of a GPU.
+"""How much memory this machine can give now: of the CPU within the limits of control groups, and of
+a GPU.
 
 Leaves out: swap, which is too slow to plan with, and what other processes are going to take.
 """
@@ -33,7 +34,11 @@ class Memory:
 
     def __str__(self) -> str:
         if self.free is None:
-            return "memory that is not known" if self.total is None else f"{self.total / 1e9:.1f} GB in all"
+            return (
+                "memory that is not known"
+                if self.total is None
+                else f"{self.total / 1e9:.1f} GB in all"
+            )
         return f"{self.free / 1e9:.1f} GB free"
 
 
@@ -54,7 +59,9 @@ def memory_of(device: str) -> Memory:
 
 
 def linux_memory(root: Path) -> Memory:
-    """What the kernel calls available, or less where a control group that this process is in leaves less."""
+    """What the kernel calls available, or less where a control group that this process is in leaves
+    less.
+    """
     known = _fields(root / "proc" / "meminfo")
     free = known.get("MemAvailable")
     total = known.get("MemTotal") or _physical()
@@ -66,7 +73,9 @@ def linux_memory(root: Path) -> Memory:
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use, in bytes, of the control groups that this process is in; what the kernel can drop at once is no use."""
+    """Limit and use, in bytes, of the control groups that this process is in; what the kernel can
+    drop at once is no use.
+    """
     try:
         lines = (root / "proc" / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):  # what cannot be read limits nothing that is known
@@ -83,11 +92,15 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
                 yield from _limit(folder, "memory.high", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             for folder in _above(mounted / "memory", place):
-                yield from _limit(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+                yield from _limit(
+                    folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+                )
 
 
 def _above(mounted: Path, place: str) -> list[Path]:
-    """A group's folder and those above it; in a container the path may be that of the machine, and only the root is there."""
+    """A group's folder and those above it; in a container the path may be that of the machine, and
+    only the root is there.
+    """
     here = mounted / place.strip("/")
     return [here, *(p for p in here.parents if p == mounted or mounted in p.parents)]
 
@@ -140,7 +153,8 @@ def _windows_memory() -> Memory:
 
     class Status(ctypes.Structure):
         _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [
-            (name, ctypes.c_uint64) for name in ("total", "free", "pages", "free_pages", "virtual", "free_virtual", "more")
+            (name, ctypes.c_uint64)
+            for name in ("total", "free", "pages", "free_pages", "virtual", "free_virtual", "more")
         ]
 
     status = Status()

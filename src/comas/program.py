@@ -26,14 +26,18 @@ def named_or_latest(name: str | None) -> str:
     if name is not None:
         return name
     if (run := latest_run()) is None:
-        raise UserMistake(f"there is no run in the folder runs: name one, or begin one with {command()} train")
+        raise UserMistake(
+            f"there is no run in the folder runs: name one, or begin one with {command()} train"
+        )
     print(f"{run} (the latest run)", file=sys.stderr)
     return str(run)
 
 
 def _touched(run: Path) -> float:
     """When something was last written there, in seconds."""
-    files = [run / name for name in ("config.toml", "metrics.jsonl", "commit.json", "processes.json")]
+    files = [
+        run / name for name in ("config.toml", "metrics.jsonl", "commit.json", "processes.json")
+    ]
     return max(file.stat().st_mtime for file in files if file.exists())
 
 
@@ -41,7 +45,11 @@ def command() -> str:
     """`comas` as it can be called from here: its path where it is not found on PATH."""
     called = Path(sys.argv[0])
     if called.name == "__main__.py":
-        python = "python" if _same(shutil.which("python"), sys.executable) else shlex.quote(sys.executable)
+        python = (
+            "python"
+            if _same(shutil.which("python"), sys.executable)
+            else shlex.quote(sys.executable)
+        )
         return f"{python} -m comas"
     if called.stem != "comas" or _same(shutil.which("comas"), str(called)):
         return "comas"

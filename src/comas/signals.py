@@ -1,4 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP (a lost connection) as wishes: the first to stop soon, the second to stop at once, the third to die.
+"""Ctrl-C, SIGTERM and SIGHUP (a lost connection) as wishes: the first to stop soon, the second to
+stop at once, the third to die.
 
 Leaves out: what stopping means (`train`).
 """
@@ -15,10 +16,11 @@ from typing import Any
 
 @contextmanager
 def listening(soon: Callable[[], bool], at_once: Callable[[], Any]) -> Generator[None]:
-    """While inside: the first signal calls `soon`, the second `at_once`, in the running event loop; the third is Python's own.
+    """While inside: the first signal calls `soon`, the second `at_once`, in the running event loop;
+    the third is Python's own.
 
-    `soon` returns whether there is anything to wait for; if not, `at_once` is called too. Outside the main thread, where
-    Python delivers no signals, nothing is changed.
+    `soon` returns whether there is anything to wait for; if not, `at_once` is called too. Outside
+    the main thread, where Python delivers no signals, nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -37,7 +39,8 @@ def listening(soon: Callable[[], bool], at_once: Callable[[], Any]) -> Generator
         loop.call_soon_threadsafe(act, count)  # wakes the loop up, which a handler alone does not
 
     kinds = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+    # nohup ignores it
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         kinds.append(signal.SIGHUP)
     before = {kind: signal.signal(kind, heard) for kind in kinds}
     try:

@@ -1,7 +1,7 @@
 """Intervals and paired tests. scipy underneath.
 
-Questions are the unit: several agents' answers to one question are one cluster. Several runs are a level of their own.
-Leaves out: models of the questions' difficulty.
+Questions are the unit: several agents' answers to one question are one cluster. Several runs are a
+level of their own. Leaves out: models of the questions' difficulty.
 """
 
 # scipy ships no types
@@ -28,7 +28,9 @@ class Interval(NamedTuple):
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Student's t interval of the mean of independent values (cluster means, seeds); infinite for fewer than two."""
+    """Student's t interval of the mean of independent values (cluster means, seeds); infinite for
+    fewer than two.
+    """
     if not values:
         raise ValueError("an interval of no values was asked for")
     array = np.asarray(values, dtype=np.float64)
@@ -52,10 +54,12 @@ def wilson(right: int, n: int, level: float = 0.95) -> Interval:
 
 
 def accuracy_interval(per_question: Sequence[float]) -> Interval:
-    """Mean over questions of each question's share of right answers, clustered by question, clipped to [0, 1].
+    """Mean over questions of each question's share of right answers, clustered by question, clipped
+    to [0, 1].
 
-    Where all questions agree the spread says nothing: Wilson's interval is used where all are right or all wrong, and
-    elsewhere (every question half right, say) what as many questions without an exception allow.
+    Where all questions agree the spread says nothing: Wilson's interval is used where all are right
+    or all wrong, and elsewhere (every question half right, say) what as many questions without an
+    exception allow.
     """
     if len(set(per_question)) == 1:
         if per_question[0] in (0.0, 1.0):
@@ -66,7 +70,8 @@ def accuracy_interval(per_question: Sequence[float]) -> Interval:
 
 
 def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
-    """Student's t interval of the mean of paired differences of shares, one per question, clipped to [-1, 1].
+    """Student's t interval of the mean of paired differences of shares, one per question, clipped
+    to [-1, 1].
 
     Where all differences are equal it is what as many questions without an exception allow.
     """
@@ -77,8 +82,9 @@ def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided p of McNemar's exact test (McNemar 1947): of the questions that one system alone got right, is each the
-    winner equally often? 1 where there are none."""
+    """Two-sided p of McNemar's exact test (McNemar 1947): of the questions that one system alone
+    got right, is each the winner equally often? 1 where there are none.
+    """
     if only_first + only_second == 0:
         return 1.0
     from scipy import stats
@@ -86,14 +92,20 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return float(stats.binomtest(only_first, only_first + only_second).pvalue)
 
 
-def paired_bootstrap(differences: Sequence[float], seed: int = 0, draws: int = 9999, level: float = 0.95) -> Interval:
-    """Mean of paired differences with its percentile interval over resampled questions (Efron and Tibshirani 1993, chapter 13).
+def paired_bootstrap(
+    differences: Sequence[float], seed: int = 0, draws: int = 9999, level: float = 0.95
+) -> Interval:
+    """Mean of paired differences with its percentile interval over resampled questions (Efron and
+    Tibshirani 1993, chapter 13).
 
-    Where all differences are equal nothing is resampled: the interval is what as many questions without an exception allow.
+    Where all differences are equal nothing is resampled: the interval is what as many questions
+    without an exception allow.
     """
     array = np.asarray(differences, dtype=np.float64)
     if len(array) < 2:
-        raise ValueError(f"a paired comparison of {len(array)} questions was asked for: it takes two or more")
+        raise ValueError(
+            f"a paired comparison of {len(array)} questions was asked for: it takes two or more"
+        )
     if np.ptp(array) == 0:
         return _unanimous(float(array.mean()), len(array), level)
     rng, means = np.random.default_rng(seed), np.empty(draws)
@@ -104,8 +116,10 @@ def paired_bootstrap(differences: Sequence[float], seed: int = 0, draws: int = 9
 
 
 def sign_flips(differences: Sequence[float], seed: int = 0, draws: int = 9999) -> float:
-    """Two-sided p of no difference: how often a mean as far from 0 comes about if every difference may as well have the other
-    sign (Fisher's randomisation test). Exact up to 13 differences that are not 0, sampled beyond."""
+    """Two-sided p of no difference: how often a mean as far from 0 comes about if every difference
+    may as well have the other sign (Fisher's randomisation test). Exact up to 13 differences that
+    are not 0, sampled beyond.
+    """
     array = np.asarray([d for d in differences if d != 0], dtype=np.float64)
     if len(array) == 0:
         return 1.0
@@ -125,11 +139,15 @@ FLIPS = 333
 """Rows of signs that are drawn at once."""
 
 
-def _unanimous(value: float, n: int, level: float, lowest: float = -1.0, highest: float = 1.0) -> Interval:
-    """Interval of a mean of which n questions all say the same `value`, each between `lowest` and `highest`.
+def _unanimous(
+    value: float, n: int, level: float, lowest: float = -1.0, highest: float = 1.0
+) -> Interval:
+    """Interval of a mean of which n questions all say the same `value`, each between `lowest` and
+    `highest`.
 
-    So large a share of exceptions could have stayed unseen among n (Clopper and Pearson 1934); what they say may be anything,
-    so each end is the mean if all of them were as far away as they can be.
+    So large a share of exceptions could have stayed unseen among n (Clopper and Pearson 1934); what
+    they say may be anything, so each end is the mean if all of them were as far away as they can
+    be.
     """
     unseen = 1 - (0.5 - level / 2) ** (1 / n)
     low = value - unseen * (value - lowest)
@@ -138,19 +156,25 @@ def _unanimous(value: float, n: int, level: float, lowest: float = -1.0, highest
 
 
 def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tuple[Interval, float]:
-    """Mean over S runs and Q questions, both of them samples, with a t interval (`n` is Q), and the two-sided p of a mean of 0.
+    """Mean over S runs and Q questions, both of them samples, with a t interval (`n` is Q), and the
+    two-sided p of a mean of 0.
 
-    `values_SQ[s][q]` is what run s made of question q, or by how much it did better in one way than in another. Crossed random
-    effects: var = (MS_run + MS_question - MS_rest) / (S Q), its degrees of freedom after Satterthwaite (1946). With one run there
+    `values_SQ[s][q]` is what run s made of question q, or by how much it did better in one way than
+    in another. Crossed random
+    effects: var = (MS_run + MS_question - MS_rest) / (S Q), its degrees of freedom after
+    Satterthwaite (1946). With one run there
     is nothing to learn about others: a ValueError.
     """
     array = np.asarray(values_SQ, dtype=np.float64)
     if array.ndim != 2 or min(array.shape) < 2:
-        raise ValueError(f"an interval over runs and questions takes two or more of each, not {array.shape}")
+        raise ValueError(
+            f"an interval over runs and questions takes two or more of each, not {array.shape}"
+        )
     S, Q = array.shape
     squares = _mean_squares(array)
     parts = [(squares[0], S - 1), (squares[1], Q - 1), (-squares[2], (S - 1) * (Q - 1))]
-    variance = max(sum(square for square, _ in parts), squares[0], squares[1]) / (S * Q)  # an estimate may come out too small
+    # an estimate may come out too small
+    variance = max(sum(square for square, _ in parts), squares[0], squares[1]) / (S * Q)
     return _t_test(float(array.mean()), variance, _satterthwaite(parts), Q, level)
 
 
@@ -160,7 +184,9 @@ def _mean_squares(array_SQ: np.ndarray) -> tuple[float, float, float]:
     runs_S, questions_Q, mean = array_SQ.mean(1), array_SQ.mean(0), array_SQ.mean()
     rest_SQ = array_SQ - runs_S[:, None] - questions_Q + mean
     return (
-        float(Q * runs_S.var(ddof=1)), float(S * questions_Q.var(ddof=1)), float((rest_SQ**2).sum() / ((S - 1) * (Q - 1))),
+        float(Q * runs_S.var(ddof=1)),
+        float(S * questions_Q.var(ddof=1)),
+        float((rest_SQ**2).sum() / ((S - 1) * (Q - 1))),
     )
 
 
@@ -170,7 +196,9 @@ def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
     return sum(square for square, _ in parts) ** 2 / spread if spread > 0 else math.inf
 
 
-def _t_test(mean: float, variance: float, df: float, n: int, level: float) -> tuple[Interval, float]:
+def _t_test(
+    mean: float, variance: float, df: float, n: int, level: float
+) -> tuple[Interval, float]:
     from scipy import stats
 
     df, error = max(1.0, df), math.sqrt(variance)
@@ -184,26 +212,34 @@ def _t_test(mean: float, variance: float, df: float, n: int, level: float) -> tu
 def two_level_difference(
     first_SQ: Sequence[Sequence[float]], second_SQ: Sequence[Sequence[float]], level: float = 0.95
 ) -> tuple[Interval, float]:
-    """Second minus first on the same Q questions, each system a sample of runs of its own, with a t interval and its two-sided p.
+    """Second minus first on the same Q questions, each system a sample of runs of its own, with a t
+    interval and its two-sided p.
 
-    var = var_q(differences) / Q + what runs add to each mean (none for a system of one run: it stands for itself alone).
+    var = var_q(differences) / Q + what runs add to each mean (none for a system of one run: it
+    stands for itself alone).
     """
     first, second = np.asarray(first_SQ, dtype=np.float64), np.asarray(second_SQ, dtype=np.float64)
     Q = first.shape[1]
     if Q < 2 or second.shape[1] != Q:
-        raise ValueError(f"a comparison takes the same two or more questions, not {first.shape[1]} and {second.shape[1]}")
+        raise ValueError(
+            f"a comparison takes the same two or more questions, not {first.shape[1]} and"
+            f" {second.shape[1]}"
+        )
     differences_Q = second.mean(0) - first.mean(0)
     parts: list[tuple[float, float]] = [(float(differences_Q.var(ddof=1)) / Q, Q - 1)]
     for array in (first, second):
         if len(array) > 1:
             runs, _, rest = _mean_squares(array)
             parts.append((max(0.0, runs - rest) / array.size, len(array) - 1))
-    return _t_test(float(differences_Q.mean()), sum(part for part, _ in parts), _satterthwaite(parts), Q, level)
+    return _t_test(
+        float(differences_Q.mean()), sum(part for part, _ in parts), _satterthwaite(parts), Q, level
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p values corrected for their number (Holm 1979): rejecting those below .05 makes any false alarm in the family at most
-    5 % likely, however they depend on each other."""
+    """p values corrected for their number (Holm 1979): rejecting those below .05 makes any false
+    alarm in the family at most 5 % likely, however they depend on each other.
+    """
     m, corrected, highest = len(p_values), [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(m), key=lambda i: p_values[i])):
         highest = max(highest, min(1.0, (m - rank) * p_values[i]))

@@ -1,4 +1,5 @@
-"""How work is run: coroutines from ordinary code, and the garbage collector kept from what was there before.
+"""How work is run: coroutines from ordinary code, and the garbage collector kept from what was
+there before.
 
 Leaves out: what is run.
 """
@@ -19,7 +20,8 @@ T = TypeVar("T")
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from ordinary code, also where an event loop already runs (notebooks).
+    """Run a coroutine to its end from ordinary code, also where an event loop already runs
+    (notebooks).
 
     Ctrl-C lets it end in order and is then a KeyboardInterrupt, in a notebook too.
     """
@@ -62,7 +64,9 @@ def _beside(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _plainly(work: Coroutine[Any, Any, T]) -> T:
-    """A user's mistake or a dead host that was found inside task groups, without the groups around it."""
+    """A user's mistake or a dead host that was found inside task groups, without the groups around
+    it.
+    """
     try:
         return await work
     except ExceptionGroup as group:
@@ -76,8 +80,10 @@ async def _plainly(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def collected_apart() -> Iterator[None]:
-    """In here the garbage collector leaves alone what there was before: libraries are a million objects, and it would look at all
-    of them every few thousand turns, which was a third of what a turn costs besides its model."""
+    """In here the garbage collector leaves alone what there was before: libraries are a million
+    objects, and it would look at all of them every few thousand turns, which was a third of what a
+    turn costs besides its model.
+    """
     if gc.get_freeze_count():  # somebody else's decision
         yield
         return

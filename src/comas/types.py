@@ -1,7 +1,7 @@
 """The words of comas: what passes between games, settlements, hosts, engines and learners.
 
-Plain records and protocols; numpy is the heaviest thing here. A method is written against this file alone.
-Leaves out: anything that runs.
+Plain records and protocols; numpy is the heaviest thing here. A method is written against this file
+alone. Leaves out: anything that runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 from annotated_types import Ge
 
 Count = Annotated[int, Ge(1)]
-"""For options of methods and tasks: the annotation of a keyword is what its value is checked against."""
+"""For options of methods and tasks: the annotation of a keyword is what its value is checked
+against.
+"""
 Whole = Annotated[int, Ge(0)]
 """The same, from 0."""
 
@@ -26,7 +28,10 @@ Verdict = Literal["right", "wrong", "failed"]
 
 
 class UserMistake(ValueError):
-    """Something that the user can mend; the message names the thing, the value and the remedy. One line, exit code 2."""
+    """Something that the user can mend; the message names the thing, the value and the remedy.
+
+    One line, exit code 2.
+    """
 
 
 class Stopped(Exception):
@@ -34,7 +39,9 @@ class Stopped(Exception):
 
 
 class HostFailure(RuntimeError):
-    """A machine let a game down (not the game itself): the episode is tried again, then recorded and left out."""
+    """A machine let a game down (not the game itself): the episode is tried again, then recorded
+    and left out.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +67,10 @@ def whole(question: Question, text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A family of questions: importable functions in one record. Label-free methods never reach `verify` or `answer`."""
+    """A family of questions: importable functions in one record.
+
+    Label-free methods never reach `verify` or `answer`.
+    """
 
     name: str
     load: Callable[..., list[Question]]
@@ -74,8 +84,10 @@ class Task:
     same: Callable[[str, str], bool] = operator.eq
     """Whether two canonical answers are the same answer."""
     ballot: Callable[[Question, str], str | None] | None = None
-    """`ballot(question, answer)`: what a canonical answer counts as in a vote, where it is not the answer itself; None: it has
-    none. May take seconds; raises HostFailure where a machine let it down."""
+    """`ballot(question, answer)`: what a canonical answer counts as in a vote, where it is not the
+    answer itself; None: it has none. May take seconds; raises HostFailure where a machine let it
+    down.
+    """
     wording: Mapping[str, str] = field(default_factory=dict[str, str])
     """Templates per role that replace the method's own; never its flow."""
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -91,7 +103,9 @@ class Task:
 
 
 def _no_labels(question: Question, text: str) -> Verdict:
-    raise PermissionError("a label-free method asked for a verdict: set supervised=True on the Method to use verify")
+    raise PermissionError(
+        "a label-free method asked for a verdict: set supervised=True on the Method to use verify"
+    )
 
 
 @dataclass(frozen=True)
@@ -123,8 +137,9 @@ class Reply:
     margin: float = 1.0
     """Smallest distance of a draw from flipping to another token, as probability mass."""
     thoughts: str = ""
-    """What a thinking model said to itself before `text`; sampled and trained on. A reply that ended or was cut within
-    its thoughts has no text."""
+    """What a thinking model said to itself before `text`; sampled and trained on. A reply that
+    ended or was cut within its thoughts has no text.
+    """
 
 
 @dataclass(repr=False)
@@ -176,7 +191,8 @@ class Episode:
     answer: str | None = None
     """The text that the game returned as the team's answer."""
     error: str | None = None
-    """An infrastructure failure; such an episode is recorded and left out, never counted as wrong."""
+    """An infrastructure failure; such an episode is recorded and left out, never counted as wrong.
+    """
 
 
 @dataclass(frozen=True)
@@ -190,7 +206,10 @@ class Payoff:
 
 @dataclass
 class Row:
-    """One paid turn at home: tokens as sampled, joined with its payoff. T = prompt + generated tokens. Never leaves a host."""
+    """One paid turn at home: tokens as sampled, joined with its payoff.
+
+    T = prompt + generated tokens. Never leaves a host.
+    """
 
     turn: str
     role: str
@@ -211,9 +230,13 @@ class Row:
 
 
 Advantage = Callable[..., list[np.ndarray]]
-"""`advantage(rows of one policy, kl, **options)` -> per row an array of T advantages, 0 outside the mask."""
+"""`advantage(rows of one policy, kl, **options)` -> per row an array of T advantages, 0 outside the
+mask.
+"""
 Loss = Callable[..., Any]
-"""`loss(logprobs, batch, **options)` -> per-token terms of the same shape; the learner masks and divides."""
+"""`loss(logprobs, batch, **options)` -> per-token terms of the same shape; the learner masks and
+divides.
+"""
 
 
 @dataclass(frozen=True)
@@ -223,7 +246,10 @@ class Method:
     play: Callable[..., Awaitable[str | None]]
     """`async play(question, agents, rng, task, **options)` -> the text that answers, or None."""
     settle: Callable[..., None]
-    """`settle(episodes, task, **options)`: sets `reward` and `group` of turns; pure. Gets all samples of one question."""
+    """`settle(episodes, task, **options)`: sets `reward` and `group` of turns; pure.
+
+    Gets all samples of one question.
+    """
     advantage: Advantage
     loss: Loss
     kl: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -237,8 +263,9 @@ class Method:
     samples: int = 1
     """Discussions per question and step."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """Name -> the config keys that it sets (tables `options credit loss kl`, and keys such as `samples`); a config
-    without `preset` gets the first."""
+    """Name -> the config keys that it sets (tables `options credit loss kl`, and keys such as
+    `samples`); a config without `preset` gets the first.
+    """
     pays: Mapping[str, str] = field(default_factory=dict[str, str])
     """Role -> for what it is paid, in a few words: the legend of displays."""
 
@@ -259,20 +286,34 @@ class Host(Protocol):
     name: str
 
     async def ask(
-        self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
     ) -> Reply:
-        """Answer in the voice of `policy`; with `keep`, file the tokens under the turn's id for learning."""
+        """Answer in the voice of `policy`; with `keep`, file the tokens under the turn's id for
+        learning.
+        """
         ...
 
     def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
-        """Whether prompt and reply have room in the policy's context. A host may also have `needs`, with these
-        arguments: the tokens needed and those that there are, for the error where nothing fits."""
+        """Whether prompt and reply have room in the policy's context. A host may also have `needs`,
+        with these
+        arguments: the tokens needed and those that there are, for the error where nothing fits.
+        """
         ...
 
     async def learn(
         self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
     ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
-        """One step per policy. Returns statistics per policy and `{turn: (mean advantage, mean KL)}`; empties the buffer."""
+        """One step per policy.
+
+        Returns statistics per policy and `{turn: (mean advantage, mean KL)}`; empties the buffer.
+        """
         ...
 
     async def save(self, path: Path) -> None:
@@ -314,7 +355,8 @@ class Generation:
 
 @dataclass
 class Meter:
-    """How much work a host has done since it was made, for displays: counts that the working thread raises and anybody reads.
+    """How much work a host has done since it was made, for displays: counts that the working thread
+    raises and anybody reads.
 
     An engine or a learner with an attribute `meter` is given its host's.
     """
@@ -349,8 +391,13 @@ def always() -> bool:
 class Engine(Protocol):
     """Samples."""
 
-    def generate(self, requests: Sequence[Request], wanted: Callable[[], bool] = always) -> list[Generation]:
-        """One generation per request, in their order. Once `wanted` says no, nobody waits for them: end with what there is."""
+    def generate(
+        self, requests: Sequence[Request], wanted: Callable[[], bool] = always
+    ) -> list[Generation]:
+        """One generation per request, in their order.
+
+        Once `wanted` says no, nobody waits for them: end with what there is.
+        """
         ...
 
     def refresh(self, weights: Any) -> None:
@@ -361,9 +408,13 @@ class Engine(Protocol):
 class Learner(Protocol):
     """Trains. One optimizer step per policy present in the rows."""
 
-    def logprobs(self, policy: str, rows: Sequence[Row], reference: bool = False) -> list[np.ndarray]: ...
+    def logprobs(
+        self, policy: str, rows: Sequence[Row], reference: bool = False
+    ) -> list[np.ndarray]: ...
 
-    def step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]: ...
+    def step(
+        self, rows: Mapping[str, Sequence[Row]], method: Method
+    ) -> dict[str, dict[str, float]]: ...
 
     def weights(self) -> Any: ...
 

@@ -1,6 +1,7 @@
 """What the command line does, for scripts and notebooks: `resume`, `evaluate`, `compare`.
 
-`train` and `load` are in modules of their own names. Leaves out: what the words mean (docs/evaluation.md).
+`train` and `load` are in modules of their own names. Leaves out: what the words mean
+(docs/evaluation.md).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Evaluation:
 
     folder: Path
     cells: Sequence[Mapping[str, Any]]
-    """One for each system, task and setup: `system task setup n right wrong failed accuracy low high tokens seconds` ..."""
+    """One for each system, task and setup: `system task setup n right wrong failed accuracy low
+    high tokens seconds` ...
+    """
     systems: Sequence[Mapping[str, Any]]
     """Every other system against the first: `task setup n difference low high p verdict` ..."""
     setups: Sequence[Mapping[str, Any]]
@@ -43,10 +46,15 @@ class Evaluation:
         lines = [f"Evaluation({str(self.folder)!r})"]
         for cell in self.cells:
             said = _span(cell["accuracy"], cell["low"], cell["high"])
-            lines.append(f"  {cell['label']} {cell['task']} {cell['setup']}: {said} over {cell['n']}")
+            lines.append(
+                f"  {cell['label']} {cell['task']} {cell['setup']}: {said} over {cell['n']}"
+            )
         for found in (*self.systems, *self.setups):
             sides = f"{_side(found['second'])} minus {_side(found['first'])}"
-            lines.append(f"  {sides}: {_span(found['difference'], found['low'], found['high'])}, {found['verdict']}")
+            lines.append(
+                f"  {sides}: {_span(found['difference'], found['low'], found['high'])},"
+                f" {found['verdict']}"
+            )
         return "\n".join(lines)
 
 
@@ -69,15 +77,22 @@ class Comparison:
 
 
 def resume(
-    run: str | Path, steps: int | None = None, tokens: int | None = None, watch: Watch | None = None, **changes: Any
+    run: str | Path,
+    steps: int | None = None,
+    tokens: int | None = None,
+    watch: Watch | None = None,
+    **changes: Any,
 ) -> Result:
-    """Go on with a run from its last commit, to its own number of steps, or to `steps` or `tokens` in all.
+    """Go on with a run from its last commit, to its own number of steps, or to `steps` or `tokens`
+    in all.
 
-    `changes` are keys that may change on the way (`hosts__home__max_rows=64`; `__` stands for the dot of a nested key): bounds
-    of memory, budgets and the like (docs/config.md); None is no budget. Raises UserMistake where `run` is no run or a key may not
-    change.
+    `changes` are keys that may change on the way (`hosts__home__max_rows=64`; `__` stands for the
+    dot of a nested key): bounds of memory, budgets and the like (docs/config.md); None is no
+    budget. Raises UserMistake where `run` is no run or a key may not change.
     """
-    length = {key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None}
+    length = {
+        key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None
+    }
     pairs = _pairs({**length, **changes})
     with shown(watch) as told:
         return run_sync(resume_async(run, told, changes=pairs))
@@ -95,39 +110,61 @@ def evaluate(
     observer: Observer | None = None,
     **keys: Any,
 ) -> Evaluation:
-    """How good runs and models are on held-out questions; each against the first, with corrected tests.
+    """How good runs and models are on held-out questions; each against the first, with corrected
+    tests.
 
-    A system is a run (`runs/a`, `runs/a@best`), a model's folder or hub name, a `team.toml`, or a list of runs that count as one
-    system. `limit` is the number of questions per task (None: all), `keys` are keys of the config for all systems
-    (`eval_temperature=0`). Raises UserMistake where a name means nothing; such a mistake leaves no folder behind.
+    A system is a run (`runs/a`, `runs/a@best`), a model's folder or hub name, a `team.toml`, or a
+    list of runs that count as one system. `limit` is the number of questions per task (None: all),
+    `keys` are keys of the config for all systems (`eval_temperature=0`). Raises UserMistake where a
+    name means nothing; such a mistake leaves no folder behind.
     """
-    names = [_at_home(s) if isinstance(s, str | Path) else ",".join(map(_at_home, s)) for s in systems]
+    names = [
+        _at_home(s) if isinstance(s, str | Path) else ",".join(map(_at_home, s)) for s in systems
+    ]
     if not names:
-        raise UserMistake("evaluate needs at least one run or model, such as comas.evaluate('seed')")
+        raise UserMistake(
+            "evaluate needs at least one run or model, such as comas.evaluate('seed')"
+        )
     pairs = _pairs(keys)
     place = str(data) if data is not None else None
     if not (ways := _listed(setups)):
-        raise UserMistake("evaluate: setups names none: one or more of single, vote, debate, autogen, game, a method")
+        raise UserMistake(
+            "evaluate: setups names none: one or more of single, vote, debate, autogen, game, a"
+            " method"
+        )
     if type(seed) is not int or seed < 0:
         raise UserMistake(f"evaluate: seed={seed!r}: a whole number from 0 on")
     if "test_questions" in keys or limit is not None:
         limit = limit_of(None if limit == LIMIT else limit, pairs, "evaluate: limit")
     for key in keys:
         if key in UNUSED or key in INSTEAD:
-            raise UserMistake(f"evaluate: {key} is a key of training and says nothing here (see docs/evaluation.md): leave it out")
+            raise UserMistake(
+                f"evaluate: {key} is a key of training and says nothing here (see"
+                " docs/evaluation.md): leave it out"
+            )
     plan = Plan(names, _listed(tasks), ways, limit, seed, pairs, place, equal_tokens)
     exam = Exam.create(plan, str(out) if out is not None else None)
     found = run_sync(exam.go(observer or Observer()))
     return Evaluation(
-        Path(found["folder"]), found["cells"], found["systems"], found["setups"], found["notes"], found
+        Path(found["folder"]),
+        found["cells"],
+        found["systems"],
+        found["setups"],
+        found["notes"],
+        found,
     )
 
 
 def compare(first: System, second: System, **settings: Any) -> list[Comparison]:
-    """Whether the second system is better than the first: one comparison for each task and setup; `settings` as in `evaluate`."""
+    """Whether the second system is better than the first: one comparison for each task and setup;
+    `settings` as in `evaluate`.
+    """
     found = evaluate(first, second, **settings)
     if not found.systems:
-        raise UserMistake(f"{first} and {second}: fewer than two questions were judged for both; nothing can be said")
+        raise UserMistake(
+            f"{first} and {second}: fewer than two questions were judged for both; nothing can be"
+            " said"
+        )
     fields = ("task", "setup", "n", "difference", "low", "high", "p", "verdict")
     return [Comparison(**{field: record[field] for field in fields}) for record in found.systems]
 
@@ -154,7 +191,9 @@ def _pairs(keys: Mapping[str, Any]) -> list[str]:
 
 
 def _as_toml(value: Any) -> str:
-    """A value as it is written on the command line; read back at once, so that what cannot be written is told."""
+    """A value as it is written on the command line; read back at once, so that what cannot be
+    written is told.
+    """
     import tomli_w
 
     if value is None:

@@ -1,1 +1,3 @@
-"""How answers are read and checked: one file per form, shared by the tasks; the same in training and in evaluation."""
+"""How answers are read and checked: one file per form, shared by the tasks; the same in training
+and in evaluation.
+"""

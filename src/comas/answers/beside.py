@@ -1,7 +1,9 @@
-r"""What may stand beside a number: the words that name a unit, and those that make another number of it.
+r"""What may stand beside a number: the words that name a unit, and those that make another number
+of it.
 
-English has few words that change a number (`million`, `half`, `squared`, `less than`) and any number that name what is
-counted, so the few are listed. Leaves out: converting units, and other languages.
+English has few words that change a number (`million`, `half`, `squared`, `less than`) and any
+number that name what is counted, so the few are listed. Leaves out: converting units, and other
+languages.
 """
 
 from __future__ import annotations
@@ -40,10 +42,14 @@ _SYMBOLS = re.compile(r"\s*(?:[ijknxyz]|\\(?:alpha|beta|gamma))\s*")
 
 
 def alters(words: str, joined: bool = False) -> bool:
-    """Whether words beside a number may make another number of it, or two; with `joined`, `and` and `or` may."""
+    """Whether words beside a number may make another number of it, or two; with `joined`, `and` and
+    `or` may.
+    """
     return any(not (joined and _JOINING.fullmatch(found[0])) for found in _ALTERING.finditer(words))
 
 
 def is_symbol(words: str) -> bool:
-    """Whether the words are one letter that stands for a number (`5x`, `2i`) rather than for a unit."""
+    """Whether the words are one letter that stands for a number (`5x`, `2i`) rather than for a
+    unit.
+    """
     return _SYMBOLS.fullmatch(words) is not None

@@ -1,6 +1,7 @@
 r"""Answers that stand in the last `\boxed{...}` of a reply, and the wording that asks for them.
 
-Leaves out: what is inside the box (`numbers`, `maths`, `choice`), and guessing an answer from prose.
+Leaves out: what is inside the box (`numbers`, `maths`, `choice`), and guessing an answer from
+prose.
 """
 
 from __future__ import annotations
@@ -8,32 +9,64 @@ from __future__ import annotations
 import re
 
 WORDING = {
-    "solution": "Solve this problem:\n{question}\n\n{history}\nReason step by step in your own words, and check each step. Put the "
-    "final answer alone in \\boxed{}: a number, an expression, or the letter of a choice, as the problem asks.",
-    "history": "Another student's attempt, which may be wrong:\n{work}\n\nA reviewer's remarks on it:\n{evaluation}\n",
+    "solution": (
+        "Solve this problem:\n{question}\n\n{history}\nReason step by step in your own words, and"
+        " check each step. Put the final answer alone in \\boxed{}: a number, an expression, or the"
+        " letter of a choice, as the problem asks."
+    ),
+    "history": (
+        "Another student's attempt, which may be wrong:\n{work}\n\nA reviewer's remarks on"
+        " it:\n{evaluation}\n"
+    ),
     "history_bare": "Another student's attempt, which may be wrong:\n{work}\n",
-    "revision": "Solve this problem:\n{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is right in the other "
-    "answers, and do not take them on trust. Reason step by step, and put the final answer alone in \\boxed{}.",
-    "evaluation": "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nReview the attempt. Redo every step yourself, and name "
-    "each error you find: a misread fact, a wrong operation, a wrong calculation, a missing step. Do not invent errors; if all of "
-    "it holds, say so.",
-    "proxy": "Problem:\n{question}\n\nAn assistant's answer:\n{work}\n\nCheck it step by step. If it holds, end your reply with "
-    "the word TERMINATE; otherwise say what is wrong and what to do next.",
-    "scoring": "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nA reviewer's remarks on it:\n{evaluation}\n\nDecide how "
-    "good the attempt is, and do not take the remarks on trust.\n3: the final answer is right, and the remarks do not shake it.\n"
-    "2: it is right but for small flaws.\n1: the final answer is wrong.\nGive a short reason, then end your reply with the grade: "
-    "<score>3</score>, <score>2</score> or <score>1</score>.",
-    "scoring_bare": "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nDecide how good the attempt is.\n3: the final answer "
-    "is right.\n2: it is right but for small flaws.\n1: the final answer is wrong.\nGive a short reason, then end your reply with "
-    "the grade: <score>3</score>, <score>2</score> or <score>1</score>.",
-    "verdict": "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nA reviewer's remarks on it:\n{evaluation}\n\nIs the final "
-    "answer right? Give a short reason, then end your reply with one word: right or wrong.",
-    "verdict_bare": "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nIs the final answer right? Give a short reason, then "
-    "end your reply with one word: right or wrong.",
+    "revision": (
+        "Solve this problem:\n{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is"
+        " right in the other answers, and do not take them on trust. Reason step by step, and put"
+        " the final answer alone in \\boxed{}."
+    ),
+    "evaluation": (
+        "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nReview the attempt. Redo every"
+        " step yourself, and name each error you find: a misread fact, a wrong operation, a wrong"
+        " calculation, a missing step. Do not invent errors; if all of it holds, say so."
+    ),
+    "proxy": (
+        "Problem:\n{question}\n\nAn assistant's answer:\n{work}\n\nCheck it step by step. If it"
+        " holds, end your reply with the word TERMINATE; otherwise say what is wrong and what to do"
+        " next."
+    ),
+    "scoring": (
+        "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nA reviewer's remarks on"
+        " it:\n{evaluation}\n\nDecide how good the attempt is, and do not take the remarks on"
+        " trust.\n3: the final answer is right, and the remarks do not shake it.\n2: it is right"
+        " but for small flaws.\n1: the final answer is wrong.\nGive a short reason, then end your"
+        " reply with the grade: <score>3</score>, <score>2</score> or <score>1</score>."
+    ),
+    "scoring_bare": (
+        "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nDecide how good the attempt"
+        " is.\n3: the final answer is right.\n2: it is right but for small flaws.\n1: the final"
+        " answer is wrong.\nGive a short reason, then end your reply with the grade:"
+        " <score>3</score>, <score>2</score> or <score>1</score>."
+    ),
+    "verdict": (
+        "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nA reviewer's remarks on"
+        " it:\n{evaluation}\n\nIs the final answer right? Give a short reason, then end your reply"
+        " with one word: right or wrong."
+    ),
+    "verdict_bare": (
+        "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nIs the final answer right? Give a"
+        " short reason, then end your reply with one word: right or wrong."
+    ),
 }
 """For instruction-tuned models of any family."""
 
-ROOM = {"solution": 1024, "revision": 1024, "evaluation": 512, "proxy": 512, "scoring": 256, "verdict": 256}
+ROOM = {
+    "solution": 1024,
+    "revision": 1024,
+    "evaluation": 512,
+    "proxy": 512,
+    "scoring": 256,
+    "verdict": 256,
+}
 """Room per reply and role, in tokens."""
 
 RECIPE = {"lr": 1e-6, "betas": (0.9, 0.999), "weight_decay": 0.0, "grad_norm": 1.0}
@@ -47,7 +80,9 @@ BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
 
 def last_box(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}`; None where nothing is boxed, or the last box is empty, never closed or too long."""
+    r"""What stands in the last `\boxed{...}`; None where nothing is boxed, or the last box is
+    empty, never closed or too long.
+    """
     for found in reversed(list(BOX.finditer(text))):
         inside = braced(text[found.end() : found.end() + LONGEST + 1])
         return inside.strip() or None if inside is not None else None
@@ -55,7 +90,10 @@ def last_box(text: str) -> str | None:
 
 
 def braced(text: str) -> str | None:
-    """What stands before the brace that closes; None where none does. Escaped braces are characters."""
+    """What stands before the brace that closes; None where none does.
+
+    Escaped braces are characters.
+    """
     depth, escaped = 1, False
     for place, sign in enumerate(text):
         if escaped:

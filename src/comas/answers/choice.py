@@ -1,7 +1,8 @@
-r"""Multiple choice: the letter in the last box, `\boxed{B}`, `\boxed{\text{(B)}}`, `\boxed{B. Daoism}`.
+r"""Multiple choice: the letter in the last box, `\boxed{B}`, `\boxed{\text{(B)}}`, `\boxed{B.
+Daoism}`.
 
-What follows the letter is compared with the choices that the question shows. Leaves out: answers that name a choice by its
-text alone.
+What follows the letter is compared with the choices that the question shows. Leaves out: answers
+that name a choice by its text alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _LATEX = re.compile(
     r"|\\(?:bf|rm|left|right|quad)(?![a-z])|\\[,;:! ]|[{}$*~]"
 )
 _LETTER = re.compile(
-    r"(?:(?:the )?(?:correct )?(?:option|answer|choice)(?: is)?:? ?)?(?P<open>[(\[]? ?)(?P<letter>[A-Z])(?P<close> ?[)\].:]+|)"
+    r"(?:(?:the )?(?:correct )?(?:option|answer|choice)(?: is)?:? ?)?(?P<open>[(\[]?"
+    r" ?)(?P<letter>[A-Z])(?P<close> ?[)\].:]+|)"
     r"(?P<rest>(?![^\W_]).*)",
     re.DOTALL | re.IGNORECASE,
 )
@@ -43,7 +45,8 @@ def asked(question: str, choices: Sequence[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def listed(prompt: str) -> Mapping[str, str]:
-    """The choices that a question lists, by letter: the last lines that begin with `A.`, `B)`, `(C)` and so on, in order.
+    """The choices that a question lists, by letter: the last lines that begin with `A.`, `B)`,
+    `(C)` and so on, in order.
 
     Empty where there are not two of them.
     """
@@ -69,7 +72,10 @@ def _run(labels: Sequence[re.Match[str]]) -> list[re.Match[str]]:
 
 
 def extract(question: Question, text: str) -> str | None:
-    """The boxed letter; None where the last box holds something else. `a`, as an article, is no letter: capitals only."""
+    """The boxed letter; None where the last box holds something else.
+
+    `a`, as an article, is no letter: capitals only.
+    """
     inside = last_box(text)
     return _chosen(inside, listed(question.prompt)) if inside is not None else None
 
@@ -99,7 +105,9 @@ def _words(text: str) -> str:
 
 
 def _named_by(rest: str, choices: Mapping[str, str]) -> list[str]:
-    """The choices that a text repeats, whatever its spaces, boxes, case and the dash or comma before it."""
+    """The choices that a text repeats, whatever its spaces, boxes, case and the dash or comma
+    before it.
+    """
     keys = {letter: _key(choice) for letter, choice in choices.items()}
     said = _key(rest)
     behind_a_dash = _key(re.sub(r"\A(?:[-–—,;]|--+) +", "", rest))
@@ -111,8 +119,9 @@ def _key(text: str) -> str:
 
 
 def _hedges(letter: str, rest: str, choices: Mapping[str, str]) -> bool:
-    """Whether another choice's letter stands behind a chosen one as one more answer: joined by a word or a comma, first, or as a
-    label. `A` before another word in small letters is an article."""
+    """Whether another choice's letter stands behind a chosen one as one more answer: joined by a
+    word or a comma, first, or as a label. `A` before another word in small letters is an article.
+    """
     letters = "".join(choices) or UNKNOWN
     for found in _OTHER.finditer(rest):
         after = (found["after"] or "").strip()
@@ -132,7 +141,10 @@ def _hedges(letter: str, rest: str, choices: Mapping[str, str]) -> bool:
 
 
 def reference(text: str, prompt: str) -> str | None:
-    """The letter that a reference means: `B`, `b`, `(B)`, `B. Daoism`, or one choice's own text; None where that is not clear."""
+    """The letter that a reference means: `B`, `b`, `(B)`, `B.
+
+    Daoism`, or one choice's own text; None where that is not clear.
+    """
     choices = listed(prompt)
     said = _words(text)
     if re.fullmatch(r"[(\[]?[a-z][)\].:]*", said):

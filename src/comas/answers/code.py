@@ -1,7 +1,9 @@
-"""Answers that are programs: the last fenced Python block of a reply, run in the sandbox against its question's tests.
+"""Answers that are programs: the last fenced Python block of a reply, run in the sandbox against
+its question's tests.
 
-One rule and one time limit in training and in evaluation. In a vote, programs count as what they do on the calls that their
-question shows. Leaves out: what cannot be tested by calling functions with literal values; such a question's verdict is failed.
+One rule and one time limit in training and in evaluation. In a vote, programs count as what they do
+on the calls that their question shows. Leaves out: what cannot be tested by calling functions with
+literal values; such a question's verdict is failed.
 """
 
 from __future__ import annotations
@@ -21,11 +23,17 @@ from comas.sandbox.jail import Broken
 from comas.types import HostFailure, Question, Verdict
 
 WORDING = {
-    "solution": "Write a program in Python for this task:\n{question}\n\n{history}\nThink it through, then give the whole program, "
-    "with its imports, in one block that begins with ```python and ends with ```.",
-    "revision": "Write a program in Python for this task:\n{question}\n\nYour program so far:\n{own}\n\n{history}\nUse what is "
-    "right in the other programs, and do not take them on trust. Give the whole program in one block that begins with ```python "
-    "and ends with ```.",
+    "solution": (
+        "Write a program in Python for this task:\n{question}\n\n{history}\nThink it through, then"
+        " give the whole program, with its imports, in one block that begins with ```python and"
+        " ends with ```."
+    ),
+    "revision": (
+        "Write a program in Python for this task:\n{question}\n\nYour program so"
+        " far:\n{own}\n\n{history}\nUse what is right in the other programs, and do not take them"
+        " on trust. Give the whole program in one block that begins with ```python and ends with"
+        " ```."
+    ),
 }
 """Of the roles that differ from other questions."""
 
@@ -35,16 +43,18 @@ CLOSING = 50
 """Brackets among which the end of a call is looked for."""
 _PARSING = threading.Lock()
 _DEFINED = re.compile(
-    r"^[ \t]*+(?:(?:async[ \t]++)?def[ \t]++(\w++)|class[ \t]++(\w++)|(\w++)[ \t]*+=(?!=))", re.MULTILINE
+    r"^[ \t]*+(?:(?:async[ \t]++)?def[ \t]++(\w++)|class[ \t]++(\w++)|(\w++)[ \t]*+=(?!=))",
+    re.MULTILINE,
 )
 """What seems to define a name, in a program that is none."""
 
 
 def extract(question: Question, text: str) -> str | None:
-    """The last fenced block that defines what is asked for, if it is a Python program and the block is closed.
+    """The last fenced block that defines what is asked for, if it is a Python program and the block
+    is closed.
 
-    Blocks of other languages are none. Where none defines it, or nothing is known to be asked for, the last block that says
-    that it is Python, or the last of all where none does.
+    Blocks of other languages are none. Where none defines it, or nothing is known to be asked for,
+    the last block that says that it is Python, or the last of all where none does.
     """
     fenced = [b for b in blocks(text) if b.is_python or not b.language]
     tagged = [b for b in fenced if b.is_python]
@@ -63,7 +73,8 @@ def _defining(fenced: list[Block], names: list[str]) -> list[Block]:
 
 
 def _defined(program: str) -> set[str]:
-    """The names that a program defines outside its functions and classes; of a broken one, those that it seems to define.
+    """The names that a program defines outside its functions and classes; of a broken one, those
+    that it seems to define.
 
     What it imports is none: `from solution import f` stands in blocks that show how `f` is used.
     """
@@ -85,7 +96,10 @@ def _defined(program: str) -> set[str]:
 
 
 def _parsed(program: str) -> ast.Module:
-    """The syntax tree; what Python thinks of its style (`"\\d"`) is nobody's news here. Raises SyntaxError and others."""
+    """The syntax tree; what Python thinks of its style (`"\\d"`) is nobody's news here.
+
+    Raises SyntaxError and others.
+    """
     with _PARSING, warnings.catch_warnings():  # the filters are the whole process's
         warnings.simplefilter("ignore")
         return ast.parse(program)
@@ -104,9 +118,10 @@ def same(a: str, b: str) -> bool:
 
 
 def ballot(question: Question, program: str, before: str = "") -> str | None:
-    """What a program counts as in a vote: what its functions give for the calls that its question shows, whatever the question
-    expects of them; `before` is run before it. The program itself where no calls can be read; None where it ends, or reaches a
-    limit, or gives no value for any of them. Raises HostFailure where the sandbox breaks down.
+    """What a program counts as in a vote: what its functions give for the calls that its question
+    shows, whatever the question expects of them; `before` is run before it. The program itself
+    where no calls can be read; None where it ends, or reaches a limit, or gives no value for any of
+    them. Raises HostFailure where the sandbox breaks down.
     """
     shown = examples(question.prompt)
     if not shown:
@@ -114,7 +129,9 @@ def ballot(question: Question, program: str, before: str = "") -> str | None:
     try:
         seen = _observed(before + program, shown)
     except Broken as error:
-        raise HostFailure(f"the sandbox broke down while {question.id} was counted: {error}") from error
+        raise HostFailure(
+            f"the sandbox broke down while {question.id} was counted: {error}"
+        ) from error
     if seen is not None and not seen.calls:
         return program
     return DOES + seen.digest if seen is not None and seen.values else None
@@ -125,12 +142,15 @@ def _observed(program: str, shown: str) -> sandbox.Seen | None:
     try:
         return sandbox.observe(program, shown, names=names)
     except Broken:
-        return sandbox.observe(program, shown, names=names)  # once more, before the whole game is played again
+        # once more, before the whole game is played again
+        return sandbox.observe(program, shown, names=names)
 
 
 def examples(prompt: str) -> str:
-    """The calls that a question shows, as Python: its blocks with asserts, else its lines from the first assert on, else the
-    calls with literal arguments of the last function that it defines. Empty where there are none."""
+    """The calls that a question shows, as Python: its blocks with asserts, else its lines from the
+    first assert on, else the calls with literal arguments of the last function that it defines.
+    Empty where there are none.
+    """
     shown = [b.text for b in blocks(prompt) if (b.is_python or not b.language) and _asserts(b.text)]
     if shown:
         return "\n".join(shown)
@@ -144,7 +164,9 @@ def examples(prompt: str) -> str:
 
 def _asserts(text: str) -> bool:
     """Whether it is Python with an assert in it."""
-    return _tree(text) is not None and any(isinstance(n, ast.Assert) for n in ast.walk(_parsed(text)))
+    return _tree(text) is not None and any(
+        isinstance(n, ast.Assert) for n in ast.walk(_parsed(text))
+    )
 
 
 def _calls(prompt: str, name: str) -> Iterator[str]:
@@ -170,7 +192,9 @@ def _literal(call: str) -> bool:
 
 
 def verify(question: Question, text: str) -> Verdict:
-    """Right if the program passes all tests of `meta` (see `tested`); failed where there are none, or the sandbox broke down."""
+    """Right if the program passes all tests of `meta` (see `tested`); failed where there are none,
+    or the sandbox broke down.
+    """
     program, meta = extract(question, text), question.meta
     if not meta.get("tests"):
         return "failed"
@@ -186,11 +210,16 @@ def question(task: str, prompt: str, tests: str) -> Question:
         meta = {"tests": tests, "names": called(tests)}
     except SyntaxError:
         meta = {}
-    return Question(id=identity(task, prompt), prompt=prompt, kind="coding", answer="tests", meta=meta)
+    return Question(
+        id=identity(task, prompt), prompt=prompt, kind="coding", answer="tests", meta=meta
+    )
 
 
 def called(tests: str) -> list[str]:
-    """The functions that tests call and neither define nor import: those of the program. Raises SyntaxError."""
+    """The functions that tests call and neither define nor import: those of the program.
+
+    Raises SyntaxError.
+    """
     tree = _parsed(tests)
     own: set[str] = set()
     for node in ast.walk(tree):
@@ -198,9 +227,13 @@ def called(tests: str) -> list[str]:
             own.add(node.name)
         if isinstance(node, ast.FunctionDef | ast.Lambda):
             own |= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-        elif isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "solution"):
+        elif isinstance(node, ast.Import) or (
+            isinstance(node, ast.ImportFrom) and node.module != "solution"
+        ):
             own |= {(a.asname or a.name).split(".")[0] for a in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             own.add(node.id)
     used = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
-    return list(dict.fromkeys(name for name in used if name not in own and not hasattr(builtins, name)))
+    return list(
+        dict.fromkeys(name for name in used if name not in own and not hasattr(builtins, name))
+    )

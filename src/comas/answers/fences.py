@@ -1,6 +1,8 @@
-"""Fenced blocks of a text, read line by line as Markdown has them: backticks or tildes, indented, with any language behind them.
+"""Fenced blocks of a text, read line by line as Markdown has them: backticks or tildes, indented,
+with any language behind them.
 
-More than Markdown: a block may begin and end within a line, since models write so. Leaves out: blocks made by indentation alone.
+More than Markdown: a block may begin and end within a line, since models write so. Leaves out:
+blocks made by indentation alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 r"""Whether two mathematical answers are the same: math-verify, in processes that can be killed.
 
-Equal means equal as mathematics: `\frac{1}{2}` is `0.5`, `{2, 1}` is `{1, 2}`, `(x+1)^2` its expansion. An answer stands in the
-last box of a reply. What the writing alone decides is decided here (`notation`). What came to an end, or never can, is kept;
-what another try might mend is not, so that no verdict depends on what was asked before it. Leaves out: proofs.
+Equal means equal as mathematics: `\frac{1}{2}` is `0.5`, `{2, 1}` is `{1, 2}`, `(x+1)^2` its
+expansion. An answer stands in the last box of a reply. What the writing alone decides is decided
+here (`notation`). What came to an end, or never can, is kept; what another try might mend is not,
+so that no verdict depends on what was asked before it. Leaves out: proofs.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from comas.answers.pool import WorkerFailed, Workers
 from comas.types import HostFailure, Question, Verdict
 
 PATIENCE = 30.0
-"""Seconds on the clock for one comparison. The process itself ends after five seconds of computing, however busy the machine is."""
+"""Seconds on the clock for one comparison.
+
+The process itself ends after five seconds of computing, however busy the machine is.
+"""
 WORKERS = Workers("comas.answers.maths_worker", PATIENCE)
 
 
 def equal(gold: str, answer: str) -> bool:
-    """Whether `answer` is the same as `gold`, which may be stated the more loosely of the two (`x = 5` for 5).
+    """Whether `answer` is the same as `gold`, which may be stated the more loosely of the two (`x =
+    5` for 5).
 
     Raises WorkerFailed where that could not be found out: a time limit, a bug in the checker.
     """
@@ -72,7 +77,10 @@ def _found(*request: str) -> Any:
 
 @lru_cache(maxsize=65536)
 def told(*request: str) -> Any:
-    """The checker's answer, or the failure that every asking would meet. Raises a WorkerFailed that another try may not meet."""
+    """The checker's answer, or the failure that every asking would meet.
+
+    Raises a WorkerFailed that another try may not meet.
+    """
     try:
         return WORKERS.ask(list(request))
     except WorkerFailed as error:
@@ -89,14 +97,21 @@ _HARMLESS = re.compile(
 
 def _is_harmless(text: str) -> bool:
     """Whether a text is so plain that nobody has to try whether the checker digests it."""
-    return len(text) <= 100 and text.count("^") <= 3 and text.count("(") <= 8 and _HARMLESS.fullmatch(text) is not None
+    return (
+        len(text) <= 100
+        and text.count("^") <= 3
+        and text.count("(") <= 8
+        and _HARMLESS.fullmatch(text) is not None
+    )
 
 
 def same(a: str, b: str) -> bool:
-    """Whether two answers are the same, for votes: what the checker does not digest is the same only as what is written alike.
+    """Whether two answers are the same, for votes: what the checker does not digest is the same
+    only as what is written alike.
 
-    That is asked of each answer by itself, once, so that a vote does not wait for it again and again, and no other answer is
-    blamed for it. Raises HostFailure where the checker does not work at all.
+    That is asked of each answer by itself, once, so that a vote does not wait for it again and
+    again, and no other answer is blamed for it. Raises HostFailure where the checker does not work
+    at all.
     """
     by_writing = a == b or notation.decided(a, b)
     if by_writing is not None:
@@ -111,7 +126,10 @@ def same(a: str, b: str) -> bool:
 
 def _unless_broken_down(outcome: bool) -> bool:
     if not works():
-        raise HostFailure("the checker of mathematics broke down; `python -m comas.answers.maths_worker` shows why")
+        raise HostFailure(
+            "the checker of mathematics broke down; `python -m comas.answers.maths_worker`"
+            " shows why"
+        )
     return outcome
 
 
@@ -122,7 +140,8 @@ def extract(question: Question, text: str) -> str | None:
 
 
 def verify(question: Question, text: str) -> Verdict:
-    """Right if the boxed answer equals the reference, wrong also where the checker digests the reference but not the answer.
+    """Right if the boxed answer equals the reference, wrong also where the checker digests the
+    reference but not the answer.
 
     Failed where there is no reference, or the checker broke down.
     """

@@ -1,7 +1,9 @@
-r"""The process that checks mathematics with math-verify (sympy underneath): JSON lines in, JSON lines out.
+r"""The process that checks mathematics with math-verify (sympy underneath): JSON lines in, JSON
+lines out.
 
-Runs apart from everything else, because sympy may take for ever or all memory on a few hostile characters; whoever asks kills
-it at a limit. Its own timeouts are off: they need the main thread and hide what happened. Leaves out: reading boxes.
+Runs apart from everything else, because sympy may take for ever or all memory on a few hostile
+characters; whoever asks kills it at a limit. Its own timeouts are off: they need the main thread
+and hide what happened. Leaves out: reading boxes.
 """
 
 from __future__ import annotations
@@ -19,9 +21,13 @@ MEMORY = 4 << 30
 ORPHAN = 60
 """Seconds after which a process that nobody killed ends itself."""
 COMPUTING = 5.0
-"""Seconds of computing for one request, however many pass on the clock: a busy machine changes no verdict."""
+"""Seconds of computing for one request, however many pass on the clock: a busy machine changes no
+verdict.
+"""
 CLOSE = 1e-4
-"""How far apart, in proportion, decimals may be that agree to six places: those of small numbers hold few digits."""
+"""How far apart, in proportion, decimals may be that agree to six places: those of small numbers
+hold few digits.
+"""
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -31,14 +37,24 @@ def equal(gold: str, answer: str) -> bool:
     left, right = _parsed(gold), _parsed(answer)
     if not left:
         raise ValueError(f"the reference {gold!r} cannot be read as mathematics")
-    return bool(right) and bool(verify(left, right, timeout_seconds=None, raise_on_error=True)) and not _far(left[0], right[0])
+    return (
+        bool(right)
+        and bool(verify(left, right, timeout_seconds=None, raise_on_error=True))
+        and not _far(left[0], right[0])
+    )
 
 
 def _far(gold: Any, answer: Any) -> bool:
-    """Whether two numbers differ by more than the rounding of decimals: to six places 0.0000101 and 0.00001 are one."""
+    """Whether two numbers differ by more than the rounding of decimals: to six places 0.0000101 and
+    0.00001 are one.
+    """
     from sympy import Float, Number
 
-    if not isinstance(gold, Number) or not isinstance(answer, Number) or not isinstance(gold, Float) | isinstance(answer, Float):
+    if (
+        not isinstance(gold, Number)
+        or not isinstance(answer, Number)
+        or not isinstance(gold, Float) | isinstance(answer, Float)
+    ):
         return False
     return abs(float(gold) - float(answer)) > CLOSE * abs(float(gold))
 

@@ -1,7 +1,9 @@
-r"""What can be said of two mathematical answers from their writing alone, and LaTeX as math-verify reads it without mistakes.
+r"""What can be said of two mathematical answers from their writing alone, and LaTeX as math-verify
+reads it without mistakes.
 
-To a parser of formulas `east` is a product, `1 1/2` is two numbers and `5 \text{ million}` is 5. Such texts are decided or
-rewritten here, before they get there. Pure functions of the texts. Leaves out: mathematics.
+To a parser of formulas `east` is a product, `1 1/2` is two numbers and `5 \text{ million}` is 5.
+Such texts are decided or rewritten here, before they get there. Pure functions of the texts. Leaves
+out: mathematics.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _LOOKS = re.compile(
 
 
 def in_latex(text: str) -> str:
-    r"""A text with LaTeX's commands for characters (`√2`, `x²`, `½`), without colours and lines that change nothing."""
+    r"""A text with LaTeX's commands for characters (`√2`, `x²`, `½`), without colours and lines
+    that change nothing.
+    """
     out = _LOOKS.sub("", text)
     if out.isascii():
         return out
@@ -58,7 +62,8 @@ def _as_fraction(found: re.Match[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """LaTeX without what changes only its look: spaces, sizes, text boxes, display fractions, dollar signs around it.
+    """LaTeX without what changes only its look: spaces, sizes, text boxes, display fractions,
+    dollar signs around it.
 
     A space between two digits stays: `1 2` is not `12`.
     """
@@ -69,7 +74,9 @@ def plain(text: str) -> str:
 
 
 def decided(gold: str, answer: str) -> bool | None:
-    """Whether two answers are the same, as far as their writing tells; None where only mathematics can."""
+    """Whether two answers are the same, as far as their writing tells; None where only mathematics
+    can.
+    """
     one = plain(gold)
     other = plain(answer)
     if one == other:
@@ -103,7 +110,9 @@ _COUNTED = re.compile(r"[-+$]*[0-9.][0-9.,/ ]*+[^0-9]*+")
 
 
 def _same_names(gold: str, answer: str) -> bool | None:
-    """Whether two names are the same words, whatever their case; None where the reference may be a formula."""
+    """Whether two names are the same words, whatever their case; None where the reference may be a
+    formula.
+    """
     inside = _TEXT.fullmatch(gold.strip().strip("$"))
     boxed = (
         inside is not None
@@ -126,7 +135,9 @@ def _bare(text: str) -> str | None:
 
 
 def _is_name(bare: str) -> tuple[bool, bool]:
-    """Whether a text without signs of a formula is surely a name, and whether it may be one (`no`, but also `xy`)."""
+    """Whether a text without signs of a formula is surely a name, and whether it may be one (`no`,
+    but also `xy`).
+    """
     if _SCIENTIFIC.fullmatch(bare) or _COUNTED.fullmatch(bare):
         return bool(_DATE.fullmatch(bare)), False
     runs = [run for run in _RUN.findall(bare) if not _MATHEMATICS.fullmatch(run)]
@@ -167,7 +178,8 @@ _BASES = {name: base for base, name in enumerate(_BASE_NAMES, 2)}
 
 
 def _same_numerals(one: str, other: str) -> bool | None:
-    """Whether two numerals have the same digits in the same base; None where none of them names a base.
+    """Whether two numerals have the same digits in the same base; None where none of them names a
+    base.
 
     Digits without a base count as those of the reference's.
     """
@@ -224,7 +236,9 @@ _BARE_NAMES = re.compile(r"(?<![\\a-zA-Z{])(pi|sin|cos|tan|cot|ln|log)(?![a-zA-Z
 
 
 def readable(text: str) -> str | None:
-    """LaTeX that math-verify reads as what it says; None where it is no mathematical object (`1 2`, `5 (not 6)`)."""
+    """LaTeX that math-verify reads as what it says; None where it is no mathematical object (`1 2`,
+    `5 (not 6)`).
+    """
     out = _WIDE.sub(" ", in_latex(text).strip().strip("$")).strip()
     if _CHANGED.search(out):
         return None
@@ -281,7 +295,9 @@ _TURNED = str.maketrans("<>", "><")
 
 
 def as_interval(text: str) -> str:
-    r"""`[1,2)` for `1 \le x < 2`, `(2,\infty)` for `x > 2`, a union for two with `or`; any other text as it is."""
+    r"""`[1,2)` for `1 \le x < 2`, `(2,\infty)` for `x > 2`, a union for two with `or`; any other
+    text as it is.
+    """
     parts = [_interval(part) for part in _OR.split(text)]
     return r"\cup".join(part for part in parts if part) if all(parts) else text
 

@@ -1,4 +1,5 @@
-r"""Numbers in answers: the exact value of a text that is one number, and the value of a physical quantity.
+r"""Numbers in answers: the exact value of a text that is one number, and the value of a physical
+quantity.
 
 Leaves out: converting units. A quantity is compared in the unit that the question asks for.
 """
@@ -16,15 +17,25 @@ from comas.answers.pool import WorkerFailed
 from comas.types import HostFailure, Question, Verdict
 
 DIGITS = 60
-"""Longest number and largest exponent that are read: beyond that a reply is noise, and exact arithmetic is slow."""
+"""Longest number and largest exponent that are read: beyond that a reply is noise, and exact
+arithmetic is slow.
+"""
 
-_WRAP = re.compile(r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*\{\s*([-+$\\]*[0-9][^{}]*)\}|\*\*([^*]*)\*\*|\(([^()]*)\)")
-_DEGREES = re.compile(r"(?:\{ *\})? *\^ *(?:\{ *\\circ *\}|\\circ(?![a-zA-Z])|°)|\\degree(?![a-zA-Z])")
-_BOXED_UNIT = r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*+\{[ ~]*+[^{}0-9]*+\}(?:\^(?:\{-?[0-9]\}|[0-9]))?"
+_WRAP = re.compile(
+    r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*\{\s*([-+$\\]*[0-9][^{}]*)\}|\*\*([^*]*)\*\*|\(([^()]*)\)"
+)
+_DEGREES = re.compile(
+    r"(?:\{ *\})? *\^ *(?:\{ *\\circ *\}|\\circ(?![a-zA-Z])|°)|\\degree(?![a-zA-Z])"
+)
+_BOXED_UNIT = (
+    r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*+\{[ ~]*+[^{}0-9]*+\}(?:\^(?:\{-?[0-9]\}|[0-9]))?"
+)
 _UNIT = re.compile(rf"(?<=[0-9.%}}])\s*+°?\s*+((?:/?\s*+{_BOXED_UNIT}\s*+)+|[CF])?\Z")
-"""What stands behind a number up to the end: degrees, then boxes of words, each with an exponent."""
+"""What stands behind a number up to the end: degrees, then boxes of words, each with an exponent.
+"""
 _WORD = re.compile(
-    r"(?<=[0-9.%])(?: +([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)(?:[²³]|\^(?:[0-9]|\{[0-9]\}))?| *[€£¥₹¢])\Z"
+    r"(?<=[0-9.%])(?: +([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)(?:[²³]|\^(?:[0-9]|\{[0-9]\}))?|"
+    r" *[€£¥₹¢])\Z"
 )
 """Words behind a number: `km/h`, `m^2`, `apples per day`; or the sign of a currency."""
 _AMOUNTS = re.compile(r"[KMBT]|mil")
@@ -40,10 +51,12 @@ _NUMBER = re.compile(
 
 
 def number(text: str) -> Fraction | None:
-    """The exact value of a text that is one number and nothing else; None for anything else, NaN and infinity included.
+    """The exact value of a text that is one number and nothing else; None for anything else, NaN
+    and infinity included.
 
-    Understands `1,000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`, `-7`, `3/4`, `\\frac{3}{4}`, `1e3`,
-    `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit behind it, in words or in `\\text{...}`.
+    Understands `1,000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`, `-7`, `3/4`,
+    `\\frac{3}{4}`, `1e3`, `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit behind it, in words
+    or in `\\text{...}`.
     """
     if len(text) > 4 * DIGITS:
         return None
@@ -69,13 +82,19 @@ def number(text: str) -> Fraction | None:
 
 
 def _bare_number(text: str) -> str | None:
-    """A number without the unit behind it; None where what stands there may make another number of it (`5 million`)."""
+    """A number without the unit behind it; None where what stands there may make another number of
+    it (`5 million`).
+    """
     boxes = _UNIT.search(text)
     text = text[: boxes.start()] if boxes else text
     words = _WORD.search(text)
     beside = [(boxes[1] or "") if boxes else "", (words[1] or "") if words else ""]
-    names = [name for part in beside for name in re.findall(r"[A-Za-z]+", re.sub(r"\\[a-z]+", " ", part))]
-    if any(alters(part) for part in beside) or any(is_symbol(n) or _AMOUNTS.fullmatch(n) for n in names[:1]):
+    names = [
+        name for part in beside for name in re.findall(r"[A-Za-z]+", re.sub(r"\\[a-z]+", " ", part))
+    ]
+    if any(alters(part) for part in beside) or any(
+        is_symbol(n) or _AMOUNTS.fullmatch(n) for n in names[:1]
+    ):
         return None
     return (text[: words.start()] if words else text).strip()
 
@@ -121,7 +140,8 @@ _LEADING = re.compile(
 )
 _BARE_POWER = re.compile(r"([+-]?)10(?:\^|\*\*)(?:\{([+-]?[0-9]+)\}|\(?([+-]?[0-9]+)\)?)")
 _BOX_OF_TEXT = re.compile(
-    r"\\(?:text|mathrm|mathbf|textbf|mbox|operatorname|rm)\b\s*|[{}$]|\\(?:[,;:! ]|left|right|quad)|~|\\(?=%)"
+    r"\\(?:text|mathrm|mathbf|textbf|mbox|operatorname|rm)\b\s*|[{}$]|\\(?:[,;:!"
+    r" ]|left|right|quad)|~|\\(?=%)"
 )
 _SYMBOL = re.compile(
     r"\\(?:pi|sqrt|frac|dfrac|tfrac|ln|log|exp|sinh?|cosh?|tanh?|arc(?:sin|cos|tan)|infty|overline)(?![a-zA-Z])|(?<![1-9.,]10)(?<=[1-9])\^|[π√]|"
@@ -148,12 +168,13 @@ _PER_CENT = re.compile(r"%| ?per ?cent(?![a-z])", re.IGNORECASE)
 
 
 def quantity(text: str, percent: bool = True) -> float | None:
-    r"""The number in a physical quantity, whatever its unit: `-3.8 \times 10^{-8} \text{ C/m}^2` is -3.8e-08.
+    r"""The number in a physical quantity, whatever its unit: `-3.8 \times 10^{-8} \text{ C/m}^2` is
+    -3.8e-08.
 
-    Powers of ten as `3e5`, `3 x 10^5`, `3·10⁵`, `3*10**5`, `3\times10^{5}`, `10^5`; `v = 3 m/s` is 3; `5\%` is .05. Other
-    expressions (`\sqrt{2}/3`, `2\pi`) are left to the checker of mathematics. None where there is not exactly one number. With
-    `percent` off, 5 % is 5: where percent is the unit that was asked for.
-    Raises WorkerFailed.
+    Powers of ten as `3e5`, `3 x 10^5`, `3·10⁵`, `3*10**5`, `3\times10^{5}`, `10^5`; `v = 3 m/s` is
+    3; `5\%` is .05. Other expressions (`\sqrt{2}/3`, `2\pi`) are left to the checker of
+    mathematics. None where there is not exactly one number. With `percent` off, 5 % is 5: where
+    percent is the unit that was asked for. Raises WorkerFailed.
     """
     if _INEQUALITY.search(text):
         return None
@@ -167,7 +188,10 @@ def quantity(text: str, percent: bool = True) -> float | None:
         mantissa, exponent, rest = power[1] + "1", int(power[2] or power[3]), flat[power.end() :]
     elif found:
         mantissa = found["sign"] + found["digits"].replace(",", "")
-        exponent, rest = int(found["e"] or found["braced"] or found["bare"] or 0), flat[found.end() :]
+        exponent, rest = (
+            int(found["e"] or found["braced"] or found["bare"] or 0),
+            flat[found.end() :],
+        )
     else:
         return maths.value(said) if not alters(flat) else None
     if abs(exponent) > 300 or not _is_unit(rest):
@@ -177,16 +201,22 @@ def quantity(text: str, percent: bool = True) -> float | None:
 
 
 def _is_unit(rest: str) -> bool:
-    """Whether what stands behind a number may be its unit: no words that change it, no letter that is a number, no relation."""
+    """Whether what stands behind a number may be its unit: no words that change it, no letter that
+    is a number, no relation.
+    """
     names = _NAME.findall(rest)
     commands = [name for name in names if name.startswith("\\")]
-    if any(not _IN_UNITS.match(name) for name in commands) or any(is_symbol(name) for name in names[:1]):
+    if any(not _IN_UNITS.match(name) for name in commands) or any(
+        is_symbol(name) for name in names[:1]
+    ):
         return False
     return _UNITS.match(rest) is not None and not alters(rest)
 
 
 def _flat(text: str) -> str:
-    """Without LaTeX's boxes, superscripts as `^`; of the spaces one stays between two words, and `_` before a number."""
+    """Without LaTeX's boxes, superscripts as `^`; of the spaces one stays between two words, and
+    `_` before a number.
+    """
     out = text.replace("−", "-").replace("–", "-").replace("{,}", ",")
     out = _RAISED.sub(lambda run: "^" + run[0].translate(_LOWERED), out)
     out = re.sub(r"\^\{([+-]?[0-9]+)\}", r"^\1", _DEGREES.sub("°", out))
@@ -224,9 +254,11 @@ def same(a: str, b: str) -> bool:
 
 
 def verify(question: Question, text: str) -> Verdict:
-    """Right if the boxed number is within 5 % of the reference; failed where the reference is no number or the checker broke down.
+    """Right if the boxed number is within 5 % of the reference; failed where the reference is no
+    number or the checker broke down.
 
-    Where the asked unit begins with a power of ten (`meta["power"]`), the number may be given with it or without it.
+    Where the asked unit begins with a power of ten (`meta["power"]`), the number may be given with
+    it or without it.
     """
     asked = "%" in (question.answer or "") or question.meta.get("percent", False)
     try:

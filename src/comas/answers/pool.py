@@ -1,7 +1,9 @@
-"""Processes that do work which may hang or blow up: asked one line of JSON at a time, killed at a hard limit, kept warm.
+"""Processes that do work which may hang or blow up: asked one line of JSON at a time, killed at a
+hard limit, kept warm.
 
-Started as `python -m module` rather than by fork or by multiprocessing: a script without a main guard is not run again, and
-threads of torch are not inherited. Any thread may ask. Leaves out: hostile programs (those need a sandbox).
+Started as `python -m module` rather than by fork or by multiprocessing: a script without a main
+guard is not run again, and threads of torch are not inherited. Any thread may ask. Leaves out:
+hostile programs (those need a sandbox).
 """
 
 from __future__ import annotations
@@ -38,18 +40,24 @@ class WorkerFailed(RuntimeError):
 
 
 class Workers:
-    """At most `count` processes of `module`, started when they are needed; `limit`: seconds per request."""
+    """At most `count` processes of `module`, started when they are needed; `limit`: seconds per
+    request.
+    """
 
     def __init__(self, module: str, limit: float, count: int | None = None) -> None:
         self.module, self.limit = module, limit
-        self._idle: queue.LifoQueue[subprocess.Popen[str] | None] = queue.LifoQueue()  # the warm ones first
+        # the warm ones first
+        self._idle: queue.LifoQueue[subprocess.Popen[str] | None] = queue.LifoQueue()
         for _ in range(count or usable_cpus()):
             self._idle.put(None)
         self._alive: set[subprocess.Popen[str]] = set()
         atexit.register(self.close)
 
     def ask(self, request: Any) -> Any:
-        """The answer to a request, both of them JSON; waits for a free process. Raises WorkerFailed."""
+        """The answer to a request, both of them JSON; waits for a free process.
+
+        Raises WorkerFailed.
+        """
         worker = self._idle.get()
         try:
             if worker is None or worker.poll() is not None:
@@ -77,9 +85,18 @@ class Workers:
         source = str(Path(__file__).parents[2])
         known = os.environ.get("PYTHONPATH")
         worker = subprocess.Popen(
-            [sys.executable, "-m", self.module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": source + (os.pathsep + known if known else ""), "PYTHONHASHSEED": "0"},
-            text=True, encoding="ascii",  # with one order of sets in every process, for what depends on it
+            [sys.executable, "-m", self.module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "PYTHONPATH": source + (os.pathsep + known if known else ""),
+                "PYTHONHASHSEED": "0",
+            },
+            # with one order of sets in every process, for what depends on it
+            text=True,
+            encoding="ascii",
         )
         self._alive.add(worker)
         try:
@@ -114,7 +131,10 @@ class Workers:
         if not said.endswith("\n") and worker.wait() == -getattr(signal, "SIGPROF", 0):
             raise WorkerFailed(f"{self.module} reached its limit of computing time", lasting=True)
         if not said.endswith("\n"):
-            raise WorkerFailed(f"{self.module} died (exit code {worker.wait()}); `python -m {self.module}` shows why")
+            raise WorkerFailed(
+                f"{self.module} died (exit code {worker.wait()}); `python -m {self.module}`"
+                " shows why"
+            )
         return json.loads(said)
 
     def _end(self, worker: subprocess.Popen[str]) -> None:
@@ -132,7 +152,11 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def verdicts(verify: Callable[[Question, str], Verdict], pairs: Iterable[tuple[Question, str]]) -> list[Verdict]:
-    """A verdict per pair, in their order; checkers that work in processes of their own are asked side by side."""
+def verdicts(
+    verify: Callable[[Question, str], Verdict], pairs: Iterable[tuple[Question, str]]
+) -> list[Verdict]:
+    """A verdict per pair, in their order; checkers that work in processes of their own are asked
+    side by side.
+    """
     with ThreadPoolExecutor(2 * usable_cpus()) as threads:
         return list(threads.map(lambda pair: verify(*pair), pairs))

@@ -1,4 +1,5 @@
-r"""Answers in words: the last box, compared without case, spaces, LaTeX's text boxes and quotation marks around it.
+r"""Answers in words: the last box, compared without case, spaces, LaTeX's text boxes and quotation
+marks around it.
 
 Leaves out: synonyms.
 """
@@ -11,7 +12,9 @@ import unicodedata
 from comas.answers.boxed import last_box
 from comas.types import Question, Verdict
 
-_LATEX = re.compile(r"\\(?:text|math)(?:bf|it|rm|sf|tt|normal)?(?![a-z])\s*|\\(?:mbox|emph|underline)\s*|[{}$]")
+_LATEX = re.compile(
+    r"\\(?:text|math)(?:bf|it|rm|sf|tt|normal)?(?![a-z])\s*|\\(?:mbox|emph|underline)\s*|[{}$]"
+)
 _SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad(?![a-zA-Z])")
 _ESCAPED = re.compile(r"\\([&%#_])")
 _AROUND = "*\"'“”‘’`., "

@@ -1,4 +1,7 @@
-"""`comas export`: a trained team as folders for transformers, peft and comas. Leaves out: writing them (`export`)."""
+"""`comas export`: a trained team as folders for transformers, peft and comas.
+
+Leaves out: writing them (`export`).
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,45 @@ from comas.program import command
 
 
 def export(
-    ctx: typer.Context, run: Annotated[str, typer.Argument(help="RUN, RUN@best or RUN@40.")],
+    ctx: typer.Context,
+    run: Annotated[str, typer.Argument(help="RUN, RUN@best or RUN@40.")],
     folder: Annotated[str, typer.Argument(help="A new folder.")],
-    merged: Annotated[bool, typer.Option(help="Besides adapters, whole models to which they are added.")] = True,
+    merged: Annotated[
+        bool, typer.Option(help="Besides adapters, whole models to which they are added.")
+    ] = True,
     dtype: Annotated[str, typer.Option(help="Of whole models: auto, float32, bfloat16.")] = "auto",
-    base: Annotated[str | None, typer.Option(help="Where the adapters' base is found: a hub name or a folder.")] = None,
-    evaluation: Annotated[list[str] | None, typer.Option(help="A folder of `comas eval` that the cards tell of.")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Where the adapters' base is found: a hub name or a folder.")
+    ] = None,
+    evaluation: Annotated[
+        list[str] | None, typer.Option(help="A folder of `comas eval` that the cards tell of.")
+    ] = None,
     json_: Json = False,
 ) -> None:
-    """Write a trained team for others: folders that transformers and peft load, model cards, and team.toml."""
+    """Write a trained team for others: folders that transformers and peft load, model cards, and
+    team.toml.
+    """
     from comas.export.team import export as write
 
-    done = write(run, folder, merged=merged, dtype=dtype, base=base, evaluations=evaluation or (), note=print)
+    done = write(
+        run, folder, merged=merged, dtype=dtype, base=base, evaluations=evaluation or (), note=print
+    )
     if json_:
-        print_json(ctx, {
-            "folder": str(done.folder), "run": str(done.run), "step": done.step, "team": str(done.folder / "team.toml"),
-            "policies": list(done.policies), "bytes": done.bytes,
-        })
+        print_json(
+            ctx,
+            {
+                "folder": str(done.folder),
+                "run": str(done.run),
+                "step": done.step,
+                "team": str(done.folder / "team.toml"),
+                "policies": list(done.policies),
+                "bytes": done.bytes,
+            },
+        )
         return
     here = shlex.quote(str(done.folder))
-    print(f"team: {done.folder} ({done.bytes / 1e6:.1f} MB), step {done.step} of {done.run}; card: README.md")
+    print(
+        f"team: {done.folder} ({done.bytes / 1e6:.1f} MB), step {done.step} of {done.run}; card:"
+        " README.md"
+    )
     print(f"next: {command()} play {here}\nnext: {command()} eval {here}")

@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 
 
 def _reserve(ctx: typer.Context, wanted: bool) -> bool:
-    """With `--json`, stdout is for the object alone: whatever else is printed, by a user's method too, goes to stderr."""
+    """With `--json`, stdout is for the object alone: whatever else is printed, by a user's method
+    too, goes to stderr.
+    """
     if wanted:
         ctx.obj = sys.stdout
         ctx.with_resource(redirect_stdout(sys.stderr))
     return wanted
 
 
-Json = Annotated[bool, typer.Option("--json", callback=_reserve, help="The last line of stdout is one JSON object.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", callback=_reserve, help="The last line of stdout is one JSON object."),
+]
 
 
 def print_json(ctx: typer.Context, record: Any) -> None:
@@ -36,18 +41,26 @@ def print_json(ctx: typer.Context, record: Any) -> None:
 
 def interval_json(found: Interval | None) -> dict[str, Any] | None:
     """JSON has no infinity: an open end is null."""
-    return {k: v if math.isfinite(v) else None for k, v in found._asdict().items()} if found else None
+    return (
+        {k: v if math.isfinite(v) else None for k, v in found._asdict().items()} if found else None
+    )
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """A run: `seconds` are of this process, null of a report, which computes nothing; `step_seconds` of all steps so far."""
+    """A run: `seconds` are of this process, null of a report, which computes nothing;
+    `step_seconds` of all steps so far.
+    """
     from comas.storage.run import Run
 
     run = Run.open(result.run)
     found = {name: interval_json(i) for name, i in result.accuracy.items()}
     return {
-        "run": str(result.run), "steps": result.steps, "tokens": result.tokens,
+        "run": str(result.run),
+        "steps": result.steps,
+        "tokens": result.tokens,
         "seconds": round(result.seconds, 3) if result.seconds else None,
         "step_seconds": round(math.fsum(metrics["seconds"] for metrics in run.metrics()), 3),
-        "accuracy": found, "gain": interval_json(result.gain), "api": run.spent(),
+        "accuracy": found,
+        "gain": interval_json(result.gain),
+        "api": run.spent(),
     }

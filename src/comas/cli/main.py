@@ -1,8 +1,9 @@
 """The command line: assemble and call.
 
-A user's mistake is one line and exit code 2; Ctrl-C says how to go on and exits with 130; where nobody reads stdout any more
-(`comas report | head -1`) it is 141, as of other programs. With `--json` the last line of
-stdout is one object and nothing else is printed there. Leaves out: everything that could be a function elsewhere.
+A user's mistake is one line and exit code 2; Ctrl-C says how to go on and exits with 130; where
+nobody reads stdout any more (`comas report | head -1`) it is 141, as of other programs. With
+`--json` the last line of stdout is one object and nothing else is printed there. Leaves out:
+everything that could be a function elsewhere.
 """
 
 from __future__ import annotations
@@ -34,22 +35,32 @@ if TYPE_CHECKING:
     from comas.team.build import Team
     from comas.training.loop import Result, Watch
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
-                  help="Teams of language models that teach each other by discussing questions.")
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Teams of language models that teach each other by discussing questions.",
+)
 
 
 Pairs = Annotated[
-    list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help="CONFIG.toml steps=20 ... (see docs/config.md)")
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG] [KEY=VALUE]...", help="CONFIG.toml steps=20 ... (see docs/config.md)"
+    ),
 ]
 
 
 CLOSED = 141
-"""Exit code where whoever read stdout has read enough (`comas eval ... | head`): what shells give for it, 128 + SIGPIPE."""
+"""Exit code where whoever read stdout has read enough (`comas eval ... | head`): what shells give
+for it, 128 + SIGPIPE.
+"""
 
 
 def main() -> None:
     """Run the command line; the only place that turns exceptions into exit codes."""
-    for library in ("HF_HUB", "TRANSFORMERS", "DATASETS"):  # their retries and bars, between our lines
+    # their retries and bars, between our lines
+    for library in ("HF_HUB", "TRANSFORMERS", "DATASETS"):
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
     from comas.types import HostFailure, UserMistake
 
@@ -64,7 +75,8 @@ def main() -> None:
     except BrokenPipeError:
         code = CLOSED
     except SystemExit as left:
-        code = CLOSED if left.code == 1 else left.code  # rich's word for a closed pipe; nobody else says 1
+        # rich's word for a closed pipe; nobody else says 1
+        code = CLOSED if left.code == 1 else left.code
     except (UserMistake, HostFailure, OSError) as error:
         code = _fail(str(error))
     except KeyboardInterrupt:
@@ -109,7 +121,11 @@ def _with_hint(message: str) -> str:
 
     option = re.search(r"No such option:? '?--([\w-]+)", message)
     key = option[1].replace("-", "_") if option else ""
-    return f"{message} (keys of the config are written without dashes: {key}=...)" if key in Config.model_fields else message
+    return (
+        f"{message} (keys of the config are written without dashes: {key}=...)"
+        if key in Config.model_fields
+        else message
+    )
 
 
 def _version(show: bool) -> None:
@@ -122,7 +138,8 @@ def _version(show: bool) -> None:
 
 @app.callback(invoke_without_command=True)
 def _common(
-    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
@@ -138,9 +155,18 @@ def _read(arguments: list[str] | None) -> Config:
 
 @app.command()
 def train(
-    ctx: typer.Context, arguments: Pairs = None, json_: Json = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate memory, disk and time; write nothing.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Of a dry run also the resolved config and the whole estimate.")] = False,
+    ctx: typer.Context,
+    arguments: Pairs = None,
+    json_: Json = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Estimate memory, disk and time; write nothing.")
+    ] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Of a dry run also the resolved config and the whole estimate."
+        ),
+    ] = False,
 ) -> None:
     """Train a team; without arguments the embedded default."""
     from comas.training.loop import train_async
@@ -157,17 +183,24 @@ def resume(
     ctx: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN] [KEY=VALUE]...", help="A run or evaluation (default: the latest run), steps=300 ..."),
+        typer.Argument(
+            metavar="[RUN] [KEY=VALUE]...",
+            help="A run or evaluation (default: the latest run), steps=300 ...",
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Go on with a run from its last commit, or with an evaluation; steps, tokens, budgets and bounds of memory may change."""
+    """Go on with a run from its last commit, or with an evaluation; steps, tokens, budgets and
+    bounds of memory may change.
+    """
     from comas.evaluation.runner import PLAN, Exam
     from comas.program import named_or_latest
     from comas.training.loop import resume_async
 
     changes = list(arguments or [])
-    named = changes.pop(0) if changes and ("=" not in changes[0] or Path(changes[0]).is_dir()) else None
+    named = (
+        changes.pop(0) if changes and ("=" not in changes[0] or Path(changes[0]).is_dir()) else None
+    )
     folder = named_or_latest(named)
     if (Path(folder) / PLAN).is_file():
         evaluate.sit(ctx, Exam.open(folder, changes), json_)
@@ -190,7 +223,8 @@ def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
         with watch if isinstance(watch, Display) else nullcontext():
             result = run_sync(work(outlet))
     except KeyboardInterrupt:
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # what a second Ctrl-C cut short is no news
+        # what a second Ctrl-C cut short is no news
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         with suppress(OSError):  # the terminal may be gone
             print(_stopped(watch), file=sys.stderr)
         sys.exit(CLOSED if outlet.gone else 130)
@@ -220,13 +254,24 @@ def _summary(console: Console, result: Result) -> None:
         total += metrics["seconds"]
         for kind, seconds in metrics["spent"].items():
             spent[kind] = spent.get(kind, 0.0) + seconds
-    lines = ["", "held-out accuracy, mean over agents of single answers, 95 % interval over questions:"]
-    lines += [f"  {name:7s} {found if found else 'not measured'}" for name, found in result.accuracy.items()]
+    lines = [
+        "",
+        "held-out accuracy, mean over agents of single answers, 95 % interval over questions:",
+    ]
+    lines += [
+        f"  {name:7s} {found if found else 'not measured'}"
+        for name, found in result.accuracy.items()
+    ]
     if result.gain:
-        lines.append(f"  gain    {result.gain.mean:+.3f} [{result.gain.low:+.3f}, {result.gain.high:+.3f}]")
+        lines.append(
+            f"  gain    {result.gain.mean:+.3f} [{result.gain.low:+.3f}, {result.gain.high:+.3f}]"
+        )
     parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
     whole = f"; this process, with measurements: {span(result.seconds)}" if result.seconds else ""
-    lines.append(f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(total)} ({parts}){whole}")
+    lines.append(
+        f"cost: {result.steps} steps, {result.tokens:,} generated tokens, {span(total)}"
+        f" ({parts}){whole}"
+    )
     lines += told(Run.open(result.run).spent())
     lines.append(f"run:  {result.run}")
     lines += [f"next: {command()} {rest}" for rest in _next(Run.open(result.run), result.steps)]
@@ -247,7 +292,9 @@ def _next(run: Run, steps: int) -> Iterator[str]:
         yield f"resume {folder} tokens={2 * config['tokens']}"
     else:
         yield f"resume {folder}"
-    bases = {host["base"] for host in config["hosts"].values()} | {a["base"] for a in config["agents"].values() if "base" in a}
+    bases = {host["base"] for host in config["hosts"].values()} | {
+        a["base"] for a in config["agents"].values() if "base" in a
+    }
     if config["task"] == "pick" and bases == {"seed"}:
         yield "train method=ttrl"
         yield "train preset=paper"
@@ -271,10 +318,16 @@ def play(
     ctx: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEAM] [KEY=VALUE]...", help="A run, seed model, TOML or export (default: the latest run)."),
+        typer.Argument(
+            metavar="[TEAM] [KEY=VALUE]...",
+            help="A run, seed model, TOML or export (default: the latest run).",
+        ),
     ] = None,
-    question: Annotated[str | None, typer.Option(help="Ask this instead of a held-out question.")] = None,
-    seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0, json_: Json = False,
+    question: Annotated[
+        str | None, typer.Option(help="Ask this instead of a held-out question.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0,
+    json_: Json = False,
 ) -> None:
     """Watch one discussion: who says what, and what each turn is paid."""
     from comas.questions.checked import loaded
@@ -282,11 +335,16 @@ def play(
     from comas.types import UserMistake
 
     if question is not None and not question.strip():
-        raise UserMistake("--question is empty: give a text, or leave it out for a held-out question")
+        raise UserMistake(
+            "--question is empty: give a text, or leave it out for a held-out question"
+        )
     team = _team(arguments)
     try:
         c = team.config
-        asked = question or loaded(team.task, "test", path=c.data, limit=1, seed=seed, **c.task_options)[0]
+        asked = (
+            question
+            or loaded(team.task, "test", path=c.data, limit=1, seed=seed, **c.task_options)[0]
+        )
         episode = team.discuss(asked, seed)
         if episode.error:
             raise UserMistake(episode.error)
@@ -308,8 +366,17 @@ def _show(team: Team, episode: Any, known: bool) -> None:
     console.print(discussion(episode.question.prompt, episode.turns))
     for reading in readings(episode.turns):
         console.print(reading, soft_wrap=True)
-    verdict = f" ({team.task.verify(episode.question, episode.answer)})" if known and episode.answer is not None else ""
-    console.print(Text(f"answer: {clean(episode.answer) if episode.answer is not None else 'none'}{verdict}", "bold"))
+    verdict = (
+        f" ({team.task.verify(episode.question, episode.answer)})"
+        if known and episode.answer is not None
+        else ""
+    )
+    console.print(
+        Text(
+            f"answer: {clean(episode.answer) if episode.answer is not None else 'none'}{verdict}",
+            "bold",
+        )
+    )
 
 
 def _team(arguments: list[str] | None) -> Team:
@@ -332,7 +399,10 @@ def _team(arguments: list[str] | None) -> Team:
             resolved, weights = found_at(arguments[0], overrides=arguments[1:])
             return run_sync(assemble(*resolved, _note, learn=False, weights=weights))
         if not Path(arguments[0]).is_file():
-            neither = f"{arguments[0]} is neither a run's folder, nor a team's, nor a config{meant(arguments[0])}"
+            neither = (
+                f"{arguments[0]} is neither a run's folder, nor a team's, nor a"
+                f" config{meant(arguments[0])}"
+            )
             raise UserMistake(f"{neither}; see {command()} play --help")
     return run_sync(assemble(*resolve(_read(arguments)), _note, learn=False))
 
@@ -344,7 +414,10 @@ def _note(text: str) -> None:
 @app.command()
 def report(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run or an evaluation; default: the latest run.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run or an evaluation; default: the latest run."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """What a run or an evaluation has come to so far; nothing is computed."""

@@ -1,4 +1,5 @@
-"""A run outlives its terminal: where nobody reads any more (a closed pipe, a lost connection), it stops in order.
+"""A run outlives its terminal: where nobody reads any more (a closed pipe, a lost connection), it
+stops in order.
 
 The same as for SIGTERM: after the step, with everything committed. Leaves out: signals (`signals`).
 """
@@ -24,7 +25,9 @@ class Outlet(Watch):
         self.watch = watch
         self.gone = False
         self.asked = False
-        """Whether the run has been asked to stop: not before it listens, which it does not while it loads."""
+        """Whether the run has been asked to stop: not before it listens, which it does not while it
+        loads.
+        """
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.watch.path = self.path

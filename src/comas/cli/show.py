@@ -15,16 +15,33 @@ from comas.cli.json_output import Json, print_json
 if TYPE_CHECKING:
     from comas.storage.run import Run
 
-Step = Annotated[int | None, typer.Option(min=1, help="Which step, from 1; the last one unless named.")]
-Role = Annotated[str | None, typer.Option(help="Only turns of this role, and those that they are about.")]
-Question = Annotated[str | None, typer.Option(help="Only questions whose id or text contains this.")]
-Only = Annotated[str | None, typer.Option(help="unreadable, cut, unpaid, paid or failed: only discussions with such a turn.")]
+Step = Annotated[
+    int | None, typer.Option(min=1, help="Which step, from 1; the last one unless named.")
+]
+Role = Annotated[
+    str | None, typer.Option(help="Only turns of this role, and those that they are about.")
+]
+Question = Annotated[
+    str | None, typer.Option(help="Only questions whose id or text contains this.")
+]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        help="unreadable, cut, unpaid, paid or failed: only discussions with such a turn."
+    ),
+]
 Limit = Annotated[int, typer.Option(min=1, help="Discussions at most.")]
 
 
 def show(
-    ctx: typer.Context, run: Annotated[str | None, typer.Argument(help="A run; the latest one unless named.")] = None,
-    step: Step = None, role: Role = None, question: Question = None, only: Only = None, limit: Limit = 3, json_: Json = False,
+    ctx: typer.Context,
+    run: Annotated[str | None, typer.Argument(help="A run; the latest one unless named.")] = None,
+    step: Step = None,
+    role: Role = None,
+    question: Question = None,
+    only: Only = None,
+    limit: Limit = 3,
+    json_: Json = False,
 ) -> None:
     """Read recorded discussions: who said what, what was read in it, and what it was paid."""
     from comas.program import named_or_latest
@@ -61,13 +78,23 @@ def _step(run: Run, step: int | None) -> int:
 ONLY = ("unreadable", "cut", "unpaid", "paid", "failed")
 
 
-def _wanted(record: dict[str, Any], role: str | None, question: str | None, only: str | None) -> bool:
+def _wanted(
+    record: dict[str, Any], role: str | None, question: str | None, only: str | None
+) -> bool:
     turns = record["turns"]
     if role is not None and not any(turn["role"] == role for turn in turns):
         return False
-    if question is not None and question not in record["question"]["id"] and question not in record["question"]["prompt"]:
+    if (
+        question is not None
+        and question not in record["question"]["id"]
+        and question not in record["question"]["prompt"]
+    ):
         return False
-    return only is None or any(_is(only, record, turn) for turn in turns) or (only == "failed" and record["error"] is not None)
+    return (
+        only is None
+        or any(_is(only, record, turn) for turn in turns)
+        or (only == "failed" and record["error"] is not None)
+    )
 
 
 def _is(kind: str, record: dict[str, Any], turn: dict[str, Any]) -> bool:

@@ -22,7 +22,9 @@ def _place(value: Any) -> Any:
         return value
     text = str(os.fspath(cast("os.PathLike[str]", value)))
     if not text.strip():
-        raise ValueError("it is empty: name a folder, a file or what is meant, or leave the key out")
+        raise ValueError(
+            "it is empty: name a folder, a file or what is meant, or leave the key out"
+        )
     if "\0" in text:
         raise ValueError("no file or folder can have a NUL character in its name: leave it out")
     return os.path.expanduser(text)
@@ -35,13 +37,17 @@ Place = Annotated[str, BeforeValidator(_place)]
 def anchor(data: dict[str, Any], folder: Path) -> None:
     """Have what a config file in `folder` names by a path from there be found from anywhere.
 
-    Bases, method, task and data that lie beside the file are meant before those that the same words name from where the
-    command runs; hub names and what is not there are left as they are.
+    Bases, method, task and data that lie beside the file are meant before those that the same words
+    name from where the command runs; hub names and what is not there are left as they are.
     """
     if folder.resolve() == Path.cwd():
         return
-    hosts, agents = (cast("dict[str, Any]", t) if isinstance(t := data.get(k), dict) else {} for k in ("hosts", "agents"))
-    away = {name for name, host in hosts.items() if isinstance(host, Mapping) and "api" in host}  # a base there is a name only
+    hosts, agents = (
+        cast("dict[str, Any]", t) if isinstance(t := data.get(k), dict) else {}
+        for k in ("hosts", "agents")
+    )
+    # a base there is a name only
+    away = {name for name, host in hosts.items() if isinstance(host, Mapping) and "api" in host}
     tables: list[Any] = [host for name, host in hosts.items() if name not in away]
     tables += list(agents.values())
     for table in tables:
@@ -60,4 +66,5 @@ def _beside(name: str, folder: Path) -> str:
     if name and (Path(there).exists() or run_at(there) is not None):
         return there
     lost = name.startswith(("./", "../")) and not Path(name).exists() and run_at(name) is None
-    return there if lost else name  # what is said of a path that leads nowhere names the place that was looked at
+    # what is said of a path that leads nowhere names the place that was looked at
+    return there if lost else name

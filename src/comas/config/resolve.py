@@ -1,7 +1,8 @@
-"""A config with nothing left open: preset, recipes, learners and every default written out, plug-ins found by name.
+"""A config with nothing left open: preset, recipes, learners and every default written out,
+plug-ins found by name.
 
-Tables that belong to functions (`options credit loss task_options`) are checked against their keywords. Leaves out: reading
-(`config`), building anything (`team`).
+Tables that belong to functions (`options credit loss task_options`) are checked against their
+keywords. Leaves out: reading (`config`), building anything (`team`).
 """
 
 from __future__ import annotations
@@ -35,25 +36,35 @@ SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm
 SEED_ADAPTER_LR = 3e-3
 """For adapters on the seed models: found there, where 5e-3 was too much (docs/method.md)."""
 ADAPTER_RATE = 10
-"""So many times the learning rate of the whole model is what adapters on other bases take: a rule of thumb, not measured here."""
+"""So many times the learning rate of the whole model is what adapters on other bases take: a rule
+of thumb, not measured here.
+"""
 
 
 SEED_TEST_QUESTIONS = 512
 TEST_QUESTIONS = 128
-"""Held-out questions by default: seed models answer thousands per minute, others take hours for them (docs/config.md)."""
+"""Held-out questions by default: seed models answer thousands per minute, others take hours for
+them (docs/config.md).
+"""
 
 
 def keywords(function: Callable[..., Any]) -> dict[str, Any]:
     """Keyword-only parameters of a function and their defaults; through `partial`."""
     function = _plain(function)
-    return {n: p.default for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    return {
+        n: p.default
+        for n, p in inspect.signature(function).parameters.items()
+        if p.kind is p.KEYWORD_ONLY
+    }
 
 
 PLUGINS = {"method": Method, "task": Task, "setup": Setup}
 
 
 def load_plugin(kind: str, name: str) -> Any:
-    """`method`, `task` or `setup` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file; its attribute of that kind."""
+    """`method`, `task` or `setup` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file;
+    its attribute of that kind.
+    """
     if name.endswith(".py"):
         path = Path(name).resolve()
         spec = importlib.util.spec_from_file_location(f"comas_user_{path.stem}", path)
@@ -66,9 +77,15 @@ def load_plugin(kind: str, name: str) -> Any:
         except (SyntaxError, ImportError) as error:
             raise UserMistake(f"{kind} {name!r} cannot be imported: {error}") from error
         except Exception as error:
-            where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+            where = [
+                frame.lineno
+                for frame in traceback.extract_tb(error.__traceback__)
+                if frame.filename == str(path)
+            ]
             line = f", line {where[-1]}" if where else ""
-            raise UserMistake(f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{line}") from error
+            raise UserMistake(
+                f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{line}"
+            ) from error
     else:
         known = plugin_names(kind)
         if name not in known:
@@ -93,25 +110,46 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_functions(method: Method, name: str) -> None:
-    """An error where the functions of a method cannot be called as they will be, for instance because two were swapped."""
-    wanted = {"play": "question, agents, rng, task", "settle": "episodes, task", "advantage": "rows, kl", "loss": "logprobs, batch"}
+    """An error where the functions of a method cannot be called as they will be, for instance
+    because two were swapped.
+    """
+    wanted = {
+        "play": "question, agents, rng, task",
+        "settle": "episodes, task",
+        "advantage": "rows, kl",
+        "loss": "logprobs, batch",
+    }
     for part, arguments in wanted.items():
         function = _plain(getattr(method, part))
-        if not _takes(function, arguments.split(", ")) or (part == "settle" and inspect.iscoroutinefunction(function)):
+        if not _takes(function, arguments.split(", ")) or (
+            part == "settle" and inspect.iscoroutinefunction(function)
+        ):
             raise UserMistake(
-                f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__} does not take that; the order "
-                "is Method(play, settle, advantage, loss)"
+                f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__}"
+                " does not take that; the order is Method(play, settle, advantage, loss)"
             )
 
 
 def _check_order(method: Method, name: str) -> None:
-    """An error where what stands as the loss makes advantages: both take two arguments, and would fail in the first step only.
+    """An error where what stands as the loss makes advantages: both take two arguments, and would
+    fail in the first step only.
 
-    Certain, not likely: a loss is given tensors, and nothing but an advantage makes one array per row out of rows.
+    Certain, not likely: a loss is given tensors, and nothing but an advantage makes one array per
+    row out of rows.
     """
     rows = [
-        Row(f"t{n}", role, 1.0, np.arange(3), np.array([False, True, True]), np.zeros(3, np.float32), f"g{n // 2}", float(n % 2))
-        for role in method.paid for n in range(4)
+        Row(
+            f"t{n}",
+            role,
+            1.0,
+            np.arange(3),
+            np.array([False, True, True]),
+            np.zeros(3, np.float32),
+            f"g{n // 2}",
+            float(n % 2),
+        )
+        for role in method.paid
+        for n in range(4)
     ]
     try:
         with warnings.catch_warnings():
@@ -119,11 +157,13 @@ def _check_order(method: Method, name: str) -> None:
             made = method.loss(rows, {})
     except Exception:  # noqa: BLE001 - as losses fail that are given no tensors, which is how they should
         return
-    if isinstance(made, Sequence) and [np.shape(part) for part in cast("Sequence[Any]", made)] == [(3,)] * len(rows):
+    if isinstance(made, Sequence) and [np.shape(part) for part in cast("Sequence[Any]", made)] == [
+        (3,)
+    ] * len(rows):
         function = _plain(method.loss)
         raise UserMistake(
-            f"method {name!r}: {function.__name__} makes advantages and stands where the loss is wanted; the order is "
-            "Method(play, settle, advantage, loss)"
+            f"method {name!r}: {function.__name__} makes advantages and stands where the loss is"
+            " wanted; the order is Method(play, settle, advantage, loss)"
         )
 
 
@@ -136,30 +176,47 @@ def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
         return False
     except ValueError:  # a builtin tells nothing of its arguments
         return True
-    by_place = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_place = [
+        p
+        for p in signature.parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     return all(p.default is not p.empty for p in by_place[len(arguments) :])
 
 
 def plugin_names(kind: str) -> list[str]:
     """The methods, tasks or setups that are shipped."""
-    return sorted(p.stem for p in (Path(__file__).parents[1] / f"{kind}s").glob("*.py") if p.stem != "__init__")
+    return sorted(
+        p.stem
+        for p in (Path(__file__).parents[1] / f"{kind}s").glob("*.py")
+        if p.stem != "__init__"
+    )
 
 
 def resolve(config: Config) -> tuple[Config, Method, Task]:
-    """The config with preset, recipe and every default written out, and the method and task that it names."""
+    """The config with preset, recipe and every default written out, and the method and task that it
+    names.
+    """
     method, task = load_plugin("method", config.method), load_plugin("task", config.task)
     data = config.model_dump()
     if config.preset or method.presets:
         name = config.preset or next(iter(method.presets))
         if name not in method.presets:
-            raise UserMistake(f"preset {name!r}: method {config.method} has {', '.join(method.presets) or 'none'}")
+            raise UserMistake(
+                f"preset {name!r}: method {config.method} has {', '.join(method.presets) or 'none'}"
+            )
         data["preset"] = name
         for key, value in method.presets[name].items():
             if isinstance(value, Mapping) and key != "kl":
                 data[key] = {**value, **data[key]}
             elif key not in config.model_fields_set or data[key] is None:
                 data[key] = value
-    for key, attribute in (("kl", "kl"), ("epochs", "epochs"), ("minibatches", "minibatches"), ("samples", "samples")):
+    for key, attribute in (
+        ("kl", "kl"),
+        ("epochs", "epochs"),
+        ("minibatches", "minibatches"),
+        ("samples", "samples"),
+    ):
         data[key] = data[key] if data[key] is not None else getattr(method, attribute)
     data["kl"], data["questions"] = dict(data["kl"]), data["questions"] or 128
     data["options"] = filled("options", data["options"], method.settle, method.play)
@@ -168,7 +225,8 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     data["task_options"] = filled("task_options", data["task_options"], task.load)
     for name, host in data["hosts"].items():
         host["learner"] = None if host["api"] else host["learner"] or _learner(config, name)
-        if host["api"] or seeds_only(config, name):  # as ever: the embedded recipe gives the same bits on every machine
+        # as ever: the embedded recipe gives the same bits on every machine
+        if host["api"] or seeds_only(config, name):
             host["tokens_per_pass"] = host["tokens_per_pass"] or TOKENS_PER_PASS
             host["max_rows"] = host["max_rows"] or MAX_ROWS
     if data["test_questions"] is None:
@@ -176,26 +234,39 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
         data["test_questions"] = SEED_TEST_QUESTIONS if seeds else TEST_QUESTIONS
     _recipe(data, config, task)
     open_roles = set(method.paid) - {*task.max_tokens, *config.room}
-    if open_roles and "max_tokens" not in config.model_fields_set and all(map(is_seed, bases_of(config))):
+    if (
+        open_roles
+        and "max_tokens" not in config.model_fields_set
+        and all(map(is_seed, bases_of(config)))
+    ):
         data["max_tokens"] = 256  # half of their context: prompt and reply share it
     _absolute(data)
     method = replace(
-        method, advantage=partial(method.advantage, **data["credit"]), loss=partial(method.loss, **data["loss"]), kl=data["kl"],
-        epochs=data["epochs"], minibatches=data["minibatches"],
+        method,
+        advantage=partial(method.advantage, **data["credit"]),
+        loss=partial(method.loss, **data["loss"]),
+        kl=data["kl"],
+        epochs=data["epochs"],
+        minibatches=data["minibatches"],
     )
     return checked(data), method, task
 
 
 def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
-    """What is given, checked against the annotations of these functions' keywords, and their defaults for the rest."""
+    """What is given, checked against the annotations of these functions' keywords, and their
+    defaults for the rest.
+    """
     known = {key: value for function in functions for key, value in keywords(function).items()}
     hints = {key: value for function in functions for key, value in _hints(function).items()}
     found = dict(known)
     for key, value in given.items():
         if key not in known:
             raise UserMistake(f"unknown key {table}.{key}: {nearest(key, known)}")
-        try:  # as JSON: a list from TOML is a tuple where one is asked for, but text is never a number
-            found[key] = TypeAdapter(hints.get(key, Any)).validate_json(to_json(value, inf_nan_mode="strings"), strict=True)
+        # as JSON: a list from TOML is a tuple where one is asked for, but text is never a number
+        try:
+            found[key] = TypeAdapter(hints.get(key, Any)).validate_json(
+                to_json(value, inf_nan_mode="strings"), strict=True
+            )
         except ValidationError as error:
             raise UserMistake(f"{table}.{key} = {value!r}: {error.errors()[0]['msg']}") from error
     if missing := [key for key, value in found.items() if value is inspect.Parameter.empty]:
@@ -208,11 +279,15 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:  # imported for the type checker only
-        raise UserMistake(f"{function.__name__}: the annotation of an option cannot be read, {error}") from error
+        raise UserMistake(
+            f"{function.__name__}: the annotation of an option cannot be read, {error}"
+        ) from error
 
 
 def _learner(config: Config, name: str) -> str:
-    """Seed models were taught to be trained whole, and runs that did so give whole models; any other base gets adapters."""
+    """Seed models were taught to be trained whole, and runs that did so give whole models; any
+    other base gets adapters.
+    """
     bases = {a.base or config.hosts[name].base for a in config.agents.values() if a.host == name}
     return "full" if any(map(_whole, bases)) and not any(map(is_adapter, bases)) else "adapters"
 
@@ -228,26 +303,37 @@ def _whole(base: str) -> bool:
     if is_seed(base):
         return True
     found = run_at(base)
-    return found is not None and all(h.get("learner", "full") == "full" for h in found[0].config()["hosts"].values())
+    return found is not None and all(
+        h.get("learner", "full") == "full" for h in found[0].config()["hosts"].values()
+    )
 
 
 def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
-    """Learning rates and optimizer settings from recipes that were made for these bases, or an error."""
+    """Learning rates and optimizer settings from recipes that were made for these bases, or an
+    error.
+    """
     rates: dict[str, Any] = {}
     recipe = dict(SEED_RECIPE)
     for name, host in data["hosts"].items():
-        bases = {a.base or host["base"] for a in config.agents.values() if a.host == name and not a.frozen}
+        bases = {
+            a.base or host["base"]
+            for a in config.agents.values()
+            if a.host == name and not a.frozen
+        }
         if foreign := sorted(o for b in bases for o in origins(b) if not is_seed(o)):
             recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
         adapters = host["learner"] == "adapters"
-        rate: Any = task.recipe.get("lr") if foreign else SEED_ADAPTER_LR if adapters else SEED_RECIPE["lr"]
+        rate: Any = (
+            task.recipe.get("lr") if foreign else SEED_ADAPTER_LR if adapters else SEED_RECIPE["lr"]
+        )
         if foreign and adapters and rate is not None:
             rate = float(f"{rate * ADAPTER_RATE:.12g}")  # 1e-05, not 9.999999999999999e-06
         if bases and host["lr"] is None and data["lr"] is None:
             if rate is None:
                 raise UserMistake(
-                    f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or hosts.{name}.lr (a few billion "
-                    "parameters: about 1e-5 for adapters, 1e-6 for whole models)"
+                    f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or"
+                    f" hosts.{name}.lr (a few billion parameters: about 1e-5 for adapters, 1e-6 for"
+                    " whole models)"
                 )
             rates[name] = rate
     if len(set(rates.values())) == 1:
@@ -263,16 +349,19 @@ def _absolute(data: dict[str, Any]) -> None:
     for key in ("method", "task"):
         if data[key].endswith(".py"):
             data[key] = str(Path(data[key]).resolve())
-    if data["data"] is not None and Path(data["data"]).exists():  # a task may take something else than a path
+    # a task may take something else than a path
+    if data["data"] is not None and Path(data["data"]).exists():
         data["data"] = str(Path(data["data"]).resolve())
-    own = {name: host for name, host in data["hosts"].items() if host["api"] is None}  # elsewhere a base is a name only
+    # elsewhere a base is a name only
+    own = {name: host for name, host in data["hosts"].items() if host["api"] is None}
     for table in (*own.values(), *(a for a in data["agents"].values() if a["host"] in own)):
         if (base := table["base"]) is None or is_seed(base):
             continue
         if (found := run_at(base)) is not None:
             run, named = found
             marker = run.marker() if named is None else None
-            step = named if marker is None else marker["step"]  # training that run on changes nothing here
+            # training that run on changes nothing here
+            step = named if marker is None else marker["step"]
             table["base"] = str(run.path.resolve()) + (f"@{step}" if step is not None else "")
         elif Path(base).is_dir():
             table["base"] = str(Path(base).resolve())
@@ -280,11 +369,17 @@ def _absolute(data: dict[str, Any]) -> None:
 
 def bases_of(config: Config) -> set[str]:
     """The models that the policies of a run start from; those behind an API are not ours."""
-    return {a.base or config.hosts[a.host].base for a in config.agents.values() if config.hosts[a.host].api is None}
+    return {
+        a.base or config.hosts[a.host].base
+        for a in config.agents.values()
+        if config.hosts[a.host].api is None
+    }
 
 
 def origins(base: str, depth: int = 100) -> set[str]:
-    """The bases that a run started from, where `base` is a run (through runs of runs); otherwise itself."""
+    """The bases that a run started from, where `base` is a run (through runs of runs); otherwise
+    itself.
+    """
     if is_seed(base):
         return {base}
     if is_adapter(base):

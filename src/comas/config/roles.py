@@ -1,6 +1,8 @@
-"""Names of roles in `kl`, `room` and `agents.<name>.roles`: one that nobody is ever asked in is a mistake.
+"""Names of roles in `kl`, `room` and `agents.<name>.roles`: one that nobody is ever asked in is a
+mistake.
 
-Leaves out: roles whose names an own game puts together while it runs; list those in `Method.paid` or the task's `max_tokens`.
+Leaves out: roles whose names an own game puts together while it runs; list those in `Method.paid`
+or the task's `max_tokens`.
 """
 
 from __future__ import annotations
@@ -24,12 +26,17 @@ def check_training(config: Config, method: Method, task: Task) -> None:
     """`check_roles`, and that every role with a KL can be trained."""
     for role in config.kl or {}:
         if role not in method.paid:
-            raise UserMistake(f"kl.{role}: method {config.method} never trains on that role: {nearest(role, method.paid)}")
+            raise UserMistake(
+                f"kl.{role}: method {config.method} never trains on that role:"
+                f" {nearest(role, method.paid)}"
+            )
     check_roles(config, method, task)
 
 
 def check_room(config: Config, method: Method, task: Task) -> None:
-    """An error where the room of a reply leaves none for its prompt, as far as that is known before a model is loaded."""
+    """An error where the room of a reply leaves none for its prompt, as far as that is known before
+    a model is loaded.
+    """
     room = {**task.max_tokens, **config.room}
     for name, agent in config.agents.items():
         host = config.hosts[agent.host]
@@ -37,14 +44,20 @@ def check_room(config: Config, method: Method, task: Task) -> None:
         folder = seed_models().get(base)
         if folder is None or host.api is not None:
             continue
-        context = host.context or json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"]
+        context = (
+            host.context
+            or json.loads((folder / "config.json").read_text(encoding="utf-8"))[
+                "max_position_embeddings"
+            ]
+        )
         for role in method.paid:
             tokens = room.get(role, config.max_tokens)
             if tokens >= context:
                 where = f"room.{role}" if role in room else "max_tokens"
                 raise UserMistake(
-                    f"{where} is {tokens} tokens: with a prompt they do not fit the context of {agent.host}/{agent.policy or name} "
-                    f"({context} tokens, base {base}): lower {where}, or raise hosts.{agent.host}.context where the base has room"
+                    f"{where} is {tokens} tokens: with a prompt they do not fit the context of"
+                    f" {agent.host}/{agent.policy or name} ({context} tokens, base {base}): lower"
+                    f" {where}, or raise hosts.{agent.host}.context where the base has room"
                 )
 
 
@@ -53,10 +66,18 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
     agents = config.agents.values()
     for role in method.paid:
         if not any(a.roles is None or role in a.roles for a in agents):
-            raise UserMistake(f"no agent takes role {role!r}, which method {config.method} needs: see agents.<name>.roles")
-    if learn and not any(not a.frozen and (a.roles is None or set(a.roles) & set(method.paid)) for a in agents):
+            raise UserMistake(
+                f"no agent takes role {role!r}, which method {config.method} needs: see"
+                " agents.<name>.roles"
+            )
+    if learn and not any(
+        not a.frozen and (a.roles is None or set(a.roles) & set(method.paid)) for a in agents
+    ):
         paid = ", ".join(method.paid)
-        raise UserMistake(f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes those")
+        raise UserMistake(
+            f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
+            " those"
+        )
 
 
 def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:
@@ -65,11 +86,16 @@ def check_roles(config: Config, method: Method, task: Task, others: Sequence[Met
     written = set().union(*(_written(m) for m in (method, *others)))
     for role in config.room:
         if role not in known | written:
-            raise UserMistake(f"room.{role}: nobody is ever asked in that role: {nearest(role, known)}")
+            raise UserMistake(
+                f"room.{role}: nobody is ever asked in that role: {nearest(role, known)}"
+            )
     for name, agent in config.agents.items():
         for role in agent.roles or []:
             if role not in known | written:
-                raise UserMistake(f"agents.{name}.roles: nobody is ever asked in role {role!r}: {nearest(role, known)}")
+                raise UserMistake(
+                    f"agents.{name}.roles: nobody is ever asked in role {role!r}:"
+                    f" {nearest(role, known)}"
+                )
 
 
 def asks(method: Method, role: str) -> bool:

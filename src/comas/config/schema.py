@@ -1,4 +1,5 @@
-"""What a run is, as data: TOML + key=value -> a checked config. Unknown keys are errors that name the nearest key.
+"""What a run is, as data: TOML + key=value -> a checked config. Unknown keys are errors that name
+the nearest key.
 
 Leaves out: what follows from the method, the task and the bases (`resolve`).
 """
@@ -46,21 +47,29 @@ class HostConfig(_Table):
     """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's models answer."""
 
     base: Place = "seed"
-    """Of its policies: a shipped seed model, a folder, or a hub name; with `api` the model's name there."""
+    """Of its policies: a shipped seed model, a folder, or a hub name; with `api` the model's name
+    there.
+    """
     learner: Literal["full", "adapters"] | None = None
-    """What of a policy is trained: all of it, or an adapter on a base that the host's policies share; None is full for seed
-    models (and runs that trained them so), otherwise adapters."""
+    """What of a policy is trained: all of it, or an adapter on a base that the host's policies
+    share; None is full for seed models (and runs that trained them so), otherwise adapters.
+    """
     rank: int | None = Field(None, ge=1)
     """Of adapters; None is 16, or what an adapter has that is the base."""
     alpha: float | None = Field(None, gt=0)
-    """An adapter counts alpha / rank times; None is twice the rank, or what an adapter has that is the base."""
+    """An adapter counts alpha / rank times; None is twice the rank, or what an adapter has that is
+    the base.
+    """
     targets: list[str] | None = Field(None, min_length=1)
     """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
     engine: Literal["torch"] = "torch"
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of sampling and of the learner's passes; auto is float32 on CPU, bfloat16 on a GPU. Trained weights are float32 always."""
+    """Of sampling and of the learner's passes; auto is float32 on CPU, bfloat16 on a GPU.
+
+    Trained weights are float32 always.
+    """
     context: int | None = Field(None, ge=16)
     """Tokens that prompt and reply share; None is what the base has room for."""
     thinking: bool | None = None
@@ -68,13 +77,18 @@ class HostConfig(_Table):
     max_rows: int | None = Field(None, ge=1)
     """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`fitting`)."""
     compile: bool = False
-    """Sample with torch.compile, where the engine does not stack small models: minutes at the start for fewer calls per token."""
+    """Sample with torch.compile, where the engine does not stack small models: minutes at the start
+    for fewer calls per token.
+    """
     old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
-    """What the probability ratio of the loss, and the KL, call the old policy: the learner's own forward pass before the first
-    update, or what the engine said while it sampled, which spares that pass."""
+    """What the probability ratio of the loss, and the KL, call the old policy: the learner's own
+    forward pass before the first update, or what the engine said while it sampled, which spares
+    that pass.
+    """
     tokens_per_pass: int | None = Field(None, ge=64)
-    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is TOKENS_PER_PASS for seed
-    models, otherwise what fits (`fitting`)."""
+    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
+    TOKENS_PER_PASS for seed models, otherwise what fits (`fitting`).
+    """
     checkpointing: bool = False
     """Recompute activations in the backward pass: slower, smaller."""
     lr: float | None = Field(None, gt=0)
@@ -94,13 +108,18 @@ class HostConfig(_Table):
     price: tuple[Price, Price] | None = None
     """Of a million prompt tokens, and of a million generated ones."""
     budget_tokens: Annotated[int | None, BeforeValidator(_none)] = Field(None, ge=1)
-    """Prompt and generated tokens, over all processes of a run; when they are spent the run stops. `none` is no budget."""
+    """Prompt and generated tokens, over all processes of a run; when they are spent the run stops.
+
+    `none` is no budget.
+    """
     budget_money: Annotated[float | None, BeforeValidator(_none)] = Field(None, gt=0)
     """The same in the unit of `price`."""
 
 
 class AgentConfig(_Table):
-    """`[agents.<name>]`: one member of the team; it has a policy of its own unless it names another's."""
+    """`[agents.<name>]`: one member of the team; it has a policy of its own unless it names
+    another's.
+    """
 
     host: str = "home"
     base: Place | None = None
@@ -128,11 +147,19 @@ DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECAS
 
 def _names_a_folder(name: str) -> bool:
     """Whether a folder may be called so on any system, and is not taken for something else there."""
-    return NAME.fullmatch(name) is not None and not name.endswith(FILES) and not DEVICES.fullmatch(name)
+    return (
+        NAME.fullmatch(name) is not None
+        and not name.endswith(FILES)
+        and not DEVICES.fullmatch(name)
+    )
 
 
 class Config(_Table):
-    """A run. Tables that belong to functions (`options credit loss kl task_options`) are checked by `resolve`."""
+    """A run.
+
+    Tables that belong to functions (`options credit loss kl task_options`) are checked by
+    `resolve`.
+    """
 
     method: Place = "comas"
     preset: str | None = None
@@ -141,7 +168,9 @@ class Config(_Table):
     """A file of questions, where the task reads one."""
     steps: int = Field(180, ge=0)
     tokens: int | None = Field(None, ge=1)
-    """Stop after the step in which this many tokens have been generated, if that comes before `steps`."""
+    """Stop after the step in which this many tokens have been generated, if that comes before
+    `steps`.
+    """
     seed: int = Field(0, ge=0)
     out: Place | None = None
     questions: int | None = Field(None, ge=1)
@@ -164,9 +193,12 @@ class Config(_Table):
     eval_every: int = Field(20, ge=0)
     """Steps between measurements on the validation split; 0 is never."""
     eval_questions: int = Field(128, ge=1)
-    """For those; the measurements before and after the run take `test_questions` of the held-out split."""
+    """For those; the measurements before and after the run take `test_questions` of the held-out
+    split.
+    """
     test_questions: int | None = Field(None, ge=0)
-    """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128."""
+    """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
+    """
     eval_temperature: float = Field(0.7, ge=0)
     eval_top_p: float = Field(1.0, gt=0, le=1)
     sandbox: Literal["auto", "none"] = "auto"
@@ -174,7 +206,9 @@ class Config(_Table):
     threads: int | None = Field(None, ge=1, le=4096)
     """Of torch; None is one per CPU that this process may use."""
     memory: float | None = Field(None, gt=0)
-    """GB (of 10**9 bytes) that the run may take of each device that it uses; None is what is free when it starts."""
+    """GB (of 10**9 bytes) that the run may take of each device that it uses; None is what is free
+    when it starts.
+    """
     options: dict[str, Any] = {}
     credit: dict[str, Any] = {}
     loss: dict[str, Any] = {}
@@ -194,73 +228,122 @@ class Config(_Table):
             raise ValueError(f"agents = {agents}: a team has at least one")
         if not agents or type(agents) is int:
             hosts: Any = data.get("hosts")
-            names = list(cast("Mapping[str, Any]", hosts)) if hosts and isinstance(hosts, Mapping) else ["home"]
-            data = {**data, "agents": {f"a{i}": {"host": names[i % len(names)]} for i in range(agents or 4)}}
+            names = (
+                list(cast("Mapping[str, Any]", hosts))
+                if hosts and isinstance(hosts, Mapping)
+                else ["home"]
+            )
+            data = {
+                **data,
+                "agents": {f"a{i}": {"host": names[i % len(names)]} for i in range(agents or 4)},
+            }
         return data
 
     @model_validator(mode="after")
     def _known_hosts(self) -> Config:
         for name, agent in self.agents.items():
             if agent.host not in self.hosts:
-                raise ValueError(f"agents.{name}.host is {agent.host!r}: {nearest(agent.host, self.hosts)}")
+                raise ValueError(
+                    f"agents.{name}.host is {agent.host!r}: {nearest(agent.host, self.hosts)}"
+                )
             agent.frozen = agent.frozen or self.hosts[agent.host].api is not None
         homes: dict[str, str] = {}
         rates: dict[str, float] = {}
         for name, agent in self.agents.items():
             policy = name if agent.policy is None else agent.policy
             if homes.setdefault(policy, agent.host) != agent.host:
-                raise ValueError(f"policy {policy!r} is at hosts {homes[policy]} and {agent.host}: give it two names")
+                raise ValueError(
+                    f"policy {policy!r} is at hosts {homes[policy]} and {agent.host}: give it two"
+                    " names"
+                )
             if agent.lr is not None and rates.setdefault(policy, agent.lr) != agent.lr:
-                raise ValueError(f"agents.{name}.lr is {agent.lr:g}, but policy {policy!r} has lr {rates[policy]:g} already")
+                raise ValueError(
+                    f"agents.{name}.lr is {agent.lr:g}, but policy {policy!r} has lr"
+                    f" {rates[policy]:g} already"
+                )
         for kind, names in (("host", self.hosts), ("policy", homes)):
-            if odd := [n for n in names if not _names_a_folder(n) or (kind, n) == ("host", "manifest")]:
-                raise ValueError(f"{kind} {odd[0]!r}: files are named after it: take letters, digits, - and _, such as a0")
+            if odd := [
+                n for n in names if not _names_a_folder(n) or (kind, n) == ("host", "manifest")
+            ]:
+                raise ValueError(
+                    f"{kind} {odd[0]!r}: files are named after it: take letters, digits, - and _,"
+                    " such as a0"
+                )
         if dotted := [name for name in self.hosts if "." in name]:
             other = dotted[0].replace(".", "-")
-            raise ValueError(f"host {dotted[0]!r}: a dot divides the parts of a key, as in hosts.NAME.base: name it {other}")
+            raise ValueError(
+                f"host {dotted[0]!r}: a dot divides the parts of a key, as in hosts.NAME.base: name"
+                f" it {other}"
+            )
         folders: dict[str, str] = {}
         for policy in homes:  # macOS and Windows
             if (other := folders.setdefault(policy.casefold(), policy)) != policy:
-                raise ValueError(f"policies {other!r} and {policy!r} would share a folder where capitals do not count: rename one")
+                raise ValueError(
+                    f"policies {other!r} and {policy!r} would share a folder where capitals do not"
+                    " count: rename one"
+                )
         for name, host in self.hosts.items():
             for key in ("rank", "alpha", "targets") if host.learner == "full" or host.api else ():
-                tables = {f"hosts.{name}": host} | {f"agents.{n}": a for n, a in self.agents.items() if a.host == name}
+                tables = {f"hosts.{name}": host} | {
+                    f"agents.{n}": a for n, a in self.agents.items() if a.host == name
+                }
                 if given := [n for n, table in tables.items() if getattr(table, key) is not None]:
-                    raise ValueError(f"{given[0]}.{key} is for hosts.{name}.learner=adapters: set that, or leave it out")
+                    raise ValueError(
+                        f"{given[0]}.{key} is for hosts.{name}.learner=adapters: set that, or leave"
+                        " it out"
+                    )
             for key in ("key_env", "price", "budget_tokens", "budget_money"):
                 if getattr(host, key) is not None and host.api is None:
-                    raise ValueError(f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or leave it out")
+                    raise ValueError(
+                        f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or"
+                        " leave it out"
+                    )
             if host.budget_money is not None and host.price is None:
-                raise ValueError(f"hosts.{name}.budget_money needs a price: set hosts.{name}.price = [prompt, generated]")
+                raise ValueError(
+                    f"hosts.{name}.budget_money needs a price: set hosts.{name}.price = [prompt,"
+                    " generated]"
+                )
         return self
 
 
 def read(
-    path: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] = (), shared: bool | None = None
+    path: str | Path | None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    shared: bool | None = None,
 ) -> Config:
-    """A config from a TOML file (or a folder with `team.toml`) and `key=value` pairs (dotted keys; values as in TOML, otherwise
-    text). Places are relative to the file, in pairs to where the command runs.
+    """A config from a TOML file (or a folder with `team.toml`) and `key=value` pairs (dotted keys;
+    values as in TOML, otherwise text). Places are relative to the file, in pairs to where the
+    command runs.
 
-    `shared`: whether the file may be somebody else's, and asks by itself for no secret, foreign code or missing sandbox; by
-    default a folder and a file called `team.toml` may.
+    `shared`: whether the file may be somebody else's, and asks by itself for no secret, foreign
+    code or missing sandbox; by default a folder and a file called `team.toml` may.
     """
     data: dict[str, Any] = {}
-    pairs = list(overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides))
+    pairs = list(
+        overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides)
+    )
     if path is not None:
         shared = is_shared(path) if shared is None else shared
         if Path(path).is_dir() and run_at(str(path)) is not None:
-            raise UserMistake(f"config {path} is a run: go on with it by `{command()} resume {shlex.quote(str(path))}`")
+            raise UserMistake(
+                f"config {path} is a run: go on with it by `{command()} resume"
+                f" {shlex.quote(str(path))}`"
+            )
         path = team_file(path) or path
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
-            raise UserMistake(f"config {path}: {error.strerror}; keys are set by key=value, without spaces") from error
+            raise UserMistake(
+                f"config {path}: {error.strerror}; keys are set by key=value, without spaces"
+            ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"config {path} is not TOML: {error}") from error
         _to_the_host(data)
         if shared:
             names = list(cast("Mapping[str, Any]", data.get("hosts") or {"home": {}}))
-            check_trust(data, path, [host_key(key, names) if len(names) == 1 else key for key, _ in pairs])
+            check_trust(
+                data, path, [host_key(key, names) if len(names) == 1 else key for key, _ in pairs]
+            )
         anchor(data, Path(path).parent)
     for key, value in pairs:
         _put(data, key, value)
@@ -273,7 +356,9 @@ def host_key(key: str, hosts: Sequence[str]) -> str:
     if key not in HostConfig.model_fields or key in Config.model_fields:
         return key
     if len(hosts) != 1:
-        raise UserMistake(f"{key} belongs to a host, and here are {', '.join(hosts)}: set hosts.<name>.{key}")
+        raise UserMistake(
+            f"{key} belongs to a host, and here are {', '.join(hosts)}: set hosts.<name>.{key}"
+        )
     return f"hosts.{hosts[0]}.{key}"
 
 
@@ -284,7 +369,9 @@ def lifted(pairs: Iterable[str], hosts: Sequence[str]) -> list[str]:
 
 
 def _to_the_host(data: dict[str, Any]) -> None:
-    """Move keys of hosts from the top level, where people write them, to the only host that there is."""
+    """Move keys of hosts from the top level, where people write them, to the only host that there
+    is.
+    """
     hosts: Any = data.get("hosts") or {"home": {}}
     if not isinstance(hosts, Mapping):
         return  # said of it when it is checked
@@ -295,7 +382,9 @@ def _to_the_host(data: dict[str, Any]) -> None:
 
 
 def values_of(config: Config, keys: Iterable[str]) -> dict[str, Any]:
-    """Dotted keys with the values that a checked config has for them; `none` where it has none, which TOML can hold."""
+    """Dotted keys with the values that a checked config has for them; `none` where it has none,
+    which TOML can hold.
+    """
     found: dict[str, Any] = {}
     for key in keys:
         value: Any = config.model_dump()
@@ -339,7 +428,11 @@ def _explain(error: ValidationError) -> str:
     place = ".".join(str(p) for p in first["loc"])
     if first["type"] == "extra_forbidden":
         *_, last = first["loc"]
-        table = {"hosts": HostConfig, "agents": AgentConfig}.get(str(first["loc"][0]), Config) if len(first["loc"]) > 1 else Config
+        table = (
+            {"hosts": HostConfig, "agents": AgentConfig}.get(str(first["loc"][0]), Config)
+            if len(first["loc"]) > 1
+            else Config
+        )
         if last in ELSEWHERE:
             return f"unknown key {place}: did you mean {ELSEWHERE[str(last)]}?"
         return f"unknown key {place}: {nearest(str(last), table.model_fields)}"
@@ -352,19 +445,42 @@ def _explain(error: ValidationError) -> str:
 
 
 ELSEWHERE = {
-    "model": "base", "model_name": "base", "model_name_or_path": "base", "learning_rate": "lr", "batch_size": "questions",
-    "num_agents": "agents", "n_agents": "agents", "lora_rank": "rank", "lora_r": "rank", "lora_alpha": "alpha", "gpu": "device",
-    "max_steps": "steps", "dataset": "task", "output_dir": "out", "num_generations": "samples", "max_new_tokens": "max_tokens",
+    "model": "base",
+    "model_name": "base",
+    "model_name_or_path": "base",
+    "learning_rate": "lr",
+    "batch_size": "questions",
+    "num_agents": "agents",
+    "n_agents": "agents",
+    "lora_rank": "rank",
+    "lora_r": "rank",
+    "lora_alpha": "alpha",
+    "gpu": "device",
+    "max_steps": "steps",
+    "dataset": "task",
+    "output_dir": "out",
+    "num_generations": "samples",
+    "max_new_tokens": "max_tokens",
 }
 """What keys are called in other libraries -> what they are called here."""
 SECRETIVE = {
-    "key_env": "the name of an environment variable is wanted, never the key itself (letters, digits and _)",
-    "api": "wanted is http(s)://host[:port]/path without a user, a password, ? or #: a key belongs into the variable of key_env",
+    "key_env": (
+        "the name of an environment variable is wanted, never the key itself (letters, digits"
+        " and _)"
+    ),
+    "api": (
+        "wanted is http(s)://host[:port]/path without a user, a password, ? or #: a key belongs"
+        " into the variable of key_env"
+    ),
 }
-"""Keys whose value may be a secret in the wrong place: what is said of a mistake does not repeat it."""
+"""Keys whose value may be a secret in the wrong place: what is said of a mistake does not repeat
+it.
+"""
 
 
 def nearest(name: str, known: Any) -> str:
     """What may have been meant by a name that is not known, in words."""
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
-    return f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(known)) or '(none)'}"
+    return (
+        f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(known)) or '(none)'}"
+    )

@@ -1,7 +1,7 @@
 """Watching what goes on: displays on a terminal, plain lines elsewhere.
 
-Model text is hostile: it is shown as text, never as markup, and without control characters. Leaves out: anything that a
-run depends on.
+Model text is hostile: it is shown as text, never as markup, and without control characters. Leaves
+out: anything that a run depends on.
 """
 
 from comas.display.discussions import clean, discussion, readings, span
@@ -9,4 +9,14 @@ from comas.display.evaluation import Bar, ExamLines
 from comas.display.lines import Lines, Quiet
 from comas.display.train import Display
 
-__all__ = ["Bar", "Display", "ExamLines", "Lines", "Quiet", "clean", "discussion", "readings", "span"]
+__all__ = [
+    "Bar",
+    "Display",
+    "ExamLines",
+    "Lines",
+    "Quiet",
+    "clean",
+    "discussion",
+    "readings",
+    "span",
+]

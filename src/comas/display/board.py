@@ -1,4 +1,7 @@
-"""All that a run's display shows, as plain records. Leaves out: gathering it (`live_train`), drawing it (`board_layout`)."""
+"""All that a run's display shows, as plain records.
+
+Leaves out: gathering it (`live_train`), drawing it (`board_layout`).
+"""
 
 from __future__ import annotations
 
@@ -55,13 +58,19 @@ class Board:
     """Of a step."""
     shown: list[Shown] = field(default_factory=list[Shown])
     measured: list[Measured] = field(default_factory=list[Measured])
-    rewards: dict[str, list[tuple[float, float]]] = field(default_factory=dict[str, list[tuple[float, float]]])
+    rewards: dict[str, list[tuple[float, float]]] = field(
+        default_factory=dict[str, list[tuple[float, float]]]
+    )
     """Role -> its mean reward after each step."""
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Of the last step."""
     pays: Mapping[str, str] = field(default_factory=dict[str, str])
     """Role -> for what it is paid."""
     changes: int = 0
-    """How often anything but the progress, the time, and what is noted on the turns in view has changed."""
-    drawn: dict[str, tuple[Any, list[Any]]] = field(default_factory=dict[str, tuple[Any, list[Any]]])
+    """How often anything but the progress, the time, and what is noted on the turns in view has
+    changed.
+    """
+    drawn: dict[str, tuple[Any, list[Any]]] = field(
+        default_factory=dict[str, tuple[Any, list[Any]]]
+    )
     """Parts that were drawn: of what, and their lines."""

@@ -1,4 +1,7 @@
-"""Curves in characters: a line of dots over steps, and a line of bars. Leaves out: scales that nobody asked for."""
+"""Curves in characters: a line of dots over steps, and a line of bars.
+
+Leaves out: scales that nobody asked for.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ def sparkline(values: Sequence[float], width: int, low: float, high: float) -> s
 
 
 def curve(points: Points, width: int, height: int, low: float, high: float) -> list[str]:
-    """Draw a line through the points on `width` x `height` characters, of 2 x 4 dots each; all of the x axis is shown."""
+    """Draw a line through the points on `width` x `height` characters, of 2 x 4 dots each; all of
+    the x axis is shown.
+    """
     columns = 2 * width
     rows = 4 * height
     cells = [[0] * width for _ in range(height)]
@@ -37,7 +42,9 @@ def curve(points: Points, width: int, height: int, low: float, high: float) -> l
 
 
 def _sampled(points: Points, columns: int) -> list[tuple[int, float]]:
-    """The value at every column from the first point on, between two points on the line that joins them."""
+    """The value at every column from the first point on, between two points on the line that joins
+    them.
+    """
     if not points:
         return []
     if len(points) == 1:

@@ -1,6 +1,8 @@
-"""Discussions as people read them: who said what in which role, what the game read in it, what it was paid.
+"""Discussions as people read them: who said what in which role, what the game read in it, what it
+was paid.
 
-Model text is hostile: it is shown as text, never as markup, and without control characters. Leaves out: where on the screen.
+Model text is hostile: it is shown as text, never as markup, and without control characters. Leaves
+out: where on the screen.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ COLOURS = {"solution": "cyan", "evaluation": "yellow", "scoring": "magenta", "ve
 def clean(text: str, limit: int = LONGEST) -> str:
     """Printable text on one line: no control, format or private characters."""
     seen = text[: 10 * limit]  # of a megabyte no more is looked at: this runs at every redraw
-    flat = "".join(c if c.isprintable() else " " for c in seen if unicodedata.category(c) not in ("Cf", "Co", "Cs"))
+    flat = "".join(
+        c if c.isprintable() else " "
+        for c in seen
+        if unicodedata.category(c) not in ("Cf", "Co", "Cs")
+    )
     flat = " ".join(flat.split())
     return flat if len(flat) <= limit and len(seen) == len(text) else flat[:limit] + " …"
 
@@ -36,7 +42,8 @@ def span(seconds: float) -> str:
 
 
 def read_as(turn: Turn, answer: str | None = None) -> str:
-    """What the game read in a turn, the reason of payments: `score 3`, `no answer`; empty where it says nothing of the kind.
+    """What the game read in a turn, the reason of payments: `score 3`, `no answer`; empty where it
+    says nothing of the kind.
 
     `answer` is the canonical answer, where the game notes only that there is one.
     """
@@ -57,31 +64,51 @@ def readings(turns: Sequence[Turn]) -> Iterator[Text]:
 
 
 def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> RenderableType:
-    """A discussion as a table: who said what in which role (of each turn `limit` characters), and what it was paid."""
+    """A discussion as a table: who said what in which role (of each turn `limit` characters), and
+    what it was paid.
+    """
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     for turn in turns:
-        table.add_row(Text(clean(turn.agent), "bold"), role_name(turn.role), _said(turn, limit), _pay(turn))
+        table.add_row(
+            Text(clean(turn.agent), "bold"), role_name(turn.role), _said(turn, limit), _pay(turn)
+        )
     return Group(Text(clean(question), "bold"), table)
 
 
 def brief_discussion(
-    question: str, turns: Sequence[Turn], paid: bool, answers: Mapping[str, str], width: int, limit: int
+    question: str,
+    turns: Sequence[Turn],
+    paid: bool,
+    answers: Mapping[str, str],
+    width: int,
+    limit: int,
 ) -> RenderableType:
-    """The same for a display that is drawn again and again: `width` columns, of each turn `limit` characters, with what the game
-    read in it (`answers`: turn id -> canonical answer), and with its pay once it is `paid`."""
+    """The same for a display that is drawn again and again: `width` columns, of each turn `limit`
+    characters, with what the game read in it (`answers`: turn id -> canonical answer), and with its
+    pay once it is `paid`.
+    """
     rows: list[tuple[Text, Text, Text, Text, Text]] = []
     for turn in turns:
         read = Text(read_as(turn, answers.get(turn.id)), "dim")
         pay = _pay(turn) if paid else Text("")
-        rows.append((Text(clean(turn.agent, BRIEF), "bold"), role_name(turn.role), _said(turn, limit), read, pay))
+        rows.append(
+            (
+                Text(clean(turn.agent, BRIEF), "bold"),
+                role_name(turn.role),
+                _said(turn, limit),
+                read,
+                pay,
+            )
+        )
     widths = [max((row[column].cell_len for row in rows), default=0) for column in range(5)]
     widths[2] = max(8, width - 4 - widths[0] - widths[1] - widths[3] - widths[4])
     table = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
-    for place, columns in enumerate(widths):  # known, so that rich need not find out, which takes most of the time
+    # known, so that rich need not find out, which takes most of the time
+    for place, columns in enumerate(widths):
         if place == 2:
             table.add_column(width=columns, overflow="fold")
         else:

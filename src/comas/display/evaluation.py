@@ -1,4 +1,7 @@
-"""Watching an evaluation: a bar on a terminal, plain lines elsewhere. Leaves out: training (`live_train`)."""
+"""Watching an evaluation: a bar on a terminal, plain lines elsewhere.
+
+Leaves out: training (`live_train`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from comas.display.discussions import clean, span
@@ -35,7 +45,9 @@ class ExamLines(Observer):
     def begin(self, folder: Path, games: int, done: int) -> None:
         if self.games == 0:
             self.done = done
-            self._say(f"{games:,} games, in {folder}" + (f"; {done} are there already" if done else ""))
+            self._say(
+                f"{games:,} games, in {folder}" + (f"; {done} are there already" if done else "")
+            )
         self.games = games
 
     def cell(self, system: str, task: str, setup: str) -> None:
@@ -50,7 +62,9 @@ class ExamLines(Observer):
         if time.monotonic() - self.said > self.every:
             self.said = time.monotonic()
             left = (self.games - self.done) * (self.said - self.began) / self.fresh
-            self._say(f"{self.what}: {self.done}/{self.games} games, {self.rate()}, left {span(left)}")
+            self._say(
+                f"{self.what}: {self.done}/{self.games} games, {self.rate()}, left {span(left)}"
+            )
 
     def rate(self) -> str:
         """Games and tokens per second, and how many failed."""
@@ -71,8 +85,15 @@ class Bar(ExamLines):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, every=math.inf)
-        columns = (TextColumn("{task.fields[what]}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-        self.progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+        columns = (
+            TextColumn("{task.fields[what]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+        )
+        self.progress = Progress(
+            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console
+        )
         self.row = self.progress.add_task("", start=False, total=None, what="loading", rate="")
 
     def __enter__(self) -> Observer:

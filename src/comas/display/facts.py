@@ -1,4 +1,5 @@
-"""The numbers of a run's display: accuracy, rewards, lost replies and tokens; in lines, or in curves and tables.
+"""The numbers of a run's display: accuracy, rewards, lost replies and tokens; in lines, or in
+curves and tables.
 
 Leaves out: where on the screen (`board_layout`).
 """
@@ -57,7 +58,9 @@ def _rewards(board: Board, width: int, plain: bool) -> Text:
     """Per role the last reward, and as many bars as there is room for."""
     said = Text()
     names = sum(len(role_name(role)) for role in board.rewards)
-    bars_each = min(SPARK, (width - names) // max(1, len(board.rewards)) - len(" bars +0.00  ") + len("bars"))
+    bars_each = min(
+        SPARK, (width - names) // max(1, len(board.rewards)) - len(" bars +0.00  ") + len("bars")
+    )
     for role, points in board.rewards.items():
         values = [value for _, value in points]
         said.append_text(role_name(role))
@@ -74,7 +77,9 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 def _lost(board: Board) -> Text:
     found = lost(board.metrics["replies"])
     if not found:
-        return Text(f"{sum(row['turns'] for row in board.metrics['replies'])}: none cut, none unreadable")
+        return Text(
+            f"{sum(row['turns'] for row in board.metrics['replies'])}: none cut, none unreadable"
+        )
     return Text(clean("   ".join(found)), "yellow")
 
 
@@ -94,13 +99,24 @@ def numbers(board: Board, width: int, rows: int, plain: bool) -> RenderableType:
     agents = _agents(board)
     replies = _replies(board, rows // 3)
     roles = max(1, len(board.rewards))
-    tables = len(agents) + 2 + len(replies) + 2  # with two lines of accuracy, two of tokens and near-ties
+    # with two lines of accuracy, two of tokens and near-ties
+    tables = len(agents) + 2 + len(replies) + 2
     for_curves = max(0, rows - tables - 6)  # and the frames of three panels
     tall = min(10, max(3, for_curves // 3))
     each = min(5, max(2, (for_curves - tall) // roles))
-    accuracy = Panel(Group(_accuracy_curve(board, width - 4, tall, plain), *agents), title="accuracy", title_align="left")
-    rewards = Panel(_reward_curves(board, width - 4, each, plain), title="mean reward per role", title_align="left")
-    lost_replies = Panel(Group(*replies, *_token_lines(board)), title="replies of the last step", title_align="left")
+    accuracy = Panel(
+        Group(_accuracy_curve(board, width - 4, tall, plain), *agents),
+        title="accuracy",
+        title_align="left",
+    )
+    rewards = Panel(
+        _reward_curves(board, width - 4, each, plain),
+        title="mean reward per role",
+        title_align="left",
+    )
+    lost_replies = Panel(
+        Group(*replies, *_token_lines(board)), title="replies of the last step", title_align="left"
+    )
     return Group(accuracy, rewards, lost_replies)
 
 
@@ -118,7 +134,9 @@ def _accuracy_curve(board: Board, width: int, height: int, plain: bool) -> Rende
     said.append(Text(f"validation       {last if last is not None else EMPTY}"))
     if plain or not points:
         return Group(*said)
-    return Group(*said, _graph(points, width, height, 0.0, max(0.1, *(y for _, y in points)), "cyan"))
+    return Group(
+        *said, _graph(points, width, height, 0.0, max(0.1, *(y for _, y in points)), "cyan")
+    )
 
 
 def _graph(points: Points, width: int, height: int, low: float, high: float, colour: str) -> Text:
@@ -172,10 +190,16 @@ def _reward_curves(board: Board, width: int, height: int, plain: bool) -> Render
         title.append(f" {values[-1]:+.2f}", "default")
         signal = board.metrics.get("signal", {}).get(role)
         if signal is not None and signal["groups"]:
-            title.append(f"   all equal in {signal['flat']:.0f} of {signal['groups']:.0f} groups", "dim")
+            title.append(
+                f"   all equal in {signal['flat']:.0f} of {signal['groups']:.0f} groups", "dim"
+            )
         parts.append(title)
         if not plain and height > 1:
-            parts.append(_graph(points, width, height - 1, *_range(values), colour=str(role_name(role).style)))
+            parts.append(
+                _graph(
+                    points, width, height - 1, *_range(values), colour=str(role_name(role).style)
+                )
+            )
     return Group(*parts)
 
 
@@ -183,12 +207,23 @@ def _replies(board: Board, rows: int) -> list[Text]:
     """Cut and unreadable replies: per agent and role where there is room, otherwise per role."""
     given = board.metrics.get("replies") or []
     each = len(given) + 1 <= rows
-    listed = list(given) if each else [{"agent": "all", "role": r, **row} for r, row in by_role(given).items()]
+    listed = (
+        list(given)
+        if each
+        else [{"agent": "all", "role": r, **row} for r, row in by_role(given).items()]
+    )
     if not listed:
         return [Text(EMPTY)]
-    table = [[Text(name, "dim") for name in ("agent", "role", "replies", "paid", "cut", "unreadable")]]
+    table = [
+        [Text(name, "dim") for name in ("agent", "role", "replies", "paid", "cut", "unreadable")]
+    ]
     for row in listed:
-        counts = (Text(str(row["turns"])), Text(str(row["paid"])), _of(row["cut"], row), _of(row["unreadable"], row))
+        counts = (
+            Text(str(row["turns"])),
+            Text(str(row["paid"])),
+            _of(row["cut"], row),
+            _of(row["unreadable"], row),
+        )
         table.append([Text(clean(row["agent"], 16), "bold"), role_name(row["role"]), *counts])
     return _columns(table, left=2)
 

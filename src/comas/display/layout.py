@@ -1,7 +1,8 @@
-"""What a run's display looks like: on a wide, tall terminal two columns, elsewhere one; never more lines than there are.
+"""What a run's display looks like: on a wide, tall terminal two columns, elsewhere one; never more
+lines than there are.
 
-Only the last lines change with every frame; the rest is drawn anew when something has happened. Leaves out: gathering what is
-shown (`live_train`).
+Only the last lines change with every frame; the rest is drawn anew when something has happened.
+Leaves out: gathering what is shown (`live_train`).
 """
 
 from __future__ import annotations
@@ -63,13 +64,27 @@ def draw(board: Board, width: int, height: int, console: Console) -> RenderableT
     if width >= WIDE and height >= TALL:
         right = min(76, 2 * width // 5)
         left = width - right - 1
-        talk = _once(board, "talk", (*size, *_talk(board)), lambda: _left(board, left, room, console, len(board.shown)))
-        beside = _once(board, "numbers", state, lambda: _lines(numbers(board, right, room, plain), console, right))
+        talk = _once(
+            board,
+            "talk",
+            (*size, *_talk(board)),
+            lambda: _left(board, left, room, console, len(board.shown)),
+        )
+        beside = _once(
+            board,
+            "numbers",
+            state,
+            lambda: _lines(numbers(board, right, room, plain), console, right),
+        )
         return Ready([*_side_by_side(talk, beside[:room], left), *foot])
-    below = _once(board, "facts", state, lambda: _lines(facts(board, width, plain), console, width))[:room]
+    below = _once(
+        board, "facts", state, lambda: _lines(facts(board, width, plain), console, width)
+    )[:room]
     above = room - len(below)
     most = max(1, above // 14)
-    talk = _once(board, "talk", (*size, *_talk(board)), lambda: _left(board, width, above, console, most))
+    talk = _once(
+        board, "talk", (*size, *_talk(board)), lambda: _left(board, width, above, console, most)
+    )
     return Ready([*talk, *below, *foot])
 
 
@@ -86,7 +101,9 @@ def _once(board: Board, name: str, of: tuple[object, ...], make: Callable[[], Dr
 
 
 def _talk(board: Board) -> Iterable[object]:
-    """All that the discussions in view depend on; games and settlements note things on turns without telling anybody."""
+    """All that the discussions in view depend on; games and settlements note things on turns
+    without telling anybody.
+    """
     yield board.changes, board.discussions
     for shown in board.shown:
         yield shown.question, shown.paid, shown.error, len(shown.answers)
@@ -113,7 +130,9 @@ def _left(board: Board, width: int, rows: int, console: Console, most: int) -> D
 
 
 def _discussions(board: Board, width: int, rows: int, most: int, console: Console) -> Drawn:
-    """As many discussions as there is room for; each gets an equal part, and leaves to the next what it does not need."""
+    """As many discussions as there is room for; each gets an equal part, and leaves to the next
+    what it does not need.
+    """
     panels: Drawn = []
     wanted = min(most, len(board.shown), max(1, rows // 8))
     for place, shown in enumerate(board.shown[:wanted]):
@@ -126,7 +145,9 @@ def _discussions(board: Board, width: int, rows: int, most: int, console: Consol
 
 
 def _panel(shown: Shown, width: int, rows: int, title: str) -> RenderableType:
-    """A discussion in about `rows` lines: turns get shorter, then the last ones are left out and counted."""
+    """A discussion in about `rows` lines: turns get shorter, then the last ones are left out and
+    counted.
+    """
     question = shown.question.prompt if shown.question is not None else ""
     inner = max(10, width - 4)
     for_question = min(max(1, (rows - 2) // 3), 1 + len(question) // inner)
@@ -136,7 +157,14 @@ def _panel(shown: Shown, width: int, rows: int, title: str) -> RenderableType:
     per_line = max(16, inner - 44)  # beside agent, role, what was read, and pay
     limit = min(LONGEST, max(1, room // max(1, len(kept))) * per_line - 6)
     parts: list[RenderableType] = [
-        brief_discussion(clean(question, for_question * inner - 2), kept, shown.paid, shown.answers, inner, max(8, limit))
+        brief_discussion(
+            clean(question, for_question * inner - 2),
+            kept,
+            shown.paid,
+            shown.answers,
+            inner,
+            max(8, limit),
+        )
     ]
     if len(kept) < len(turns):
         parts.append(Text(f"and {len(turns) - len(kept)} more turns", "dim"))
@@ -180,7 +208,11 @@ def _part(progress: Progress) -> tuple[int, int]:
 
 def _rest(progress: Progress) -> str:
     """The time that a measurement may still take."""
-    if progress.stage not in ("before", "validation", "after") or not progress.replies or progress.seconds < 1:
+    if (
+        progress.stage not in ("before", "validation", "after")
+        or not progress.replies
+        or progress.seconds < 1
+    ):
         return ""
     missing = (progress.expected or 0) - progress.replies
     return f"left {span(missing * progress.seconds / progress.replies)}"

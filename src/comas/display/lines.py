@@ -1,4 +1,7 @@
-"""A run in words: for logs, pipes, notebooks and terminals that cannot draw. Leaves out: discussions."""
+"""A run in words: for logs, pipes, notebooks and terminals that cannot draw.
+
+Leaves out: discussions.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,11 @@ def amount(progress: Progress) -> str:
     if progress.stage == "learning":
         if not progress.rows_due:
             return ""
-        read = f", {progress.rows_read} read" if progress.rows_read and not progress.rows_learnt else ""
+        read = (
+            f", {progress.rows_read} read"
+            if progress.rows_read and not progress.rows_learnt
+            else ""
+        )
         return f"{progress.rows_learnt} of {progress.rows_due} rows learnt{read}"
     if progress.stage in ("loading", "saving"):
         return ""
@@ -53,17 +60,23 @@ def speed(progress: Progress) -> str:
 
 
 def lost(replies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Per role what was cut or could not be read, where there is any: `scoring 3 of 8 cut, 5 of 8 unreadable`."""
+    """Per role what was cut or could not be read, where there is any: `scoring 3 of 8 cut, 5 of 8
+    unreadable`.
+    """
     said: list[str] = []
     for role, row in by_role(replies).items():
-        parts = [f"{row[what]} of {row['turns']} {what}" for what in ("cut", "unreadable") if row[what]]
+        parts = [
+            f"{row[what]} of {row['turns']} {what}" for what in ("cut", "unreadable") if row[what]
+        ]
         if parts:
             said.append(f"{role} {', '.join(parts)}")
     return said
 
 
 def by_role(replies: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The rows of `metrics["replies"]`, summed over agents; `unreadable` is None where the game does not say."""
+    """The rows of `metrics["replies"]`, summed over agents; `unreadable` is None where the game
+    does not say.
+    """
     roles: dict[str, dict[str, Any]] = {}
     for row in replies:
         total = roles.setdefault(row["role"], {"turns": 0, "paid": 0, "cut": 0, "unreadable": None})
@@ -75,15 +88,17 @@ def by_role(replies: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def ties(metrics: Mapping[str, Any], always: bool = False) -> str:
-    """Near-ties of a step beside how many are expected; empty where nobody expects any, or (unless `always`) where there are no
-    more than chance explains."""
+    """Near-ties of a step beside how many are expected; empty where nobody expects any, or (unless
+    `always`) where there are no more than chance explains.
+    """
     policies = metrics.get("policies", {}).values()
     expected = [stats["near_ties_expected"] for stats in policies if "near_ties_expected" in stats]
     if not expected:
         return ""
     found = metrics["counts"]["near_ties"]
     mean = sum(expected)
-    if not always and found <= mean + 4 * max(1.0, mean) ** 0.5:  # counts scatter by the root of their mean
+    # counts scatter by the root of their mean
+    if not always and found <= mean + 4 * max(1.0, mean) ** 0.5:
         return ""
     return f"near-ties {found}, expected {mean:.1f}"
 
@@ -118,7 +133,10 @@ class Lines(Quiet):
         self.began = self.said = time.monotonic()
         need = estimate(team.config, team.method, team.task).get("bytes on disk")
         room = f", which will take about {need / 1e9:.2f} GB on disk" if need else ""
-        self._say(f"{len(team.members)} agents, {team.config.method}/{team.config.preset or '-'}, in {run.path}{room}")
+        self._say(
+            f"{len(team.members)} agents, {team.config.method}/{team.config.preset or '-'}, in"
+            f" {run.path}{room}"
+        )
         for role, what in team.method.pays.items():
             self._say(f"{role} is paid {what}")
 
@@ -128,7 +146,11 @@ class Lines(Quiet):
         if time.monotonic() - self.said < self.every:
             return
         self.said = time.monotonic()
-        where = f"step {progress.step + 1}/{self.total}, " if progress.stage in ("playing", "learning") else ""
+        where = (
+            f"step {progress.step + 1}/{self.total}, "
+            if progress.stage in ("playing", "learning")
+            else ""
+        )
         details = [part for part in (amount(progress), speed(progress)) if part]
         doing = f"{where}{NAMES[progress.stage]}" + (f": {', '.join(details)}" if details else "")
         self._say(f"{doing}; {span(self.said - self.began)}")
@@ -142,9 +164,13 @@ class Lines(Quiet):
         done = f"step {metrics['step'] + 1}/{self.total}: {span(self.said - self.began)}"
         seconds = metrics.get("spent", {}).get("sampling")
         pace = f" ({metrics['step_tokens'] / seconds:,.0f}/s)" if seconds else ""
-        also = "".join(f"; {part}" for part in [*lost(metrics.get("replies", ())), ties(metrics)] if part)
+        also = "".join(
+            f"; {part}" for part in [*lost(metrics.get("replies", ())), ties(metrics)] if part
+        )
         self._say(f"{done}, {metrics['tokens']:,} tokens{pace}; reward {rewards}{also}")
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         self.said = time.monotonic()
-        self._say(f"step {step}: accuracy {name} {found if found else 'unknown: nothing could be judged'}")
+        self._say(
+            f"step {step}: accuracy {name} {found if found else 'unknown: nothing could be judged'}"
+        )

@@ -1,7 +1,9 @@
-"""Who looks on when comas is called from Python: the progress of a call that brings no watch of its own.
+"""Who looks on when comas is called from Python: the progress of a call that brings no watch of its
+own.
 
-On a terminal there is a display, in a notebook there are lines. Nothing is printed where nobody looks on: to files and pipes,
-from threads and from child processes. Leaves out: the command line, which always shows something.
+On a terminal there is a display, in a notebook there are lines. Nothing is printed where nobody
+looks on: to files and pipes, from threads and from child processes. Leaves out: the command line,
+which always shows something.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from comas.training.hooks import Watch
 
 @contextmanager
 def shown(watch: Watch | None) -> Iterator[Watch]:
-    """Yield `watch`, or one that shows progress where a person looks on; without one, only notes are told (as warnings)."""
+    """Yield `watch`, or one that shows progress where a person looks on; without one, only notes
+    are told (as warnings).
+    """
     place = None if watch is not None else onlooker()
     if place is None:
         yield watch or Watch()
@@ -41,7 +45,10 @@ def shown(watch: Watch | None) -> Iterator[Watch]:
 
 def onlooker() -> Literal["terminal", "notebook"] | None:
     """Where a person can be expected to look on; None where none can."""
-    if threading.current_thread() is not threading.main_thread() or multiprocessing.parent_process() is not None:
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or multiprocessing.parent_process() is not None
+    ):
         return None  # one of several, which would draw over one another
     if _kernel():
         return "notebook"
@@ -52,7 +59,11 @@ def onlooker() -> Literal["terminal", "notebook"] | None:
 
 
 def _kernel() -> bool:
-    """Whether this is an IPython kernel, as notebooks have them (an IPython on a terminal is a terminal)."""
+    """Whether this is an IPython kernel, as notebooks have them (an IPython on a terminal is a
+    terminal).
+    """
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    shell = (
+        ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    )
     return getattr(shell, "kernel", None) is not None

@@ -1,6 +1,8 @@
-"""Watching a run on a terminal: gathers what there is to see, and has it drawn a few times per second.
+"""Watching a run on a terminal: gathers what there is to see, and has it drawn a few times per
+second.
 
-The event loop tells, a thread of rich draws: one lock between them. Leaves out: where on the screen (`board_layout`).
+The event loop tells, a thread of rich draws: one lock between them. Leaves out: where on the screen
+(`board_layout`).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Display(Quiet):
     """Discussions, accuracy, rewards, speed and time left, redrawn a few times per second."""
 
     def __init__(self, console: Console, redirect: bool = True) -> None:
-        """`redirect`: what others print to standard output meanwhile appears above the display, on its console."""
+        """`redirect`: what others print to standard output meanwhile appears above the display, on
+        its console.
+        """
         super().__init__(console)
         self.config: Any = None
         self.board = Board()
@@ -51,7 +55,10 @@ class Display(Quiet):
         self.following: dict[str, Shown] = {}
         self._lock = threading.RLock()
         self.live = Live(
-            get_renderable=self.render, console=console, refresh_per_second=4, redirect_stdout=redirect
+            get_renderable=self.render,
+            console=console,
+            refresh_per_second=4,
+            redirect_stdout=redirect,
         )  # renders at once: comes last
 
     def __enter__(self) -> Display:
@@ -75,14 +82,19 @@ class Display(Quiet):
             self.roles = team.method.paid
             self.board.changes += 1
             if start and (record := run.read_eval("before")) and record["accuracy"]:
-                self._measured("before", 0, Interval(**record["accuracy"]), by_agent(record["answers"]))
+                self._measured(
+                    "before", 0, Interval(**record["accuracy"]), by_agent(record["answers"])
+                )
             for metrics in run.metrics():  # of the part that was run before
                 self.tokens_before = metrics["tokens"]
                 self._account(metrics)
 
     def working(self, progress: Progress) -> None:
         with self._lock:
-            entered = progress.stage != self.board.progress.stage or progress.step != self.board.progress.step
+            entered = (
+                progress.stage != self.board.progress.stage
+                or progress.step != self.board.progress.step
+            )
             self.board.progress = progress
             if progress.stage == "playing" and entered:
                 self._follow(progress.step, progress.questions)
@@ -104,13 +116,19 @@ class Display(Quiet):
                 if len(self.following) >= FOLLOWED:
                     return
                 shown = self.following[episode] = Shown(None)
-            shown.turns = [told for told in shown.turns if told.id != turn.id]  # a discussion that is played again
+            # a discussion that is played again
+            shown.turns = [told for told in shown.turns if told.id != turn.id]
             shown.turns.append(turn)
             self._read(shown, turn)
 
     def _read(self, shown: Shown, turn: Turn) -> None:
         """The answer that the task reads in a solution: which of its tries counts."""
-        if self.task is None or shown.question is None or turn.role != "solution" or not turn.finished:
+        if (
+            self.task is None
+            or shown.question is None
+            or turn.role != "solution"
+            or not turn.finished
+        ):
             return
         answer = self.task.extract(shown.question, turn.text)
         if isinstance(answer, str):
@@ -120,7 +138,9 @@ class Display(Quiet):
         with self._lock:
             self._account(metrics)
             self.loop_began = self.loop_began or time.monotonic() - metrics["seconds"]
-            self.board.pace = (self.board.tokens - self.tokens_before) / max(1e-9, time.monotonic() - self.loop_began)
+            self.board.pace = (self.board.tokens - self.tokens_before) / max(
+                1e-9, time.monotonic() - self.loop_began
+            )
             if time.monotonic() - self.finished_at > HOLD:
                 self.finished = self._of_step(episodes)
                 self.finished_at = time.monotonic()
@@ -144,10 +164,14 @@ class Display(Quiet):
         board.done = metrics["step"] + 1
         board.tokens = metrics["tokens"]
         board.metrics = metrics
-        for role, reward in sorted(metrics["rewards"].items(), key=lambda item: self._place(item[0])):
+        for role, reward in sorted(
+            metrics["rewards"].items(), key=lambda item: self._place(item[0])
+        ):
             board.rewards.setdefault(role, []).append((board.done, reward))
         if found := metrics.get("validation"):
-            self._measured("validation", board.done, Interval(**found), metrics.get("validation_by_agent", {}))
+            self._measured(
+                "validation", board.done, Interval(**found), metrics.get("validation_by_agent", {})
+            )
 
     def _place(self, role: str) -> int:
         return self.roles.index(role) if role in self.roles else len(self.roles)
@@ -178,10 +202,16 @@ class Display(Quiet):
             return draw(board, size.width, size.height, self.console)
 
     def _share(self) -> float:
-        """How much of this process's work is done: of the steps, or of the token budget where that ends first."""
+        """How much of this process's work is done: of the steps, or of the token budget where that
+        ends first.
+        """
         if not self.config or self.board.done == self.start:
             return 0.0
         share = (self.board.done - self.start) / max(1, self.config.steps - self.start)
         if self.config.tokens:
-            share = max(share, (self.board.tokens - self.tokens_before) / max(1, self.config.tokens - self.tokens_before))
+            share = max(
+                share,
+                (self.board.tokens - self.tokens_before)
+                / max(1, self.config.tokens - self.tokens_before),
+            )
         return min(1.0, share)

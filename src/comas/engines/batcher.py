@@ -1,7 +1,8 @@
 """Pending asks of all games -> batches for a synchronous engine.
 
-The batch is flushed when the event loop goes quiet: every live game waits for an answer. So it is a function of the
-program, not of timing. Leaves out: asynchronous engines, which batch for themselves.
+The batch is flushed when the event loop goes quiet: every live game waits for an answer. So it is a
+function of the program, not of timing. Leaves out: asynchronous engines, which batch for
+themselves.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from comas.types import Generation, Request
 
 QUIET = 8
-"""Turns of the event loop without a new request that count as quiet: an answer passes through a few callbacks (future,
-task, TaskGroup) before its game asks again."""
+"""Turns of the event loop without a new request that count as quiet: an answer passes through a few
+callbacks (future, task, TaskGroup) before its game asks again.
+"""
 
 
 Generate = Callable[[Sequence[Request], Callable[[], bool]], list[Generation]]
@@ -22,7 +24,9 @@ Generate = Callable[[Sequence[Request], Callable[[], bool]], list[Generation]]
 
 
 class Batcher:
-    """Collects requests and hands them to `generate` in one thread, in the order in which they came."""
+    """Collects requests and hands them to `generate` in one thread, in the order in which they
+    came.
+    """
 
     def __init__(self, generate: Generate, worker: ThreadPoolExecutor) -> None:
         self._generate, self._worker = generate, worker
@@ -43,7 +47,9 @@ class Batcher:
             quiet, seen = 0, len(self._pending)
             while quiet < QUIET:
                 await asyncio.sleep(0)
-                quiet, seen = (quiet + 1, seen) if len(self._pending) == seen else (0, len(self._pending))
+                quiet, seen = (
+                    (quiet + 1, seen) if len(self._pending) == seen else (0, len(self._pending))
+                )
             batch, self._pending = [(r, f) for r, f in self._pending if not f.done()], []
             if batch:
                 await self._answer(batch)
@@ -52,7 +58,9 @@ class Batcher:
         requests = [request for request, _ in batch]
         wanted = lambda: not all(future.done() for _, future in batch)  # noqa: E731 - games that are cancelled do not wait
         try:
-            done = await asyncio.get_running_loop().run_in_executor(self._worker, self._generate, requests, wanted)
+            done = await asyncio.get_running_loop().run_in_executor(
+                self._worker, self._generate, requests, wanted
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who wait
             for _, future in batch:
                 if not future.done():

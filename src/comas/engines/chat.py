@@ -1,8 +1,10 @@
-"""Chat messages -> prompt tokens in which no message can forge a special token; reply tokens -> thoughts and text.
+"""Chat messages -> prompt tokens in which no message can forge a special token; reply tokens ->
+thoughts and text.
 
-The template is rendered with place holders where the contents go; its own pieces are tokenised with their special
-tokens, the contents apart from them and without any. Contents are trimmed where the template trims them. Leaves out:
-templates that rewrite contents otherwise (an error says so), thoughts between other marks than <think> and </think>.
+The template is rendered with place holders where the contents go; its own pieces are tokenised with
+their special tokens, the contents apart from them and without any. Contents are trimmed where the
+template trims them. Leaves out: templates that rewrite contents otherwise (an error says so),
+thoughts between other marks than <think> and </think>.
 """
 
 from __future__ import annotations
@@ -18,60 +20,101 @@ from jinja2 import TemplateError
 from comas.types import UserMistake
 
 _HOLE = '\ue000aB<&"{}\ue001'
-"""Private-use characters, for which templates have no use, around what a change of case or an escape would change."""
+"""Private-use characters, for which templates have no use, around what a change of case or an
+escape would change.
+"""
 _DATE = "26 Jul 2024"
-"""Today, for every template that asks: a prompt must not depend on the day, or a resumed run would be another one."""
+"""Today, for every template that asks: a prompt must not depend on the day, or a resumed run would
+be another one.
+"""
 _FORMATS = {
-    "%Y": "2024", "%y": "24", "%m": "07", "%-m": "7", "%B": "July", "%b": "Jul", "%d": "26", "%-d": "26", "%e": "26",
-    "%A": "Friday", "%a": "Fri", "%j": "208", "%F": "2024-07-26", "%H": "00", "%I": "12", "%M": "00", "%S": "00", "%p": "AM",
+    "%Y": "2024",
+    "%y": "24",
+    "%m": "07",
+    "%-m": "7",
+    "%B": "July",
+    "%b": "Jul",
+    "%d": "26",
+    "%-d": "26",
+    "%e": "26",
+    "%A": "Friday",
+    "%a": "Fri",
+    "%j": "208",
+    "%F": "2024-07-26",
+    "%H": "00",
+    "%I": "12",
+    "%M": "00",
+    "%S": "00",
+    "%p": "AM",
 }
-_CLOCK = "{% macro strftime_now(format) %}{{ format" + "".join(
-    f".replace('{code}', '{value}')" for code, value in _FORMATS.items()
-) + " }}{% endmacro %}\n"
-"""Put before a template, it hides the clock that transformers offers; no argument of a rendering can do that."""
+_CLOCK = (
+    "{% macro strftime_now(format) %}{{ format"
+    + "".join(f".replace('{code}', '{value}')" for code, value in _FORMATS.items())
+    + " }}{% endmacro %}\n"
+)
+"""Put before a template, it hides the clock that transformers offers; no argument of a rendering
+can do that.
+"""
 
 
 class Chat:
-    """A tokenizer with its chat template. Special ids are all end tokens and all added ones but white space.
+    """A tokenizer with its chat template. Special ids are all end tokens and all added ones but
+    white space.
 
-    `thinking` is told to the template; None leaves its own default. `known` is the number of ids that the model can read.
+    `thinking` is told to the template; None leaves its own default. `known` is the number of ids
+    that the model can read.
     """
 
     def __init__(
-        self, tokenizer: Any, end_ids: Sequence[int] = (), thinking: bool | None = None, known: int | None = None
+        self,
+        tokenizer: Any,
+        end_ids: Sequence[int] = (),
+        thinking: bool | None = None,
+        known: int | None = None,
     ) -> None:
         if tokenizer.chat_template is None:
             raise UserMistake(
-                f"tokenizer {tokenizer.name_or_path!r} has no chat template: choose an instruction-tuned base, or add a "
-                "chat_template.jinja to its folder"
+                f"tokenizer {tokenizer.name_or_path!r} has no chat template: choose an"
+                " instruction-tuned base, or add a chat_template.jinja to its folder"
             )
         try:
             template = tokenizer.get_chat_template()
         except ValueError as error:  # several, and none of them is the default
             raise UserMistake(
-                f"tokenizer {tokenizer.name_or_path!r} has several chat templates ({', '.join(sorted(tokenizer.chat_template))}) "
-                "and none that is called default: name one so"
+                f"tokenizer {tokenizer.name_or_path!r} has several chat templates"
+                f" ({', '.join(sorted(tokenizer.chat_template))}) and none that is called default:"
+                " name one so"
             ) from error
         self.tokenizer, self._known = tokenizer, known
         self._template, self._facts = _CLOCK + template, dict[str, Any](date_string=_DATE)
         if thinking is not None:
             if "enable_thinking" not in template:
                 raise UserMistake(
-                    f"thinking is {thinking}, but the chat template of {tokenizer.name_or_path!r} has no switch for it "
-                    "(enable_thinking): leave hosts.<name>.thinking out"
+                    f"thinking is {thinking}, but the chat template of {tokenizer.name_or_path!r}"
+                    " has no switch for it (enable_thinking): leave hosts.<name>.thinking out"
                 )
             self._facts["enable_thinking"] = thinking
-        # line breaks and runs of spaces are added tokens of some families (Gemma), and contents all the same
-        added = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if not t.content.replace("▁", " ").isspace()}
+        # line breaks and runs of spaces are added tokens of some families (Gemma), and contents all
+        # the same
+        added = {
+            i: t.content
+            for i, t in tokenizer.added_tokens_decoder.items()
+            if not t.content.replace("▁", " ").isspace()
+        }
         self.special_ids = {*tokenizer.all_special_ids, *added, *end_ids}
         names = sorted({*added.values(), *tokenizer.all_special_tokens}, key=len)
         ids = {content: i for i, content in added.items()}
         self._open, self._close = ids.get("<think>", -1), ids.get("</think>", -1)
         self._special = re.compile("|".join(re.escape(n) for n in reversed(names)) or r"(?!)")
-        unk, named = tokenizer.unk_token_id, {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids}
-        self._forbidden = self.special_ids - ({unk} - named)  # unknown words are contents, unless their id ends turns as well
+        unk, named = (
+            tokenizer.unk_token_id,
+            {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids},
+        )
+        # unknown words are contents, unless their id ends turns as well
+        self._forbidden = self.special_ids - ({unk} - named)
         self._pieces: dict[tuple[str, ...], tuple[list[list[int]], list[bool]]] = {}
-        self._content_ids = lru_cache(maxsize=8192)(self._content)  # hosts ask twice: does it fit, then answer
+        # hosts ask twice: does it fit, then answer
+        self._content_ids = lru_cache(maxsize=8192)(self._content)
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> np.ndarray:
         """Token ids of the prompt that asks for the next reply, int64, shape (prompt tokens,)."""
@@ -81,10 +124,14 @@ class Chat:
             content = message["content"]
             ids += [*self._content_ids(content.strip() if trim else content), *after]
         if not ids:
-            raise UserMistake(f"the chat template of {self.tokenizer.name_or_path!r} makes a prompt of no tokens")
+            raise UserMistake(
+                f"the chat template of {self.tokenizer.name_or_path!r} makes a prompt of no tokens"
+            )
         return np.array(ids, dtype=np.int64)
 
-    def _pieces_of(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[list[int]], list[bool]]:
+    def _pieces_of(
+        self, messages: Sequence[Mapping[str, str]]
+    ) -> tuple[list[list[int]], list[bool]]:
         roles = tuple(m["role"] for m in messages)
         if roles not in self._pieces:
             pieces, trims = self._split(roles)
@@ -95,44 +142,70 @@ class Chat:
 
     def _check(self, pieces: Sequence[Sequence[int]]) -> None:
         """Refuse tokens that were added to the tokenizer and not to the model."""
-        unread = sorted({i for piece in pieces for i in piece if self._known is not None and i >= self._known})
+        unread = sorted(
+            {i for piece in pieces for i in piece if self._known is not None and i >= self._known}
+        )
         if unread:
             raise UserMistake(
-                f"the chat template of {self.tokenizer.name_or_path!r} writes {self.tokenizer.decode(unread[:1])!r}, token "
-                f"{unread[0]}, and the model has {self._known} embeddings: resize its embeddings and train it, or take another"
+                f"the chat template of {self.tokenizer.name_or_path!r} writes"
+                f" {self.tokenizer.decode(unread[:1])!r}, token {unread[0]}, and the model has"
+                f" {self._known} embeddings: resize its embeddings and train it, or take another"
             )
 
     def _split(self, roles: tuple[str, ...]) -> tuple[list[str], list[bool]]:
-        """The template's own text before, between and after the contents of messages with these roles; which it trims."""
+        """The template's own text before, between and after the contents of messages with these
+        roles; which it trims.
+        """
         holes = [_HOLE.format(i) for i in range(len(roles))]
-        rest, padded = self._render(roles, holes), self._render(roles, [f"\t{hole}\t" for hole in holes])
+        rest, padded = (
+            self._render(roles, holes),
+            self._render(roles, [f"\t{hole}\t" for hole in holes]),
+        )
         pieces = []
         for hole, role in zip(holes, roles, strict=True):
             before, found, rest = rest.partition(hole)
             if not found or hole in rest:
                 raise UserMistake(
-                    f"the chat template of {self.tokenizer.name_or_path!r} does not show a {role} message once and "
-                    "unchanged: comas cannot keep its special tokens apart from the text"
+                    f"the chat template of {self.tokenizer.name_or_path!r} does not show a {role}"
+                    " message once and unchanged: comas cannot keep its special tokens apart from"
+                    " the text"
                 )
             pieces.append(before)
         return [*pieces, rest], [f"\t{hole}\t" not in padded for hole in holes]
 
     def _render(self, roles: tuple[str, ...], contents: Sequence[str]) -> str:
-        messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+        messages = [
+            {"role": role, "content": content}
+            for role, content in zip(roles, contents, strict=True)
+        ]
         try:
             return self.tokenizer.apply_chat_template(
-                messages, chat_template=self._template, tokenize=False, add_generation_prompt=True, **self._facts
+                messages,
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **self._facts,
             )
-        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (
+            TemplateError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise UserMistake(
-                f"the chat template of {self.tokenizer.name_or_path!r} refuses messages of {', '.join(roles)}: {error}"
+                f"the chat template of {self.tokenizer.name_or_path!r} refuses messages of"
+                f" {', '.join(roles)}: {error}"
             ) from error
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids if text else []
 
     def _content(self, text: str) -> list[int]:
-        """Ids of a content; where it spells a special token, the spelling is broken, and what is special still is dropped."""
+        """Ids of a content; where it spells a special token, the spelling is broken, and what is
+        special still is dropped.
+        """
         ids = self._ids(text)
         if self.special_ids.isdisjoint(ids):
             return ids
@@ -145,10 +218,12 @@ class Chat:
         return after[-1:] == [self._open]
 
     def decode(self, ids: np.ndarray, finished: bool, opened: bool = False) -> tuple[str, str]:
-        """Text and thoughts of a reply, its end token left out; other special tokens stay readable: nothing is hidden.
+        """Text and thoughts of a reply, its end token left out; other special tokens stay readable:
+        nothing is hidden.
 
-        The text is what follows the last thought; where a thought is still open there is none. Only the tokens <think> and
-        </think> tell, not their spelling; `opened`: the prompt ended within a thought.
+        The text is what follows the last thought; where a thought is still open there is none. Only
+        the tokens <think> and </think> tell, not their spelling; `opened`: the prompt ended within
+        a thought.
         """
         kept = ids[:-1] if finished else ids
         marks = np.flatnonzero((kept == self._open) | (kept == self._close))
@@ -157,4 +232,6 @@ class Chat:
         return self._read(kept[start:]), self._read(np.delete(kept[:start], marks))
 
     def _read(self, ids: np.ndarray) -> str:
-        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False).strip()
+        return self.tokenizer.decode(
+            ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        ).strip()

@@ -1,8 +1,8 @@
 """Drawing tokens: inverse CDF with counter-based noise, so that batching changes no text.
 
-Draw t of a request uses one uniform number that depends on (request seed, t) alone. Arithmetic is in fp64: the only
-way for two batches to differ is a logit that rounding moved across the edge of an interval, and `margin` says how near
-each reply came to that.
+Draw t of a request uses one uniform number that depends on (request seed, t) alone. Arithmetic is
+in fp64: the only way for two batches to differ is a logit that rounding moved across the edge of an
+interval, and `margin` says how near each reply came to that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ def uniforms(seeds: list[int], count: int) -> np.ndarray:
     """Noise of shape (len(seeds), count) in [0, 1), float64; row i depends on seeds[i] alone."""
     bits, noise = np.random.Philox(key=0), np.empty((len(seeds), count))
     generator, fresh = np.random.Generator(bits), bits.state
-    for row, seed in zip(noise, seeds, strict=True):  # the state of Philox(key=seed), without the cost of making one
+    # the state of Philox(key=seed), without the cost of making one
+    for row, seed in zip(noise, seeds, strict=True):
         fresh["state"]["key"][:] = seed & (2**64 - 1), seed >> 64
         bits.state = fresh
         generator.random(out=row)
@@ -24,16 +25,26 @@ def uniforms(seeds: list[int], count: int) -> np.ndarray:
 
 @torch.no_grad()
 def draw(
-    logits_BV: torch.Tensor, noise_B: torch.Tensor, temperature_B: torch.Tensor, top_p_B: torch.Tensor | None = None
+    logits_BV: torch.Tensor,
+    noise_B: torch.Tensor,
+    temperature_B: torch.Tensor,
+    top_p_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Token ids, their log-probs (nats, of softmax(logits / T); T = 1 for greedy rows) and margins (probability mass).
+    """Token ids, their log-probs (nats, of softmax(logits / T); T = 1 for greedy rows) and margins
+    (probability mass).
 
-    Temperature 0 is greedy; its margin is the distance between the two best probabilities. With `top_p_B`, tokens are
-    drawn from the smallest set of that mass, and the log-prob is still that of the whole softmax. Wherever the logits are,
-    the rest may be on the CPU: what rows want is then known without waiting for a GPU.
+    Temperature 0 is greedy; its margin is the distance between the two best probabilities. With
+    `top_p_B`, tokens are drawn from the smallest set of that mass, and the log-prob is still that
+    of the whole softmax. Wherever the logits are, the rest may be on the CPU: what rows want is
+    then known without waiting for a GPU.
     """
-    greedy, narrowed = bool((temperature_B == 0).any()), top_p_B is not None and bool((top_p_B < 1).any())
-    noise_B, temperature_B = (t.to(logits_BV.device, non_blocking=True) for t in (noise_B, temperature_B))
+    greedy, narrowed = (
+        bool((temperature_B == 0).any()),
+        top_p_B is not None and bool((top_p_B < 1).any()),
+    )
+    noise_B, temperature_B = (
+        t.to(logits_BV.device, non_blocking=True) for t in (noise_B, temperature_B)
+    )
     greedy_B = temperature_B == 0
     scaled_BV = logits_BV.double() / torch.where(greedy_B, 1.0, temperature_B.double())[:, None]
     logprobs_BV = scaled_BV.log_softmax(-1)

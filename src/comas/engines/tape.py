@@ -16,7 +16,9 @@ from comas.engines.sampling import draw, uniforms
 from comas.types import Generation, Meter, Request
 
 DRAWN = 2**22
-"""Probabilities, in float64, from which tokens are drawn at once, more where a vocabulary is larger: bounds memory."""
+"""Probabilities, in float64, from which tokens are drawn at once, more where a vocabulary is
+larger: bounds memory.
+"""
 
 
 @dataclass
@@ -40,11 +42,21 @@ class Tape:
         self.top_p_R = np.array([r.sampling.top_p for r in self.requests])
 
     def draw(self, logits_BV: torch.Tensor, rows_B: np.ndarray) -> np.ndarray:
-        """Draw the next token of requests `rows_B`; entries of -1 are padding. Returns the ids, shape (B,)."""
+        """Draw the next token of requests `rows_B`; entries of -1 are padding.
+
+        Returns the ids, shape (B,).
+        """
         rows = np.maximum(rows_B, 0)
-        step_B = np.minimum(self.length_R[rows], self.limit_R[rows] - 1)  # rows that have ended draw what nobody reads
+        # rows that have ended draw what nobody reads
+        step_B = np.minimum(self.length_R[rows], self.limit_R[rows] - 1)
         size = max(1, DRAWN // logits_BV.shape[1])
-        given = (logits_BV, *map(torch.from_numpy, (self.noise_RT[rows, step_B], self.temperature_R[rows], self.top_p_R[rows])))
+        given = (
+            logits_BV,
+            *map(
+                torch.from_numpy,
+                (self.noise_RT[rows, step_B], self.temperature_R[rows], self.top_p_R[rows]),
+            ),
+        )
         parts = [draw(*part) for part in zip(*(g.split(size) for g in given), strict=True)]
         ids_B, logprobs_B, margin_B = (torch.cat(t).cpu().numpy() for t in zip(*parts, strict=True))
         live_B = (rows_B >= 0) & self.alive_R[rows]
@@ -63,7 +75,10 @@ class Tape:
     def generations(self) -> list[Generation]:
         return [
             Generation(
-                self.ids_RT[i, :n].copy(), self.logprobs_RT[i, :n].copy(), bool(self.ended_R[i]), float(self.margin_R[i]),
+                self.ids_RT[i, :n].copy(),
+                self.logprobs_RT[i, :n].copy(),
+                bool(self.ended_R[i]),
+                float(self.margin_R[i]),
                 float(self.seconds_R[i]),
             )
             for i, n in enumerate(self.length_R)

@@ -1,6 +1,7 @@
 """How often a team is right: the same questions for every agent, one verdict per answer.
 
-For the measurements of a run; `comas eval` is `exam` and `report`. Leaves out: other setups than a game given by its function.
+For the measurements of a run; `comas eval` is `exam` and `report`. Leaves out: other setups than a
+game given by its function.
 """
 
 from __future__ import annotations
@@ -33,22 +34,44 @@ class Answer:
 
 
 async def answer_all(
-    members: Sequence[Member], task: Task, questions: Sequence[Question], *, seed: int, occasion: str, temperature: float = 0.7,
-    play: Callable[..., Awaitable[str | None]] = single.play, heard: Callable[[Turn], None] | None = None,
-    room: Mapping[str, int] | None = None, top_p: float = 1.0,
+    members: Sequence[Member],
+    task: Task,
+    questions: Sequence[Question],
+    *,
+    seed: int,
+    occasion: str,
+    temperature: float = 0.7,
+    play: Callable[..., Awaitable[str | None]] = single.play,
+    heard: Callable[[Turn], None] | None = None,
+    room: Mapping[str, int] | None = None,
+    top_p: float = 1.0,
 ) -> list[Answer]:
-    """Every member answers every question by itself; nothing is kept for learning. `room`: tokens per role, before the task's."""
+    """Every member answers every question by itself; nothing is kept for learning.
+
+    `room`: tokens per role, before the task's.
+    """
     game = Method(play, _unsettled, _unsettled, _unsettled)
     sampling = Sampling(temperature, top_p)
-    alone = [replace(m, sampling=replace(sampling, max_tokens=m.sampling.max_tokens), roles=None) for m in members]
+    alone = [
+        replace(m, sampling=replace(sampling, max_tokens=m.sampling.max_tokens), roles=None)
+        for m in members
+    ]
     async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
         played = [
             group.create_task(
-                play_all(Scene(game, task, [m], seed, heard=heard, max_tokens=room or {}), questions, f"{occasion}/{m.name}")
+                play_all(
+                    Scene(game, task, [m], seed, heard=heard, max_tokens=room or {}),
+                    questions,
+                    f"{occasion}/{m.name}",
+                )
             )
             for m in alone
         ]
-    return [_judge(e, m.name, task) for m, episodes in zip(members, played, strict=True) for e in episodes.result()]
+    return [
+        _judge(e, m.name, task)
+        for m, episodes in zip(members, played, strict=True)
+        for e in episodes.result()
+    ]
 
 
 def _judge(episode: Episode, agent: str, task: Task) -> Answer:
@@ -61,9 +84,11 @@ def _judge(episode: Episode, agent: str, task: Task) -> Answer:
 
 
 def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, str]]:
-    """The verdict on an answer, and where a task of the user's own broke down over it what is recorded of that.
+    """The verdict on an answer, and where a task of the user's own broke down over it what is
+    recorded of that.
 
-    `raised` is the error in a line, with its place; `traceback` is for who mends it. Our own verifiers may not raise.
+    `raised` is the error in a line, with its place; `traceback` is for who mends it. Our own
+    verifiers may not raise.
     """
     try:
         return task.verify(question, answer), {}
@@ -76,8 +101,14 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
         code = getattr(task.verify, "__code__", None)
         own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
         frame = (own or frames)[-1]
-        told = f"verify failed in {Path(frame.filename).name} line {frame.lineno}: {type(error).__name__}: {error}"
-        return "failed", {"raised": " ".join(told.split()), "traceback": "".join(traceback.format_exception(error))}
+        told = (
+            f"verify failed in {Path(frame.filename).name} line {frame.lineno}:"
+            f" {type(error).__name__}: {error}"
+        )
+        return "failed", {
+            "raised": " ".join(told.split()),
+            "traceback": "".join(traceback.format_exception(error)),
+        }
 
 
 def can_judge(task: Task, questions: Sequence[Question]) -> bool:
@@ -91,13 +122,17 @@ def _unsettled(*args: object) -> Any:
 
 
 def accuracy(answers: Sequence[Answer]) -> Interval | None:
-    """Mean over agents of single answers with an interval clustered by question; None if nothing could be judged."""
+    """Mean over agents of single answers with an interval clustered by question; None if nothing
+    could be judged.
+    """
     shares = _shares([asdict(a) for a in answers])
     return accuracy_interval(list(shares.values())) if shares else None
 
 
 def by_agent(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Agent -> its share of right answers, from recorded answers; an agent of whom nothing could be judged is left out."""
+    """Agent -> its share of right answers, from recorded answers; an agent of whom nothing could be
+    judged is left out.
+    """
     verdicts: dict[str, list[bool]] = {}
     for answer in answers:
         if answer["verdict"] != "failed":
@@ -105,13 +140,19 @@ def by_agent(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {agent: sum(right) / len(right) for agent, right in sorted(verdicts.items())}
 
 
-def paired_gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Interval | None:
-    """Mean over questions of the change in the agents' share of right answers, from recorded answers of the same questions."""
+def paired_gain(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> Interval | None:
+    """Mean over questions of the change in the agents' share of right answers, from recorded
+    answers of the same questions.
+    """
     differences = _differences(before, after)
     return gain_interval(differences) if differences else None
 
 
-def _differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[float]:
+def _differences(
+    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
+) -> list[float]:
     """Second minus first, per question that both were judged on."""
     one, other = _shares(first), _shares(second)
     return [other[q] - one[q] for q in sorted(one.keys() & other.keys())]

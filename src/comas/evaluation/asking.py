@@ -1,6 +1,8 @@
-"""How an evaluation asks: with one temperature, one top_p and one room per role for all its systems.
+"""How an evaluation asks: with one temperature, one top_p and one room per role for all its
+systems.
 
-Systems are compared, not the settings under which each of them was trained. Leaves out: what is asked (`plan`).
+Systems are compared, not the settings under which each of them was trained. Leaves out: what is
+asked (`plan`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Asking:
     def scene(self, task: Task, way: Way, members: Sequence[Member], seed: int) -> Scene:
         """A game of these members, played the chosen way."""
         sampling = Sampling(self.temperature, self.top_p, self.max_tokens)
-        speaking = [replace(m, sampling=sampling, roles=None if way.alone else m.roles) for m in members]
+        speaking = [
+            replace(m, sampling=sampling, roles=None if way.alone else m.roles) for m in members
+        ]
         return Scene(way.method, task, speaking, seed, way.options, max_tokens=self.room)
 
 
@@ -39,22 +43,34 @@ def asking_of(config: Config) -> Asking:
 
 
 def asked_otherwise(systems: Sequence[tuple[str, Config]]) -> Iterator[str]:
-    """A note for each system that is asked in another way than its own config says, or that keeps a context or a way of
-    thinking of its own, which belong to its models."""
+    """A note for each system that is asked in another way than its own config says, or that keeps a
+    context or a way of thinking of its own, which belong to its models.
+    """
     first_name, first = systems[0]
     for name, config in systems[1:]:
         own, all_are_asked = asking_of(config), asking_of(first)
         for key in ("temperature", "top_p", "max_tokens", "room"):
             configured, used = getattr(own, key), getattr(all_are_asked, key)
             if configured != used:
-                yield f"{name}: {NAMES[key]} of its config is {configured}; asked with {used}, as {first_name}"
+                yield (
+                    f"{name}: {NAMES[key]} of its config is {configured}; asked with {used}, as"
+                    f" {first_name}"
+                )
         for key in ("context", "thinking"):
             here, there = _of_hosts(config, key), _of_hosts(first, key)
             if here != there:
-                yield f"{name}: {key} is {_said(here)}, of {first_name} {_said(there)}: each is asked with its own"
+                yield (
+                    f"{name}: {key} is {_said(here)}, of {first_name} {_said(there)}: each is asked"
+                    " with its own"
+                )
 
 
-NAMES = {"temperature": "eval_temperature", "top_p": "eval_top_p", "max_tokens": "max_tokens", "room": "room"}
+NAMES = {
+    "temperature": "eval_temperature",
+    "top_p": "eval_top_p",
+    "max_tokens": "max_tokens",
+    "room": "room",
+}
 
 
 def _of_hosts(config: Config, key: str) -> list[object]:

@@ -1,8 +1,9 @@
 """Questions that are asked after training and were, exactly or nearly, trained on.
 
-Exactly: the same text but for case and spaces. Nearly: half or more of a question's runs of five words stand in one training
-question, numbers counting as the same word, so that a problem with other numbers is found too. Leaves out: what a base model saw
-before, and questions of fewer than eight words, which share runs by chance.
+Exactly: the same text but for case and spaces. Nearly: half or more of a question's runs of five
+words stand in one training question, numbers counting as the same word, so that a problem with
+other numbers is found too. Leaves out: what a base model saw before, and questions of fewer than
+eight words, which share runs by chance.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from comas.types import Question
 
 RUN, SHARE, SHORT = 5, 0.5, 8
-"""Words of a run; share of runs that makes two questions near; words below which nothing is said."""
+"""Words of a run; share of runs that makes two questions near; words below which nothing is said.
+"""
 _WORD = re.compile(r"[^\W\d_]+|\d[\d.,]*")
 
 
@@ -31,13 +33,16 @@ class Overlap:
     def __str__(self) -> str:
         example = (self.exact or self.near or [("", "")])[0]
         return (
-            f"{len(self.exact)} of {self.tested} test questions were trained on, and {len(self.near)} nearly"
+            f"{len(self.exact)} of {self.tested} test questions were trained on, and"
+            f" {len(self.near)} nearly"
             + (f" (such as {example[0]}, trained on as {example[1]})" if example[0] else "")
         )
 
 
 def overlap(train: Sequence[Question], test: Sequence[Question]) -> Overlap:
-    """Which test questions were trained on; of several training questions the one that shares most, the first among equals."""
+    """Which test questions were trained on; of several training questions the one that shares most,
+    the first among equals.
+    """
     texts = {" ".join(q.prompt.casefold().split()): q.id for q in reversed(train)}
     index: dict[int, list[int]] = defaultdict(list)
     for place, question in enumerate(train):
@@ -51,7 +56,9 @@ def overlap(train: Sequence[Question], test: Sequence[Question]) -> Overlap:
             continue
         runs = set(_runs(question.prompt))
         shared = Counter(place for run in runs for place in index.get(run, ()))
-        if shared and (most := max(shared.items(), key=lambda s: (s[1], -s[0])))[1] >= SHARE * len(runs):
+        if shared and (most := max(shared.items(), key=lambda s: (s[1], -s[0])))[1] >= SHARE * len(
+            runs
+        ):
             near.append((question.id, train[most[0]].id))
     return Overlap(exact, near, len(test))
 

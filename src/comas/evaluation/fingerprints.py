@@ -1,4 +1,5 @@
-"""Digests that tell whether an evaluation that goes on is still the one that began: of the questions, and of the weights.
+"""Digests that tell whether an evaluation that goes on is still the one that began: of the
+questions, and of the weights.
 
 Leaves out: models behind an API, whose weights nobody here sees.
 """
@@ -18,8 +19,15 @@ from comas.storage import files as disk
 from comas.types import Question
 
 LOADED = (
-    "*.safetensors", "config.json", "generation_config.json", "tokenizer*", "chat_template*", "special_tokens_map.json",
-    "added_tokens.json", "vocab*", "merges*",
+    "*.safetensors",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges*",
 )
 """What a model is loaded from; other files of its folder may change."""
 
@@ -30,20 +38,32 @@ def of_questions(questions: Sequence[Question]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What own tasks may keep in `meta`: sets have no order, and of what has no value the kind must do."""
-    return sorted(map(repr, value)) if isinstance(value, set | frozenset) else type(value).__qualname__
+    """What own tasks may keep in `meta`: sets have no order, and of what has no value the kind must
+    do.
+    """
+    return (
+        sorted(map(repr, value)) if isinstance(value, set | frozenset) else type(value).__qualname__
+    )
 
 
 def of_weights(sources: Mapping[str, str]) -> str:
     """Of the models that policies are loaded from, by the bytes of their files."""
     folders = {policy: Path(resolve_base(base)) for policy, base in sources.items()}
-    each = {f: _of_folder(f if f.is_dir() else snapshot(str(f)) or f) for f in set(folders.values())}
+    each = {
+        f: _of_folder(f if f.is_dir() else snapshot(str(f)) or f) for f in set(folders.values())
+    }
     return _sha256(json.dumps({policy: each[f] for policy, f in folders.items()}, sort_keys=True))
 
 
 def _of_folder(folder: Path) -> dict[str, str]:
-    sealed = (disk.facts(folder.parent) or {"files": {}})["files"]  # a checkpoint's, which was compared when it was opened
-    files = {f for pattern in LOADED for f in folder.glob(pattern) if f.is_file() and f.name != "optimizer.safetensors"}
+    # a checkpoint's, which was compared when it was opened
+    sealed = (disk.facts(folder.parent) or {"files": {}})["files"]
+    files = {
+        f
+        for pattern in LOADED
+        for f in folder.glob(pattern)
+        if f.is_file() and f.name != "optimizer.safetensors"
+    }
     known = {f: sealed.get(f"{folder.name}/{f.name}", {}).get("sha256") for f in sorted(files)}
     return {f.name: found or disk.digest(f) for f, found in known.items()}
 

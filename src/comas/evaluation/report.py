@@ -1,7 +1,9 @@
-"""What an evaluation came to: cells, systems of several runs, comparisons with corrected tests, costs.
+"""What an evaluation came to: cells, systems of several runs, comparisons with corrected tests,
+costs.
 
-Everything is a function of the recorded games. "Better" and "worse" are said only where the test, corrected for the number of
-comparisons in its table, says so. Leaves out: playing (`exam`), showing.
+Everything is a function of the recorded games. "Better" and "worse" are said only where the test,
+corrected for the number of comparisons in its table, says so. Leaves out: playing (`exam`),
+showing.
 """
 
 from __future__ import annotations
@@ -63,18 +65,31 @@ class Cell:
         """Per run: question -> share of right answers among those that were judged."""
         found: list[dict[str, float]] = []
         for run in self.runs:
-            judged = sorted((r for r in run if r["verdict"] != "failed"), key=lambda r: r["question"])
+            judged = sorted(
+                (r for r in run if r["verdict"] != "failed"), key=lambda r: r["question"]
+            )
             by_question = itertools.groupby(judged, key=lambda r: r["question"])
-            found.append({q: _mean([float(r["verdict"] == "right") for r in group]) for q, group in by_question})
+            found.append(
+                {
+                    q: _mean([float(r["verdict"] == "right") for r in group])
+                    for q, group in by_question
+                }
+            )
         return found
 
     def tokens_per_question(self) -> float:
         """Generated tokens per question and answer: what one more answer of this kind costs."""
-        return _mean([sum(t["tokens"] for t in r["turns"]) for r in self.records]) if self.records else 0.0
+        return (
+            _mean([sum(t["tokens"] for t in r["turns"]) for r in self.records])
+            if self.records
+            else 0.0
+        )
 
 
 def label(system: str, others: Sequence[str] = ()) -> str:
-    """A system's name, by the last part of its path, or as many as tell it from `others`; of several runs the first and last."""
+    """A system's name, by the last part of its path, or as many as tell it from `others`; of
+    several runs the first and last.
+    """
     parts, names = system.split(","), [system]
     for depth in range(1, 9):
         short = lambda name, depth=depth: "/".join(Path(name).parts[-depth:]) or name  # noqa: E731
@@ -95,8 +110,10 @@ def table(shares: Sequence[Mapping[str, float]]) -> list[list[float]]:
 
 
 def accuracy(cell: Cell) -> Interval | None:
-    """Mean over questions (and runs) with its interval: Wilson for single answers, clustered by question where agents answer
-    apart, two levels for several runs. None where nothing could be judged."""
+    """Mean over questions (and runs) with its interval: Wilson for single answers, clustered by
+    question where agents answer apart, two levels for several runs. None where nothing could be
+    judged.
+    """
     values = table(cell.shares())
     if not values or not values[0]:
         return None
@@ -114,26 +131,46 @@ def accuracy(cell: Cell) -> Interval | None:
 
 
 def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
-    """A cell as JSON: counts, accuracy with interval, bounds over failures, tokens, seconds, completeness. `others` are the
-    systems that its label has to be told from."""
+    """A cell as JSON: counts, accuracy with interval, bounds over failures, tokens, seconds,
+    completeness. `others` are the systems that its label has to be told from.
+    """
     records, found = cell.records, accuracy(cell)
     count = {v: sum(r["verdict"] == v for r in records) for v in ("right", "wrong", "failed")}
     total, turns = len(records), [t for r in records for t in r["turns"]]
     bounds = [_bound(cell, v) for v in ("wrong", "right")]
     return {
-        "system": cell.system, "label": label(cell.system, others), "task": cell.task, "setup": cell.setup, "team": cell.team,
-        "runs": len(cell.runs), "n": len({r["question"] for r in records}), "judged": found.n if found else 0, **count,
+        "system": cell.system,
+        "label": label(cell.system, others),
+        "task": cell.task,
+        "setup": cell.setup,
+        "team": cell.team,
+        "runs": len(cell.runs),
+        "n": len({r["question"] for r in records}),
+        "judged": found.n if found else 0,
+        **count,
         "machine_failed": sum(r["error"] is not None for r in records),
-        **_accuracies(found), "bounds": bounds, "complete": total / max(1, cell.planned * len(cell.runs)),
-        "tokens": sum(t["tokens"] for t in turns), "prompt_tokens": sum(t["prompt_tokens"] for t in turns),
-        "seconds": round(cell.seconds, 3), "peak_bytes": cell.peak_bytes, "cost": cost(turns),
-        "failures": [{k: r[k] for k in ("question", "agent", "answer", "error")} for r in records if r["verdict"] == "failed"],
+        **_accuracies(found),
+        "bounds": bounds,
+        "complete": total / max(1, cell.planned * len(cell.runs)),
+        "tokens": sum(t["tokens"] for t in turns),
+        "prompt_tokens": sum(t["prompt_tokens"] for t in turns),
+        "seconds": round(cell.seconds, 3),
+        "peak_bytes": cell.peak_bytes,
+        "cost": cost(turns),
+        "failures": [
+            {k: r[k] for k in ("question", "agent", "answer", "error")}
+            for r in records
+            if r["verdict"] == "failed"
+        ],
     }
 
 
 def _bound(cell: Cell, verdict: str) -> float | None:
     """Accuracy if all answers that failed had this verdict."""
-    runs = [[{**r, "verdict": verdict if r["verdict"] == "failed" else r["verdict"]} for r in run] for run in cell.runs]
+    runs = [
+        [{**r, "verdict": verdict if r["verdict"] == "failed" else r["verdict"]} for r in run]
+        for run in cell.runs
+    ]
     found = accuracy(dataclasses.replace(cell, runs=runs))
     return found.mean if found else None
 
@@ -165,28 +202,52 @@ class Difference:
     @property
     def verdict(self) -> str:
         """`better` or `worse` only where the corrected p is below .05, else `none shown`."""
-        return "none shown" if self.corrected >= LEVEL else "better" if self.interval.mean > 0 else "worse"
+        return (
+            "none shown"
+            if self.corrected >= LEVEL
+            else "better"
+            if self.interval.mean > 0
+            else "worse"
+        )
 
     def record(self, others: Sequence[str] = ()) -> dict[str, Any]:
         """As JSON, `p` corrected like the verdict; `others` as in `cell_record`."""
         i, sides = self.interval, (self.first, self.second)
-        first, second = ({"system": c.system, "label": label(c.system, others), "setup": c.setup} for c in sides)
+        first, second = (
+            {"system": c.system, "label": label(c.system, others), "setup": c.setup} for c in sides
+        )
         return {
-            "task": self.first.task, "setup": self.second.setup, "first": first, "second": second, "n": i.n, "difference": i.mean,
-            "low": _finite(i.low), "high": _finite(i.high), "p": self.corrected, "p_single": self.p, "test": self.test,
-            "verdict": self.verdict, "tokens": [round(c.tokens_per_question(), 1) for c in sides],
+            "task": self.first.task,
+            "setup": self.second.setup,
+            "first": first,
+            "second": second,
+            "n": i.n,
+            "difference": i.mean,
+            "low": _finite(i.low),
+            "high": _finite(i.high),
+            "p": self.corrected,
+            "p_single": self.p,
+            "test": self.test,
+            "verdict": self.verdict,
+            "tokens": [round(c.tokens_per_question(), 1) for c in sides],
         }
 
 
 def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
-    """Second minus first on the questions that all their runs were judged on; None where there are fewer than two of them."""
+    """Second minus first on the questions that all their runs were judged on; None where there are
+    fewer than two of them.
+    """
     values = table([*first.shares(), *second.shares()])
     if not values or len(values[0]) < 2:
         return None
     one, other = values[: len(first.runs)], values[len(first.runs) :]
     if len(one) > 1 and first.system == second.system:  # the same runs in two ways
-        interval, p = two_level([[b - a for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=True)])
-        return Difference(first, second, _possible(interval), p, "t over runs and questions, paired", p)
+        interval, p = two_level(
+            [[b - a for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=True)]
+        )
+        return Difference(
+            first, second, _possible(interval), p, "t over runs and questions, paired", p
+        )
     if len(values) > 2:
         interval, p = two_level_difference(one, other)
         return Difference(first, second, _possible(interval), p, "t over runs and questions", p)
@@ -206,25 +267,34 @@ def _possible(difference: Interval) -> Interval:
 def corrected(found: Sequence[Difference | None]) -> list[Difference]:
     """Those that could be made, with p values corrected as one family (Holm)."""
     made = [d for d in found if d is not None]
-    return [dataclasses.replace(d, corrected=p) for d, p in zip(made, holm([d.p for d in made]), strict=True)]
+    return [
+        dataclasses.replace(d, corrected=p)
+        for d, p in zip(made, holm([d.p for d in made]), strict=True)
+    ]
 
 
 def between_systems(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
     """Every other system against the first one, in each task and setup."""
     first = cells[0].system if cells else ""
     pairs = [(a, b) for a in cells if a.system == first for b in cells if b.system != first]
-    return corrected([difference(a, b, seed) for a, b in pairs if (a.task, a.setup) == (b.task, b.setup)])
+    return corrected(
+        [difference(a, b, seed) for a, b in pairs if (a.task, a.setup) == (b.task, b.setup)]
+    )
 
 
 def between_setups(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
     """Every other setup against the first one, in each system and task."""
     first = cells[0].setup if cells else ""
     pairs = [(a, b) for a in cells if a.setup == first for b in cells if b.setup != first]
-    return corrected([difference(a, b, seed) for a, b in pairs if (a.system, a.task) == (b.system, b.task)])
+    return corrected(
+        [difference(a, b, seed) for a, b in pairs if (a.system, a.task) == (b.system, b.task)]
+    )
 
 
 def votes_for(cheap: Cell, dear: Cell) -> int | None:
-    """How many answers of the cheaper cell cost what one of the dearer costs; None below three, which no majority can use."""
+    """How many answers of the cheaper cell cost what one of the dearer costs; None below three,
+    which no majority can use.
+    """
     price = cheap.tokens_per_question()
     votes = int(dear.tokens_per_question() / price) if price > 0 else 0
     return votes if votes >= 3 else None
@@ -238,19 +308,30 @@ def notes(cells: Sequence[Cell]) -> list[str]:
             bases = sorted(set(cell.bases))
             kinds = "one base model" if len(bases) == 1 else f"{len(bases)} base models"
             said.append(
-                f"{label(cell.system)} of {kinds} ({', '.join(bases)}); intervals are over runs and questions"
-                + (", and say nothing of other base models" if len(bases) == 1 else "")
+                f"{label(cell.system)} of {kinds} ({', '.join(bases)}); intervals are over runs and"
+                " questions" + (", and say nothing of other base models" if len(bases) == 1 else "")
             )
     for cell in cells:
         failed = [r for r in cell.records if r["verdict"] == "failed"]
         if failed:
             machine = [r["error"] for r in failed if r["error"]]
             raised = [r["raised"] for r in failed if "raised" in r]
-            why = f"; {len(machine)} by a machine, the first: {machine[0]}" if machine else "; the checker could not decide them"
+            why = (
+                f"; {len(machine)} by a machine, the first: {machine[0]}"
+                if machine
+                else "; the checker could not decide them"
+            )
             if raised:
-                why += f"; {len(raised)} times it broke down, first: {raised[0]} (`traceback` in answers/)"
+                why += (
+                    f"; {len(raised)} times it broke down, first: {raised[0]} (`traceback` in"
+                    " answers/)"
+                )
             what = f"{label(cell.system)}, {cell.task}, {cell.setup}"
             low, high = _bound(cell, "wrong"), _bound(cell, "right")
-            bounds = f" (accuracy {low:.3f} if all were wrong, {high:.3f} if right)" if low is not None and high is not None else ""
+            bounds = (
+                f" (accuracy {low:.3f} if all were wrong, {high:.3f} if right)"
+                if low is not None and high is not None
+                else ""
+            )
             said.append(f"{what}: {len(failed)} of {len(cell.records)} answers failed{bounds}{why}")
     return said

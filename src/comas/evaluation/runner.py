@@ -1,8 +1,8 @@
 """An evaluation: systems x tasks x setups, as a folder that survives whatever stops it.
 
-`evaluation.json` says what is asked, `answers/*.jsonl` has a line per game, written when it ends, `report.json` what it came to.
-Going on asks nothing twice: games that machines failed are played again, answers whose checker broke down are checked again.
-Leaves out: statistics (`report`).
+`evaluation.json` says what is asked, `answers/*.jsonl` has a line per game, written when it ends,
+`report.json` what it came to. Going on asks nothing twice: games that machines failed are played
+again, answers whose checker broke down are checked again. Leaves out: statistics (`report`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Observer:
     """Told how an evaluation goes; every method may be overridden."""
 
     def begin(self, folder: Path, games: int, done: int) -> None:
-        """`games` are planned in all, of which `done` were there already; told again when more is known."""
+        """`games` are planned in all, of which `done` were there already; told again when more is
+        known.
+        """
 
     def cell(self, system: str, task: str, setup: str) -> None:
         """These are played now."""
@@ -90,11 +92,13 @@ class Exam:
 
     def __init__(self, folder: Path, plan: Plan, made: Sequence[Path] = ()) -> None:
         self.folder, self.plan, self._made = folder, plan, made
-        """`made` is what this process made of the folder and those above it, from the inside out."""
+        """`made` is what this process made of the folder and those above it, from the inside out.
+        """
         self.said_at_start: list[str] = []
         self._lock = filelock.FileLock(folder / ".lock")
         self.asked: list[tuple[Task, list[Question]]] = []
-        """Of all systems: the questions of the tasks that were named, or of the first system's own."""
+        """Of all systems: the questions of the tasks that were named, or of the first system's own.
+        """
         self.said: list[str] = []
         """What a reader has to know of the systems."""
         self.accounts: dict[str, dict[str, spending.Account]] = {}
@@ -111,15 +115,24 @@ class Exam:
         """A new folder, `evals/<time>` unless `out` names one."""
         found = places(plan.systems)
         data = str(Path(plan.data).resolve()) if plan.data else None
-        plan = replace(plan, places=found, teams=teams(found, plan.pairs), data=data, files=plans.files(plan))
-        folder = Path(os.path.expanduser(out)) if out else Path("evals") / time.strftime("%Y%m%d-%H%M%S")
+        plan = replace(
+            plan, places=found, teams=teams(found, plan.pairs), data=data, files=plans.files(plan)
+        )
+        folder = (
+            Path(os.path.expanduser(out)) if out else Path("evals") / time.strftime("%Y%m%d-%H%M%S")
+        )
         made = [p for p in (folder, *folder.parents) if (p == folder and not out) or not p.exists()]
         folder = folder if out else fresh(folder)
         if (folder / PLAN).exists():
             going_on = f"`{command()} resume {shlex.quote(str(folder))}`"
-            raise UserMistake(f"--out {out}: there is an evaluation already; go on with {going_on} or choose another")
+            raise UserMistake(
+                f"--out {out}: there is an evaluation already; go on with {going_on} or choose"
+                " another"
+            )
         if out and folder.is_dir() and any(folder.iterdir()):
-            raise UserMistake(f"--out {out}: there is something else in this folder; choose another")
+            raise UserMistake(
+                f"--out {out}: there is something else in this folder; choose another"
+            )
         try:
             (folder / "answers").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -131,7 +144,9 @@ class Exam:
 
     @classmethod
     def open(cls, folder: str | Path, changes: Sequence[str] = ()) -> Exam:
-        """One that exists; `changes` are pairs of keys in `spending.CHANGEABLE`, which are written down when it goes on."""
+        """One that exists; `changes` are pairs of keys in `spending.CHANGEABLE`, which are written
+        down when it goes on.
+        """
         try:
             plan = TypeAdapter(Plan).validate_json((Path(folder) / PLAN).read_bytes(), strict=True)
             (Path(folder) / "answers").mkdir(exist_ok=True)
@@ -140,14 +155,19 @@ class Exam:
             raise UserMistake(f"{folder} is not an evaluation: it has no {PLAN}") from error
         except ValidationError as error:
             wrong = error.errors()[0]
-            raise UserMistake(f"{folder}/{PLAN} is damaged: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+            raise UserMistake(
+                f"{folder}/{PLAN} is damaged: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+            ) from error
 
     async def go(self, observer: Observer) -> dict[str, Any]:
         """Play what is missing; returns the report, which is also written."""
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise UserMistake(f"{self.folder}: another process is working on this evaluation; wait for it or stop it") from None
+            raise UserMistake(
+                f"{self.folder}: another process is working on this evaluation; wait for it or"
+                " stop it"
+            ) from None
         working = asyncio.current_task()
         assert working is not None
         try:
@@ -163,7 +183,9 @@ class Exam:
             files.replace(self.folder / "report.json", files.as_json(found, indent=1))
             records = [r for c in cells for r in c.records]
             if records and all(r["error"] for r in records):
-                raise UserMistake(f"{self.folder}: every game failed; the first: {records[0]['error']}")
+                raise UserMistake(
+                    f"{self.folder}: every game failed; the first: {records[0]['error']}"
+                )
             if not any(r["verdict"] == "failed" for r in records):  # nothing is left to ask
                 lineage.release(self.plan.places.values(), self.folder)
             return found
@@ -184,7 +206,10 @@ class Exam:
                     above.rmdir()
 
     async def _cells(
-        self, setups: Sequence[str], observer: Observer, only: Sequence[tuple[str, str, str]] | None = None
+        self,
+        setups: Sequence[str],
+        observer: Observer,
+        only: Sequence[tuple[str, str, str]] | None = None,
     ) -> list[Cell]:
         """Every system in every task and setup; with `only` those (system, task, setup)."""
         cells: dict[tuple[str, str, str], list[tuple[Log, int, str]]] = {}
@@ -196,9 +221,18 @@ class Exam:
                 if team.sources:
                     self._same(f"weights of {run}", fingerprints.of_weights(team.sources))
                 wanted = lambda key: only is None or key in only  # noqa: E731
-                asked = [(t, qs, s) for t, qs in self.asked for s in setups if wanted((system, t.name, s))]
+                asked = [
+                    (t, qs, s)
+                    for t, qs in self.asked
+                    for s in setups
+                    if wanted((system, t.name, s))
+                ]
                 if only is None:
-                    past = bases_of(team.config) if run in self.plan.teams else [self.plan.places.get(run, run)]
+                    past = (
+                        bases_of(team.config)
+                        if run in self.plan.teams
+                        else [self.plan.places.get(run, run)]
+                    )
                     self.overlaps += [(system, run, *found) for found in overlaps(past, asked)]
                 for task, questions, setup in asked:
                     log = await self._sit(run, team, task, questions, setup, system, observer)
@@ -209,52 +243,83 @@ class Exam:
 
     def _runs(self, only: Sequence[tuple[str, str, str]] | None = None) -> list[tuple[str, str]]:
         """(system, run)"""
-        return [(s, run) for s in self.plan.systems for run in s.split(",") if only is None or any(s == name for name, *_ in only)]
+        return [
+            (s, run)
+            for s in self.plan.systems
+            for run in s.split(",")
+            if only is None or any(s == name for name, *_ in only)
+        ]
 
     def _restore(self, run: str, hosts: Mapping[str, ApiHost]) -> None:
         others = [account for other, account in self.accounts.items() if other != run]
         spending.restore(hosts, self.accounts.get(run, {}), others, self.folder)
 
     async def _greet(self, there: Sequence[Team], observer: Observer) -> None:
-        """Let the hosts behind an API that have something left to answer say one token, each endpoint and model once."""
+        """Let the hosts behind an API that have something left to answer say one token, each
+        endpoint and model once.
+        """
         known: set[tuple[str, ...]] = set()
         for (_, run), team in zip(self._runs(), there, strict=True):
             hosts = api_hosts_of(team.config)
-            asked = [(task, questions, setup) for task, questions in self.asked for setup in self.plan.setups]
+            asked = [
+                (task, questions, setup)
+                for task, questions in self.asked
+                for setup in self.plan.setups
+            ]
             if not hosts or not any(self._left(run, team, *cell)[2] for cell in asked):
                 continue
             self._restore(run, hosts)
             try:
-                await greet(hosts, Sampling(self.asking.temperature, self.asking.top_p), observer.note, known)
+                await greet(
+                    hosts,
+                    Sampling(self.asking.temperature, self.asking.top_p),
+                    observer.note,
+                    known,
+                )
             finally:
                 self._account(run, hosts)
                 for host in hosts.values():
                     host.close()
 
     def _prepare(self, observer: Observer) -> list[Team]:
-        """Everything that can be known before a model is loaded: a mistake in the last system costs no answers of the first."""
+        """Everything that can be known before a model is loaded: a mistake in the last system costs
+        no answers of the first.
+        """
         plan = self.plan
         there = [outline(*plan.resolved(run)) for _, run in self._runs()]
         check_hosts(plan.pairs, there)
         for what, digest in plans.contents(plan, there).items():
             self._same(what, digest)
         for team in there:
-            check_roles(team.config, team.method, team.task, [way(s, team, plan.files).method for s in plan.setups])
+            check_roles(
+                team.config,
+                team.method,
+                team.task,
+                [way(s, team, plan.files).method for s in plan.setups],
+            )
         self.asked, self.said = questions(plan, there)
         self.asking = asking_of(there[0].config)
-        self.said += asked_otherwise([(run, team.config) for (_, run), team in zip(self._runs(), there, strict=True)])
+        self.said += asked_otherwise(
+            [(run, team.config) for (_, run), team in zip(self._runs(), there, strict=True)]
+        )
         for task, asked in self.asked:
             self._same(f"questions of {task.name}", fingerprints.of_questions(asked))
         chosen = [(team, way(s, team, plan.files)) for team in there for s in plan.setups]
         for team, how in chosen:
             check_roles_taken(how, team.members)
         ways = [players(team, how) for team, how in chosen]
-        self._planned(sum(len(playing) * len(asked) for playing in ways for _, asked in self.asked), observer)
+        self._planned(
+            sum(len(playing) * len(asked) for playing in ways for _, asked in self.asked), observer
+        )
         return there
 
     def _planned(self, games: int, observer: Observer) -> None:
         self.games += games
-        observer.begin(self.folder, self.games, sum(len(Log(p).found) for p in logs_in(self.folder / "answers")))
+        observer.begin(
+            self.folder,
+            self.games,
+            sum(len(Log(p).found) for p in logs_in(self.folder / "answers")),
+        )
 
     def _same(self, what: str, digest: str) -> None:
         """Note what is asked, or an error where it is no longer what it was."""
@@ -263,8 +328,8 @@ class Exam:
             self._write(replace(self.plan, digests={**self.plan.digests, what: digest}))
         elif known != digest:
             raise UserMistake(
-                f"{self.folder}: the {what} are not what they were when this evaluation began (SHA-256 differs): bring them back, "
-                "or start a new evaluation"
+                f"{self.folder}: the {what} are not what they were when this evaluation began"
+                " (SHA-256 differs): bring them back, or start a new evaluation"
             )
 
     def _write(self, plan: Plan) -> None:
@@ -275,19 +340,37 @@ class Exam:
     def _left(
         self, run: str, team: Team, task: Task, questions: Sequence[Question], setup: str
     ) -> tuple[Log, int, list[tuple[Episode, str, list[Member]]]]:
-        """The games of one team in one task and setup: those that are there, how many there will be, and those to be played."""
+        """The games of one team in one task and setup: those that are there, how many there will
+        be, and those to be played.
+        """
         slug = re.sub(r"[^\w.=-]+", "-", f"{Path(run).name}.{task.name}.{setup}")
         digest = hashlib.sha256(f"{run} {task.name} {setup}".encode()).hexdigest()[:8]
         log = Log(self.folder / "answers" / f"{slug}.{digest}.jsonl")
         playing = players(team, way(setup, team, self.plan.files))
-        games = [(Episode(f"eval-{setup}/{who}/{q.id}/0", q), who, members) for who, members in playing.items() for q in questions]
-        left = [game for game in games if (log.found.get(game[0].id) or {"error": ""})["error"] is not None]
+        games = [
+            (Episode(f"eval-{setup}/{who}/{q.id}/0", q), who, members)
+            for who, members in playing.items()
+            for q in questions
+        ]
+        left = [
+            game
+            for game in games
+            if (log.found.get(game[0].id) or {"error": ""})["error"] is not None
+        ]
         ids = {game[0].id for game in games}
-        log.found = {key: r for key, r in log.found.items() if key in ids}  # not those of questions that are gone
+        # not those of questions that are gone
+        log.found = {key: r for key, r in log.found.items() if key in ids}
         return log, len(games), left
 
     async def _sit(
-        self, run: str, team: Team, task: Task, questions: Sequence[Question], setup: str, system: str, observer: Observer
+        self,
+        run: str,
+        team: Team,
+        task: Task,
+        questions: Sequence[Question],
+        setup: str,
+        system: str,
+        observer: Observer,
     ) -> tuple[Log, int, str]:
         """Let one team answer the questions of one task in one setup, as far as it has not."""
         chosen = way(setup, team, self.plan.files)
@@ -296,21 +379,40 @@ class Exam:
         observer.cell(system, task.name, setup)
         if left or again:
             began, bases = time.monotonic(), sorted(set().union(*map(origins, team.bases())))
-            room, gate = asyncio.Semaphore(AT_ONCE), ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
+            room, gate = (
+                asyncio.Semaphore(AT_ONCE),
+                ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify"),
+            )
             asked, spent = {q.id: q for q in questions}, list[BaseException]()
             try:
-                async with spending.kept(team, lambda: self._account(run, spending.api_hosts(team))), asyncio.TaskGroup() as group:
+                async with (
+                    spending.kept(team, lambda: self._account(run, spending.api_hosts(team))),
+                    asyncio.TaskGroup() as group,
+                ):
                     for record in again:
-                        episode = Episode(record["id"], asked[record["question"]], answer=record["answer"])
-                        group.create_task(_judge(episode, record["agent"], record["turns"], task, gate, log, observer))
+                        episode = Episode(
+                            record["id"], asked[record["question"]], answer=record["answer"]
+                        )
+                        group.create_task(
+                            _judge(
+                                episode, record["agent"], record["turns"], task, gate, log, observer
+                            )
+                        )
                     for episode, who, members in left:
                         scene = self.asking.scene(task, chosen, members, self.plan.seed)
-                        group.create_task(_play(scene, episode, who, room, gate, log, observer, spent))
+                        group.create_task(
+                            _play(scene, episode, who, room, gate, log, observer, spent)
+                        )
                 if spent:
                     raise spent[0]
             finally:
                 gate.shutdown(wait=False, cancel_futures=True)
-                log.close(seconds=time.monotonic() - began, peak_bytes=peak_bytes(team), bases=bases, team=described(team, chosen))
+                log.close(
+                    seconds=time.monotonic() - began,
+                    peak_bytes=peak_bytes(team),
+                    bases=bases,
+                    team=described(team, chosen),
+                )
         return log, games, described(team, chosen)
 
     def _account(self, run: str, hosts: Mapping[str, ApiHost]) -> None:
@@ -320,60 +422,103 @@ class Exam:
     def _cell(self, key: tuple[str, str, str], found: Sequence[tuple[Log, int, str]]) -> Cell:
         logs = [log for log, *_ in found]
         return Cell(
-            *key, found[0][2], found[0][1], [list(log.found.values()) for log in logs],
-            tuple(", ".join(log.facts.get("bases", [])) for log in logs), sum(log.seconds for log in logs),
+            *key,
+            found[0][2],
+            found[0][1],
+            [list(log.found.values()) for log in logs],
+            tuple(", ".join(log.facts.get("bases", [])) for log in logs),
+            sum(log.seconds for log in logs),
             max(log.peak_bytes for log in logs),
         )
 
     async def _matched(self, cells: Sequence[Cell], observer: Observer) -> list[tuple[Cell, Cell]]:
-        """(vote at equal tokens, the dearer cell) for each pair of compared cells whose costs differ enough."""
-        pairs = [(d.first, d.second) for d in report.between_systems(cells) + report.between_setups(cells)]
+        """(vote at equal tokens, the dearer cell) for each pair of compared cells whose costs
+        differ enough.
+        """
+        pairs = [
+            (d.first, d.second)
+            for d in report.between_systems(cells) + report.between_setups(cells)
+        ]
         found: list[tuple[Cell, Cell]] = []
         for one, other in pairs:
             cheap, dear = sorted((one, other), key=lambda c: c.tokens_per_question())
             votes = report.votes_for(cheap, dear)
             setup = f"vote:votes={votes}"
             if votes and cheap.setup == "single" and not dear.setup.startswith("vote"):
-                if known := [c for c in cells if (c.system, c.task, c.setup) == (cheap.system, cheap.task, setup)]:
+                if known := [
+                    c
+                    for c in cells
+                    if (c.system, c.task, c.setup) == (cheap.system, cheap.task, setup)
+                ]:
                     found.append((known[0], dear))
                     continue
                 only = [(cheap.system, cheap.task, setup)]
-                self._planned(len(cheap.runs) * sum(len(asked) for task, asked in self.asked if task.name == cheap.task), observer)
+                self._planned(
+                    len(cheap.runs)
+                    * sum(len(asked) for task, asked in self.asked if task.name == cheap.task),
+                    observer,
+                )
                 (vote,) = await self._cells([setup], observer, only=only)
                 found.append((vote, dear))
         return found
 
-    def _report(self, cells: Sequence[Cell], matched: Sequence[tuple[Cell, Cell]]) -> dict[str, Any]:
-        everything = list({(c.system, c.task, c.setup): c for c in [*cells, *[vote for vote, _ in matched]]}.values())
+    def _report(
+        self, cells: Sequence[Cell], matched: Sequence[tuple[Cell, Cell]]
+    ) -> dict[str, Any]:
+        everything = list(
+            {
+                (c.system, c.task, c.setup): c for c in [*cells, *[vote for vote, _ in matched]]
+            }.values()
+        )
         seed = self.plan.seed
         equal = report.corrected([report.difference(vote, dear, seed) for vote, dear in matched])
         return {
-            "folder": str(self.folder), "cells": [report.cell_record(c, self.plan.systems) for c in everything],
+            "folder": str(self.folder),
+            "cells": [report.cell_record(c, self.plan.systems) for c in everything],
             "systems": [d.record(self.plan.systems) for d in report.between_systems(cells, seed)],
             "setups": [d.record(self.plan.systems) for d in report.between_setups(cells, seed)],
             "equal_tokens": [d.record(self.plan.systems) for d in equal],
             "api": spending.records(self.accounts),
             "notes": [*report.notes(everything), *self._warnings(), *dict.fromkeys(self.said)],
             "overlap": [
-                {"run": run, "task": task, **(dataclasses.asdict(o) if o else {"exact": None, "near": None})}
+                {
+                    "run": run,
+                    "task": task,
+                    **(dataclasses.asdict(o) if o else {"exact": None, "near": None}),
+                }
                 for _, run, task, o in self.overlaps
             ],
         }
 
     def _warnings(self) -> list[str]:
         """About questions that were trained on, or may have been."""
-        unknown = [f"{run}: its training questions cannot be read here: whether {t} was among them is not known"
-                   for _, run, t, o in self.overlaps if o is None]
-        return unknown + [f"{run}, {t}: {o}" for _, run, t, o in self.overlaps if o is not None and (o.exact or o.near)]
-
-
+        unknown = [
+            f"{run}: its training questions cannot be read here: whether {t} was among them is not"
+            " known"
+            for _, run, t, o in self.overlaps
+            if o is None
+        ]
+        return unknown + [
+            f"{run}, {t}: {o}"
+            for _, run, t, o in self.overlaps
+            if o is not None and (o.exact or o.near)
+        ]
 
 
 async def _play(
-    scene: Scene, episode: Episode, who: str, room: asyncio.Semaphore, gate: ThreadPoolExecutor, log: Log, observer: Observer,
+    scene: Scene,
+    episode: Episode,
+    who: str,
+    room: asyncio.Semaphore,
+    gate: ThreadPoolExecutor,
+    log: Log,
+    observer: Observer,
     spent: list[BaseException],
 ) -> None:
-    """One game. Where a budget ends it, `spent` is told, so that games whose requests are open end in order."""
+    """One game.
+
+    Where a budget ends it, `spent` is told, so that games whose requests are open end in order.
+    """
     async with room:
         if spent:
             return
@@ -386,29 +531,52 @@ async def _play(
         return
     if _cut_off(episode):
         episode.answer = None
-    await _judge(episode, who, [dataclasses.asdict(t) for t in episode.turns], scene.task, gate, log, observer)
+    await _judge(
+        episode,
+        who,
+        [dataclasses.asdict(t) for t in episode.turns],
+        scene.task,
+        gate,
+        log,
+        observer,
+    )
 
 
 def _cut_off(episode: Episode) -> bool:
     """Whether the answer is a reply that ended for want of room: no answer in any setup.
 
-    A setup may also return a text that is nobody's reply, cleaned or merged or read out of one: that is an answer.
+    A setup may also return a text that is nobody's reply, cleaned or merged or read out of one:
+    that is an answer.
     """
     replies = [turn for turn in episode.turns if turn.text == episode.answer]
     return bool(replies) and not any(turn.finished for turn in replies)
 
 
 async def _judge(
-    episode: Episode, who: str, turns: Sequence[Any], task: Task, gate: ThreadPoolExecutor, log: Log, observer: Observer
+    episode: Episode,
+    who: str,
+    turns: Sequence[Any],
+    task: Task,
+    gate: ThreadPoolExecutor,
+    log: Log,
+    observer: Observer,
 ) -> None:
     """Ask the verifier, in a thread: it may wait for a process of its own."""
     verdict, raised = "failed" if episode.error else "wrong", {}
     if episode.answer is not None and not episode.error:
-        judging = asyncio.get_running_loop().run_in_executor(gate, judged, task, episode.question, episode.answer)
+        judging = asyncio.get_running_loop().run_in_executor(
+            gate, judged, task, episode.question, episode.answer
+        )
         verdict, raised = await judging
     record = {
-        "id": episode.id, "question": episode.question.id, "agent": who, "verdict": verdict, "error": episode.error,
-        "answer": episode.answer, "turns": list(turns), **raised,
+        "id": episode.id,
+        "question": episode.question.id,
+        "agent": who,
+        "verdict": verdict,
+        "error": episode.error,
+        "answer": episode.answer,
+        "turns": list(turns),
+        **raised,
     }
     log.add(record)
     observer.game(record)

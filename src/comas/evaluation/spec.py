@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import bases_of, filled, keywords, load_plugin, plugin_names, resolve, split_options
+from comas.config.resolve import (
+    bases_of,
+    filled,
+    keywords,
+    load_plugin,
+    plugin_names,
+    resolve,
+    split_options,
+)
 from comas.config.roles import asks
 from comas.config.schema import lifted, nearest, parse_pair, read
 from comas.evaluation.accuracy import can_judge
@@ -33,13 +41,30 @@ LIMIT = 500
 """Questions per task, where it has more: the first ones of an order drawn by the seed."""
 
 INSTEAD = {
-    "base": "a system, named by itself", "out": "--out",
-    "seed": "--seed", "data": "--data", "task": "--tasks", "temperature": "eval_temperature",
-    "questions": "--limit", "eval_questions": "--limit", "samples": "--setups vote:votes=N",
+    "base": "a system, named by itself",
+    "out": "--out",
+    "seed": "--seed",
+    "data": "--data",
+    "task": "--tasks",
+    "temperature": "eval_temperature",
+    "questions": "--limit",
+    "eval_questions": "--limit",
+    "samples": "--setups vote:votes=N",
 }
 UNUSED = (
-    "steps", "tokens", "epochs", "minibatches", "lr", "betas", "weight_decay", "grad_norm", "checkpoint_every", "eval_every",
-    "credit", "loss", "kl",
+    "steps",
+    "tokens",
+    "epochs",
+    "minibatches",
+    "lr",
+    "betas",
+    "weight_decay",
+    "grad_norm",
+    "checkpoint_every",
+    "eval_every",
+    "credit",
+    "loss",
+    "kl",
 )
 """Keys of the config that say nothing of an evaluation."""
 
@@ -49,12 +74,14 @@ class Plan:
     """What is asked of whom."""
 
     systems: Sequence[str]
-    """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, teams (`TEAM.toml`, or a folder with `team.toml`), or several runs of one
-    system divided by commas."""
+    """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, teams (`TEAM.toml`, or a folder with
+    `team.toml`), or several runs of one system divided by commas.
+    """
     tasks: Sequence[str] = ()
     """Empty: the first system's own task, `pick` for a base model."""
     setups: Sequence[str] = ("single",)
-    """Setups or methods by name or file, `game` for the run's own, with options: `vote:votes=16`."""
+    """Setups or methods by name or file, `game` for the run's own, with options: `vote:votes=16`.
+    """
     limit: int | None = LIMIT
     """Questions per task; None is all."""
     seed: int = 0
@@ -63,19 +90,27 @@ class Plan:
     data: str | None = None
     """A file or folder of questions, for tasks that read one."""
     equal_tokens: bool = False
-    """Also let the cheaper side of each comparison vote, as often as the dearer side's tokens allow."""
+    """Also let the cheaper side of each comparison vote, as often as the dearer side's tokens
+    allow.
+    """
     places: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Run or model as named -> where it is found from anywhere, at the step that was meant when the evaluation began."""
+    """Run or model as named -> where it is found from anywhere, at the step that was meant when the
+    evaluation began.
+    """
     teams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Config file as named -> the team that it described when the evaluation began."""
     changes: Sequence[Mapping[str, Any]] = ()
     """What was changed since, in order: `when`, and `pairs` of keys in `spending.CHANGEABLE`."""
     digests: Mapping[str, str] = field(default_factory=dict[str, str])
-    """`questions of TASK`, `weights of RUN`, `contents of FILE` -> what they were when they were first asked (`fingerprints`)."""
+    """`questions of TASK`, `weights of RUN`, `contents of FILE` -> what they were when they were
+    first asked (`fingerprints`).
+    """
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     """File of a setup or a task as named -> where it is found from anywhere."""
     rooms: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    """Run or model as named -> `key=value` of its hosts' bounds that followed from the memory that there was in the beginning."""
+    """Run or model as named -> `key=value` of its hosts' bounds that followed from the memory that
+    there was in the beginning.
+    """
 
     def resolved(self, run: str) -> Resolved:
         """Config, method and task of what stands under this name."""
@@ -100,8 +135,19 @@ class Plan:
         elif (found := run_at(name)) is not None:
             hosts = set(found[0].config()["hosts"])
         else:
-            hosts = {"home", *(str(v) for k, v in map(parse_pair, self.pairs) if re.fullmatch(r"agents\..+\.host", k))}
-        return [pair for pair in self.pairs if not pair.startswith("hosts.") or pair.split(".")[1] in hosts]
+            hosts = {
+                "home",
+                *(
+                    str(v)
+                    for k, v in map(parse_pair, self.pairs)
+                    if re.fullmatch(r"agents\..+\.host", k)
+                ),
+            }
+        return [
+            pair
+            for pair in self.pairs
+            if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
+        ]
 
 
 def file_of(setup: str) -> str | None:
@@ -117,21 +163,34 @@ def files(plan: Plan) -> dict[str, str]:
 
 
 def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
-    """`contents of FILE` -> digest of the files whose code answers or judges: those that were named, and the systems' own."""
+    """`contents of FILE` -> digest of the files whose code answers or judges: those that were
+    named, and the systems' own.
+    """
     own = [teams[0].config.task] if not plan.tasks or teams[0].config.task in plan.tasks else []
-    own += [team.config.method for team in teams if any(re.split(OPTIONS, said)[0] == "game" for said in plan.setups)]
+    own += [
+        team.config.method
+        for team in teams
+        if any(re.split(OPTIONS, said)[0] == "game" for said in plan.setups)
+    ]
     found = {**plan.files, **{name: name for name in own if name.endswith(".py")}}
-    return {f"contents of {name}": disk.digest(Path(place)) for name, place in found.items() if Path(place).is_file()}
+    return {
+        f"contents of {name}": disk.digest(Path(place))
+        for name, place in found.items()
+        if Path(place).is_file()
+    }
 
 
 def with_rooms(plan: Plan, run: str, team: Team) -> Plan:
-    """The plan with the bounds of memory that a system was given when it was first loaded: another sitting takes the same."""
+    """The plan with the bounds of memory that a system was given when it was first loaded: another
+    sitting takes the same.
+    """
     if run in plan.rooms:
         return plan
     before = plan.resolved(run)[0].hosts
     chosen = [
         f"hosts.{name}.{key}={value}"
-        for name, host in team.config.hosts.items() for key in ("max_rows", "tokens_per_pass")
+        for name, host in team.config.hosts.items()
+        for key in ("max_rows", "tokens_per_pass")
         if getattr(before[name], key) is None and (value := getattr(host, key)) is not None
     ]
     return replace(plan, rooms={**plan.rooms, run: chosen})
@@ -144,20 +203,31 @@ def changed(plan: Plan, pairs: Sequence[str]) -> Plan:
     pairs = lifted(pairs, list(dict.fromkeys(host for config in configs for host in config.hosts)))
     spending.check_changes(pairs)
     spending.check_hosts(pairs, configs)
-    plan = replace(plan, changes=[*plan.changes, {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}])
+    plan = replace(
+        plan,
+        changes=[*plan.changes, {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}],
+    )
     for run in runs:  # a wrong value is an error before anything is written
         plan.resolved(run)
     return plan
 
 
 def limit_of(limit: int | None, pairs: Sequence[str], key: str) -> int | None:
-    """Questions per task, None for all of them: `limit` (the value of `key`), or without one what `test_questions` says."""
+    """Questions per task, None for all of them: `limit` (the value of `key`), or without one what
+    `test_questions` says.
+    """
     named: dict[str, Any] = dict(map(parse_pair, pairs))
     if limit is not None and "test_questions" in named:
-        raise UserMistake(f"{key}={limit} and test_questions={named['test_questions']} say the same: give one of them")
+        raise UserMistake(
+            f"{key}={limit} and test_questions={named['test_questions']} say the same: give one of"
+            " them"
+        )
     asked = named.get("test_questions", LIMIT) if limit is None else limit
     if type(asked) is not int or asked < 0:
-        raise UserMistake(f"{key if limit is not None else 'test_questions'}={asked!r}: a number of questions per task; 0 is all")
+        raise UserMistake(
+            f"{key if limit is not None else 'test_questions'}={asked!r}: a number of questions per"
+            " task; 0 is all"
+        )
     return asked or None
 
 
@@ -172,13 +242,20 @@ class Way:
 
 
 def way(said: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
-    """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own; `files` are those of the plan."""
+    """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own; `files`
+    are those of the plan.
+    """
     name, *pairs = re.split(OPTIONS, said)
     name = (files or {}).get(name, name)
     given = dict(parse_pair(p) for p in pairs)
     if name == "game":
         options = {**split_options(team.config.options, team.method.play), **given}
-        return Way(said, replace(team.method, supervised=False), False, filled(name, options, team.method.play))
+        return Way(
+            said,
+            replace(team.method, supervised=False),
+            False,
+            filled(name, options, team.method.play),
+        )
     if name.endswith(".py"):
         text = Path(name).read_text(encoding="utf-8-sig") if Path(name).is_file() else ""
         kind = "method" if re.search(r"^method\s*=", text, re.MULTILINE) else "setup"
@@ -187,7 +264,9 @@ def way(said: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
     found = load_plugin(kind, name)
     options = filled(name, given, found.play)
     if isinstance(found, Setup):
-        return Way(said, Method(found.play, _unsettled, _unsettled, _unsettled), found.alone, options)
+        return Way(
+            said, Method(found.play, _unsettled, _unsettled, _unsettled), found.alone, options
+        )
     return Way(said, replace(found, supervised=False), False, options)  # labels are for training
 
 
@@ -199,7 +278,8 @@ def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
     """Who plays: every policy by itself, or the team."""
     if not chosen.alone:
         return {"team": list(team.members)}
-    different = {m.address: m for m in reversed(team.members)}  # copies of one policy answer once, by the first of them
+    # copies of one policy answer once, by the first of them
+    different = {m.address: m for m in reversed(team.members)}
     return {m.name: [m] for m in team.members if different[m.address] is m}
 
 
@@ -208,15 +288,26 @@ def check_roles_taken(chosen: Way, members: Sequence[Member]) -> None:
     if chosen.alone:
         return
     for role in chosen.method.paid:
-        if asks(chosen.method, role) and not any(m.roles is None or role in m.roles for m in members):
-            raise UserMistake(f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see agents.<name>.roles")
+        if asks(chosen.method, role) and not any(
+            m.roles is None or role in m.roles for m in members
+        ):
+            raise UserMistake(
+                f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see"
+                " agents.<name>.roles"
+            )
 
 
 def described(team: Team, chosen: Way) -> str:
     policies, n = len({m.address for m in team.members}), len(team.members)
     if chosen.alone:
         return "1 agent" if policies == 1 else f"{policies} agents, each alone"
-    return f"{n} copies of one model" if policies == 1 and n > 1 else "1 agent" if n == 1 else f"team of {n}"
+    return (
+        f"{n} copies of one model"
+        if policies == 1 and n > 1
+        else "1 agent"
+        if n == 1
+        else f"team of {n}"
+    )
 
 
 def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
@@ -225,36 +316,67 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
     for pair in pairs:
         table, _, rest = pair.partition("=")[0].partition(".")
         if rest.endswith(".base"):
-            raise UserMistake(f"{pair}: what is evaluated is named as a system: {command()} eval {pair.partition('=')[2]}")
+            raise UserMistake(
+                f"{pair}: what is evaluated is named as a system: {command()} eval"
+                f" {pair.partition('=')[2]}"
+            )
         if table == "hosts" and (name := rest.split(".")[0]) not in known:
-            raise UserMistake(f"{pair}: no agent of these systems is at a host {name!r}: {nearest(name, known)}")
+            raise UserMistake(
+                f"{pair}: no agent of these systems is at a host {name!r}: {nearest(name, known)}"
+            )
 
 
-def questions(plan: Plan, teams: Sequence[Team]) -> tuple[list[tuple[Task, list[Question]]], list[str]]:
-    """What all systems are asked, of the tasks that were named or of the first system's own; and what a reader has to know."""
+def questions(
+    plan: Plan, teams: Sequence[Team]
+) -> tuple[list[tuple[Task, list[Question]]], list[str]]:
+    """What all systems are asked, of the tasks that were named or of the first system's own; and
+    what a reader has to know.
+    """
     first, found, said = teams[0], list[tuple[Task, list[Question]]](), list[str]()
     own, options = first.config.task, dict(first.config.task_options)
     for c in (team.config for team in teams):
         if c.task == own and c.task_options != options:
-            said.append(f"{c.out or own}: trained with task_options {c.task_options}, asked with {options}")
+            said.append(
+                f"{c.out or own}: trained with task_options {c.task_options}, asked with {options}"
+            )
     for name in plan.tasks or [own]:
         task = first.task if name == own else load_plugin("task", plan.files.get(name, name))
         place = plan.data or (first.config.data if name == own else None)
         how = dict(options) if name == own else {}
-        if "whole" in keywords(task.load) and plan.data and Path(plan.data).is_file() and not how.get("whole"):
-            how["whole"] = not (learnt := [run for run in plan.places.values() if _trained_among(run, task, plan.data)])
-            said += [f"{name}: asked are the test questions of {plan.data} only: {run} was trained on others" for run in learnt]
+        if (
+            "whole" in keywords(task.load)
+            and plan.data
+            and Path(plan.data).is_file()
+            and not how.get("whole")
+        ):
+            how["whole"] = not (
+                learnt := [
+                    run for run in plan.places.values() if _trained_among(run, task, plan.data)
+                ]
+            )
+            said += [
+                f"{name}: asked are the test questions of {plan.data} only: {run} was trained on"
+                " others"
+                for run in learnt
+            ]
         asked = loaded(task, "test", path=place, limit=plan.limit, seed=plan.seed, **how)
         if not asked:
-            raise UserMistake(f"task {name} has no test questions" + (f" in {plan.data}" if plan.data else ""))
+            raise UserMistake(
+                f"task {name} has no test questions" + (f" in {plan.data}" if plan.data else "")
+            )
         if not can_judge(task, asked):
-            raise UserMistake(f"task {name}: none of its test questions has an answer, so none can be judged; add `answer`")
+            raise UserMistake(
+                f"task {name}: none of its test questions has an answer, so none can be judged; add"
+                " `answer`"
+            )
         found.append((task, asked))
     return found, said
 
 
 def _trained_among(run: str, task: Task, file: str) -> bool:
-    """Whether a run was trained on a question of a file; where that cannot be known, as if it had been."""
+    """Whether a run was trained on a question of a file; where that cannot be known, as if it had
+    been.
+    """
     try:
         trained = {q.id for q in trained_on(run)}
     except UserMistake:
@@ -262,9 +384,17 @@ def _trained_among(run: str, task: Task, file: str) -> bool:
     return bool(trained) and any(q.id in trained for q in task.load("test", path=file, whole=True))
 
 
-def overlaps(names: Iterable[str], asked: Sequence[tuple[Task, Sequence[Question], str]]) -> Iterator[tuple[str, Overlap | None]]:
-    """Per task what runs and exports among these were trained on; nothing for base models, whose past nobody here knows."""
-    trainings = {name if run_at(name) is not None else str(exported(name)) for name in names if run_at(name) or exported(name)}
+def overlaps(
+    names: Iterable[str], asked: Sequence[tuple[Task, Sequence[Question], str]]
+) -> Iterator[tuple[str, Overlap | None]]:
+    """Per task what runs and exports among these were trained on; nothing for base models, whose
+    past nobody here knows.
+    """
+    trainings = {
+        name if run_at(name) is not None else str(exported(name))
+        for name in names
+        if run_at(name) or exported(name)
+    }
     if not trainings:
         return
     try:
@@ -276,14 +406,18 @@ def overlaps(names: Iterable[str], asked: Sequence[tuple[Task, Sequence[Question
 
 
 def trained_on(name: str) -> list[Question]:
-    """The training questions of a run or an export, and of the runs that it started from; by its own config, whatever is asked of
-    it now."""
+    """The training questions of a run or an export, and of the runs that it started from; by its
+    own config, whatever is asked of it now.
+    """
     if (found := run_at(name)) is not None:
         config, _, task = resolve(read(found[0].path / "config.toml"))
         before = bases_of(config)
     elif (folder := exported(name)) is not None:
         if earlier := (disk.facts(folder) or {})["earlier"]:
-            raise UserMistake(f"{folder}: its run started from {', '.join(earlier)}, whose questions are not known here")
+            raise UserMistake(
+                f"{folder}: its run started from {', '.join(earlier)}, whose questions are not"
+                " known here"
+            )
         config, _, task = resolve(read(folder / TEAM, shared=False))  # nobody is asked
         before = set[str]()
     else:
@@ -293,7 +427,9 @@ def trained_on(name: str) -> list[Question]:
 
 
 def places(systems: Sequence[str]) -> dict[str, str]:
-    """Where each run or model is found from anywhere; a run at the step that it has now, which training on does not change."""
+    """Where each run or model is found from anywhere; a run at the step that it has now, which
+    training on does not change.
+    """
     found: dict[str, str] = {}
     for system in systems:
         for name in system.split(","):
@@ -308,15 +444,17 @@ def places(systems: Sequence[str]) -> dict[str, str]:
                 found[name] = str(Path(name).resolve())
             elif name.endswith(".toml"):
                 raise UserMistake(f"{name}: there is no such file here")
-            elif not is_seed(name) and (name[0] in "./~" or (Path(name).parent != Path() and Path(name).parent.is_dir())):
+            elif not is_seed(name) and (
+                name[0] in "./~" or (Path(name).parent != Path() and Path(name).parent.is_dir())
+            ):
                 raise UserMistake(f"{name}: there is no such run or folder here{meant(name)}")
             else:
                 found[name] = name
         mine = [_independent(found[name]) for name in system.split(",")]
         if twice := [p for p in mine if mine.count(p) > 1]:
             raise UserMistake(
-                f"{twice[0]} stands twice in {system}: several runs of a system have to be different ones, and two checkpoints "
-                "of one run are one"
+                f"{twice[0]} stands twice in {system}: several runs of a system have to be"
+                " different ones, and two checkpoints of one run are one"
             )
     every = [found[name] for system in systems for name in system.split(",")]
     if twice := [p for p in every if every.count(p) > 1]:
@@ -330,5 +468,11 @@ def _independent(place: str) -> str:
 
 
 def teams(found: Mapping[str, str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The teams that config files among these `places` describe now: what the files say later changes nothing."""
-    return {name: table_of(place, pairs) for name, place in found.items() if place.endswith(".toml") and Path(place).is_file()}
+    """The teams that config files among these `places` describe now: what the files say later
+    changes nothing.
+    """
+    return {
+        name: table_of(place, pairs)
+        for name, place in found.items()
+        if place.endswith(".toml") and Path(place).is_file()
+    }

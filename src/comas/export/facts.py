@@ -1,4 +1,7 @@
-"""What a run's folder says of a checkpoint, gathered for a model card. Leaves out: how it is told (`card`)."""
+"""What a run's folder says of a checkpoint, gathered for a model card.
+
+Leaves out: how it is told (`card`).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ class Story:
     peak_bytes: int | None = None
     validation: Interval | None = None
     """At this step."""
-    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
+    answers: dict[str, list[dict[str, Any]]] = field(
+        default_factory=dict[str, list[dict[str, Any]]]
+    )
     """`before`, and `after` where it is of this step."""
     overlap: dict[str, Any] | None = None
     api: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -50,11 +55,15 @@ class Story:
 
     def agents(self, policy: str) -> list[str]:
         """Who speaks with these weights."""
-        return [name for name, agent in self.config.agents.items() if (agent.policy or name) == policy]
+        return [
+            name for name, agent in self.config.agents.items() if (agent.policy or name) == policy
+        ]
 
     def accuracy(self, when: str, agents: Sequence[str] = ()) -> Interval | None:
         """Of single answers, `before` or `after`: of these agents, otherwise the mean over all."""
-        told = [Answer(**a) for a in self.answers.get(when, []) if not agents or a["agent"] in agents]
+        told = [
+            Answer(**a) for a in self.answers.get(when, []) if not agents or a["agent"] in agents
+        ]
         if len({a.agent for a in told}) > 1:
             return accuracy(told)
         judged = [a for a in told if a.verdict != "failed"]
@@ -62,14 +71,21 @@ class Story:
 
     def gain(self, agents: Sequence[str] = ()) -> Interval | None:
         """After minus before, paired by question."""
-        one, other = ([a for a in self.answers.get(w, []) if not agents or a["agent"] in agents] for w in ("before", "after"))
+        one, other = (
+            [a for a in self.answers.get(w, []) if not agents or a["agent"] in agents]
+            for w in ("before", "after")
+        )
         return paired_gain(one, other) if one and other else None
 
 
 def story(run: Run, step: int, evaluations: Sequence[str] = ()) -> Story:
-    """Of this run after `step` steps; `evaluations` are folders of `comas eval` in which it was asked."""
+    """Of this run after `step` steps; `evaluations` are folders of `comas eval` in which it was
+    asked.
+    """
     config = read(run.path / "config.toml")
-    told = Story(run.path.resolve().name, step, config, overlap=run.read_eval("overlap"), api=run.spent())
+    told = Story(
+        run.path.resolve().name, step, config, overlap=run.read_eval("overlap"), api=run.spent()
+    )
     for metrics in run.metrics():
         if metrics["step"] < step:
             _count(told, metrics)
@@ -103,37 +119,66 @@ def _count(told: Story, metrics: Mapping[str, Any]) -> None:
 
 
 def lineage(config: Config, depth: int = 100) -> Iterator[str]:
-    """What the policies started from, in words; through runs of runs, as far as these are still there."""
+    """What the policies started from, in words; through runs of runs, as far as these are still
+    there.
+    """
     for base in sorted(bases_of(config)):
         if (found := None if is_seed(base) else run_at(base)) is None:
-            yield f"{shown(adapter_base(base))}, with the adapter {Path(base).name}" if is_adapter(base) else shown(base)
+            yield (
+                f"{shown(adapter_base(base))}, with the adapter {Path(base).name}"
+                if is_adapter(base)
+                else shown(base)
+            )
             continue
         run, step = found
         below = checked(run.config())
-        yield (f"run {run.path.name} ({below.method}{f'/{below.preset}' if below.preset else ''} on {below.task}, seed {below.seed}"
-               f"{f', after {step} steps' if step is not None else ''})").replace(".py", "")
+        yield (
+            f"run {run.path.name} ({below.method}{f'/{below.preset}' if below.preset else ''} on"
+            f" {below.task}, seed"
+            f" {below.seed}{f', after {step} steps' if step is not None else ''})"
+        ).replace(".py", "")
         if depth:
-            yield from (f"before that: {line.removeprefix('before that: ')}" for line in lineage(below, depth - 1))
+            yield from (
+                f"before that: {line.removeprefix('before that: ')}"
+                for line in lineage(below, depth - 1)
+            )
 
 
 def shown(base: str) -> str:
     """A base without the folders of the machine that it was used on."""
     if is_seed(base):
         return f"`{base}`, a small model that is shipped with comas"
-    return f"`{Path(base).name}`, a folder" if Path(base).is_absolute() or Path(base).is_dir() else f"`{base}`"
+    return (
+        f"`{Path(base).name}`, a folder"
+        if Path(base).is_absolute() or Path(base).is_dir()
+        else f"`{base}`"
+    )
 
 
 def _evaluated(told: Story, folder: Path, place: str) -> None:
     """Add what an evaluation found of the checkpoint at `place`."""
-    plan, report = files.read_object(folder / "evaluation.json"), files.read_object(folder / "report.json")
+    plan, report = (
+        files.read_object(folder / "evaluation.json"),
+        files.read_object(folder / "report.json"),
+    )
     if plan is None:
         raise UserMistake(f"--evaluation {folder} is not an evaluation: it has no evaluation.json")
     if report is None:
-        raise UserMistake(f"--evaluation {folder} has not ended yet: go on with `{command()} resume {shlex.quote(str(folder))}`")
+        raise UserMistake(
+            f"--evaluation {folder} has not ended yet: go on with `{command()} resume"
+            f" {shlex.quote(str(folder))}`"
+        )
     here = [name for name, found in plan.get("places", {}).items() if found == place]
     cells = [c for c in report["cells"] if c["system"] in here]
     if not cells:
-        raise UserMistake(f"--evaluation {folder} asked nothing of {told.name} after {told.step} steps: leave it out, or export "
-                          f"one of {', '.join(sorted(Path(p).name for p in plan.get('places', {}).values()))}")
+        raise UserMistake(
+            f"--evaluation {folder} asked nothing of {told.name} after {told.step} steps: leave it"
+            " out, or export one of"
+            f" {', '.join(sorted(Path(p).name for p in plan.get('places', {}).values()))}"
+        )
     told.cells += cells
-    told.comparisons += [d for d in report["systems"] if any(d[side]["system"] in here for side in ("first", "second"))]
+    told.comparisons += [
+        d
+        for d in report["systems"]
+        if any(d[side]["system"] in here for side in ("first", "second"))
+    ]

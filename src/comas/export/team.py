@@ -1,7 +1,8 @@
-"""A checkpoint of a run for others: per policy folders that transformers and peft load, model cards, and a `team.toml`.
+"""A checkpoint of a run for others: per policy folders that transformers and peft load, model
+cards, and a `team.toml`.
 
-Written beside its place and moved there last, sealed with `manifest.json`: a half of it never looks whole. Leaves out: what
-cards say (`card`), how adapters are merged (`learners/merging`).
+Written beside its place and moved there last, sealed with `manifest.json`: a half of it never looks
+whole. Leaves out: what cards say (`card`), how adapters are merged (`learners/merging`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ from comas.config.schema import Config, read
 from comas.export.facts import story
 from comas.export.model_card import Part, card
 from comas.hosts.local import load_population, resolve_base
-from comas.models.sources import ADAPTER, TEAM, adapter_base, at_hand, exported, is_adapter, is_seed, seed_models
+from comas.models.sources import (
+    ADAPTER,
+    TEAM,
+    adapter_base,
+    at_hand,
+    exported,
+    is_adapter,
+    is_seed,
+    seed_models,
+)
 from comas.storage import files
 from comas.storage.records import without_none
 from comas.storage.run import Run, run_at
@@ -44,7 +54,9 @@ class Exported:
     run: Path
     step: int
     policies: Sequence[Mapping[str, Any]]
-    """Each `policy, adapter, model, dtype, gap`: folders, or None; by how much log-probs of a merged model differ."""
+    """Each `policy, adapter, model, dtype, gap`: folders, or None; by how much log-probs of a
+    merged model differ.
+    """
     bytes: int
 
 
@@ -75,14 +87,21 @@ class _Job:
 
 
 def export(
-    run: str | Path, folder: str | Path, *, merged: bool = True, dtype: str = "auto", base: str | None = None,
-    evaluations: Sequence[str] = (), note: Callable[[str], Any] = lambda text: None,
+    run: str | Path,
+    folder: str | Path,
+    *,
+    merged: bool = True,
+    dtype: str = "auto",
+    base: str | None = None,
+    evaluations: Sequence[str] = (),
+    note: Callable[[str], Any] = lambda text: None,
 ) -> Exported:
     """Write a run (`RUN`, `RUN@best`, `RUN@40`) to a new folder.
 
-    Without `merged`, policies that are adapters get no whole model. `dtype` is that of whole models; auto is that of the
-    checkpoint, for adapters that of their base. `base` is where the adapters' base is found from now on, `evaluations` are
-    folders of `comas eval` to be told of in the cards. `note` is told how it goes.
+    Without `merged`, policies that are adapters get no whole model. `dtype` is that of whole
+    models; auto is that of the checkpoint, for adapters that of their base. `base` is where the
+    adapters' base is found from now on, `evaluations` are folders of `comas eval` to be told of in
+    the cards. `note` is told how it goes.
     """
     target = Path(os.path.expanduser(folder))
     name = os.path.expanduser(str(run))
@@ -94,12 +113,19 @@ def export(
     source = opened.intact(step)
     step = int(source.name.removeprefix("step-"))
     part = target.resolve().with_name(target.resolve().name + ".part")
-    job = _Job(opened, step, read(opened.path / "config.toml"), source, part, merged, dtype, base, note)
+    job = _Job(
+        opened, step, read(opened.path / "config.toml"), source, part, merged, dtype, base, note
+    )
     if base is not None and not job.adapters():
-        raise UserMistake(f"--base {base}: {opened.path} has no adapters, its models are whole; leave it out")
+        raise UserMistake(
+            f"--base {base}: {opened.path} has no adapters, its models are whole; leave it out"
+        )
     for policy, host in job.policies().items():
         if not (source / policy).is_dir():
-            raise UserMistake(f"{source} has no folder of policy {policy} of host {host}: config.toml is of another run")
+            raise UserMistake(
+                f"{source} has no folder of policy {policy} of host {host}: config.toml is of"
+                " another run"
+            )
         job.bases[policy] = _base(job, policy)
     told = story(opened, step, evaluations)
     plugins = _plugins(job)
@@ -108,7 +134,8 @@ def export(
         part.mkdir()
     except FileExistsError:
         raise UserMistake(
-            f"{part} is there already: another process exports to {target}, or one was killed; in that case remove it"
+            f"{part} is there already: another process exports to {target}, or one was killed; in"
+            " that case remove it"
         ) from None
     try:
         for host in dict.fromkeys(job.policies().values()):
@@ -116,8 +143,14 @@ def export(
         _write_cards(job, told)
         for name, file in plugins.items():
             shutil.copyfile(file, part / name)
-        (part / TEAM).write_text(_team(job, {str(file): name for name, file in plugins.items()}), encoding="utf-8")
-        earlier = [Path(b).name for b in sorted(bases_of(job.config)) if not is_seed(b) and (run_at(b) or exported(b))]
+        (part / TEAM).write_text(
+            _team(job, {str(file): name for name, file in plugins.items()}), encoding="utf-8"
+        )
+        earlier = [
+            Path(b).name
+            for b in sorted(bases_of(job.config))
+            if not is_seed(b) and (run_at(b) or exported(b))
+        ]
         files.seal(part, {"run": opened.path.resolve().name, "step": step, "earlier": earlier})
         if target.is_dir():  # an empty one
             target.rmdir()
@@ -136,7 +169,9 @@ def _check_place(target: Path) -> None:
 
 
 def _base(job: _Job, policy: str) -> str:
-    """Where the model that a policy started from is found: a hub name or a shipped model rather than a folder of this machine."""
+    """Where the model that a policy started from is found: a hub name or a shipped model rather
+    than a folder of this machine.
+    """
     agent = next(a for n, a in job.config.agents.items() if (a.policy or n) == policy)
     found = origins(agent.base or job.config.hosts[agent.host].base)
     if not is_adapter(job.source / policy):
@@ -154,19 +189,26 @@ def _plugins(job: _Job) -> dict[str, Path]:
         if (said := getattr(job.config, kind)).endswith(".py"):
             path = Path(said).resolve()
             if not path.is_file():
-                raise UserMistake(f"{kind} {said} of this run is gone: put the file back; the team cannot be loaded without it")
+                raise UserMistake(
+                    f"{kind} {said} of this run is gone: put the file back; the team cannot be"
+                    " loaded without it"
+                )
             name = path.name if found.get(path.name, path) == path else f"{kind}-{path.name}"
             found[name] = path
     return found
 
 
 def _write_host(job: _Job, host: str) -> None:
-    """All policies of one host: whole models are copied (or rounded), adapters are copied and merged."""
+    """All policies of one host: whole models are copied (or rounded), adapters are copied and
+    merged.
+    """
     policies = list(job.policies(host))
     adapters = [p for p in policies if is_adapter(job.source / p)]
     whole = [p for p in policies if p not in adapters]
     shrink = NUMBERS.get(job.dtype, 4) / 4
-    need = sum(_size(job.source / p) for p in adapters) + int(shrink * sum(_size(job.source / p) for p in whole))
+    need = sum(_size(job.source / p) for p in adapters) + int(
+        shrink * sum(_size(job.source / p) for p in whole)
+    )
     _check_room(job, need + BESIDE)
     for policy in whole:
         _write_whole(job, policy, host)
@@ -175,7 +217,8 @@ def _write_host(job: _Job, host: str) -> None:
         _copy(job.source / policy, folder)
         facts = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
         (folder / ADAPTER).write_text(
-            json.dumps({**facts, "base_model_name_or_path": job.bases[policy]}, indent=2) + "\n", encoding="utf-8"
+            json.dumps({**facts, "base_model_name_or_path": job.bases[policy]}, indent=2) + "\n",
+            encoding="utf-8",
         )
         local = not job.base and Path(job.bases[policy]).is_absolute()
         there = " (a folder of this machine: --base says where others find it)" if local else ""
@@ -207,24 +250,37 @@ def _write_merged(job: _Job, adapters: Sequence[str], host: str) -> None:
     sources = {p: str(job.source / p) for p in adapters}
     remote = job.config.hosts[host].trust_remote_code
     try:
-        population, _, _ = load_population(sources, resolve_base(at_hand(below.pop())), "cpu", dtype_of(job.dtype), remote, {}, 0)
+        population, _, _ = load_population(
+            sources, resolve_base(at_hand(below.pop())), "cpu", dtype_of(job.dtype), remote, {}, 0
+        )
     except UserMistake as error:
-        raise UserMistake(f"{error}; say where the base of host {host} is with --base, or export with --no-merged") from error
+        raise UserMistake(
+            f"{error}; say where the base of host {host} is with --base, or export with --no-merged"
+        ) from error
     _check_room(job, len(adapters) * (model_bytes(population.model) + BESIDE))
     for policy in adapters:
         folder = job.out / policy / "model"
         _copy(job.source / policy, folder, weights=False)
         job.gaps[policy] = save_merged(population, policy, folder)
         job.dtypes[policy] = str(population.model.dtype).removeprefix("torch.")
-        job.note(f"{policy}: merged model in {job.dtypes[policy]}; its log-probs differ by at most {job.gaps[policy]:.1g}")
+        job.note(
+            f"{policy}: merged model in {job.dtypes[policy]}; its log-probs differ by at most"
+            f" {job.gaps[policy]:.1g}"
+        )
 
 
 def _copy(source: Path, folder: Path, weights: bool = True) -> None:
-    """A policy's folder without its optimizer; without `weights`, what stands beside them in any model: tokenizer, template."""
+    """A policy's folder without its optimizer; without `weights`, what stands beside them in any
+    model: tokenizer, template.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     model = ("model", "config.json", "generation_config.json", "adapter_")
     for file in source.iterdir():
-        if file.is_file() and file.name != OPTIMIZER and (weights or not file.name.startswith(model)):
+        if (
+            file.is_file()
+            and file.name != OPTIMIZER
+            and (weights or not file.name.startswith(model))
+        ):
             shutil.copyfile(file, folder / file.name)
 
 
@@ -237,23 +293,40 @@ def _check_room(job: _Job, need: int) -> None:
     if need > free:
         smaller = "export with --no-merged, or " if job.merged and job.adapters() else ""
         raise UserMistake(
-            f"the export needs about {need / 1e9:.2f} GB more and {job.out.parent} has {free / 1e9:.2f} GB free: free some, "
-            f"{smaller}choose another folder"
+            f"the export needs about {need / 1e9:.2f} GB more and {job.out.parent} has"
+            f" {free / 1e9:.2f} GB free: free some, {smaller}choose another folder"
         )
 
 
 def _write_cards(job: _Job, told: Any) -> None:
     policies, adapters = list(job.policies()), job.adapters()
-    hub = sorted({b for p in policies for b in job.bases[p].split(", ") if not is_seed(b) and not Path(b).exists()
-                  and b.count("/") < 2 and not b.startswith((".", "/", "~"))})
+    hub = sorted(
+        {
+            b
+            for p in policies
+            for b in job.bases[p].split(", ")
+            if not is_seed(b)
+            and not Path(b).exists()
+            and b.count("/") < 2
+            and not b.startswith((".", "/", "~"))
+        }
+    )
     team = Part("team", policies, job.bases, hub, job.dtypes, adapters)
     (job.out / "README.md").write_text(card(told, team), encoding="utf-8")
     for policy in policies:
         for kind in ("model", "adapter"):
             if (job.out / policy / kind).is_dir():
                 own = [b for b in hub if b in job.bases[policy].split(", ")]
-                part = replace(team, kind=kind, policies=[policy], hub=own, adapters=[p for p in adapters if p == policy])
-                (job.out / policy / kind / "README.md").write_text(card(told, part), encoding="utf-8")
+                part = replace(
+                    team,
+                    kind=kind,
+                    policies=[policy],
+                    hub=own,
+                    adapters=[p for p in adapters if p == policy],
+                )
+                (job.out / policy / kind / "README.md").write_text(
+                    card(told, part), encoding="utf-8"
+                )
 
 
 def _team(job: _Job, plugins: Mapping[str, str]) -> str:
@@ -270,8 +343,11 @@ def _team(job: _Job, plugins: Mapping[str, str]) -> str:
             host.pop("device", None)
             first = next(iter(job.policies(agent["host"])))
             host["base"] = f"./{first}/{'adapter' if first in adapters else 'model'}"
-    head = (f"# The team of run {job.run.path.resolve().name} after {job.step} steps. Places are relative to this file:\n"
-            f"# comas play FOLDER, comas eval FOLDER, comas train FOLDER/{TEAM} steps=20, comas.load(FOLDER)\n\n")
+    head = (
+        f"# The team of run {job.run.path.resolve().name} after {job.step} steps. Places are"
+        " relative to this file:\n# comas play FOLDER, comas eval FOLDER, comas train"
+        f" FOLDER/{TEAM} steps=20, comas.load(FOLDER)\n\n"
+    )
     return head + tomli_w.dumps(data)
 
 
@@ -280,6 +356,13 @@ def _exported(job: _Job, target: Path) -> Exported:
     for policy in job.policies():
         places = {kind: target / policy / kind for kind in ("adapter", "model")}
         folders = {kind: str(place) if place.is_dir() else None for kind, place in places.items()}
-        told.append({"policy": policy, **folders, "dtype": job.dtypes.get(policy), "gap": job.gaps.get(policy)})
+        told.append(
+            {
+                "policy": policy,
+                **folders,
+                "dtype": job.dtypes.get(policy),
+                "gap": job.gaps.get(policy),
+            }
+        )
     size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
     return Exported(target, job.run.path, job.step, told, size)

@@ -1,8 +1,9 @@
-"""Whether a run fits into memory, and the defaults of `tokens_per_pass` and `max_rows` with which it does;
-also whether it fits on the disk.
+"""Whether a run fits into memory, and the defaults of `tokens_per_pass` and `max_rows` with which
+it does; also whether it fits on the disk.
 
-The estimate (`estimate.host_needs`) is compared with what the machine can give (`machine`) or the user allows (`memory`).
-Defaults are powers of two, so that a little more or less free memory does not change them. Leaves out: trying, time.
+The estimate (`estimate.host_needs`) is compared with what the machine can give (`machine`) or the
+user allows (`memory`). Defaults are powers of two, so that a little more or less free memory does
+not change them. Leaves out: trying, time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from comas.machine import Memory, memory_of
 from comas.types import Method, Task, UserMistake
 
 SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
-"""Of the usable memory, what defaults aim at: the estimate is off by a tenth, and a CPU's memory is for others too.
+"""Of the usable memory, what defaults aim at: the estimate is off by a tenth, and a CPU's memory is
+for others too.
 
 `allowed` is of what the config's `memory` says.
 """
@@ -31,7 +33,9 @@ LEAST_TOKENS = 256
 CAREFUL = {"tokens_per_pass": 2048, "max_rows": 64}
 """Where nothing can be estimated, or nobody says how much memory there is."""
 AMPLE = 8e9
-"""Bytes that teams of seed models never need by their defaults: with so many free nothing has to be estimated."""
+"""Bytes that teams of seed models never need by their defaults: with so many free nothing has to be
+estimated.
+"""
 
 Needs = dict[str, int]
 
@@ -92,9 +96,15 @@ class Fit:
         here = [host for host in self.hosts if host.device == device and host.needs]
         doing = ", ".join(dict.fromkeys(host.busiest for host in here))
         usable = self.memory[device].usable or 0
-        there = f"{usable / 1e9:.1f} GB that memory={usable / 1e9:g} allows" if self.allowed else str(self.memory[device])
+        there = (
+            f"{usable / 1e9:.1f} GB that memory={usable / 1e9:g} allows"
+            if self.allowed
+            else str(self.memory[device])
+        )
         place = "the CPU" if device == "cpu" else device
-        return f"about {self.peak_of(device) / 1e9:.1f} GB at the peak ({doing}), {there} on {place}"
+        return (
+            f"about {self.peak_of(device) / 1e9:.1f} GB at the peak ({doing}), {there} on {place}"
+        )
 
     def notes(self) -> list[str]:
         """What is said at the start: what was chosen and why, what is tight, what is not known."""
@@ -102,16 +112,26 @@ class Fit:
         for host in self.hosts:
             if host.unknown:
                 given = ", ".join(f"{key}={value}" for key, value in host.chosen.items())
-                said.append(f"memory of host {host.name} is not known ({host.unknown})" + (f": {given}" if given else ""))
+                said.append(
+                    f"memory of host {host.name} is not known ({host.unknown})"
+                    + (f": {given}" if given else "")
+                )
         for device in self.memory:
             chosen = [
                 f"hosts.{host.name}.{key}={value}"
-                for host in self.hosts if host.device == device and host.needs for key, value in host.chosen.items()
+                for host in self.hosts
+                if host.device == device and host.needs
+                for key, value in host.chosen.items()
             ]
             if chosen:
-                said.append(f"memory: {self.compared(device)}, with {', '.join(chosen)}, which follow from that")
+                said.append(
+                    f"memory: {self.compared(device)}, with {', '.join(chosen)}, which follow from"
+                    " that"
+                )
         warning = "memory is tight: {}; lower {} if it runs out"
-        return said + [warning.format(self.compared(device), self._knobs(device)) for device in self.tight()]
+        return said + [
+            warning.format(self.compared(device), self._knobs(device)) for device in self.tight()
+        ]
 
     def _knobs(self, device: str) -> str:
         here = [host for host in self.hosts if host.device == device and host.needs]
@@ -134,13 +154,19 @@ def kept_bytes(needs: Needs) -> int:
     return needs["bytes at the peak"] - max(learning_bytes(needs), sampling_bytes(needs))
 
 
-def fit(config: Config, method: Method, task: Task, *, learn: bool = True, all_hosts: bool = False) -> tuple[Config, Fit]:
+def fit(
+    config: Config, method: Method, task: Task, *, learn: bool = True, all_hosts: bool = False
+) -> tuple[Config, Fit]:
     """The config with `tokens_per_pass` and `max_rows` of every host, and what it takes with them.
 
-    Values that the config has stay, whatever the memory is: a run that goes on is the same run. Hosts that certainly fit are
-    estimated with `all_hosts` only.
+    Values that the config has stay, whatever the memory is: a run that goes on is the same run.
+    Hosts that certainly fit are estimated with `all_hosts` only.
     """
-    devices = {name: _device(host) for name, host in config.hosts.items() if host.api is None and _inhabited(config, name)}
+    devices = {
+        name: _device(host)
+        for name, host in config.hosts.items()
+        if host.api is None and _inhabited(config, name)
+    }
     known = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
     if config.memory is not None:
         allowed = int(config.memory * 1e9)
@@ -152,7 +178,9 @@ def fit(config: Config, method: Method, task: Task, *, learn: bool = True, all_h
         if not all_hosts and _is_ample(config, name, usable, len(devices)):
             continue
         beside = sum(other == device for other in devices.values())
-        share = SHARES["allowed" if config.memory is not None else "cpu" if device == "cpu" else "gpu"]
+        share = SHARES[
+            "allowed" if config.memory is not None else "cpu" if device == "cpu" else "gpu"
+        ]
         room = None if usable is None else share * usable / beside
         found = _fit_host(config, method, task, name, device, room, learn)
         hosts.append(found)
@@ -162,20 +190,31 @@ def fit(config: Config, method: Method, task: Task, *, learn: bool = True, all_h
 
 
 def warnings(config: Config, method: Method, task: Task) -> list[str]:
-    """What is said of a run that goes on with the values that it has: only where they may be too much by now."""
+    """What is said of a run that goes on with the values that it has: only where they may be too
+    much by now.
+    """
     _, found = fit(config, method, task)
-    said = [f"the run may not fit into memory now: {found.compared(device)}" for device in found.too_large()]
+    said = [
+        f"the run may not fit into memory now: {found.compared(device)}"
+        for device in found.too_large()
+    ]
     return said + [note for note in found.notes() if note.startswith("memory is tight")]
 
 
 def filled(config: Config, method: Method, task: Task, learn: bool) -> Config:
     """The same config with the two defaults, where one of them is open."""
-    open_keys = [h for h in config.hosts.values() if h.api is None and (h.tokens_per_pass is None or h.max_rows is None)]
+    open_keys = [
+        h
+        for h in config.hosts.values()
+        if h.api is None and (h.tokens_per_pass is None or h.max_rows is None)
+    ]
     return fit(config, method, task, learn=learn)[0] if open_keys else config
 
 
 def fitted(config: Config, method: Method, task: Task, note: Callable[[str], None]) -> Config:
-    """The config that a new run keeps: with the two defaults, which are told; an error where it does not fit."""
+    """The config that a new run keeps: with the two defaults, which are told; an error where it
+    does not fit.
+    """
     config, found = fit(config, method, task)
     check(found, config, method, task)
     for line in found.notes():
@@ -191,7 +230,9 @@ def check(found: Fit, config: Config, method: Method, task: Task) -> None:
 
 
 def remedy(found: Fit, device: str, config: Config, method: Method, task: Task) -> str:
-    """Keys that would make the hosts of a device fit, each tried by the estimate, the mildest first."""
+    """Keys that would make the hosts of a device fit, each tried by the estimate, the mildest
+    first.
+    """
     names = [host.name for host in found.hosts if host.device == device and host.needs]
     changed = config
     said: dict[str, str] = {}
@@ -200,11 +241,21 @@ def remedy(found: Fit, device: str, config: Config, method: Method, task: Task) 
             changed, keys = change(changed, method, task, name)
             said |= keys
         again, fitted = fit(changed, method, task)
-        said |= {f"hosts.{h.name}.{k}": str(v) for h in fitted.hosts for k, v in h.chosen.items() if _lowered(config, h.name, k, v)}
+        said |= {
+            f"hosts.{h.name}.{k}": str(v)
+            for h in fitted.hosts
+            for k, v in h.chosen.items()
+            if _lowered(config, h.name, k, v)
+        }
         if said and not fitted.too_large():
             return f"set {' '.join(f'{key}={value}' for key, value in said.items())}"
-        changed = again.model_copy(update={"hosts": {n: _opened(h) for n, h in again.hosts.items()}})
-    return "no setting makes it fit; have fewer agents, take a smaller base, or set memory=GB where there is more"
+        changed = again.model_copy(
+            update={"hosts": {n: _opened(h) for n, h in again.hosts.items()}}
+        )
+    return (
+        "no setting makes it fit; have fewer agents, take a smaller base, or set memory=GB where"
+        " there is more"
+    )
 
 
 def _lowered(config: Config, name: str, key: str, value: int) -> bool:
@@ -235,8 +286,9 @@ def check_disk(config: Config, method: Method, task: Task) -> None:
     disk = disk_of(config, method, task)
     if disk.needed is not None and disk.needed > disk.free:
         raise UserMistake(
-            f"the run needs about {disk.needed / 1e9:.2f} GB on disk and {disk.place} has {disk.free / 1e9:.2f} GB free: free "
-            "some, choose another out, or fewer or smaller agents"
+            f"the run needs about {disk.needed / 1e9:.2f} GB on disk and {disk.place} has"
+            f" {disk.free / 1e9:.2f} GB free: free some, choose another out, or fewer or smaller"
+            " agents"
         )
 
 
@@ -244,7 +296,9 @@ Change = tuple[Config, dict[str, str]]
 
 
 def _with(config: Config, name: str, **keys: Any) -> Config:
-    return config.model_copy(update={"hosts": {**config.hosts, name: config.hosts[name].model_copy(update=keys)}})
+    return config.model_copy(
+        update={"hosts": {**config.hosts, name: config.hosts[name].model_copy(update=keys)}}
+    )
 
 
 def _opened(host: HostConfig) -> HostConfig:
@@ -276,7 +330,13 @@ def _shorten(config: Config, method: Method, task: Task, name: str) -> Change:
 
 
 def _fit_host(
-    config: Config, method: Method, task: Task, name: str, device: str, room: float | None, learn: bool
+    config: Config,
+    method: Method,
+    task: Task,
+    name: str,
+    device: str,
+    room: float | None,
+    learn: bool,
 ) -> HostFit:
     """The host with values for its open keys; `room` is in bytes, None where nobody knows."""
     host = config.hosts[name]
@@ -285,7 +345,9 @@ def _fit_host(
     question = question_tokens(config, task, name)
 
     def needs_of(values: Mapping[str, int]) -> Needs | str:
-        return host_needs(_with(config, name, **values), method, task, name, learn=learn, question=question)
+        return host_needs(
+            _with(config, name, **values), method, task, name, learn=learn, question=question
+        )
 
     values = {key: CAREFUL[key] if room is None else MOST[key] for key in open_keys}
     needs = needs_of(values)
@@ -293,7 +355,11 @@ def _fit_host(
         return HostFit(name, device, {}, needs, {key: CAREFUL[key] for key in open_keys})
     if room is None or not values or needs["bytes at the peak"] <= room:
         return HostFit(name, device, needs, None, values)
-    nothing = {**dict.fromkeys(needs, 0), "bytes at the peak": kept_bytes(needs), "rows sampled at once": 0}
+    nothing = {
+        **dict.fromkeys(needs, 0),
+        "bytes at the peak": kept_bytes(needs),
+        "rows sampled at once": 0,
+    }
     values = interpolated((dict.fromkeys(open_keys, 0), nothing), (values, needs), room)
     while True:
         needs = _known(needs_of(values))
@@ -302,7 +368,10 @@ def _fit_host(
             return HostFit(name, device, needs, None, values)
         smallest = {key: LEAST[key] for key in open_keys}
         lower = interpolated((smallest, _known(needs_of(smallest))), (values, needs), room)
-        values = {key: min(lower[key], max(LEAST[key], values[key] // 2)) if key in over else values[key] for key in open_keys}
+        values = {
+            key: min(lower[key], max(LEAST[key], values[key] // 2)) if key in over else values[key]
+            for key in open_keys
+        }
 
 
 def _known(needs: Needs | str) -> Needs:
@@ -312,7 +381,10 @@ def _known(needs: Needs | str) -> Needs:
 
 MOST = {"tokens_per_pass": TOKENS_PER_PASS, "max_rows": MAX_ROWS}
 LEAST = {"tokens_per_pass": LEAST_TOKENS, "max_rows": 1}
-PARTS: Mapping[str, Callable[[Needs], int]] = {"tokens_per_pass": learning_bytes, "max_rows": sampling_bytes}
+PARTS: Mapping[str, Callable[[Needs], int]] = {
+    "tokens_per_pass": learning_bytes,
+    "max_rows": sampling_bytes,
+}
 Point = tuple[Mapping[str, int], Needs]
 """Values of open keys, and what a host needs with them."""
 
@@ -323,7 +395,8 @@ def _part(key: str, needs: Needs) -> int:
 
 
 def interpolated(least: Point, most: Point, room: float) -> dict[str, int]:
-    """For each key the largest half of a half ... of its most with which the host should fit, on a line through both points.
+    """For each key the largest half of a half ... of its most with which the host should fit, on a
+    line through both points.
 
     Rows beyond those that are ever sampled at once need nothing: the line ends at those.
     """
@@ -342,10 +415,18 @@ def interpolated(least: Point, most: Point, room: float) -> dict[str, int]:
 
 
 def _is_ample(config: Config, name: str, usable: int | None, hosts: int) -> bool:
-    """Whether a host of seed models needs no look: with its own defaults it takes a tenth of what there is."""
+    """Whether a host of seed models needs no look: with its own defaults it takes a tenth of what
+    there is.
+    """
     host = config.hosts[name]
     usual = (host.max_rows or 0) <= MAX_ROWS and (host.tokens_per_pass or 0) <= TOKENS_PER_PASS
-    return bool(host.max_rows) and usual and usable is not None and usable > AMPLE * hosts and seeds_only(config, name)
+    return (
+        bool(host.max_rows)
+        and usual
+        and usable is not None
+        and usable > AMPLE * hosts
+        and seeds_only(config, name)
+    )
 
 
 def _inhabited(config: Config, name: str) -> bool:

@@ -1,7 +1,9 @@
-"""How long a run would take: a guess from a few tokens that its real models sample and learn from, in seconds of this machine.
+"""How long a run would take: a guess from a few tokens that its real models sample and learn from,
+in seconds of this machine.
 
-What a step asks for is counted by playing its game with a host that repeats one of those replies. Leaves out: hosts behind an
-API, whose time is somebody else's; that replies get longer or shorter as a team learns; saving.
+What a step asks for is counted by playing its game with a host that repeats one of those replies.
+Leaves out: hosts behind an API, whose time is somebody else's; that replies get longer or shorter
+as a team learns; saving.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from comas.types import Method, Question, Reply, Request, Row, Sampling, Task
 PATIENCE = 60.0
 """Seconds after which a batch is cut; so long only what is too slow to be timed well takes."""
 ROWS = 32
-"""Questions that are asked, and replies that are listened to for how long they are: always as many, whatever the time."""
+"""Questions that are asked, and replies that are listened to for how long they are: always as many,
+whatever the time.
+"""
 LISTENED = 256
 """Tokens after which they are cut, if their room does not end before."""
 TIMED_ROWS = 64
@@ -41,7 +45,9 @@ PIECE = 16
 PIECES = 3
 """Equal pieces, of which the fastest counts: what else a machine does can only slow one down."""
 QUICK = 1.0
-"""Seconds below which a step of learning is too short to be timed: the next one has four times as many tokens."""
+"""Seconds below which a step of learning is too short to be timed: the next one has four times as
+many tokens.
+"""
 LEARNT = (128, 512, 2048, 8192)
 """Tokens that are learnt from: first to be ready, then until it takes long enough."""
 SLOW = 10.0
@@ -69,10 +75,14 @@ class Pace:
     text: str
     """One of the replies."""
     cut: bool = False
-    """Whether the replies that were listened to were cut for want of time, so that their length is less certain."""
+    """Whether the replies that were listened to were cut for want of time, so that their length is
+    less certain.
+    """
 
     def sampling(self, tokens: float, prompts: float, rows: float) -> float:
-        """Seconds for so many generated tokens and prompt tokens, in batches of as many rows as there are."""
+        """Seconds for so many generated tokens and prompt tokens, in batches of as many rows as
+        there are.
+        """
         batch = max(1.0, min(rows, self.rows))
         return tokens * (self.step / batch + self.row) + prompts * self.prompt
 
@@ -111,11 +121,16 @@ class Hours:
 
 
 def hours(config: Config, method: Method, task: Task) -> Hours | None:
-    """A guess of a run's time; None where it has no host with weights. Loads its models, one host after the other."""
+    """A guess of a run's time; None where it has no host with weights.
+
+    Loads its models, one host after the other.
+    """
     from comas.engines.hf.engine import use_threads
 
     use_threads(config.threads)
-    asked = task.load("train", path=config.data, limit=ROWS, seed=config.seed, **config.task_options)
+    asked = task.load(
+        "train", path=config.data, limit=ROWS, seed=config.seed, **config.task_options
+    )
     paces: dict[str, Pace] = {}
     work: dict[str, Work] = {}
     single_prompts: dict[str, float] = {}
@@ -136,7 +151,11 @@ def hours(config: Config, method: Method, task: Task) -> Hours | None:
 
 
 def _added(
-    config: Config, task: Task, paces: Mapping[str, Pace], work: Mapping[str, Work], prompts: Mapping[str, float]
+    config: Config,
+    task: Task,
+    paces: Mapping[str, Pace],
+    work: Mapping[str, Work],
+    prompts: Mapping[str, float],
 ) -> Hours:
     """The parts of a run: its steps, and its measurements."""
     step_tokens = sum(w.generated for w in work.values())
@@ -170,7 +189,11 @@ def _different(config: Config, names: Mapping[str, Any]) -> dict[str, int]:
     """Host -> agents that are measured before training: equal ones once."""
     hosts: Any = {name: SimpleNamespace(name=name) for name in config.hosts}
     members = [m for m in members_of(config, hosts) if m.host.name in names]
-    sources = {f"{name}/{policy}": base for name in names for policy, base in bases_at(config, name).items()}
+    sources = {
+        f"{name}/{policy}": base
+        for name in names
+        for policy, base in bases_at(config, name).items()
+    }
     chosen = set(measured_for(config, sources, members).values())
     return {name: sum(m.host.name == name and m.name in chosen for m in members) for name in names}
 
@@ -197,7 +220,9 @@ class _Stopwatch:
         """Seconds, and so many replies of at most `length` tokens with what was asked."""
         requests = [
             Request(
-                self.policies[i % len(self.policies)], self.prompts[i % len(self.prompts)], Sampling(1.0, 1.0, length),
+                self.policies[i % len(self.policies)],
+                self.prompts[i % len(self.prompts)],
+                Sampling(1.0, 1.0, length),
                 derive_seed(self.seed, i),
             )
             for i in range(count)
@@ -207,10 +232,14 @@ class _Stopwatch:
         return time.monotonic() - began, made, requests
 
     def prefill(self, count: int) -> tuple[float, int]:
-        """Seconds of so many prompts with a token each, the fastest of some; and the tokens of these prompts."""
+        """Seconds of so many prompts with a token each, the fastest of some; and the tokens of
+        these prompts.
+        """
         if count not in self._filled:
             self._filled[count] = _fastest(lambda: self.replies(count, 1)[0])
-        return self._filled[count], sum(len(self.prompts[i % len(self.prompts)]) for i in range(count))
+        return self._filled[count], sum(
+            len(self.prompts[i % len(self.prompts)]) for i in range(count)
+        )
 
     def per_token(self, count: int, length: int) -> float:
         """Seconds of one more token of a batch of so many rows."""
@@ -226,10 +255,14 @@ def _fastest(piece: Callable[[], float]) -> float:
     return first if first > SLOW else min(first, *(piece() for _ in range(PIECES - 1)))
 
 
-def pace(host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question]) -> Pace:
-    """Time a few prompts, tokens of two sizes of batch, and a learning step; the host's policies are changed by it.
+def pace(
+    host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question]
+) -> Pace:
+    """Time a few prompts, tokens of two sizes of batch, and a learning step; the host's policies
+    are changed by it.
 
-    What is counted (tokens of a reply) follows from the seed alone, unless the replies take longer than `PATIENCE`.
+    What is counted (tokens of a reply) follows from the seed alone, unless the replies take longer
+    than `PATIENCE`.
     """
     room = min(_room(config, task, "solution"), host.context // 2)
     watch = _Stopwatch(host, _prompts(host, task, asked), config.seed)
@@ -237,7 +270,8 @@ def pace(host: LocalHost, config: Config, method: Method, task: Task, asked: Seq
     few = max(2, len(watch.policies))
     many = max(few, min(most, TIMED_ROWS))
 
-    seconds, replies, requests = watch.replies(ROWS, min(room, LISTENED))  # also what is made at the first call, untimed
+    # also what is made at the first call, untimed
+    seconds, replies, requests = watch.replies(ROWS, min(room, LISTENED))
     cut = seconds > PATIENCE
     filling, prompt_tokens = watch.prefill(many)
     length = min(room, PIECE)
@@ -246,13 +280,18 @@ def pace(host: LocalHost, config: Config, method: Method, task: Task, asked: Seq
     row = max(0.0, (long - short) / max(1, many - few))
     ended = sum(g.finished for g in replies)
     generated = sum(len(g.token_ids) for g in replies)
-    mean = min(float(room), generated / ended) if ended else float(room)  # of replies that may be cut anywhere
+    # of replies that may be cut anywhere
+    mean = min(float(room), generated / ended) if ended else float(room)
     text = host.chat.decode(replies[0].token_ids, replies[0].finished, False)[0]
     learning = _learning(host, config, method, list(zip(requests, replies, strict=True)))
-    return Pace(max(0.0, long - row * many), row, filling / prompt_tokens, learning, mean, most, text, cut)
+    return Pace(
+        max(0.0, long - row * many), row, filling / prompt_tokens, learning, mean, most, text, cut
+    )
 
 
-def _learning(host: LocalHost, config: Config, method: Method, said: Sequence[tuple[Request, Any]]) -> float:
+def _learning(
+    host: LocalHost, config: Config, method: Method, said: Sequence[tuple[Request, Any]]
+) -> float:
     """Seconds per token of a learning step whose rows take more than one pass."""
     frozen = {a.policy or n for n, a in config.agents.items() if a.frozen and a.host == host.name}
     said = [(request, done) for request, done in said if request.policy not in frozen]
@@ -262,7 +301,11 @@ def _learning(host: LocalHost, config: Config, method: Method, said: Sequence[tu
     usual = learner.recipe
 
     def step(rows: dict[str, list[Row]], tokens: int) -> float:
-        learner.recipe = replace(usual, tokens_per_pass=min(usual.tokens_per_pass, max(64, tokens // 2)), gap_limit=float("inf"))
+        learner.recipe = replace(
+            usual,
+            tokens_per_pass=min(usual.tokens_per_pass, max(64, tokens // 2)),
+            gap_limit=float("inf"),
+        )
         began = time.monotonic()
         learner.step(rows, method)
         return time.monotonic() - began
@@ -280,7 +323,9 @@ def _learning(host: LocalHost, config: Config, method: Method, said: Sequence[tu
 
 
 def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dict[str, list[Row]]:
-    """Rows of `most` tokens in all or a little more, with rewards of both kinds; replies count several times if need be."""
+    """Rows of `most` tokens in all or a little more, with rewards of both kinds; replies count
+    several times if need be.
+    """
     rows: dict[str, list[Row]] = {}
     count = 0
     for i, (request, done) in enumerate(cycle(said)):
@@ -290,7 +335,15 @@ def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dic
         start = len(request.prompt_ids)
         mask = np.arange(len(ids)) >= start
         logprobs = np.concatenate([np.zeros(start, np.float32), done.logprobs])
-        row = Row(f"t{i}", method.paid[0], 1.0, ids, mask, np.zeros(len(ids), np.float32), sampled_logprobs_T=logprobs)
+        row = Row(
+            f"t{i}",
+            method.paid[0],
+            1.0,
+            ids,
+            mask,
+            np.zeros(len(ids), np.float32),
+            sampled_logprobs_T=logprobs,
+        )
         row.reward, row.group = float(i % 2), "g"
         rows.setdefault(request.policy, []).append(row)
         count += len(ids)
@@ -298,9 +351,16 @@ def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dic
 
 
 def work_of_step(
-    host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question], found: Pace
+    host: LocalHost,
+    config: Config,
+    method: Method,
+    task: Task,
+    asked: Sequence[Question],
+    found: Pace,
 ) -> Work:
-    """What one step asks a host for: a few of its discussions with a host that repeats a reply, and as many times that."""
+    """What one step asks a host for: a few of its discussions with a host that repeats a reply, and
+    as many times that.
+    """
 
     def say(policy: str, role: str, prompt: str, seed: int) -> Reply:
         return Reply(found.text, True, 0, 0, 1, -1.0, 0.0)
@@ -309,7 +369,9 @@ def work_of_step(
     options = split_options(config.options, method.play)
     if "format_check" in options:
         options["format_check"] = False  # every work is judged
-    scene = Scene(method, task, members_of(config, hosts), config.seed, options, max_tokens=config.room)
+    scene = Scene(
+        method, task, members_of(config, hosts), config.seed, options, max_tokens=config.room
+    )
     games = list(asked[:GAMES])
     episodes = run_sync(play_all(scene, games, "timing"))
     discussions = (config.questions or 0) * (config.samples or 1)

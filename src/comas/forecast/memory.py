@@ -1,4 +1,7 @@
-"""What a run would take, and what this machine has. Leaves out: promises; both are said to be estimates."""
+"""What a run would take, and what this machine has.
+
+Leaves out: promises; both are said to be estimates.
+"""
 
 from __future__ import annotations
 
@@ -25,36 +28,60 @@ from comas.types import Method, Task, UserMistake
 EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
 BYTES_PER_TURN = 800
-"""On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take 650."""
+"""On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take
+650.
+"""
 SCATTERED = 0.7
-"""Of a pass on a CPU: SmolLM2-135M took 1.68 and 1.70 times what is counted with glibc's allocator as it is, and 0.9 times where
-every large block goes back to the system (docs/performance.md)."""
+"""Of a pass on a CPU: SmolLM2-135M took 1.68 and 1.70 times what is counted with glibc's allocator
+as it is, and 0.9 times where every large block goes back to the system (docs/performance.md).
+"""
 LIBRARIES = 400_000_000
 """Resident bytes of Python with torch and transformers."""
-CORE = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pydantic", "rich", "typer")
+CORE = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "scipy",
+    "pydantic",
+    "rich",
+    "typer",
+)
 
 
 def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     """Upper bounds: generated tokens, parameters, and bytes of checkpoints and transcripts."""
     options = config.options
-    calls = options.get("rounds", 1) * (1 + 2 * options.get("evaluations", 1)) if "rounds" in options else options.get("votes", 1)
+    calls = (
+        options.get("rounds", 1) * (1 + 2 * options.get("evaluations", 1))
+        if "rounds" in options
+        else options.get("votes", 1)
+    )
     longest = reply_tokens(config, method, task)
     per_step = (config.questions or 0) * (config.samples or 1) * calls * longest
     bound = per_step * config.steps
-    needs = {"generated tokens, at most": min(bound, config.tokens + per_step) if config.tokens else bound}
+    needs = {
+        "generated tokens, at most": (
+            min(bound, config.tokens + per_step) if config.tokens else bound
+        )
+    }
     sizes = [size for name in config.hosts for size in _trained(config, name).values()]
     known = [s for s in sizes if s is not None]
     if len(known) < len(sizes):
         return needs
     needs["parameters of all policies"] = sum(known)
     turns = config.steps * (config.questions or 0) * (config.samples or 1) * calls
-    # weights and two moments in float32; the last two, the best, and one that is being written. Transcripts: as measured
+    # weights and two moments in float32; the last two, the best, and one that is being written.
+    # Transcripts: as measured
     needs["bytes on disk"] = 4 * 3 * 4 * sum(known) + turns * BYTES_PER_TURN
     return needs
 
 
 def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
-    """Per host, the bytes of what training keeps and the most that is alive at once; from config.json files alone."""
+    """Per host, the bytes of what training keeps and the most that is alive at once; from
+    config.json files alone.
+    """
     needs: dict[str, int | str] = {}
     for name in config.hosts:
         found = host_needs(config, method, task, name)
@@ -66,14 +93,23 @@ def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
 
 
 def host_needs(
-    config: Config, method: Method, task: Task, name: str, *, learn: bool = True, question: int | None = None
+    config: Config,
+    method: Method,
+    task: Task,
+    name: str,
+    *,
+    learn: bool = True,
+    question: int | None = None,
 ) -> dict[str, int] | str:
-    """What `memory` says of one host; a reason where that is unknown, and nothing where the host has no weights here.
+    """What `memory` says of one host; a reason where that is unknown, and nothing where the host
+    has no weights here.
 
     `question` is what `question_tokens` says, where that is known already.
     """
     host = config.hosts[name]
-    agents = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None}
+    agents = {
+        a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None
+    }
     bases = _bases(config, name)
     folders: list[str] = []
     for base in bases.values():
@@ -94,7 +130,8 @@ def host_needs(
         learning = [learn and not a.frozen for a in agents.values()]
         started = any(map(is_adapter, bases.values()))
         if started or (learn and _adapting(config, name, bases)):
-            under_of(config, name, bases, learn)  # says what training would say of bases that differ
+            # says what training would say of bases that differ
+            under_of(config, name, bases, learn)
             specs = _specs(config, name, bases)
             found = population_memory(folders[0], load, specs, sum(learning), started)
         else:
@@ -107,21 +144,34 @@ def host_needs(
 
 
 def _bases(config: Config, name: str) -> dict[str, str]:
-    """Policy -> what it starts from, of a host whose weights are here; those of others take no room."""
+    """Policy -> what it starts from, of a host whose weights are here; those of others take no
+    room.
+    """
     host = config.hosts[name]
-    here = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None}
+    here = {
+        a.policy or n: a for n, a in config.agents.items() if a.host == name and host.api is None
+    }
     named = {p: a.base or host.base for p, a in here.items()}
-    return {p: resolve_base(b) if is_seed(b) or run_at(b) is None else weights_of(b, p) for p, b in named.items()}
+    return {
+        p: resolve_base(b) if is_seed(b) or run_at(b) is None else weights_of(b, p)
+        for p, b in named.items()
+    }
 
 
 def question_tokens(config: Config, task: Task, name: str) -> int:
     """Tokens of the longest of a few questions, for the models of a host with weights."""
     base = next(iter(_bases(config, name).values()))
-    return tokens_of_question(config, task, config_folder(resolve_base(adapter_base(base)) if is_adapter(base) else base) or "")
+    return tokens_of_question(
+        config,
+        task,
+        config_folder(resolve_base(adapter_base(base)) if is_adapter(base) else base) or "",
+    )
 
 
 def longest_row(config: Config, method: Method, task: Task, name: str) -> tuple[int, int]:
-    """Tokens that a question and one reply to it take at most, and those of the longest row, of a host with weights."""
+    """Tokens that a question and one reply to it take at most, and those of the longest row, of a
+    host with weights.
+    """
     reply = reply_tokens(config, method, task)
     question = question_tokens(config, task, name)
     return question + reply, question + (replies_shown(config) + 1) * reply
@@ -132,7 +182,9 @@ def _adapting(config: Config, name: str, bases: Mapping[str, str]) -> bool:
 
 
 def _trained(config: Config, name: str) -> dict[str, int | None]:
-    """Policy -> the parameters that a checkpoint holds of it; None where its base is not on this disk."""
+    """Policy -> the parameters that a checkpoint holds of it; None where its base is not on this
+    disk.
+    """
     from comas.learners.memory import adapter_parameters
 
     bases = _bases(config, name)
@@ -176,13 +228,20 @@ class Load:
     rows: int
     reference: bool
     scattered: float = 0.0
-    """Further share of a learner's pass that an allocator holds in blocks which are free but do not fit."""
+    """Further share of a learner's pass that an allocator holds in blocks which are free but do not
+    fit.
+    """
 
 
 def host_memory(
-    folders: Sequence[str], load: Load, learning: Sequence[bool] | None = None, threads: int | None = None
+    folders: Sequence[str],
+    load: Load,
+    learning: Sequence[bool] | None = None,
+    threads: int | None = None,
 ) -> dict[str, int]:
-    """Bytes by what they are for; policies have the models of `folders` and those of `learning` are trained."""
+    """Bytes by what they are for; policies have the models of `folders` and those of `learning` are
+    trained.
+    """
     from comas.engines.hf.packed import LARGEST
     from comas.engines.stacked import SMALL
     from comas.learners import memory as fake
@@ -192,7 +251,12 @@ def host_memory(
     sizes = [facts[f].parameters for f in folders]
     trained = [f for f, on in zip(folders, learning or [True] * len(folders), strict=True) if on]
     small = not gpu and max(sizes) < SMALL
-    stacked = small and not half and {x.family for x in facts.values()} == {"llama"} and len(set(sizes)) == 1
+    stacked = (
+        small
+        and not half
+        and {x.family for x in facts.values()} == {"llama"}
+        and len(set(sizes)) == 1
+    )
     packed = not gpu and not load.host.compile
     beside = min(threads or os.cpu_count() or 1, len(trained)) if small else 1
     passes, samples = 0, 0
@@ -200,26 +264,36 @@ def host_memory(
         shape = fake.Shape(f, half, min(load.longest, load.host.context or fact.positions))
         samples = max(samples, _samples(shape, fact, load.rows, stacked))
         if f in trained:
-            found = fake.counted(fake.pass_bytes, f, shape, tokens_of_pass(load.host), load.host.checkpointing)
+            found = fake.counted(
+                fake.pass_bytes, f, shape, tokens_of_pass(load.host), load.host.checkpointing
+            )
             passes = max(passes, int(found * (1 + load.scattered)))
     largest = max(facts[f].parameters for f in trained) if trained else 0
     needs = {
         "bytes of float32 weights": 4 * sum(sizes),
         "bytes of moments": 8 * sum(facts[f].parameters for f in trained),
         "bytes of the reference": (2 if half else 4) * sum(sizes) * load.reference,
-        "bytes of the engine's copy": 2 * sum(sizes) if half else 4 * sum(n for n in sizes if packed and n <= LARGEST),
+        "bytes of the engine's copy": (
+            2 * sum(sizes) if half else 4 * sum(n for n in sizes if packed and n <= LARGEST)
+        ),
     }
     kept = sum(needs.values())
     needs["bytes of gradients, of policies that learn side by side"] = 4 * largest * beside
     needs["bytes of a learner's pass, of policies that learn side by side"] = passes * beside
     needs["bytes of sampling, caches included"] = samples
     update = 4 * largest * beside * small  # a temporary of AdamW's
-    needs["bytes at the peak"] = kept + max(samples, 4 * largest * beside + max(passes * beside, update))
+    needs["bytes at the peak"] = kept + max(
+        samples, 4 * largest * beside + max(passes * beside, update)
+    )
     return needs
 
 
-def population_memory(folder: str, load: Load, specs: Sequence[Any], learning: int, started: bool) -> dict[str, int]:
-    """The same for adapters of these shapes on one base, of which so many learn; `started`: not all of them start at zero."""
+def population_memory(
+    folder: str, load: Load, specs: Sequence[Any], learning: int, started: bool
+) -> dict[str, int]:
+    """The same for adapters of these shapes on one base, of which so many learn; `started`: not all
+    of them start at zero.
+    """
     from comas.engines.hf.packed import LARGEST
     from comas.engines.stacked import SMALL
     from comas.learners import memory as fake
@@ -232,8 +306,13 @@ def population_memory(folder: str, load: Load, specs: Sequence[Any], learning: i
     shape = fake.Shape(folder, half, min(load.longest, load.host.context or fact.positions))
     largest = max(specs, key=lambda spec: spec.rank)
     pass_of = (shape, tokens_of_pass(load.host), load.host.checkpointing, largest)
-    passes = int(fake.counted(fake.mixed_bytes, folder, *pass_of) * (1 + load.scattered)) if learning else 0
-    samples = _samples(shape, fact, load.rows, stacked) + 2 * each * len(specs) * half  # rounded adapters
+    passes = (
+        int(fake.counted(fake.mixed_bytes, folder, *pass_of) * (1 + load.scattered))
+        if learning
+        else 0
+    )
+    # rounded adapters
+    samples = _samples(shape, fact, load.rows, stacked) + 2 * each * len(specs) * half
     needs = {
         "bytes of the base": (2 if half else 4) * fact.parameters,
         "bytes of adapters and their gradients": 8 * each * len(specs),
@@ -273,7 +352,9 @@ def _samples(shape: Any, fact: Any, rows: int, stacked: bool) -> int:
 
 
 def parameters(base: str) -> int | None:
-    """Parameters of a base that lies on this disk, read from its safetensors headers; None if it does not."""
+    """Parameters of a base that lies on this disk, read from its safetensors headers; None if it
+    does not.
+    """
     folder = Path(config_folder(resolve_base(base)) or resolve_base(base))
     files = [f for f in folder.glob("*.safetensors") if f.name != "optimizer.safetensors"]
     if not files:
@@ -292,8 +373,16 @@ def parameters(base: str) -> int | None:
 
 
 def peak_bytes(team: Any) -> int:
-    """The most memory so far: of the GPUs that hosts use, otherwise of this process; 0 where the system does not tell."""
-    gpus = sorted({device for h in team.hosts.values() if (device := getattr(h, "device", "cpu")).startswith("cuda")})
+    """The most memory so far: of the GPUs that hosts use, otherwise of this process; 0 where the
+    system does not tell.
+    """
+    gpus = sorted(
+        {
+            device
+            for h in team.hosts.values()
+            if (device := getattr(h, "device", "cpu")).startswith("cuda")
+        }
+    )
     if gpus:
         import torch
 
@@ -307,19 +396,29 @@ def peak_bytes(team: Any) -> int:
 
 
 def process_facts(team: Any) -> dict[str, Any]:
-    """What results may depend on besides the config: versions, processor, threads, devices, and the files that are plugged in."""
+    """What results may depend on besides the config: versions, processor, threads, devices, and the
+    files that are plugged in.
+    """
     import torch
 
     from comas import __version__
 
-    found: dict[str, Any] = {"comas": __version__, "python": platform.python_version(), "system": platform.platform()}
+    found: dict[str, Any] = {
+        "comas": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
     found |= {"commit": commit} if (commit := _commit()) else {}
     found |= {name: _version(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
     found["processor"] = _processor()
     found["threads"] = torch.get_num_threads()
-    found["devices"] = ", ".join(sorted({f"{n}: {getattr(h, 'device', 'its own')}" for n, h in team.hosts.items()}))
+    found["devices"] = ", ".join(
+        sorted({f"{n}: {getattr(h, 'device', 'its own')}" for n, h in team.hosts.items()})
+    )
     own = {n: h for n, h in team.config.hosts.items() if n in team.hosts and h.api is None}
-    found["dtypes"] = ", ".join(f"{n}: {place_of(h.device, h.dtype)[1]}".replace("torch.", "") for n, h in own.items())
+    found["dtypes"] = ", ".join(
+        f"{n}: {place_of(h.device, h.dtype)[1]}".replace("torch.", "") for n, h in own.items()
+    )
     for kind in ("method", "task"):
         name = getattr(team.config, kind)
         found[kind] = disk.digest(Path(name)) if name.endswith(".py") else name
@@ -327,7 +426,9 @@ def process_facts(team: Any) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The git commit of the checkout that this code lies in, as 12 digits; None where it was installed from a package."""
+    """The git commit of the checkout that this code lies in, as 12 digits; None where it was
+    installed from a package.
+    """
     git = Path(__file__).parents[3] / ".git"
     try:
         head = (git / "HEAD").read_text(encoding="utf-8").strip()
@@ -358,10 +459,15 @@ def examine() -> dict[str, Any]:
 
     from comas import __version__
 
-    found: dict[str, Any] = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
     found["comas"] = __version__
     found["installed"] = {name: _version(name) or "missing" for name in CORE}
-    found["extras"] = {n: _version(n) or f'missing: pip install "comas[{extra}]"' for n, extra in EXTRAS.items()}
+    found["extras"] = {
+        n: _version(n) or f'missing: pip install "comas[{extra}]"' for n, extra in EXTRAS.items()
+    }
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found["cpus"] = f"{allowed} of {os.cpu_count()} usable; torch will use as many threads"
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

@@ -1,4 +1,5 @@
-"""What a run would need, before it is begun: three lines for people (memory, disk, time), then what differs from the defaults.
+"""What a run would need, before it is begun: three lines for people (memory, disk, time), then what
+differs from the defaults.
 
 Leaves out: the estimates themselves (`fitting`, `estimate`, `timing`).
 """
@@ -74,21 +75,37 @@ def plan(config: Config) -> Plan:
     except UserMistake as error:
         mistake = mistake or str(error)
     needs = {**estimate(resolved, method, task), **memory(resolved, method, task)}
-    return Plan(resolved, needs, found, fitting.disk_of(resolved, method, task), hours, untimed, mistake)
+    return Plan(
+        resolved, needs, found, fitting.disk_of(resolved, method, task), hours, untimed, mistake
+    )
 
 
 def lines(made: Plan) -> list[str]:
     """Memory, disk and time, a line each."""
-    return [f"memory: {memory_line(made.fit)}", f"disk:   {_disk_line(made.disk)}", f"time:   {_time_line(made)}"]
+    return [
+        f"memory: {memory_line(made.fit)}",
+        f"disk:   {_disk_line(made.disk)}",
+        f"time:   {_time_line(made)}",
+    ]
 
 
 def memory_line(fit: fitting.Fit) -> str:
     """Per device what is needed, what there is, and how that goes together."""
     said = [
-        fit.compared(device) + (": does not fit" if device in fit.too_large() else ": tight" if device in fit.tight() else "")
-        for device in fit.memory if fit.peak_of(device)
+        fit.compared(device)
+        + (
+            ": does not fit"
+            if device in fit.too_large()
+            else ": tight"
+            if device in fit.tight()
+            else ""
+        )
+        for device in fit.memory
+        if fit.peak_of(device)
     ]
-    said += [f"host {host.name} is not known ({host.unknown})" for host in fit.hosts if host.unknown]
+    said += [
+        f"host {host.name} is not known ({host.unknown})" for host in fit.hosts if host.unknown
+    ]
     return "; ".join(said) or "next to nothing"
 
 
@@ -101,11 +118,19 @@ def _disk_line(disk: fitting.Disk) -> str:
 def _time_line(made: Plan) -> str:
     if made.hours is None:
         return f"not known: {made.untimed}"
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in made.hours.shares().items() if share > 0)
+    shares = ", ".join(
+        f"{name} {share:.0%}" for name, share in made.hours.shares().items() if share > 0
+    )
     basis = f"a guess: {made.hours.steps} steps, replies of {made.hours.reply:.0f} tokens"
     if made.hours.cut:
-        basis += f"; those of {', '.join(made.hours.cut)} were cut after {timing.PATIENCE:.0f} seconds"
-    return f"about {spoken(made.hours.total)} ({basis}): {shares}" if shares else "none: there is nothing to do"
+        basis += (
+            f"; those of {', '.join(made.hours.cut)} were cut after {timing.PATIENCE:.0f} seconds"
+        )
+    return (
+        f"about {spoken(made.hours.total)} ({basis}): {shares}"
+        if shares
+        else "none: there is nothing to do"
+    )
 
 
 def spoken(seconds: float) -> str:
@@ -121,8 +146,12 @@ def differences(config: Config) -> Iterator[str]:
     """`key = value` of what is not as in the complete default (docs/config.md)."""
     default, _, _ = resolve(read(None))
     usual, mine = _flat(default.model_dump()), _flat(config.model_dump())
-    usual_host = {k.removeprefix("hosts.home."): v for k, v in usual.items() if k.startswith("hosts.home.")}
-    usual_agent = {k.removeprefix("agents.a0."): v for k, v in usual.items() if k.startswith("agents.a0.")}
+    usual_host = {
+        k.removeprefix("hosts.home."): v for k, v in usual.items() if k.startswith("hosts.home.")
+    }
+    usual_agent = {
+        k.removeprefix("agents.a0."): v for k, v in usual.items() if k.startswith("agents.a0.")
+    }
     for key, value in mine.items():
         known = usual.get(key)
         if key.startswith("hosts."):
@@ -130,7 +159,8 @@ def differences(config: Config) -> Iterator[str]:
         elif key.startswith("agents."):
             known = usual_agent.get(key.split(".", 2)[2])
         if value is not None and value != known:
-            if isinstance(value, list | tuple):  # of numbers or texts: JSON is TOML there, and one line
+            # of numbers or texts: JSON is TOML there, and one line
+            if isinstance(value, list | tuple):
                 yield f"{key} = {json.dumps(value)}"
             else:
                 yield tomli_w.dumps({"x": value}).replace("x", key, 1).strip()
@@ -142,7 +172,11 @@ def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Dotted keys; an empty table has none."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+        found |= (
+            _flat(value, f"{above}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{above}{key}": value}
+        )
     return found
 
 
@@ -152,7 +186,11 @@ def report(made: Plan, full: bool) -> Iterator[str]:
     yield ""
     if not full:
         found = list(differences(made.config))
-        yield "other than the defaults of docs/config.md:" if found else "everything is as in docs/config.md"
+        yield (
+            "other than the defaults of docs/config.md:"
+            if found
+            else "everything is as in docs/config.md"
+        )
         yield from (f"  {line}" for line in found)
         yield "the whole config and estimate: --full"
         return
@@ -169,9 +207,17 @@ def as_data(made: Plan) -> dict[str, Any]:
     }
     seconds = None
     if made.hours is not None:
-        parts = {name: round(value, 1) for name, value in made.hours.parts.items() if math.isfinite(value)}
+        parts = {
+            name: round(value, 1)
+            for name, value in made.hours.parts.items()
+            if math.isfinite(value)
+        }
         seconds = {"total": round(made.hours.total, 1), "parts": parts, "steps": made.hours.steps}
     return {
-        "config": made.config.model_dump(), "estimate": dict(made.needs), "memory": devices,
-        "disk": {"needed": made.disk.needed, "free": made.disk.free}, "seconds": seconds, "refused": made.mistake or None,
+        "config": made.config.model_dump(),
+        "estimate": dict(made.needs),
+        "memory": devices,
+        "disk": {"needed": made.disk.needed, "free": made.disk.free},
+        "seconds": seconds,
+        "refused": made.mistake or None,
     }

@@ -19,7 +19,9 @@ Write = Callable[[Sequence[str]], str]
 
 
 def derive_seed(*parts: object) -> int:
-    """A 63-bit seed from (run seed, step, question, sample, path ...): by place in the program, never by process state."""
+    """A 63-bit seed from (run seed, step, question, sample, path ...): by place in the program,
+    never by process state.
+    """
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -46,7 +48,9 @@ class Member:
 
 @dataclass
 class Table:
-    """What the agents of one episode share: the record, the seed, and the counters that name its turns."""
+    """What the agents of one episode share: the record, the seed, and the counters that name its
+    turns.
+    """
 
     episode: Episode
     seed: int
@@ -76,15 +80,21 @@ class Agent:
         return self.member.roles is None or role in self.member.roles
 
     def ask(
-        self, role: str, prompt: str | Write, *, history: Sequence[str] = (), about: Turn | None = None,
+        self,
+        role: str,
+        prompt: str | Write,
+        *,
+        history: Sequence[str] = (),
+        about: Turn | None = None,
         round: int | None = None,
     ) -> Coroutine[Any, Any, Turn]:
         """Ask for one reply; the turn joins the episode when it is complete.
 
-        `prompt` is a text, or a function of the pieces of `history` for which there is room (oldest dropped first).
-        `about` is the turn that this one judges or revises; `round` says in which round of the game that is (default: that of
-        `about`). The turn is named here, when `ask` is called, by its place below `about`: a game that asks several agents at
-        once names its turns in program order, whoever answers first.
+        `prompt` is a text, or a function of the pieces of `history` for which there is room (oldest
+        dropped first). `about` is the turn that this one judges or revises; `round` says in which
+        round of the game that is (default: that of `about`). The turn is named here, when `ask` is
+        called, by its place below `about`: a game that asks several agents at once names its turns
+        in program order, whoever answers first.
         """
         stem = f"{about.id}." if about else f"{self.table.episode.id}/"
         self.table.counts[stem + role] += 1
@@ -92,7 +102,13 @@ class Agent:
         return self._answer(name, role, prompt, list(history), about, _round(about, round))
 
     async def _answer(
-        self, turn_id: str, role: str, prompt: str | Write, history: list[str], about: Turn | None, round: int
+        self,
+        turn_id: str,
+        role: str,
+        prompt: str | Write,
+        history: list[str],
+        about: Turn | None,
+        round: int,
     ) -> Turn:
         table, member = self.table, self.member
         sampling = member.sampling
@@ -103,14 +119,29 @@ class Agent:
         seed = derive_seed(table.seed, turn_id)
         keep = table.keep and not member.frozen
         try:
-            reply = await member.host.ask(turn_id, member.policy, messages, sampling, seed, keep, role)
+            reply = await member.host.ask(
+                turn_id, member.policy, messages, sampling, seed, keep, role
+            )
         except HostFailure as error:
             raise HostFailure(f"host {member.host.name}, turn {turn_id}: {error}") from error
         turn = Turn(
-            id=turn_id, agent=member.name, policy=member.address, role=role, prompt=messages[-1]["content"], text=reply.text,
-            finished=reply.finished, version=reply.version, about=about.id if about else None, round=round, tokens=reply.tokens,
-            prompt_tokens=reply.prompt_tokens, logprob=reply.logprob, margin=reply.margin,
-            seconds=time.monotonic() - began, dropped=dropped, thoughts=reply.thoughts,
+            id=turn_id,
+            agent=member.name,
+            policy=member.address,
+            role=role,
+            prompt=messages[-1]["content"],
+            text=reply.text,
+            finished=reply.finished,
+            version=reply.version,
+            about=about.id if about else None,
+            round=round,
+            tokens=reply.tokens,
+            prompt_tokens=reply.prompt_tokens,
+            logprob=reply.logprob,
+            margin=reply.margin,
+            seconds=time.monotonic() - began,
+            dropped=dropped,
+            thoughts=reply.thoughts,
         )
         table.episode.turns.append(turn)
         if table.heard:
@@ -134,8 +165,9 @@ class Agent:
             needed, there = needs(policy, messages, sampling)
             told = f" ({needed} tokens of {there})"
         raise HostFailure(
-            f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the context of {self.member.address}"
-            f"{told}: lower room.{role}, shorten the question, or raise hosts.{host.name}.context where the base has room"
+            f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the"
+            f" context of {self.member.address}{told}: lower room.{role}, shorten the question, or"
+            f" raise hosts.{host.name}.context where the base has room"
         )
 
 

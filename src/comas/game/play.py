@@ -1,7 +1,7 @@
 """Run games side by side, and sum up who is paid what.
 
-An infrastructure failure ends one episode, not the run; a bug in a game is raised. Leaves out: batching (hosts), pay
-(settlements), learning (hosts).
+An infrastructure failure ends one episode, not the run; a bug in a game is raised. Leaves out:
+batching (hosts), pay (settlements), learning (hosts).
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ class Scene:
     """Room per role that the user sets; the task's own otherwise."""
 
 
-async def play_all(scene: Scene, questions: Sequence[Question], step: int | str, samples: int = 1) -> list[Episode]:
-    """Play `samples` games of each question, all at once; episodes in the order of the questions, then samples.
+async def play_all(
+    scene: Scene, questions: Sequence[Question], step: int | str, samples: int = 1
+) -> list[Episode]:
+    """Play `samples` games of each question, all at once; episodes in the order of the questions,
+    then samples.
 
     `step` names the occasion: it goes into turn ids and seeds.
     """
@@ -59,7 +62,9 @@ async def play_one(scene: Scene, episode: Episode) -> None:
     question = episode.question if scene.method.supervised else _unlabelled(episode.question)
     for _ in range(TRIES):
         episode.turns, episode.error = [], None
-        table = Table(episode, scene.seed, scene.keep, {**task.max_tokens, **scene.max_tokens}, scene.heard)
+        table = Table(
+            episode, scene.seed, scene.keep, {**task.max_tokens, **scene.max_tokens}, scene.heard
+        )
         agents = [Agent(m, table) for m in scene.members]
         rng = random.Random(derive_seed(scene.seed, episode.id))
         try:
@@ -75,7 +80,9 @@ async def play_one(scene: Scene, episode: Episode) -> None:
 
 @contextmanager
 def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
-    """What goes wrong in here, in a file of the user's own, is told in a line with its place; what is ours keeps its traceback."""
+    """What goes wrong in here, in a file of the user's own, is told in a line with its place; what
+    is ours keeps its traceback.
+    """
     try:
         yield
     except (UserMistake, HostFailure):
@@ -83,14 +90,18 @@ def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
     except Exception as error:
         cause = first(error)
         file = inspect.getsourcefile(inspect.unwrap(getattr(function, "func", function)))
-        if not getattr(function, "__module__", "").startswith("comas_user_") or isinstance(cause, UserMistake | HostFailure):
+        if not getattr(function, "__module__", "").startswith("comas_user_") or isinstance(
+            cause, UserMistake | HostFailure
+        ):
             raise
         frame = traceback.extract_tb(cause.__traceback__)[-1]
         if file is None or frame.filename != file:
             raise  # it happened in what the file called
         place = f"{Path(file).name} line {frame.lineno}"
         hint = " (is an `await` missing?)" if "coroutine" in str(cause) else ""
-        raise UserMistake(f"{doing} failed in {place}: {type(cause).__name__}: {cause}{hint}") from error
+        raise UserMistake(
+            f"{doing} failed in {place}: {type(cause).__name__}: {cause}{hint}"
+        ) from error
 
 
 def _checked_answer(answer: Any) -> str | None:
@@ -98,11 +109,15 @@ def _checked_answer(answer: Any) -> str | None:
     if answer is None or isinstance(answer, str):
         return answer
     hint = "return its text" if isinstance(answer, Turn) else "return one of these"
-    raise UserMistake(f"play returned {brief(answer)}; wanted is the text that answers, or None: {hint}")
+    raise UserMistake(
+        f"play returned {brief(answer)}; wanted is the text that answers, or None: {hint}"
+    )
 
 
 def brief(value: object) -> str:
-    """A value as it prints, on one line of at most 60 characters: for messages about what is not as it should be."""
+    """A value as it prints, on one line of at most 60 characters: for messages about what is not as
+    it should be.
+    """
     printed = " ".join(repr(value).split())
     return printed if len(printed) <= 60 else f"{printed[:60]} ..."
 
@@ -115,7 +130,9 @@ def first(error: BaseException) -> BaseException:
 
 
 def _place(turn: Turn) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", turn.id)]
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", turn.id)
+    ]
 
 
 def _unlabelled(question: Question) -> Question:
@@ -151,16 +168,22 @@ def _amount(turn: Turn) -> float | None:
     except (TypeError, ValueError):
         amount = None
     if amount is None or not math.isfinite(amount):
-        raise UserMistake(f"{who} is paid {brief(reward)}: settle has to pay a finite number, or None for no pay")
+        raise UserMistake(
+            f"{who} is paid {brief(reward)}: settle has to pay a finite number, or None for no pay"
+        )
     return amount
 
 
 def _hide(episode: Episode) -> Episode:
     """The same turns under a question without its label."""
-    return Episode(episode.id, _unlabelled(episode.question), episode.turns, episode.answer, episode.error)
+    return Episode(
+        episode.id, _unlabelled(episode.question), episode.turns, episode.answer, episode.error
+    )
 
 
-def payoffs(episodes: Sequence[Episode], members: Sequence[Member]) -> dict[str, dict[str, list[Payoff]]]:
+def payoffs(
+    episodes: Sequence[Episode], members: Sequence[Member]
+) -> dict[str, dict[str, list[Payoff]]]:
     """Host name -> policy -> payoffs of paid turns; those of frozen members are left out."""
     frozen = {m.name for m in members if m.frozen}
     paid: dict[str, dict[str, list[Payoff]]] = {}
@@ -172,5 +195,7 @@ def payoffs(episodes: Sequence[Episode], members: Sequence[Member]) -> dict[str,
             if amount is None or turn.agent in frozen:
                 continue
             host, policy = turn.policy.split("/", 1)
-            paid.setdefault(host, {}).setdefault(policy, []).append(Payoff(turn.id, amount, turn.group))
+            paid.setdefault(host, {}).setdefault(policy, []).append(
+                Payoff(turn.id, amount, turn.group)
+            )
     return paid

@@ -1,8 +1,8 @@
 """Words put to agents: templates with holes, and the defusing of text that others wrote.
 
-Model text is hostile: a solution may contain a score element, a fake role header or an end token. What is quoted can
-be read, but is never mistaken for the game's own marks. Leaves out: special *tokens*, which hosts cannot produce from
-content at all (`hosts.local`).
+Model text is hostile: a solution may contain a score element, a fake role header or an end token.
+What is quoted can be read, but is never mistaken for the game's own marks. Leaves out: special
+*tokens*, which hosts cannot produce from content at all (`hosts.local`).
 """
 
 from __future__ import annotations
@@ -15,33 +15,49 @@ from typing import Any, cast
 
 from comas.types import Task, UserMistake
 
-_LOOK = str.maketrans(  # what NFKC does not fold: brackets, bars and colons of other kinds; Cyrillic and Greek letters
+# what NFKC does not fold: brackets, bars and colons of other kinds; Cyrillic and Greek letters
+_LOOK = str.maketrans(
     "‹〈⟨⟪《«˂ᐸ❮❰⧼≺≪›〉⟩⟫》»˃ᐳ❯❱⧽≻≫∣▁∶ː꞉׃аеорсухѕіјԁһмтпοενιακρτυχ",
     "<<<<<<<<<<<<<>>>>>>>>>>>>>|_::::aeopcyxsijdhmtnoeviakptux",
 )
 _HIDDEN = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
-"""Unicode categories that a reader does not see: control, format, private use, surrogates, separators of lines."""
-_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+"""Unicode categories that a reader does not see: control, format, private use, surrogates,
+separators of lines.
+"""
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 """Others that it does not see: joiners, fillers, variation selectors."""
 
-# quantifiers are possessive and runs of `<` are taken whole: hostile text must not cost quadratic time
+# quantifiers are possessive and runs of `<` are taken whole: hostile text must not cost quadratic
+# time
 _RESERVED = r"(?:score|user|assistant|system|model|human|tool|end|eos|bos|pad|unk|s)"
 _NAME = r"[^\W\d][\w.:|()-]*+(?:\s[^<>\n=]*+=[^<>\n]*+)?+"
-_ELEMENT = re.compile(  # <score>, </ score >, <|im_end|>, <score value="1">, < end >; not `a < b` nor `1 < x > 0`
-    rf"(?<!<)<++((?:[/|!?%]++\s*+)?+{_NAME}\s*+[|/%]*+\s*+|\s*+[/|]*+\s*+{_RESERVED}\s*+[|/]*+\s*+)>++", re.IGNORECASE
+# <score>, </ score >, <|im_end|>, <score value="1">, < end >; not `a < b` nor `1 < x > 0`
+_ELEMENT = re.compile(
+    rf"(?<!<)<++((?:[/|!?%]++\s*+)?+{_NAME}\s*+[|/%]*+\s*+|\s*+[/|]*+\s*+{_RESERVED}\s*+[|/]*+\s*+)>++",
+    re.IGNORECASE,
 )
 _STUMP = re.compile(  # one that is not closed, where that is enough to be read
     r"(?<!<)<++(?=\s*+[/|!?]*+\s*+['\"]*+\s*+score(?!\w)|\s*+\|\s*+(?:im_|start|begin|end|eot|eom|user|assistant|system|pad))()",
     re.IGNORECASE,
 )
 _BRACKET = re.compile(
-    r"\[(\s*+/?+\s*+(?:INST|SYS|SYSTEM(?:_PROMPT)?|USER|ASSISTANT|(?:AVAILABLE_)?TOOLS?(?:_\w+)?)\s*+)\]", re.IGNORECASE
+    r"\[(\s*+/?+\s*+(?:INST|SYS|SYSTEM(?:_PROMPT)?|USER|ASSISTANT|(?:AVAILABLE_)?TOOLS?(?:_\w+)?)\s*+)\]",
+    re.IGNORECASE,
 )
 _HEADER = re.compile(
-    r"^([ \t#>*_\-|\d.]*+(?:system|user|assistant|human|model|tool|developer)[*_ \t]*+)(?::|$)", re.IGNORECASE | re.MULTILINE
+    r"^([ \t#>*_\-|\d.]*+(?:system|user|assistant|human|model|tool|developer)[*_ \t]*+)(?::|$)",
+    re.IGNORECASE | re.MULTILINE,
 )
 _ENTITY = re.compile(r"&(?:amp;)*+((?:lt|gt|#0*+6[02]|#x0*+3[ce])|[lr]ang(?=;));?+", re.IGNORECASE)
-_MARKS = ((_ENTITY, "(", ")"), (_ELEMENT, "(", ")"), (_STUMP, "(", ""), (_BRACKET, "(", ")"), (_HEADER, "", " -"))
+_MARKS = (
+    (_ENTITY, "(", ")"),
+    (_ELEMENT, "(", ")"),
+    (_STUMP, "(", ""),
+    (_BRACKET, "(", ")"),
+    (_HEADER, "", " -"),
+)
 """Pattern, and what is put around its first group instead."""
 _ANGLE = re.compile("[<>]()")
 _LAYERS = 8
@@ -67,7 +83,8 @@ def meant_by(hole: str) -> str | None:
 def check_holes(wording: object, where: str, code: str) -> None:
     """An error for a hole whose name is nearly that of a fact which its template has not.
 
-    `code` is the file that the templates stand in: a name that it uses outside of holes is a fact of its own.
+    `code` is the file that the templates stand in: a name that it uses outside of holes is a fact
+    of its own.
     """
     if not isinstance(wording, Mapping):
         return
@@ -75,22 +92,36 @@ def check_holes(wording: object, where: str, code: str) -> None:
         there = holes(template) if isinstance(template, str) else set[str]()
         for hole in sorted(there):
             meant = meant_by(hole)
-            if meant is not None and meant not in there and not re.search(rf"(?<!\{{)\b{hole}\b(?!\}})", code):
-                raise UserMistake(f"{where}, wording of {role!r}: nobody fills {{{hole}}}: did you mean {{{meant}}}?")
+            if (
+                meant is not None
+                and meant not in there
+                and not re.search(rf"(?<!\{{)\b{hole}\b(?!\}})", code)
+            ):
+                raise UserMistake(
+                    f"{where}, wording of {role!r}: nobody fills {{{hole}}}: did you mean"
+                    f" {{{meant}}}?"
+                )
 
 
 def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> str:
-    """The template of `role`, the task's own or the method's, with its holes filled; holes are never filled twice."""
+    """The template of `role`, the task's own or the method's, with its holes filled; holes are
+    never filled twice.
+    """
     template = task.wording.get(role, default.get(role))
     if template is None:
-        raise UserMistake(f"role {role!r} has no wording: give the method's WORDING or the task's `wording` a template for it")
+        raise UserMistake(
+            f"role {role!r} has no wording: give the method's WORDING or the task's `wording` a"
+            " template for it"
+        )
     return _HOLE.sub(lambda hole: facts.get(hole[1], hole[0]), template).strip()
 
 
 def defuse(text: str) -> str:
-    """`text` with element tags in round brackets, role headers broken, and control and invisible characters removed.
+    """`text` with element tags in round brackets, role headers broken, and control and invisible
+    characters removed.
 
-    `<score>3</score>` becomes `(score)3(/score)`, `User: hi` becomes `User - hi`. Comparisons such as `a < b` stay.
+    `<score>3</score>` becomes `(score)3(/score)`, `User: hi` becomes `User - hi`. Comparisons such
+    as `a < b` stay.
     """
     text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _HIDDEN)
     text = _BLANK.sub("", text)
@@ -104,7 +135,9 @@ def defuse(text: str) -> str:
 
 
 def _rewrite(text: str, pattern: re.Pattern[str], left: str, right: str) -> str:
-    """Every match becomes its first group between `left` and `right`; look-alikes match, what is kept stays as written."""
+    """Every match becomes its first group between `left` and `right`; look-alikes match, what is
+    kept stays as written.
+    """
     out, end = [], 0
     for found in pattern.finditer(text if text.isascii() else "".join(map(_plain, text))):
         out += [text[end : found.start()], left, text[found.start(1) : found.end(1)], right]

@@ -1,7 +1,7 @@
 """The answer that most agree on, for votes and for the methods that are paid by them.
 
-An answer counts as itself, or as the ballot that its task makes of it: of a program, what it does. Unreadable answers have no
-vote. Leaves out: weights.
+An answer counts as itself, or as the ballot that its task makes of it: of a program, what it does.
+Unreadable answers have no vote. Leaves out: weights.
 """
 
 from __future__ import annotations
@@ -17,20 +17,25 @@ SIDE_BY_SIDE = 4
 
 
 def read(question: Question, turns: Sequence[Turn], task: Task) -> None:
-    """Note on each turn what it votes for, `info["answer"]`: the canonical answer that it gives, or its ballot; None where it is
-    unreadable or unfinished."""
+    """Note on each turn what it votes for, `info["answer"]`: the canonical answer that it gives, or
+    its ballot; None where it is unreadable or unfinished.
+    """
     answers = [task.extract(question, turn.text) if turn.finished else None for turn in turns]
     counted: dict[str | None, str | None] = {a: a for a in answers}
     if (ballot := task.ballot) is not None:
         distinct = [a for a in counted if a is not None]
         with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
-            counted.update(zip(distinct, threads.map(lambda a: ballot(question, a), distinct), strict=True))
+            counted.update(
+                zip(distinct, threads.map(lambda a: ballot(question, a), distinct), strict=True)
+            )
     for turn, answer in zip(turns, answers, strict=True):
         turn.info["answer"] = counted[answer]
 
 
 def majority(answers: Sequence[str | None], task: Task) -> str | None:
-    """The readable answer with most votes, the earliest among equals; None where nothing can be read."""
+    """The readable answer with most votes, the earliest among equals; None where nothing can be
+    read.
+    """
     readable = [a for a in answers if a is not None]
     votes = {a: sum(task.same(a, b) for b in readable) for a in dict.fromkeys(readable)}
     return max(votes, key=lambda a: votes[a], default=None)
@@ -42,7 +47,9 @@ def agrees(turn: Turn, answer: str, task: Task) -> bool:
 
 
 async def decide(question: Question, turns: Sequence[Turn], task: Task) -> str | None:
-    """`read`, then `winner`; in a thread, since a checker may take seconds, for which other games do not wait."""
+    """`read`, then `winner`; in a thread, since a checker may take seconds, for which other games
+    do not wait.
+    """
 
     def work() -> str | None:
         read(question, turns, task)
@@ -52,6 +59,8 @@ async def decide(question: Question, turns: Sequence[Turn], task: Task) -> str |
 
 
 def winner(turns: Sequence[Turn], task: Task) -> str | None:
-    """The text of the first turn that gives the majority's answer; None where no answer can be read."""
+    """The text of the first turn that gives the majority's answer; None where no answer can be
+    read.
+    """
     best = majority([t.info["answer"] for t in turns], task)
     return next((t.text for t in turns if best is not None and agrees(t, best, task)), None)

@@ -1,8 +1,9 @@
 """A host of other people's models: any endpoint that speaks OpenAI's `POST {url}/chat/completions`.
 
-It answers and never learns; what it costs is counted, and a budget stops the run. Requests live in a thread and an event loop of
-their own, so that connections outlast the loops that ask. Leaves out: learning, token ids, the size of the server's context;
-what answers say (`hosts.completion`), what they cost (`hosts.ledger`), proxies and addresses (`hosts.connection`).
+It answers and never learns; what it costs is counted, and a budget stops the run. Requests live in
+a thread and an event loop of their own, so that connections outlast the loops that ask. Leaves out:
+learning, token ids, the size of the server's context; what answers say (`hosts.completion`), what
+they cost (`hosts.ledger`), proxies and addresses (`hosts.connection`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ from pydantic import SecretStr
 
 from comas.config.schema import HostConfig
 from comas.game.agent import derive_seed
-from comas.hosts.endpoint.completion import ErrorInside, Said, Trouble, Unusable, Usage, read_said, wait_of
+from comas.hosts.endpoint.completion import (
+    ErrorInside,
+    Said,
+    Trouble,
+    Unusable,
+    Usage,
+    read_said,
+    wait_of,
+)
 from comas.hosts.endpoint.connection import (
     NO_ADDRESS,
     address_of,
@@ -44,13 +53,17 @@ LARGEST = 8_000_000
 LONGEST = 300.0
 """Seconds that a server may have us wait; one that asks for more has failed."""
 PATIENCE = 60.0
-"""Seconds in which a server that does not answer the first request is asked again: it may be starting up."""
+"""Seconds in which a server that does not answer the first request is asked again: it may be
+starting up.
+"""
 SOON = 5.0
 """Seconds between two such tries, at most."""
 AGAIN = (408, 409, 425, 429)
 """Answers, besides 5xx, after which the same request may succeed."""
 ROOMS = ("max_tokens", "max_completion_tokens")
-"""What the room of a reply is called: newer models of OpenAI refuse the first, most other servers know nothing else."""
+"""What the room of a reply is called: newer models of OpenAI refuse the first, most other servers
+know nothing else.
+"""
 GREETING = ({"role": "user", "content": "Hello"},)
 
 
@@ -80,7 +93,9 @@ class ApiHost:
 
     device = "api"
 
-    def __init__(self, name: str, models: Mapping[str, str], config: HostConfig, delay: float = 1.0) -> None:
+    def __init__(
+        self, name: str, models: Mapping[str, str], config: HostConfig, delay: float = 1.0
+    ) -> None:
         """`delay`: seconds before the second try; doubled before each further one."""
         self.name, self.models, self.config, self.delay = name, dict(models), config, delay
         self.url = address_of(config)
@@ -104,13 +119,17 @@ class ApiHost:
         return self.ledger.events
 
     def open(self) -> None:
-        """Find key and library, check address and proxies, start the thread; the first ask does it where nobody else has."""
+        """Find key and library, check address and proxies, start the thread; the first ask does it
+        where nobody else has.
+        """
         if self._loop is not None:
             return
         self._key = key_of(self.name, self.config)
         self._client = client_of(self.name, self.config, self._key)
         started: Future[asyncio.AbstractEventLoop] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live(started)), name=f"host-{self.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._live(started)), name=f"host-{self.name}", daemon=True
+        )
         self._thread.start()
         self._loop = started.result()
 
@@ -132,28 +151,50 @@ class ApiHost:
         return True
 
     async def ask(
-        self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
     ) -> Reply:
         """One reply; `logprob` is 0.0 unless `logprobs` is set and the server tells them."""
         if keep:
-            raise UserMistake(f"turn {turn}: nobody learns at host {self.name}, which is behind an API: freeze its agents")
+            raise UserMistake(
+                f"turn {turn}: nobody learns at host {self.name}, which is behind an API: freeze"
+                " its agents"
+            )
         self.open()
         body = self._body(self.models[policy], messages, sampling, seed)
         began = time.perf_counter()
         said = await self._there(self._answer(body, seed))
         seconds = time.perf_counter() - began
         return Reply(
-            said.text, said.finished, self.versions[policy], said.prompt_tokens or 0, said.tokens or 0, said.logprob, seconds,
+            said.text,
+            said.finished,
+            self.versions[policy],
+            said.prompt_tokens or 0,
+            said.tokens or 0,
+            said.logprob,
+            seconds,
             thoughts=said.thoughts,
         )
 
-    def _body(self, model: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int) -> dict[str, Any]:
+    def _body(
+        self, model: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int
+    ) -> dict[str, Any]:
         # no more than 31 bits of seed: servers differ in what they take
         body: dict[str, Any] = {
-            "model": model, "messages": [dict(m) for m in messages], "temperature": sampling.temperature,
-            ROOMS[0]: sampling.max_tokens, "seed": seed & 0x7FFFFFFF,
+            "model": model,
+            "messages": [dict(m) for m in messages],
+            "temperature": sampling.temperature,
+            ROOMS[0]: sampling.max_tokens,
+            "seed": seed & 0x7FFFFFFF,
         }
-        body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}  # some servers take one of the two only
+        # some servers take one of the two only
+        body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
         body |= {"logprobs": True} if self.config.logprobs else {}
         return body
 
@@ -163,21 +204,31 @@ class ApiHost:
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         except (HostFailure, UserMistake, Trouble) as error:
-            error.__context__ = None  # what a library raised may repeat what the server sent, which may repeat the key
+            # what a library raised may repeat what the server sent, which may repeat the key
+            error.__context__ = None
             raise
 
-    async def greet(self, sampling: Sampling, note: Callable[[str], None], known: set[tuple[str, ...]] | None = None) -> None:
-        """Have each model say one token, so that what is wrong with address, key or name is found before any work.
+    async def greet(
+        self,
+        sampling: Sampling,
+        note: Callable[[str], None],
+        known: set[tuple[str, ...]] | None = None,
+    ) -> None:
+        """Have each model say one token, so that what is wrong with address, key or name is found
+        before any work.
 
-        A server that does not answer yet is asked again for `PATIENCE` seconds, and `note` is told so; with `retries = 0` it is
-        not. `known` holds endpoints and models that have been greeted already, and takes up those of this host.
+        A server that does not answer yet is asked again for `PATIENCE` seconds, and `note` is told
+        so; with `retries = 0` it is not. `known` holds endpoints and models that have been greeted
+        already, and takes up those of this host.
         """
         self.open()
         known = set() if known is None else known
         for model in sorted(set(self.models.values())):
             place = (self.url, self.config.key_env or "", model)
             if place not in known:
-                await self._greet(self._body(model, GREETING, replace(sampling, max_tokens=1), 0), note)
+                await self._greet(
+                    self._body(model, GREETING, replace(sampling, max_tokens=1), 0), note
+                )
                 known.add(place)
         self.ledger.check_told()
 
@@ -209,10 +260,14 @@ class ApiHost:
                 hopeless = repeated or (isinstance(trouble, NotReached) and trouble.nowhere)
                 if hopeless or time.monotonic() - began + pause > patience:
                     self.events["given up"] += 1
-                    remedy = f"check hosts.{self.name}.api{through_proxies()}, and that its server runs"
+                    remedy = (
+                        f"check hosts.{self.name}.api{through_proxies()}, and that its server runs"
+                    )
                     raise UserMistake(f"{told}; {remedy}") from None
                 if not attempt:
-                    note(f"{told}; asking again for {patience:.0f} seconds, since it may be starting")
+                    note(
+                        f"{told}; asking again for {patience:.0f} seconds, since it may be starting"
+                    )
                 seen.add(str(trouble))
                 await asyncio.sleep(pause)
 
@@ -224,7 +279,9 @@ class ApiHost:
                 return await self._post_renamed(body)
 
     async def _answer(self, body: Mapping[str, Any], seed: int) -> Said:
-        """Ask until there is an answer; a try that waits keeps its place, so that a busy server is asked less."""
+        """Ask until there is an answer; a try that waits keeps its place, so that a busy server is
+        asked less.
+        """
         seen: set[str] = set()
         async with self._room:
             with self._busy():
@@ -237,7 +294,11 @@ class ApiHost:
                         raise
                     except Trouble as trouble:
                         self.events[trouble.kind] += 1
-                        lasting = isinstance(trouble, Unusable) and trouble.lasting and str(trouble) in seen
+                        lasting = (
+                            isinstance(trouble, Unusable)
+                            and trouble.lasting
+                            and str(trouble) in seen
+                        )
                         if lasting or attempt == self.config.retries:
                             self.events["given up"] += 1
                             raise HostFailure(f"{trouble} (tried {attempt + 1} times)") from None
@@ -258,23 +319,33 @@ class ApiHost:
                 self.seconds["sampling"] += time.perf_counter() - self._since
 
     def _pause(self, seed: int, attempt: int, trouble: Trouble) -> float:
-        """Doubled each time, and somewhere between half and all of that, as the request's own seed says."""
+        """Doubled each time, and somewhere between half and all of that, as the request's own seed
+        says.
+        """
         share = 0.5 + 0.5 * derive_seed(seed, "pause", attempt) / 2**63
         pause = min(self.delay * 2**attempt, LONGEST) * share
         if trouble.after is None:
             return pause
         if trouble.after > LONGEST:
             self.events["given up"] += 1
-            raise HostFailure(f"{trouble}; the server asks to wait {trouble.after:.0f} seconds, longer than {LONGEST:.0f}")
+            raise HostFailure(
+                f"{trouble}; the server asks to wait {trouble.after:.0f} seconds, longer than"
+                f" {LONGEST:.0f}"
+            )
         return trouble.after + min(pause, 1.0)  # not all of them in the same moment
 
     async def _post_renamed(self, body: Mapping[str, Any]) -> Said:
-        """With the room of the reply under the name that the model wants; a refusal teaches it, once per model."""
+        """With the room of the reply under the name that the model wants; a refusal teaches it,
+        once per model.
+        """
         model = body["model"]
         for _ in ROOMS:
             name = self._room_of.get(model, ROOMS[0])
             try:
-                return await self._post({**{k: v for k, v in body.items() if k != ROOMS[0]}, name: body[ROOMS[0]]}, body[ROOMS[0]])
+                return await self._post(
+                    {**{k: v for k, v in body.items() if k != ROOMS[0]}, name: body[ROOMS[0]]},
+                    body[ROOMS[0]],
+                )
             except Renamed:
                 self._room_of[model] = ROOMS[1]
         raise AssertionError("the second name is never refused with Renamed")
@@ -282,7 +353,8 @@ class ApiHost:
     async def _post(self, body: Mapping[str, Any], room: int) -> Said:
         """One request; whatever comes of it, what it has cost is counted, or what it may have cost."""
         sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-        at_most = (len(sent), room)  # no token is shorter than a byte, and the frame of JSON is longer than any template
+        # no token is shorter than a byte, and the frame of JSON is longer than any template
+        at_most = (len(sent), room)
         try:
             status, headers, data = await self._exchange(sent)
         except (UserMistake, NotReached):
@@ -292,7 +364,12 @@ class ApiHost:
             raise
         if 200 <= status < 300:
             return self._read(data, headers, at_most)
-        if ROOMS[0] in body and status in (400, 422) and ROOMS[1].encode() in data and b"support" in data:
+        if (
+            ROOMS[0] in body
+            and status in (400, 422)
+            and ROOMS[1].encode() in data
+            and b"support" in data
+        ):
             self.events[f"{ROOMS[0]} refused"] += 1
             raise Renamed
         raise self._refused(status, headers, *words_of(data))
@@ -310,7 +387,9 @@ class ApiHost:
             if wrong.usage.told:
                 self.ledger.count(wrong.usage)
             if wrong.code is None:
-                raise Unusable(f"{self.url} answers with an error: {self._plain(wrong.said)}") from None
+                raise Unusable(
+                    f"{self.url} answers with an error: {self._plain(wrong.said)}"
+                ) from None
             raise self._refused(wrong.code, headers, wrong.said, "") from None
         self.ledger.count(Usage(said.prompt_tokens, said.tokens))
         if said.called:
@@ -341,7 +420,8 @@ class ApiHost:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 self.events["certificate"] += 1
                 raise UserMistake(
-                    f"host {self.name}: the certificate of {self.url} is not trusted: name its authority in SSL_CERT_FILE"
+                    f"host {self.name}: the certificate of {self.url} is not trusted: name its"
+                    " authority in SSL_CERT_FILE"
                 ) from None
             told = f"{self.url}: {type(error).__name__} {self._plain(str(error))}"
             if isinstance(error, httpx.ConnectError):
@@ -360,13 +440,23 @@ class ApiHost:
         if status < 400 or status in (401, 403, 404, 407):
             self.events["given up"] += 1
         if status == 407:
-            return UserMistake(f"host {self.name}: {told}; a proxy wants a user: name it in the variable that names the proxy")
+            return UserMistake(
+                f"host {self.name}: {told}; a proxy wants a user: name it in the variable that"
+                " names the proxy"
+            )
         if status in (401, 403):
-            key = f"the key in the environment variable {self.config.key_env}" if self.config.key_env else "no key was sent"
+            key = (
+                f"the key in the environment variable {self.config.key_env}"
+                if self.config.key_env
+                else "no key was sent"
+            )
             return UserMistake(f"host {self.name}: {told}; check hosts.{self.name}.key_env ({key})")
         if status == 404 or status < 400:
             names = ", ".join(sorted(set(self.models.values())))
-            return UserMistake(f"host {self.name}: {told}; check hosts.{self.name}.api, and that it has the model (base): {names}")
+            return UserMistake(
+                f"host {self.name}: {told}; check hosts.{self.name}.api, and that it has the model"
+                f" (base): {names}"
+            )
         if re.search(r"context|too long|maximum.{0,20}length", said, re.IGNORECASE):
             return Refused(f"the prompt and its reply do not fit the model's context: {told}", said)
         return Refused(told, said)

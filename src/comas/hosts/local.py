@@ -1,7 +1,8 @@
-"""A host in this process: an engine that samples, a learner that trains, a buffer that never leaves.
+"""A host in this process: an engine that samples, a learner that trains, a buffer that never
+leaves.
 
-Speaks to games in text only; token ids stay here, filed under the turn's id until they are joined with their payoffs.
-Leaves out: other machines (remote hosts), other people's models (API hosts).
+Speaks to games in text only; token ids stay here, filed under the turn's id until they are joined
+with their payoffs. Leaves out: other machines (remote hosts), other people's models (API hosts).
 """
 
 from __future__ import annotations
@@ -23,7 +24,19 @@ from comas.engines.chat import Chat
 from comas.hosts.out_of_memory import in_memory
 from comas.models.sources import apart_up_to, is_adapter, is_seed, positions_of, seed_models
 from comas.training.metrics import TIE
-from comas.types import Engine, Generation, Learner, Meter, Method, Payoff, Reply, Request, Row, Sampling, UserMistake
+from comas.types import (
+    Engine,
+    Generation,
+    Learner,
+    Meter,
+    Method,
+    Payoff,
+    Reply,
+    Request,
+    Row,
+    Sampling,
+    UserMistake,
+)
 
 LOG = logging.getLogger("comas")
 
@@ -32,10 +45,22 @@ class LocalHost:
     """Owns `policies`; `context` is the number of tokens that prompt and reply share."""
 
     def __init__(
-        self, name: str, policies: Sequence[str], chat: Chat, engine: Engine, learner: Learner | None, context: int,
+        self,
+        name: str,
+        policies: Sequence[str],
+        chat: Chat,
+        engine: Engine,
+        learner: Learner | None,
+        context: int,
         device: str = "cpu",
     ) -> None:
-        self.name, self.chat, self.engine, self.learner, self.context = name, chat, engine, learner, context
+        self.name, self.chat, self.engine, self.learner, self.context = (
+            name,
+            chat,
+            engine,
+            learner,
+            context,
+        )
         self.device = device
         self.versions = dict.fromkeys(policies, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
@@ -51,18 +76,27 @@ class LocalHost:
         needed, there = self.needs(policy, messages, sampling)
         return needed <= there
 
-    def needs(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> tuple[int, int]:
+    def needs(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> tuple[int, int]:
         """Tokens that prompt and reply need, and those that there are."""
         return len(self.chat.encode(messages)) + sampling.max_tokens, self.context
 
     async def ask(
-        self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
     ) -> Reply:
         """Sample one reply; with `keep` its tokens are filed under `turn`."""
         if keep and (sampling.top_p < 1 or sampling.temperature == 0):
             raise UserMistake(
-                f"training samples from the whole softmax: top_p is {sampling.top_p}, temperature {sampling.temperature}; "
-                "set top_p = 1 and temperature > 0"
+                f"training samples from the whole softmax: top_p is {sampling.top_p}, temperature"
+                f" {sampling.temperature}; set top_p = 1 and temperature > 0"
             )
         request = Request(policy, self.chat.encode(messages), sampling, seed)
         done = await self._batched(request)
@@ -71,20 +105,32 @@ class LocalHost:
             self.meter.tokens += len(done.token_ids)
         if not np.isfinite(done.logprobs).all():
             raise UserMistake(
-                f"turn {turn}: the probabilities of policy {self.name}/{policy} are not finite: the weights of its base are "
-                "broken, or too large for their dtype"
+                f"turn {turn}: the probabilities of policy {self.name}/{policy} are not finite: the"
+                " weights of its base are broken, or too large for their dtype"
             )
         if keep:
             self._file(turn, role, request, done)
         text, thoughts = self.chat.decode(done.token_ids, done.finished, self.chat.opens(messages))
         return Reply(
-            text, done.finished, self.versions[policy], len(request.prompt_ids), len(done.token_ids),
-            float(done.logprobs.sum(dtype=np.float64)), done.seconds, done.margin, thoughts,
+            text,
+            done.finished,
+            self.versions[policy],
+            len(request.prompt_ids),
+            len(done.token_ids),
+            float(done.logprobs.sum(dtype=np.float64)),
+            done.seconds,
+            done.margin,
+            thoughts,
         )
 
-    def _generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
+    def _generate(
+        self, requests: Sequence[Request], wanted: Callable[[], bool]
+    ) -> list[Generation]:
         began = time.perf_counter()
-        remedy = "lower {host}.max_rows or {host}.context" + f" (now {self.context}), or have fewer agents"
+        remedy = (
+            "lower {host}.max_rows or {host}.context"
+            + f" (now {self.context}), or have fewer agents"
+        )
         try:
             with in_memory(self.name, f"sampling on {self.device}", remedy):
                 return self.engine.generate(requests, wanted)
@@ -95,27 +141,42 @@ class LocalHost:
         ids_T = np.concatenate([request.prompt_ids, done.token_ids])
         mask_T = np.arange(len(ids_T)) >= len(request.prompt_ids)
         sampled_T = np.concatenate([np.zeros(len(request.prompt_ids), np.float32), done.logprobs])
-        # a discussion that is played again after a failure says the same turns again: the later one counts
+        # a discussion that is played again after a failure says the same turns again: the later one
+        # counts
         self._buffer[request.policy][turn] = Row(
-            turn, role, request.sampling.temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32), sampled_logprobs_T=sampled_T
+            turn,
+            role,
+            request.sampling.temperature,
+            ids_T,
+            mask_T,
+            np.zeros(len(ids_T), np.float32),
+            sampled_logprobs_T=sampled_T,
         )
 
     async def learn(
         self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
     ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
-        """Join payoffs with rows, take one step per policy, sample from the new weights; empties the buffer."""
+        """Join payoffs with rows, take one step per policy, sample from the new weights; empties
+        the buffer.
+        """
         if self.learner is None:
-            raise UserMistake(f"host {self.name} was loaded without a learner: load it for training")
+            raise UserMistake(
+                f"host {self.name} was loaded without a learner: load it for training"
+            )
         rows = {p: self._join(p, paid) for p, paid in payoffs.items()}
         ties = {p: expected_ties(list(buffer.values())) for p, buffer in self._buffer.items()}
         for buffer in self._buffer.values():
             buffer.clear()
-        stats = await asyncio.get_running_loop().run_in_executor(self._worker, self._step, rows, method)
+        stats = await asyncio.get_running_loop().run_in_executor(
+            self._worker, self._step, rows, method
+        )
         for policy, told in stats.items():
             told["near_ties_expected"] = ties[policy]
         turns = {
             row.turn: (float(row.advantages_T[row.mask_T].mean()), _mean_kl(row))
-            for part in rows.values() for row in part if row.advantages_T is not None and np.isfinite(row.advantages_T).all()
+            for part in rows.values()
+            for row in part
+            if row.advantages_T is not None and np.isfinite(row.advantages_T).all()
         }
         return stats, turns
 
@@ -124,17 +185,25 @@ class LocalHost:
         for payoff in paid:
             row = self._buffer.get(policy, {}).get(payoff.turn)
             if row is None:
-                raise KeyError(f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was never said here")
+                raise KeyError(
+                    f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was"
+                    " never said here"
+                )
             row.reward, row.group = payoff.reward, payoff.group
             rows.append(row)
         if len({r.turn for r in rows}) != len(paid):
             raise KeyError(f"host {self.name}, policy {policy}: a turn was paid twice")
         return rows
 
-    def _step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]:
+    def _step(
+        self, rows: Mapping[str, Sequence[Row]], method: Method
+    ) -> dict[str, dict[str, float]]:
         assert self.learner is not None
         began = time.perf_counter()
-        knobs = "lower {host}.tokens_per_pass or {host}.context" + f" (now {self.context}), set {{host}}.checkpointing=true, "
+        knobs = (
+            "lower {host}.tokens_per_pass or {host}.context"
+            + f" (now {self.context}), set {{host}}.checkpointing=true, "
+        )
         self.meter.rows_due += method.epochs * sum(map(len, rows.values()))
         with in_memory(self.name, f"learning on {self.device}", knobs + "or have fewer agents"):
             stats = self.learner.step(rows, method)
@@ -145,7 +214,9 @@ class LocalHost:
         return stats
 
     async def save(self, path: Path) -> None:
-        """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the versions."""
+        """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the
+        versions.
+        """
         if self.learner is None:
             raise UserMistake(f"host {self.name} was loaded without a learner: nothing to save")
         try:
@@ -170,12 +241,16 @@ class LocalHost:
 
 
 def expected_ties(rows: Sequence[Row]) -> float:
-    """Of how many replies a draw is expected within `TIE` of another token, given the tokens that were drawn.
+    """Of how many replies a draw is expected within `TIE` of another token, given the tokens that
+    were drawn.
 
-    A draw is uniform within the interval of its token, whose width is its probability p: it lies within TIE of an end with
-    probability min(1, 2 TIE / p). A large vocabulary has many narrow intervals, and so many near-ties.
+    A draw is uniform within the interval of its token, whose width is its probability p: it lies
+    within TIE of an end with probability min(1, 2 TIE / p). A large vocabulary has many narrow
+    intervals, and so many near-ties.
     """
-    sampled = [row.sampled_logprobs_T[row.mask_T] for row in rows if row.sampled_logprobs_T is not None]
+    sampled = [
+        row.sampled_logprobs_T[row.mask_T] for row in rows if row.sampled_logprobs_T is not None
+    ]
     sampled = [logprobs for logprobs in sampled if len(logprobs)]
     if not sampled:
         return 0.0
@@ -185,7 +260,9 @@ def expected_ties(rows: Sequence[Row]) -> float:
 
 
 def _counted_by(worker: Any, meter: Meter) -> bool:
-    """Have an engine or a learner count on this meter; whether it does: those of others may have none."""
+    """Have an engine or a learner count on this meter; whether it does: those of others may have
+    none.
+    """
     counts = isinstance(getattr(worker, "meter", None), Meter)
     if counts:
         worker.meter = meter
@@ -199,8 +276,14 @@ def _mean_kl(row: Row) -> float:
     return float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
 
 
-def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None, trust_remote_code: bool = False) -> Any:
-    """Policy -> model, their common tokenizer, and the end-of-turn ids, from Hugging Face names or folders.
+def load_models(
+    bases: Mapping[str, str],
+    device: str = "cpu",
+    dtype: Any = None,
+    trust_remote_code: bool = False,
+) -> Any:
+    """Policy -> model, their common tokenizer, and the end-of-turn ids, from Hugging Face names or
+    folders.
 
     `dtype` is a torch dtype, by default float32.
 
@@ -218,37 +301,60 @@ def load_models(bases: Mapping[str, str], device: str = "cpu", dtype: Any = None
     for policy, base in bases.items():
         source = resolve_base(base)
         if is_adapter(source):
-            raise UserMistake(f"base {base!r} is an adapter, no whole model: it goes onto the base that it was made for")
+            raise UserMistake(
+                f"base {base!r} is an adapter, no whole model: it goes onto the base that it was"
+                " made for"
+            )
         if source.startswith((".", "/", "~")) and not Path(source).is_dir():
             raise UserMistake(f"base {base!r}: no such folder")
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype or torch.float32, trust_remote_code=trust_remote_code, use_safetensors=True,
+                source,
+                dtype=dtype or torch.float32,
+                trust_remote_code=trust_remote_code,
+                use_safetensors=True,
                 output_loading_info=True,
             )
         except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
-            raise UserMistake(f"base {base!r} cannot be loaded as a causal language model: {_brief(error)}") from error
+            raise UserMistake(
+                f"base {base!r} cannot be loaded as a causal language model: {_brief(error)}"
+            ) from error
         except RuntimeError as error:
             if "mismatched_sizes" not in str(error):
                 raise
-            raise UserMistake(f"base {base!r}: its weights have other shapes than its config.json says") from error
+            raise UserMistake(
+                f"base {base!r}: its weights have other shapes than its config.json says"
+            ) from error
         model, found = loaded
         if missing := sorted(found["missing_keys"]):  # transformers would invent them
-            raise UserMistake(f"base {base!r} lacks weights ({missing[0]} and {len(missing) - 1} more): it is no whole causal LM")
+            raise UserMistake(
+                f"base {base!r} lacks weights ({missing[0]} and {len(missing) - 1} more): it is no"
+                " whole causal LM"
+            )
         try:
-            tokenizers[policy] = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+            tokenizers[policy] = AutoTokenizer.from_pretrained(
+                source, trust_remote_code=trust_remote_code
+            )
         except (OSError, ValueError) as error:
-            raise UserMistake(f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}") from error
-        if getattr(model, "_hf_peft_config_loaded", False):  # with peft installed, transformers follows its base
-            raise UserMistake(f"base {base!r} is an adapter: download it, and give the folder that it is in")
+            raise UserMistake(
+                f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}"
+            ) from error
+        # with peft installed, transformers follows its base
+        if getattr(model, "_hf_peft_config_loaded", False):
+            raise UserMistake(
+                f"base {base!r} is an adapter: download it, and give the folder that it is in"
+            )
         models[policy] = model.to(device).eval()
         try_rows(models[policy], apart_up_to(model.config) or positions_of(model.config), base)
     first = next(iter(tokenizers.values()))
     for policy, tokenizer in tokenizers.items():
-        if tokenizer.get_vocab() != first.get_vocab() or tokenizer.chat_template != first.chat_template:
+        if (
+            tokenizer.get_vocab() != first.get_vocab()
+            or tokenizer.chat_template != first.chat_template
+        ):
             raise UserMistake(
-                f"base {bases[policy]!r} of policy {policy} has another tokenizer than {next(iter(bases.values()))!r}: "
-                "give it a host of its own (hosts.<name>.base)"
+                f"base {bases[policy]!r} of policy {policy} has another tokenizer than"
+                f" {next(iter(bases.values()))!r}: give it a host of its own (hosts.<name>.base)"
             )
     return models, first, _ends(models, first, bases)
 
@@ -260,35 +366,61 @@ def _ends(models: Mapping[str, Any], tokenizer: Any, bases: Mapping[str, str]) -
     sizes: list[int] = []
     for policy, model in models.items():
         configured = model.generation_config.eos_token_id
-        listed = configured if isinstance(configured, list) else [configured] if configured is not None else []
+        listed = (
+            configured
+            if isinstance(configured, list)
+            else [configured]
+            if configured is not None
+            else []
+        )
         if odd := [i for i in listed if type(i) is not int]:
-            raise UserMistake(f"base {bases[policy]!r}: eos_token_id in its generation_config.json is {odd[0]!r}, not a number")
+            raise UserMistake(
+                f"base {bases[policy]!r}: eos_token_id in its generation_config.json is {odd[0]!r},"
+                " not a number"
+            )
         size = len(model.get_input_embeddings().weight)
         if beyond := [i for i in listed if not 0 <= i < size]:
             raise UserMistake(
-                f"base {bases[policy]!r}: eos_token_id {beyond[0]} in its generation_config.json is beyond its vocabulary of "
-                f"{size}, and no reply would end by it: set the id of its end token"
+                f"base {bases[policy]!r}: eos_token_id {beyond[0]} in its generation_config.json is"
+                f" beyond its vocabulary of {size}, and no reply would end by it: set the id of its"
+                " end token"
             )
         ends |= set(listed)
         sizes.append(size)
-    ends = {i for i in ends if i < max(sizes)}  # one that was added to the tokenizer and not to the model is never sampled
+    # one that was added to the tokenizer and not to the model is never sampled
+    ends = {i for i in ends if i < max(sizes)}
     if not ends:
-        lost = f" but {own}, which is beyond its vocabulary of {max(sizes)}" if own is not None else ""
+        lost = (
+            f" but {own}, which is beyond its vocabulary of {max(sizes)}" if own is not None else ""
+        )
         first = next(iter(bases.values()))
-        raise UserMistake(f"base {first!r} names no end token{lost}: set eos_token_id in its generation_config.json")
+        raise UserMistake(
+            f"base {first!r} names no end token{lost}: set eos_token_id in its"
+            " generation_config.json"
+        )
     return sorted(ends)
 
 
 def load_population(
-    sources: Mapping[str, str], under: str, device: Any, dtype: Any, trust_remote_code: bool, shapes: Mapping[str, Any], seed: int
+    sources: Mapping[str, str],
+    under: str,
+    device: Any,
+    dtype: Any,
+    trust_remote_code: bool,
+    shapes: Mapping[str, Any],
+    seed: int,
 ) -> Any:
-    """A population on the base `under`, its tokenizer and end-of-turn ids; `sources` are adapter folders, or the base itself."""
+    """A population on the base `under`, its tokenizer and end-of-turn ids; `sources` are adapter
+    folders, or the base itself.
+    """
     from comas.learners.lora import peft_folder
     from comas.learners.lora.population import Population, Spec, targets_of
 
     models, tokenizer, ends = load_models({"base": under}, device, dtype, trust_remote_code)
     kept = {p: s for p, s in sources.items() if is_adapter(s)}
-    found = {p: peft_folder.spec_of(kept[p]) if p in kept else shapes.get(p, Spec()) for p in sources}
+    found = {
+        p: peft_folder.spec_of(kept[p]) if p in kept else shapes.get(p, Spec()) for p in sources
+    }
     for policy, folder in kept.items():
         try:
             targets_of(models["base"], found[policy])
@@ -301,7 +433,9 @@ def load_population(
 
 
 def place_of(device: str, dtype: str) -> tuple[Any, Any]:
-    """The torch device and dtype that these names mean on this machine; an error where the device cannot be used."""
+    """The torch device and dtype that these names mean on this machine; an error where the device
+    cannot be used.
+    """
     import torch
 
     if device == "auto":
@@ -310,7 +444,9 @@ def place_of(device: str, dtype: str) -> tuple[Any, Any]:
         place = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UserMistake(f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu") from error
+        raise UserMistake(
+            f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu"
+        ) from error
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
     return place, getattr(torch, dtype)
@@ -327,29 +463,49 @@ def resolve_base(base: str) -> str:
 
 
 def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:
-    """Tokens of room at this host: the model's positions, or `limit` where it is smaller; a warning where neither can be had."""
+    """Tokens of room at this host: the model's positions, or `limit` where it is smaller; a warning
+    where neither can be had.
+    """
     room = positions_of(model.config)
     wanted = min(room, limit) if limit else room
     apart = apart_up_to(model.config)
     if apart is None or wanted <= apart:
         return wanted
     LOG.warning(
-        "hosts.%s.context is %d, not %d: base %r has LongRoPE, and longer rows would change the probabilities of the others in "
-        "their batch", name, apart, wanted, str(model.config.name_or_path),
+        "hosts.%s.context is %d, not %d: base %r has LongRoPE, and longer rows would change the"
+        " probabilities of the others in their batch",
+        name,
+        apart,
+        wanted,
+        str(model.config.name_or_path),
     )
     return apart
 
 
 def make_local_host(
-    name: str, bases: Mapping[str, str], *, method: Method | None = None, recipe: Any = None, device: str = "auto",
-    dtype: str = "auto", context: int | None = None, thinking: bool | None = None, max_rows: int = 512, compiled: bool = False,
-    trust_remote_code: bool = False, under: str | None = None, shapes: Mapping[str, Any] | None = None, seed: int = 0,
+    name: str,
+    bases: Mapping[str, str],
+    *,
+    method: Method | None = None,
+    recipe: Any = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    context: int | None = None,
+    thinking: bool | None = None,
+    max_rows: int = 512,
+    compiled: bool = False,
+    trust_remote_code: bool = False,
+    under: str | None = None,
+    shapes: Mapping[str, Any] | None = None,
+    seed: int = 0,
 ) -> LocalHost:
-    """A host with torch inside: policies with these bases; with `method` and `recipe` also a learner.
+    """A host with torch inside: policies with these bases; with `method` and `recipe` also a
+    learner.
 
-    With `under`, policies are adapters on that one model: those found in the folders of `bases`, elsewhere new ones of
-    `shapes` (policy -> Spec). Otherwise each has a model of its own: what learns is loaded in float32, and copied where
-    `dtype` is another; what only samples is loaded in `dtype`, once.
+    With `under`, policies are adapters on that one model: those found in the folders of `bases`,
+    elsewhere new ones of `shapes` (policy -> Spec). Otherwise each has a model of its own: what
+    learns is loaded in float32, and copied where `dtype` is another; what only samples is loaded in
+    `dtype`, once.
     """
     from comas.engines.hf.engine import TorchEngine
     from comas.learners.lora.learner import AdapterLearner
@@ -357,14 +513,19 @@ def make_local_host(
 
     place, kind = place_of(device, dtype)
     if under is not None:
-        population, tokenizer, ends = load_population(bases, under, place, kind, trust_remote_code, shapes or {}, seed)
+        population, tokenizer, ends = load_population(
+            bases, under, place, kind, trust_remote_code, shapes or {}, seed
+        )
         weights, models = population, [population.model]
     else:
-        weights, tokenizer, ends = load_models(bases, place, None if method is not None else kind, trust_remote_code)
+        weights, tokenizer, ends = load_models(
+            bases, place, None if method is not None else kind, trust_remote_code
+        )
         models = list(weights.values())
     known = min(len(m.get_input_embeddings().weight) for m in models)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
-    if pad >= known:  # added to the tokenizer and not to the model; what padding says is read by nobody
+    # added to the tokenizer and not to the model; what padding says is read by nobody
+    if pad >= known:
         pad = 0
     learner: AdapterLearner | FullLearner | None = None
     if method is not None and under is not None:
@@ -372,5 +533,9 @@ def make_local_host(
     elif method is not None:
         learner = FullLearner(weights, recipe, method, pad, kind)
     room = min(context_of(m, context, name) for m in models)
-    engine = TorchEngine(learner.weights() if learner else weights, ends, pad, room, max_rows, compiled)
-    return LocalHost(name, list(bases), Chat(tokenizer, ends, thinking, known), engine, learner, room, str(place))
+    engine = TorchEngine(
+        learner.weights() if learner else weights, ends, pad, room, max_rows, compiled
+    )
+    return LocalHost(
+        name, list(bases), Chat(tokenizer, ends, thinking, known), engine, learner, room, str(place)
+    )

@@ -1,4 +1,7 @@
-"""Out of memory, in one line that says which keys of a host help. Leaves out: trying again by itself with less."""
+"""Out of memory, in one line that says which keys of a host help.
+
+Leaves out: trying again by itself with less.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from contextlib import contextmanager
 from comas.types import UserMistake
 
 SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
-"""What torch's allocators and libraries say, in the text of a RuntimeError: there is a class of its own for GPUs only."""
+"""What torch's allocators and libraries say, in the text of a RuntimeError: there is a class of its
+own for GPUs only.
+"""
 
 
 @contextmanager
@@ -21,4 +26,6 @@ def in_memory(host: str, doing: str, remedy: str) -> Iterator[None]:
             raise
         reason = " ".join(str(error).split())[:120]
         said = f" ({reason})" if reason else ""
-        raise UserMistake(f"host {host}: out of memory while {doing}{said}: {remedy.format(host=f'hosts.{host}')}") from error
+        raise UserMistake(
+            f"host {host}: out of memory while {doing}{said}: {remedy.format(host=f'hosts.{host}')}"
+        ) from error

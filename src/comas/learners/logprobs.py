@@ -1,9 +1,10 @@
 """Log-probs of generated tokens, without the logits of a whole batch.
 
-Logits are the largest thing of a step: tokens x vocabulary. Only generated tokens need theirs, so the body of the model
-runs first, and the head is put on chosen hidden states, a chunk at a time; the backward pass makes each chunk anew, so
-that one chunk of logits is alive. A head that is frozen is not run twice: a token's log-prob depends on its own hidden state
-alone, so that its gradient is known up to a factor once it is made. Small vocabularies take the plain path. Leaves out: fused
+Logits are the largest thing of a step: tokens x vocabulary. Only generated tokens need theirs, so
+the body of the model runs first, and the head is put on chosen hidden states, a chunk at a time;
+the backward pass makes each chunk anew, so that one chunk of logits is alive. A head that is frozen
+is not run twice: a token's log-prob depends on its own hidden state alone, so that its gradient is
+known up to a factor once it is made. Small vocabularies take the plain path. Leaves out: fused
 kernels.
 """
 
@@ -22,12 +23,16 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 from comas.types import Row
 
 LOGITS = 2**25
-"""Logits of one chunk, at most: 128 MiB in float32, and in the backward pass about three times that."""
+"""Logits of one chunk, at most: 128 MiB in float32, and in the backward pass about three times
+that.
+"""
 
 
 @dataclass(frozen=True)
 class Halves:
-    """A causal LM in two: `body` ids (B, T) -> hidden states (B, T, D), `head` hidden states (1, N, D) -> logits (1, N, V)."""
+    """A causal LM in two: `body` ids (B, T) -> hidden states (B, T, D), `head` hidden states (1, N,
+    D) -> logits (1, N, V).
+    """
 
     body: Any
     head: Any
@@ -41,10 +46,12 @@ class _Given(torch.nn.Module):
 
 
 def halve(model: Any) -> Halves | None:
-    """Body and head of a Hugging Face causal LM, sharing its weights; None where it is not one after the other.
+    """Body and head of a Hugging Face causal LM, sharing its weights; None where it is not one
+    after the other.
 
-    The head is the family's own forward behind a body that does nothing, so that what a family does to its logits
-    (scales, caps) is done. Tried on a few tokens: both together must give exactly the model's logits.
+    The head is the family's own forward behind a body that does nothing, so that what a family does
+    to its logits (scales, caps) is done. Tried on a few tokens: both together must give exactly the
+    model's logits.
     """
     halves = cut(model)
     if halves is None:
@@ -53,7 +60,10 @@ def halve(model: Any) -> Halves | None:
     try:
         with torch.no_grad():
             wanted = model(input_ids=ids, use_cache=False).logits
-            same = torch.equal(wanted, _logits(halves, halves.body(input_ids=ids, use_cache=False).last_hidden_state))
+            same = torch.equal(
+                wanted,
+                _logits(halves, halves.body(input_ids=ids, use_cache=False).last_hidden_state),
+            )
     except Exception:  # noqa: BLE001 - whatever fails, this family is not a body and then a head
         return None
     return halves if same else None
@@ -73,10 +83,14 @@ def _logits(halves: Halves, hidden_BTD: torch.Tensor) -> torch.Tensor:
     return halves.head(inputs_embeds=hidden_BTD, use_cache=False).logits
 
 
-def token_logprobs(model: Any, halves: Halves | None, rows: Sequence[Row], pad_id: int, room: int | None = None) -> torch.Tensor:
-    """Log-probs of softmax(logits / T) at the generated tokens, (B, T), padded on the right, 0 outside the mask.
+def token_logprobs(
+    model: Any, halves: Halves | None, rows: Sequence[Row], pad_id: int, room: int | None = None
+) -> torch.Tensor:
+    """Log-probs of softmax(logits / T) at the generated tokens, (B, T), padded on the right, 0
+    outside the mask.
 
-    Without `halves` all logits are made at once; with them at most `room` (default LOGITS) at a time.
+    Without `halves` all logits are made at once; with them at most `room` (default LOGITS) at a
+    time.
     """
     lengths = [len(r.token_ids_T) for r in rows]
     shape = (len(rows), max(lengths))
@@ -84,24 +98,42 @@ def token_logprobs(model: Any, halves: Halves | None, rows: Sequence[Row], pad_i
     for i, row in enumerate(rows):
         ids[i, : lengths[i]], mask[i, : lengths[i]] = row.token_ids_T, row.mask_T
     move = lambda a: torch.from_numpy(a).to(model.device)  # noqa: E731
-    given = {"input_ids": move(ids), "attention_mask": move((np.arange(shape[1]) < np.array(lengths)[:, None]).astype(int))}
+    given = {
+        "input_ids": move(ids),
+        "attention_mask": move((np.arange(shape[1]) < np.array(lengths)[:, None]).astype(int)),
+    }
     places = np.flatnonzero(mask)
     places_N, ids_N = move(places), move(ids.reshape(-1)[places])
-    scaled = any(r.temperature != 1 for r in rows)  # logits / 1 would be another pass over the largest tensor there is
-    temperature_N = move(np.array([r.temperature for r in rows])[places // shape[1]]) if scaled else None
+    # logits / 1 would be another pass over the largest tensor there is
+    scaled = any(r.temperature != 1 for r in rows)
+    temperature_N = (
+        move(np.array([r.temperature for r in rows])[places // shape[1]]) if scaled else None
+    )
     if halves is None:
-        logits_NV = model(**given, use_cache=False).logits.flatten(0, 1).index_select(0, places_N - 1)
+        logits_NV = (
+            model(**given, use_cache=False).logits.flatten(0, 1).index_select(0, places_N - 1)
+        )
         picked_N = _pick(logits_NV, ids_N, temperature_N)
     else:
-        hidden_ND = halves.body(**given, use_cache=False).last_hidden_state.flatten(0, 1).index_select(0, places_N - 1)
+        hidden_ND = (
+            halves.body(**given, use_cache=False)
+            .last_hidden_state.flatten(0, 1)
+            .index_select(0, places_N - 1)
+        )
         picked_N = _in_chunks(halves, hidden_ND, ids_N, temperature_N, room or LOGITS)
     return picked_N.new_zeros(mask.size).index_copy(0, places_N, picked_N).view(shape)
 
 
 def _in_chunks(
-    halves: Halves, hidden_ND: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor | None, room: int
+    halves: Halves,
+    hidden_ND: torch.Tensor,
+    ids_N: torch.Tensor,
+    temperature_N: torch.Tensor | None,
+    room: int,
 ) -> torch.Tensor:
-    def chunk(hidden_CD: torch.Tensor, ids_C: torch.Tensor, *temperature_C: torch.Tensor) -> torch.Tensor:
+    def chunk(
+        hidden_CD: torch.Tensor, ids_C: torch.Tensor, *temperature_C: torch.Tensor
+    ) -> torch.Tensor:
         return _pick(_logits(halves, hidden_CD[None])[0], ids_C, *temperature_C)
 
     size = max(1, room // vocabulary(halves.head))
@@ -110,16 +142,24 @@ def _in_chunks(
     if not torch.is_grad_enabled():
         return torch.cat([chunk(*part) for part in parts])
     if not any(weight.requires_grad for weight in halves.head.parameters()):
-        return _Frozen.apply(hidden_ND, [lambda hidden, rest=rest: chunk(hidden, *rest) for _, *rest in parts], size)  # type: ignore
-    made: list[Any] = [checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+        return _Frozen.apply(
+            hidden_ND, [lambda hidden, rest=rest: chunk(hidden, *rest) for _, *rest in parts], size
+        )  # type: ignore
+    made: list[Any] = [
+        checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False) for part in parts
+    ]
     return torch.cat(made)
 
 
 class _Frozen(torch.autograd.Function):
-    """Log-probs by `chunks` of hidden states; the gradient of each with respect to its hidden state is made at once."""
+    """Log-probs by `chunks` of hidden states; the gradient of each with respect to its hidden state
+    is made at once.
+    """
 
     @staticmethod
-    def forward(ctx: Any, hidden_ND: torch.Tensor, chunks: Sequence[Any], size: int) -> torch.Tensor:
+    def forward(
+        ctx: Any, hidden_ND: torch.Tensor, chunks: Sequence[Any], size: int
+    ) -> torch.Tensor:
         picked, slopes = [], []
         for chunk, hidden_CD in zip(chunks, hidden_ND.detach().split(size), strict=True):
             with torch.enable_grad():
@@ -137,7 +177,9 @@ class _Frozen(torch.autograd.Function):
         return (grad_N[:, None] * slopes_ND).to(slopes_ND.dtype), None, None
 
 
-def _pick(logits_NV: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
+def _pick(
+    logits_NV: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor | None = None
+) -> torch.Tensor:
     """Log-probs of these ids, (N,), in float32 at least."""
     if logits_NV.dtype != torch.float64:
         logits_NV = logits_NV.float()
@@ -152,7 +194,9 @@ def positions(model: Any) -> int:
 
 
 def few_logits(model: Any, tokens_per_pass: int, most: int) -> bool:
-    """Whether all logits of a pass may be made at once: `most` or fewer, also where a pass is one row that is longer than it."""
+    """Whether all logits of a pass may be made at once: `most` or fewer, also where a pass is one
+    row that is longer than it.
+    """
     return vocabulary(model) * max(tokens_per_pass, positions(model)) <= most
 
 

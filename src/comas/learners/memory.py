@@ -1,7 +1,9 @@
-"""Bytes that a model's passes take, counted while they run on tensors without contents: nothing is loaded or computed.
+"""Bytes that a model's passes take, counted while they run on tensors without contents: nothing is
+loaded or computed.
 
-The learner's and the engine's own operations are run for the shapes of a config; whatever is allocated on the way is
-added up, whatever is freed is taken off. Leaves out: what a kernel allocates inside itself, and what an allocator keeps.
+The learner's and the engine's own operations are run for the shapes of a config; whatever is
+allocated on the way is added up, whatever is freed is taken off. Leaves out: what a kernel
+allocates inside itself, and what an allocator keeps.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ class Meter(TorchDispatchMode):
         self._known: dict[int, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inside = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        inside = {
+            id(t.untyped_storage())
+            for t in tree_leaves((args, kwargs))
+            if isinstance(t, torch.Tensor)
+        }
         out = func(*args, **(kwargs or {}))
         for t in tree_leaves(out):
             if isinstance(t, torch.Tensor) and id(t.untyped_storage()) not in inside:
@@ -62,7 +68,9 @@ Counted = TypeVar("Counted")
 
 
 def counted(function: Callable[..., Counted], folder: str, *given: Any) -> Counted:
-    """`function(*given)`, counted once per process for each content of the config.json in `folder`: it takes seconds."""
+    """`function(*given)`, counted once per process for each content of the config.json in `folder`:
+    it takes seconds.
+    """
     key = (function, (Path(folder) / "config.json").read_bytes(), repr(given))
     if key not in _COUNTS:
         _COUNTS[key] = function(*given)
@@ -97,12 +105,15 @@ def facts_of(folder: str) -> Facts:
     """Of the model that the config.json in this folder describes."""
     with FakeTensorMode():
         model = _model(folder)
-    longest = min(positions_of(model.config), apart_up_to(model.config) or math.inf)  # as a host has it
+    # as a host has it
+    longest = min(positions_of(model.config), apart_up_to(model.config) or math.inf)
     return Facts(model.num_parameters(), vocabulary(model), int(longest), model.config.model_type)
 
 
 def adapter_parameters(folder: str, specs: Sequence[Spec], gpu: bool) -> int:
-    """Of one policy, as a population of these shapes keeps them: room for the largest rank in every layer that any adapts."""
+    """Of one policy, as a population of these shapes keeps them: room for the largest rank in every
+    layer that any adapts.
+    """
     with FakeTensorMode():
         model = _model(folder)
     targets = {name for spec in set(specs) for name in targets_of(model, spec)}
@@ -113,7 +124,8 @@ def adapter_parameters(folder: str, specs: Sequence[Spec], gpu: bool) -> int:
 
 
 def mixed_bytes(shape: Shape, tokens: int, checkpointing: bool, spec: Spec) -> int:
-    """What `pass_bytes` is for whole models, for adapters of which `spec` has the largest rank, in one pass of their rows.
+    """What `pass_bytes` is for whole models, for adapters of which `spec` has the largest rank, in
+    one pass of their rows.
 
     It is the same for any number of policies: each token goes through one adapter.
     """
@@ -134,14 +146,20 @@ def mixed_bytes(shape: Shape, tokens: int, checkpointing: bool, spec: Spec) -> i
 
 
 def _rows(shape: Shape, tokens: int) -> list[Row]:
-    """As many of the longest rows as a pass takes: one at least, also where it has more tokens than a pass is to have."""
+    """As many of the longest rows as a pass takes: one at least, also where it has more tokens than
+    a pass is to have.
+    """
     width = shape.longest
-    row = Row("t", "r", 1.0, np.ones(width, np.int64), np.arange(width) > 0, np.zeros(width, np.float32))
+    row = Row(
+        "t", "r", 1.0, np.ones(width, np.int64), np.arange(width) > 0, np.zeros(width, np.float32)
+    )
     return [row] * max(1, tokens // width)
 
 
 def pass_bytes(shape: Shape, tokens: int, checkpointing: bool) -> int:
-    """The most that a forward and backward pass of `tokens` padded tokens takes besides weights and float32 gradients."""
+    """The most that a forward and backward pass of `tokens` padded tokens takes besides weights and
+    float32 gradients.
+    """
     rows = _rows(shape, tokens)
     with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
         master = _model(shape.folder)
@@ -163,19 +181,28 @@ def pass_bytes(shape: Shape, tokens: int, checkpointing: bool) -> int:
 
 @torch.no_grad()
 def decode_bytes(shape: Shape, rows: int, slice_tokens: int) -> int:
-    """The most that sampling takes besides weights, when `rows` rows grow to their full length; without the drawing itself.
+    """The most that sampling takes besides weights, when `rows` rows grow to their full length;
+    without the drawing itself.
 
-    Prompts come in slices of `slice_tokens` padded tokens; the largest slice is the last before the cache is full.
+    Prompts come in slices of `slice_tokens` padded tokens; the largest slice is the last before the
+    cache is full.
     """
     width = max(1, min(shape.longest, slice_tokens // rows))
     with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
         model = _model(shape.folder, torch.bfloat16 if shape.bfloat16 else torch.float32)
         cache, before = DynamicCache(config=model.config), meter.alive
         for start, end in ((0, shape.longest - width), (shape.longest - width, shape.longest)):
-            meter.most = meter.alive  # what matters is the last slice, on a cache that is nearly full
+            # what matters is the last slice, on a cache that is nearly full
+            meter.most = meter.alive
             if start < end:
                 ids, attend = (torch.ones(rows, n, dtype=torch.long) for n in (end - start, end))
-                model(input_ids=ids, attention_mask=attend, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                model(
+                    input_ids=ids,
+                    attention_mask=attend,
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
         return meter.most - before
 
 

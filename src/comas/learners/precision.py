@@ -1,8 +1,8 @@
 """Copies of a model in another precision, and activations that are made twice instead of kept.
 
-Weights that are trained stay in float32: in bfloat16 an update of 1e-6 vanishes in the rounding of a weight. A working
-copy in bfloat16 samples and does the forward and backward passes; its gradients are collected in float32 as they come.
-Leaves out: float16 and the scaling of losses that it needs.
+Weights that are trained stay in float32: in bfloat16 an update of 1e-6 vanishes in the rounding of
+a weight. A working copy in bfloat16 samples and does the forward and backward passes; its gradients
+are collected in float32 as they come. Leaves out: float16 and the scaling of losses that it needs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from comas.types import UserMistake
 
 
 def copy_in(model: Any, dtype: torch.dtype) -> Any:
-    """A copy of the model with parameters in `dtype`; buffers (such as the frequencies of rotations) stay as they are."""
-    memo: dict[int, Any] = {id(p): torch.nn.Parameter(p.detach().to(dtype, copy=True)) for p in model.parameters()}
+    """A copy of the model with parameters in `dtype`; buffers (such as the frequencies of
+    rotations) stay as they are.
+    """
+    memo: dict[int, Any] = {
+        id(p): torch.nn.Parameter(p.detach().to(dtype, copy=True)) for p in model.parameters()
+    }
     return copy.deepcopy(model, memo)
 
 
@@ -31,7 +35,9 @@ def working_copy(master: Any, dtype: torch.dtype) -> Any:
 
 
 def hand_on(master: Any, working: Any) -> None:
-    """From now on each gradient of `working` is added to the master's, and freed, as soon as it is there."""
+    """From now on each gradient of `working` is added to the master's, and freed, as soon as it is
+    there.
+    """
     for weight, own in zip(master.parameters(), working.parameters(), strict=True):
         own.register_post_accumulate_grad_hook(lambda got, weight=weight: _collect(weight, got))
 
@@ -53,34 +59,48 @@ def publish(master: Any, working: Any) -> None:
 
 
 def allow_recomputing(model: Any) -> None:
-    """Make `recomputing` work for this Hugging Face model; an error where it cannot, or would change what the model says."""
+    """Make `recomputing` work for this Hugging Face model; an error where it cannot, or would
+    change what the model says.
+    """
     name = type(model).__name__
     remedy = "set hosts.<name>.checkpointing=false"
     try:
         switch_on(model)
     except ValueError as error:
-        raise UserMistake(f"checkpointing: {name} cannot recompute activations ({error}): {remedy}") from error
-    ids = torch.arange(1, 33, device=model.device)[None] % model.get_input_embeddings().num_embeddings
+        raise UserMistake(
+            f"checkpointing: {name} cannot recompute activations ({error}): {remedy}"
+        ) from error
+    ids = (
+        torch.arange(1, 33, device=model.device)[None] % model.get_input_embeddings().num_embeddings
+    )
     with torch.no_grad():
         wanted = model(input_ids=ids, use_cache=False).logits
         with recomputing(model):
             got = model(input_ids=ids, use_cache=False).logits
     if not torch.equal(wanted, got):
-        raise UserMistake(f"checkpointing: {name} gives other probabilities while it trains (dropout in its config?): {remedy}")
+        raise UserMistake(
+            f"checkpointing: {name} gives other probabilities while it trains (dropout in its"
+            f" config?): {remedy}"
+        )
 
 
 def switch_on(model: Any) -> None:
     """Mark the layers that `recomputing` is to make twice; ValueError where the family has none."""
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # its older name
+    # its older name
+    enable = (
+        getattr(model, "activation_checkpointing_enable", None)
+        or model.gradient_checkpointing_enable
+    )
     enable({"use_reentrant": False})
 
 
 @contextmanager
 def recomputing(model: Any) -> Iterator[None]:
-    """Forward passes in here keep only the inputs of layers, and make the rest again in the backward pass.
+    """Forward passes in here keep only the inputs of layers, and make the rest again in the
+    backward pass.
 
-    Transformers recomputes in train mode only. So this switches the mode of the layers alone: what is inside them stays
-    in eval mode, hence without dropout.
+    Transformers recomputes in train mode only. So this switches the mode of the layers alone: what
+    is inside them stays in eval mode, hence without dropout.
     """
     layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
     for layer in layers:

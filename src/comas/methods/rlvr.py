@@ -1,7 +1,8 @@
 """RLVR: the true verifier pays, the supervised bound that label-free methods are measured against.
 
-Each question is answered `votes` times by one agent; a right answer is paid 1, a wrong one 0, and one whose verifier broke down
-nothing. GRPO (arXiv 2402.03300) compares them with one another. Leaves out: format rewards.
+Each question is answered `votes` times by one agent; a right answer is paid 1, a wrong one 0, and
+one whose verifier broke down nothing. GRPO (arXiv 2402.03300) compares them with one another.
+Leaves out: format rewards.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from comas.types import Count, Episode, Method, Question, Task
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
-async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8) -> str | None:
+async def play(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
+) -> str | None:
     """`votes` independent solutions by one agent, drawn uniformly; the answer is the first of them."""
     agent = rng.choice([a for a in agents if a.takes("solution")])
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
@@ -29,7 +32,9 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """1 for a right answer, 0 for a wrong or unfinished one; a verifier that failed leaves the turn unpaid."""
+    """1 for a right answer, 0 for a wrong or unfinished one; a verifier that failed leaves the turn
+    unpaid.
+    """
     for episode in episodes:
         for turn in episode.turns:
             verdict = task.verify(episode.question, turn.text) if turn.finished else "wrong"
@@ -39,5 +44,12 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 PAYS = {"solution": "1 if the verifier calls it right, 0 if wrong"}
 method = Method(
-    play, settle, grpo, clipped, kl={"solution": 0.1}, supervised=True, presets={"stable": {"questions": 48}}, pays=PAYS,
+    play,
+    settle,
+    grpo,
+    clipped,
+    kl={"solution": 0.1},
+    supervised=True,
+    presets={"stable": {"questions": 48}},
+    pays=PAYS,
 )

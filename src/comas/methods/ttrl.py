@@ -1,7 +1,8 @@
 """TTRL (arXiv 2504.16084): the majority answer of a question's samples is its label.
 
-The team answers a question `votes` times, its agents in turn and nobody seeing another's work; a readable answer that
-agrees with the majority of all of them is paid 1, any other 0. No judges. Leaves out: weighting of votes.
+The team answers a question `votes` times, its agents in turn and nobody seeing another's work; a
+readable answer that agrees with the majority of all of them is paid 1, any other 0. No judges.
+Leaves out: weighting of votes.
 """
 
 from __future__ import annotations
@@ -20,19 +21,32 @@ from comas.types import Count, Episode, Method, Question, Task
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
-async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 16) -> str | None:
-    """`votes` independent solutions by agents drawn in turn from a shuffled team; the answer is a majority solution."""
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    votes: Count = 16,
+) -> str | None:
+    """`votes` independent solutions by agents drawn in turn from a shuffled team; the answer is a
+    majority solution.
+    """
     able = [a for a in agents if a.takes("solution")]
     rng.shuffle(able)
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)]
+        asked = [
+            group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)
+        ]
     turns = [t.result() for t in asked]
     return await decide(question, turns, task)
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """1 for the majority's answer, 0 for any other; a question whose every reply is unreadable pays all 0."""
+    """1 for the majority's answer, 0 for any other; a question whose every reply is unreadable pays
+    all 0.
+    """
     for episode in episodes:
         best = majority([t.info["answer"] for t in episode.turns], task)
         for turn in episode.turns:
@@ -41,4 +55,12 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 
 PAYS = {"solution": "1 for the answer of the majority, 0 for any other"}
-method = Method(play, settle, grpo, clipped, kl={"solution": 0.1}, presets={"stable": {"questions": 24}}, pays=PAYS)
+method = Method(
+    play,
+    settle,
+    grpo,
+    clipped,
+    kl={"solution": 0.1},
+    presets={"stable": {"questions": 24}},
+    pays=PAYS,
+)

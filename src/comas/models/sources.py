@@ -1,4 +1,6 @@
-"""What a base may be: a shipped model, an adapter, or another; where it is, and whether it is to be had. Leaves out: loading it."""
+"""What a base may be: a shipped model, an adapter, or another; where it is, and whether it is to be
+had. Leaves out: loading it.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,25 @@ LONG_ROPES = ("longrope", "su")
 def is_seed(base: str) -> bool:
     """Whether this is a shipped model, for which the embedded recipe was made."""
     shipped = seed_models()
-    if base not in shipped and base.startswith("seed") and "/" not in base and not Path(base).is_dir():
-        raise UserMistake(f"base {base!r} cannot be loaded: no such folder, and the shipped models are {', '.join(shipped)}")
+    if (
+        base not in shipped
+        and base.startswith("seed")
+        and "/" not in base
+        and not Path(base).is_dir()
+    ):
+        raise UserMistake(
+            f"base {base!r} cannot be loaded: no such folder, and the shipped models are"
+            f" {', '.join(shipped)}"
+        )
     return base in shipped
 
 
 def seed_models() -> dict[str, Path]:
     """Name -> folder of the models that are shipped with comas."""
-    return {p.parent.name: p.parent for p in sorted((Path(__file__).parents[1] / "seed" / "models").glob("*/config.json"))}
+    return {
+        p.parent.name: p.parent
+        for p in sorted((Path(__file__).parents[1] / "seed" / "models").glob("*/config.json"))
+    }
 
 
 def is_adapter(base: str | Path) -> bool:
@@ -50,13 +63,22 @@ def adapter_base(folder: str | Path) -> str:
 
 
 def meant(name: str) -> str:
-    """`; did you mean runs/a?` where a shipped model, or a run or model in this folder or in `runs`, has nearly this name."""
-    here = [p for folder in (Path(), Path("runs"), Path(name).parent) if folder.is_dir() for p in sorted(folder.iterdir())]
+    """`; did you mean runs/a?` where a shipped model, or a run or model in this folder or in
+    `runs`, has nearly this name.
+    """
+    here = [
+        p
+        for folder in (Path(), Path("runs"), Path(name).parent)
+        if folder.is_dir()
+        for p in sorted(folder.iterdir())
+    ]
     known = {n: n for n in seed_models()}
     for path in here:
         if any((path / name).is_file() for name in ("config.toml", "config.json", TEAM)):
             known |= {path.name: str(path), str(path): str(path)}
-    close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(Path(name).name, known, 1)
+    close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(
+        Path(name).name, known, 1
+    )
     return f"; did you mean {known[close[0]]}?" if close and known[close[0]] != name else ""
 
 
@@ -70,8 +92,8 @@ def positions_of(config: Any) -> int:
 def apart_up_to(config: Any) -> int | None:
     """Tokens up to which such a model turns each row by itself; None where it always does.
 
-    With LongRoPE (Phi-3 and its successors), Hugging Face takes other angles for all rows of a batch as soon as one of them has
-    more tokens than the model was first trained with.
+    With LongRoPE (Phi-3 and its successors), Hugging Face takes other angles for all rows of a
+    batch as soon as one of them has more tokens than the model was first trained with.
     """
     text = config.get_text_config()
     table = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
@@ -79,16 +101,20 @@ def apart_up_to(config: Any) -> int | None:
     found: list[int] = []
     for part in per_kind:
         if (part.get("rope_type") or part.get("type")) in LONG_ROPES:
-            first = part.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
+            first = part.get("original_max_position_embeddings") or getattr(
+                text, "original_max_position_embeddings", None
+            )
             found.append(int(first or positions_of(config)))
     return min(found, default=None)
 
 
 @lru_cache
 def at_hand(base: str) -> str:
-    """What to load for a base that is no run: itself, or its folder in the hub's cache where the hub cannot be reached.
+    """What to load for a base that is no run: itself, or its folder in the hub's cache where the
+    hub cannot be reached.
 
-    The hub is asked once, briefly, whether it has a model of that name: its libraries try for a minute.
+    The hub is asked once, briefly, whether it has a model of that name: its libraries try for a
+    minute.
     """
     if Path(base).is_dir() and not (Path(base) / "config.json").is_file() and not is_adapter(base):
         missing = f"config.toml (a run), config.json (a model) and {ADAPTER}"
@@ -101,7 +127,10 @@ def at_hand(base: str) -> str:
     try:
         kept = snapshot(base)
     except HFValidationError as error:
-        raise UserMistake(f"base {base!r}: no such folder, and no name that a model on the hub can have{meant(base)}") from error
+        raise UserMistake(
+            f"base {base!r}: no such folder, and no name that a model on the hub can"
+            f" have{meant(base)}"
+        ) from error
     if kept is None and "/" not in base and (near := meant(base)):
         raise UserMistake(f"base {base!r}: no such folder{near}")
     try:
@@ -112,9 +141,14 @@ def at_hand(base: str) -> str:
         said = "the hub has no model of this name, or a private one (hf auth login)"
     except Exception as error:  # noqa: BLE001 - offline, in the words of whatever HTTP library it uses
         reason = error
-        said = f"it is not in the hub's cache on this disk, and the hub cannot be reached ({type(error).__name__}): go online"
+        said = (
+            "it is not in the hub's cache on this disk, and the hub cannot be reached"
+            f" ({type(error).__name__}): go online"
+        )
     if kept is None:
-        raise UserMistake(f"base {base!r}: no such folder, and {said}; or name a folder{meant(base)}") from reason
+        raise UserMistake(
+            f"base {base!r}: no such folder, and {said}; or name a folder{meant(base)}"
+        ) from reason
     return str(kept)
 
 
@@ -127,7 +161,8 @@ def snapshot(base: str) -> Path | None:
 
 
 def config_folder(base: str) -> str | None:
-    """The folder with a model's config.json: itself, or that of a hub name in the hub's cache; None where there is none.
+    """The folder with a model's config.json: itself, or that of a hub name in the hub's cache; None
+    where there is none.
 
     Of a hub name that is not in the cache the config alone is downloaded, a few kilobytes.
     """
@@ -144,13 +179,19 @@ def _config_on_hub(name: str) -> str | None:
 
     try:
         kept = snapshot(name)
-        return str(kept) if kept else str(Path(hf_hub_download(name, "config.json", etag_timeout=10)).parent)
+        return (
+            str(kept)
+            if kept
+            else str(Path(hf_hub_download(name, "config.json", etag_timeout=10)).parent)
+        )
     except Exception:  # noqa: BLE001 - offline, private, gone or no name at all, in the words of whatever HTTP library it uses
         return None
 
 
 def team_file(name: str | Path) -> Path | None:
-    """The config of a team that this names: a TOML file, or a folder with `team.toml` that is no run; None where it is neither."""
+    """The config of a team that this names: a TOML file, or a folder with `team.toml` that is no
+    run; None where it is neither.
+    """
     path = Path(name)
     if path.suffix == ".toml" and path.is_file():
         return path
@@ -160,4 +201,11 @@ def team_file(name: str | Path) -> Path | None:
 def exported(name: str | Path) -> Path | None:
     """The folder of `comas export` that this is: itself, its team.toml, or a policy's folder in it."""
     above = Path(name).resolve()
-    return next((p for p in (above, *above.parents[:2]) if (p / TEAM).is_file() and "earlier" in (files.facts(p) or {})), None)
+    return next(
+        (
+            p
+            for p in (above, *above.parents[:2])
+            if (p / TEAM).is_file() and "earlier" in (files.facts(p) or {})
+        ),
+        None,
+    )

@@ -1,7 +1,8 @@
 """Losses: per-token terms from log-probs; tensor methods only, so that this file needs no torch.
 
-`batch` has the fields of `Batch`. The learner masks the terms, and divides their sum by the policy's token count over
-the whole optimizer step. Leaves out: reduction, KL (it is part of the advantages), pairs.
+`batch` has the fields of `Batch`. The learner masks the terms, and divides their sum by the
+policy's token count over the whole optimizer step. Leaves out: reduction, KL (it is part of the
+advantages), pairs.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ class Batch:
 
     advantages_BT: Any
     old_logprobs_BT: Any
-    """Under the policy at the start of the learning step (the learner's own recomputation, or what the engine said)."""
+    """Under the policy at the start of the learning step (the learner's own recomputation, or what
+    the engine said).
+    """
     mask_BT: Any
 
 
 def clipped(logprobs_BT: Any, batch: Batch, *, clip: Annotated[float, Gt(0)] = 0.2) -> Any:
-    """PPO's clipped objective as a loss (arXiv 1707.06347 eq. 7; CoMAS eq. 11): -min(rho A, clamp(rho, 1-c, 1+c) A)."""
+    """PPO's clipped objective as a loss (arXiv 1707.06347 eq.
+
+    7; CoMAS eq. 11): -min(rho A, clamp(rho, 1-c, 1+c) A).
+    """
     ratio_BT = (logprobs_BT - batch.old_logprobs_BT).exp()
     inside_BT = ratio_BT.clamp(1 - clip, 1 + clip) * batch.advantages_BT
     return -(ratio_BT * batch.advantages_BT).minimum(inside_BT)

@@ -1,6 +1,8 @@
-"""What a task's `load` returns, held to what everything else relies on: questions, each with an id of its own.
+"""What a task's `load` returns, held to what everything else relies on: questions, each with an id
+of its own.
 
-A mistake in a task is one line that names it, before anything is asked. Leaves out: reading files (`rows`).
+A mistake in a task is one line that names it, before anything is asked. Leaves out: reading files
+(`rows`).
 """
 
 from __future__ import annotations
@@ -32,13 +34,19 @@ class RunQuestions:
 
 
 def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuestions:
-    """Load all questions of a run. Raises UserMistake; it needs no model, so that mistakes can be told before one is loaded."""
+    """Load all questions of a run.
+
+    Raises UserMistake; it needs no model, so that mistakes can be told before one is loaded.
+    """
 
     def measured(split: str, limit: int) -> list[Question]:
         """Questions to measure accuracy on; none where none can be judged."""
         found = of_split(config, task, split, limit) if limit else []
         if found and not can_judge(task, found):
-            note(f"task {config.task}: no {split} question has an answer to be judged by; none is measured")
+            note(
+                f"task {config.task}: no {split} question has an answer to be judged by; none is"
+                " measured"
+            )
             return []
         return found
 
@@ -47,8 +55,8 @@ def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuesti
     test = measured("test", config.test_questions or 0)
     if both := {q.id for q in train} & {q.id for q in test}:
         raise UserMistake(
-            f"task {config.task}: {len(both)} held-out questions are also trained on ({min(both)}): give `data` a folder "
-            "with a file per split, or set test_questions=0"
+            f"task {config.task}: {len(both)} held-out questions are also trained on ({min(both)}):"
+            " give `data` a folder with a file per split, or set test_questions=0"
         )
     return RunQuestions(train, validation, test)
 
@@ -64,7 +72,9 @@ def of_split(config: Config, task: Task, split: str, limit: int | None = None) -
 
 
 def loaded(task: Task, split: str, **how: Any) -> list[Question]:
-    """What `task.load(split, **how)` returns, checked; what goes wrong in a file of one's own is told in a line."""
+    """What `task.load(split, **how)` returns, checked; what goes wrong in a file of one's own is
+    told in a line.
+    """
     try:
         found = task.load(split, **how)
     except UserMistake:
@@ -76,24 +86,35 @@ def loaded(task: Task, split: str, **how: Any) -> list[Question]:
         own = [frame for frame in frames if frame.filename == task.load.__code__.co_filename]
         frame = (own or frames)[-1]
         place = f"{Path(frame.filename).name} line {frame.lineno}"
-        raise UserMistake(f"task {task.name}, split {split!r}: load failed in {place}: {type(error).__name__}: {error}") from error
+        raise UserMistake(
+            f"task {task.name}, split {split!r}: load failed in {place}: {type(error).__name__}:"
+            f" {error}"
+        ) from error
     return checked(found, task, split)
 
 
 def checked(loaded: Any, task: Task, split: str) -> list[Question]:
-    """The same questions, if they are such: records with an id and a prompt, no id twice. Raises UserMistake."""
+    """The same questions, if they are such: records with an id and a prompt, no id twice.
+
+    Raises UserMistake.
+    """
     where = f"task {task.name}, split {split!r}"
     if not isinstance(loaded, Sequence) or isinstance(loaded, str | bytes):
         raise UserMistake(f"{where}: load returned {brief(loaded)}, wanted is a list of Question")
     questions: list[Question] = []
     for place, question in enumerate(loaded):
         if not isinstance(question, Question):
-            raise UserMistake(f"{where}: item {place} is {brief(question)}, wanted is Question(id=..., prompt=...)")
+            raise UserMistake(
+                f"{where}: item {place} is {brief(question)}, wanted is Question(id=...,"
+                " prompt=...)"
+            )
         _check_texts(question, f"{where}, question {place}")
         questions.append(question)
     (first, times), *_ = Counter(q.id for q in questions).most_common(1) or [("", 0)]
     if times > 1:
-        raise UserMistake(f"{where}: {times} questions have the id {first!r}: each needs one of its own")
+        raise UserMistake(
+            f"{where}: {times} questions have the id {first!r}: each needs one of its own"
+        )
     return questions
 
 

@@ -1,7 +1,7 @@
 """Programs that models write: run behind walls, judged from outside their own process.
 
-`check(program, tests ...)` starts two sandboxes, one for the program and one for its tests, and carries lines between them without
-reading what they say. Leaves out: which tests (tasks).
+`check(program, tests ...)` starts two sandboxes, one for the program and one for its tests, and
+carries lines between them without reading what they say. Leaves out: which tests (tasks).
 """
 
 from __future__ import annotations
@@ -48,17 +48,30 @@ class Seen:
 
 
 def check(
-    program: str, tests: str, *, names: Sequence[str] = (), setup: str = "", check: str = "", limits: Limits | None = None
+    program: str,
+    tests: str,
+    *,
+    names: Sequence[str] = (),
+    setup: str = "",
+    check: str = "",
+    limits: Limits | None = None,
 ) -> Found:
     """Run `tests` against the functions `names` of `program`.
 
-    `setup` runs before the tests, on their side. `check`: the function that the tests' own `check(candidate)` is given; without
-    it all functions `test...` and all bare asserts have to hold. Arguments and results are literal values (numbers, texts,
-    lists, tuples, sets, dicts); a function that returns something else fails. Failed: the sandbox broke down, or there are no
+    `setup` runs before the tests, on their side. `check`: the function that the tests' own
+    `check(candidate)` is given; without it all functions `test...` and all bare asserts have to
+    hold. Arguments and results are literal values (numbers, texts, lists, tuples, sets, dicts); a
+    function that returns something else fails. Failed: the sandbox broke down, or there are no
     tests.
     """
     began = time.monotonic()
-    case = {"program": program, "tests": tests, "names": list(names), "setup": setup, "check": check}
+    case = {
+        "program": program,
+        "tests": tests,
+        "names": list(names),
+        "setup": setup,
+        "check": check,
+    }
     try:
         told = _judged(case, limits or Limits())
     except Broken as error:
@@ -66,11 +79,21 @@ def check(
     return Found(told["verdict"], told["why"], time.monotonic() - began)
 
 
-def observe(program: str, calls: str, *, names: Sequence[str], limits: Limits | None = None) -> Seen | None:
-    """What the functions `names` of `program` do when `calls` is run, whose asserts all count as true: what they say of results
-    is not looked at. None where the program does not run, or ends or reaches a limit on the way. Raises Broken.
+def observe(
+    program: str, calls: str, *, names: Sequence[str], limits: Limits | None = None
+) -> Seen | None:
+    """What the functions `names` of `program` do when `calls` is run, whose asserts all count as
+    true: what they say of results is not looked at. None where the program does not run, or ends or
+    reaches a limit on the way. Raises Broken.
     """
-    case = {"program": program, "tests": calls, "names": list(names), "setup": "", "check": "", "seen": []}
+    case = {
+        "program": program,
+        "tests": calls,
+        "names": list(names),
+        "setup": "",
+        "check": "",
+        "seen": [],
+    }
     told = _judged(case, limits or Limits())
     return Seen(**told["seen"]) if "seen" in told else None
 
@@ -85,7 +108,11 @@ def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:
         for jail in jails:
             greet(jail, began + 30)
             jail.enclose()
-        told = _carry(*jails, case=json.dumps(case).encode() + b"\n", deadline=time.monotonic() + limits.seconds)
+        told = _carry(
+            *jails,
+            case=json.dumps(case).encode() + b"\n",
+            deadline=time.monotonic() + limits.seconds,
+        )
         if any(jail.orphaned() for jail in jails):
             raise Broken("the process that forks sandboxes was killed")
     except OSError as error:
@@ -98,11 +125,15 @@ def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def _carry(program: Jail, tests: Jail, case: bytes, deadline: float) -> dict[str, Any]:
-    """Lines from the tests to the program and back, one at a time, until the tests give their verdict or a limit is reached.
+    """Lines from the tests to the program and back, one at a time, until the tests give their
+    verdict or a limit is reached.
 
     Never waits for a side to read: a program may choose not to.
     """
-    heard, owed = {program: bytearray(), tests: bytearray()}, {program: memoryview(b""), tests: memoryview(case)}
+    heard, owed = (
+        {program: bytearray(), tests: bytearray()},
+        {program: memoryview(b""), tests: memoryview(case)},
+    )
     asked, open_, looked = False, {program, tests}, time.monotonic()
     while True:
         now = time.monotonic()
@@ -158,17 +189,29 @@ def _over(jail: Jail) -> str | None:
         return f"it has more than {limits.files} files"
     if used.locks > limits.locks:
         return f"it holds more than {limits.locks} locks"
-    return f"it holds more than {limits.memory >> 20} MB in memory" if used.memory > limits.memory else None
+    return (
+        f"it holds more than {limits.memory >> 20} MB in memory"
+        if used.memory > limits.memory
+        else None
+    )
 
 
 ATTACKS = {
     "reading /etc/passwd": "open('/etc/passwd').read()",
-    "a connection to this machine": "import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=1)",
+    "a connection to this machine": (
+        "import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=1)"
+    ),
     "4 GB of memory": "bytearray(4 << 30)",
     "memory that belongs to no process": "import os\nos.close(os.memfd_create('attack'))",
-    "files in /dev": "import os\nfor name in ('/dev/attack', '/dev/shm/attack'):\n    try:\n        open(name, 'x')\n"
-    "    except OSError:\n        continue\n    os.remove(name)\n    return 'not held'\nraise OSError",
-    "the kernel's keyrings": "import ctypes\nif ctypes.CDLL(None).syscall({keyctl}, 6, -3, 0, 0, 0) < 0:\n    raise OSError",
+    "files in /dev": (
+        "import os\nfor name in ('/dev/attack', '/dev/shm/attack'):\n    try:\n        open(name,"
+        " 'x')\n    except OSError:\n        continue\n    os.remove(name)\n    return 'not"
+        " held'\nraise OSError"
+    ),
+    "the kernel's keyrings": (
+        "import ctypes\nif ctypes.CDLL(None).syscall({keyctl}, 6, -3, 0, 0, 0) < 0:\n    raise"
+        " OSError"
+    ),
 }
 """What `comas doctor` tries, each bounded in itself."""
 
@@ -183,10 +226,18 @@ def prove() -> dict[str, str]:
     found = {"isolation": kind}
     place = cgroup.place()
     watched = "watched from outside"
-    how = f"control groups in {place}, and {watched}" if place else f"{watched}; no control groups can be made here"
+    how = (
+        f"control groups in {place}, and {watched}"
+        if place
+        else f"{watched}; no control groups can be made here"
+    )
     found["memory and processes"] = how
     machine = platform.machine()
-    why = "there are no walls" if kind == "none" else f"this kernel takes none, or there is none for {machine}"
+    why = (
+        "there are no walls"
+        if kind == "none"
+        else f"this kernel takes none, or there is none for {machine}"
+    )
     found["system calls"] = "filtered" if filtered else f"NOT FILTERED ({why})"
     with socket.create_server(("127.0.0.1", 0)) as server:
         known = {"port": server.getsockname()[1], "keyctl": KEYCTL.get(machine)}
@@ -195,7 +246,12 @@ def prove() -> dict[str, str]:
                 found[name] = f"not tried: the number of the call is not known on {machine}"
                 continue
             body = "".join(f"        {line}\n" for line in attack.format(**known).splitlines())
-            program = f"def f():\n    try:\n{body}    except (OSError, MemoryError):\n        return 'held'\n"
+            program = (
+                f"def f():\n    try:\n{body}    except (OSError, MemoryError):\n        return"
+                " 'held'\n"
+            )
             told = check(program, "assert f() == 'held'", names=["f"])
-            found[name] = "held" if told.verdict == "right" else f"NOT HELD ({told.why or told.verdict})"
+            found[name] = (
+                "held" if told.verdict == "right" else f"NOT HELD ({told.why or told.verdict})"
+            )
     return found

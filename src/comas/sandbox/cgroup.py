@@ -1,9 +1,10 @@
-"""Control groups of Linux, version 2: the kernel itself keeps all processes of a sandbox together under their limits, and kills
-them at a word.
+"""Control groups of Linux, version 2: the kernel itself keeps all processes of a sandbox together
+under their limits, and kills them at a word.
 
-Used where this process may make groups that have both limits: as root of a whole machine, or where systemd has handed a part of
-the tree to the user. Nothing of other groups is changed, so that limits which nobody has handed down stay off. Leaves out:
-version 1, and what holds where there are none (`jail` watches from outside in any case).
+Used where this process may make groups that have both limits: as root of a whole machine, or where
+systemd has handed a part of the tree to the user. Nothing of other groups is changed, so that
+limits which nobody has handed down stay off. Leaves out: version 1, and what holds where there are
+none (`jail` watches from outside in any case).
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _numbers = itertools.count()
 
 
 class Group:
-    """A group of its own below `place`, empty as yet. Raises OSError where that is not allowed, or has no such limits."""
+    """A group of its own below `place`, empty as yet.
+
+    Raises OSError where that is not allowed, or has no such limits.
+    """
 
     def __init__(self, place: Path, memory: int, processes: int) -> None:
         self.path = place / f"comas-{os.getpid()}-{next(_numbers)}"
@@ -34,7 +38,8 @@ class Group:
         try:
             self._write("memory.max", memory)
             self._write("pids.max", processes)
-            self._write("memory.oom.group", 1)  # all of it, not the one process that happens to be the largest
+            # all of it, not the one process that happens to be the largest
+            self._write("memory.oom.group", 1)
             with contextlib.suppress(OSError):  # no swap, no such file
                 self._write("memory.swap.max", 0)
         except OSError:
@@ -48,7 +53,8 @@ class Group:
 
     def kill(self) -> None:
         """All that is in it, at once: nothing can be started meanwhile."""
-        with contextlib.suppress(OSError):  # before Linux 5.14, where whoever watches from outside kills them one by one
+        # before Linux 5.14, where whoever watches from outside kills them one by one
+        with contextlib.suppress(OSError):
             self._write("cgroup.kill", 1)
 
     def end(self) -> None:
@@ -67,7 +73,8 @@ class Group:
                 return
 
     def _write(self, name: str, value: int) -> None:
-        file = os.open(self.path / name, os.O_WRONLY)  # which makes none: a folder without them is no group
+        # which makes none: a folder without them is no group
+        file = os.open(self.path / name, os.O_WRONLY)
         try:
             os.write(file, str(value).encode())
         finally:
@@ -76,12 +83,19 @@ class Group:
 
 @lru_cache
 def place() -> Path | None:
-    """Where groups can be made and processes moved into them, found by doing so; None where nowhere."""
+    """Where groups can be made and processes moved into them, found by doing so; None where
+    nowhere.
+    """
     if not (ROOT / "cgroup.controllers").exists() or not OWN.exists():
         return None
-    own = [line[3:] for line in OWN.read_text(encoding="utf-8", errors="replace").splitlines() if line.startswith("0::")]
+    own = [
+        line[3:]
+        for line in OWN.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.startswith("0::")
+    ]
     mine = ROOT / own[0].strip("/") if own else ROOT
-    for folder in [mine, *([mine.parent] if mine != ROOT else [])]:  # one that holds processes hands nothing down
+    # one that holds processes hands nothing down
+    for folder in [mine, *([mine.parent] if mine != ROOT else [])]:
         _sweep(folder)
         try:
             _try(folder)
@@ -93,7 +107,11 @@ def place() -> Path | None:
 
 def _try(folder: Path) -> None:
     group = Group(folder, 64 << 20, 8)
-    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as one:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", "input()"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as one:
         try:
             group.take([one.pid])
         finally:

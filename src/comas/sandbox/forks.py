@@ -1,7 +1,9 @@
-"""A warm Python outside the walls, of which each sandbox is a fork: starting Python costs ten times what building the walls does.
+"""A warm Python outside the walls, of which each sandbox is a fork: starting Python costs ten times
+what building the walls does.
 
-It is a process of its own, with a clean environment and none of our memory, and runs nothing of a program itself: each fork
-goes behind its walls first. Linux only. Leaves out: the walls (`inside`), walls that another command builds.
+It is a process of its own, with a clean environment and none of our memory, and runs nothing of a
+program itself: each fork goes behind its walls first. Linux only. Leaves out: the walls (`inside`),
+walls that another command builds.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ PATIENCE = 30.0
 
 
 class Forks:
-    """`command` is started when a fork is first asked for, and again when it has died. Any thread may ask."""
+    """`command` is started when a fork is first asked for, and again when it has died.
+
+    Any thread may ask.
+    """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self.command, self.environment = list(command), environment
@@ -28,8 +33,13 @@ class Forks:
         self._owner, self._lock = 0, threading.Lock()
         atexit.register(self.close)
 
-    def born(self, told: dict[str, Any], stdin: int, stdout: int) -> tuple[int, subprocess.Popen[bytes]]:
-        """The pid of a fork that talks over two file descriptors, and what it is a fork of. Raises OSError."""
+    def born(
+        self, told: dict[str, Any], stdin: int, stdout: int
+    ) -> tuple[int, subprocess.Popen[bytes]]:
+        """The pid of a fork that talks over two file descriptors, and what it is a fork of.
+
+        Raises OSError.
+        """
         said, source = self._ask(told, [stdin, stdout])
         return said["pid"], source
 
@@ -42,7 +52,9 @@ class Forks:
         with self._lock:
             self._end()
 
-    def _ask(self, told: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], subprocess.Popen[bytes]]:
+    def _ask(
+        self, told: dict[str, Any], fds: list[int]
+    ) -> tuple[dict[str, Any], subprocess.Popen[bytes]]:
         message = json.dumps(told).encode()
         with self._lock:
             for again in (True, False):  # it may have been killed since
@@ -54,7 +66,9 @@ class Forks:
                         raise
         raise AssertionError
 
-    def _exchange(self, message: bytes, fds: list[int]) -> tuple[dict[str, Any], subprocess.Popen[bytes]]:
+    def _exchange(
+        self, message: bytes, fds: list[int]
+    ) -> tuple[dict[str, Any], subprocess.Popen[bytes]]:
         source = self.process
         if source is None or self._owner != os.getpid():  # one that our parent asks is not ours
             source = self._start()
@@ -69,8 +83,13 @@ class Forks:
         self._line.settimeout(PATIENCE)
         with theirs:
             self.process = started = subprocess.Popen(
-                self.command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                env=self.environment, cwd="/", start_new_session=True,
+                self.command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self.environment,
+                cwd="/",
+                start_new_session=True,
             )
         self._owner = os.getpid()
         return started

@@ -1,10 +1,11 @@
-"""What runs inside the sandbox: it goes in, gives up every right, and then either runs a program that a model wrote and answers
-calls of its functions, or runs tests and asks for those calls.
+"""What runs inside the sandbox: it goes in, gives up every right, and then either runs a program
+that a model wrote and answers calls of its functions, or runs tests and asks for those calls.
 
-Two processes, so that the verdict is never in reach of the program: the tests see nothing of it but literal values. Given to
-Python by `-c`; imports nothing of ours but what is given with it (`literals`, `walls`), and what only one side needs
-only there, since starting is most of what a small program costs. With the word `forks` it is a warm process instead, of which
-each sandbox is a fork (see `forks`), and goes in nowhere itself. Leaves out: how it goes in (`walls`).
+Two processes, so that the verdict is never in reach of the program: the tests see nothing of it but
+literal values. Given to Python by `-c`; imports nothing of ours but what is given with it
+(`literals`, `walls`), and what only one side needs only there, since starting is most of what a
+small program costs. With the word `forks` it is a warm process instead, of which each sandbox is a
+fork (see `forks`), and goes in nowhere itself. Leaves out: how it goes in (`walls`).
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class _Asked:
             raise
         if self.seen is not None:
             self.seen.append(["gave", plain(decode(told["value"])), plain(decode(told["args"]))])
-        for before, after in zip(given, decode(told["args"]), strict=True):  # what it did to its arguments
+        # what it did to its arguments
+        for before, after in zip(given, decode(told["args"]), strict=True):
             if isinstance(before, list) and type(after) is list:
                 before[:] = after
             elif isinstance(before, dict | set) and type(after) is type(before):
@@ -93,7 +95,8 @@ def _told(receive: Any) -> Any:
     if "error" in told:
         kind = getattr(builtins, str(told["error"]), None)
         known = isinstance(kind, type) and issubclass(kind, Exception)
-        if told["error"] == "StopIteration":  # would end a loop of the tests as if all of it had held
+        # would end a loop of the tests as if all of it had held
+        if told["error"] == "StopIteration":
             known = False
         made: Any = kind if known else RuntimeError
         raise made(told.get("text", "") if known else f"{told['error']}: {told.get('text', '')}")
@@ -105,21 +108,37 @@ def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
     try:
         space, tests = _prepared(case, receive, send)
     except BaseException as error:  # noqa: BLE001 - the tests' own
-        send({"verdict": "failed", "why": f"the tests do not run: {type(error).__name__}: {_words(error)}"[:300]})
+        send(
+            {
+                "verdict": "failed",
+                "why": f"the tests do not run: {type(error).__name__}: {_words(error)}"[:300],
+            }
+        )
         return
     try:
         send({"program": case["program"]})
         try:
             _told(receive)
         except Exception as error:  # noqa: BLE001 - the program's own
-            send({"verdict": "wrong", "why": f"the program does not run: {type(error).__name__}: {_words(error)}"[:300]})
+            send(
+                {
+                    "verdict": "wrong",
+                    "why": f"the program does not run: {type(error).__name__}: {_words(error)}"[
+                        :300
+                    ],
+                }
+            )
             return
         if "seen" in case:
             _call_all(space, tests)
             send({"verdict": "right", "why": "", "seen": _summed(case["seen"])})
             return
         tested = _passes(case, space, tests, receive, send)
-        send({"verdict": "right", "why": ""} if tested else {"verdict": "failed", "why": "there are no tests"})
+        send(
+            {"verdict": "right", "why": ""}
+            if tested
+            else {"verdict": "failed", "why": "there are no tests"}
+        )
     except _Gone:
         send({"verdict": "wrong", "why": "the program ended before it answered"})
     except AssertionError as error:
@@ -135,13 +154,17 @@ def _prepared(case: dict[str, Any], receive: Any, send: Any) -> tuple[dict[str, 
     space: dict[str, Any] = {"__name__": "tests"}
     exec(compile(case["setup"], "<setup>", "exec"), space)
     tests = ast.parse(case["tests"])
-    tests.body = [n for n in tests.body if not (isinstance(n, ast.ImportFrom) and n.module == "solution")]
+    tests.body = [
+        n for n in tests.body if not (isinstance(n, ast.ImportFrom) and n.module == "solution")
+    ]
     for name in case["names"]:
         space[name] = _Asked(name, receive, send, case.get("seen"))
     return space, tests
 
 
-def _passes(case: dict[str, Any], space: dict[str, Any], tests: ast.Module, receive: Any, send: Any) -> bool:
+def _passes(
+    case: dict[str, Any], space: dict[str, Any], tests: ast.Module, receive: Any, send: Any
+) -> bool:
     """Whether there were tests; what fails raises."""
     import ast
 
@@ -149,14 +172,18 @@ def _passes(case: dict[str, Any], space: dict[str, Any], tests: ast.Module, rece
     if case["check"]:
         space["check"](_Asked(case["check"], receive, send))
         return True
-    found = [n.name for n in tests.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test")]
+    found = [
+        n.name for n in tests.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test")
+    ]
     for name in found:
         space[name]()
     return bool(found) or any(isinstance(n, ast.Assert) for n in ast.walk(tests))
 
 
 def _call_all(space: dict[str, Any], tests: ast.Module) -> None:
-    """Run the tests, each statement by itself; whether an assert holds changes nothing of what follows."""
+    """Run the tests, each statement by itself; whether an assert holds changes nothing of what
+    follows.
+    """
     import ast
 
     class Harmless(ast.NodeTransformer):
@@ -164,8 +191,12 @@ def _call_all(space: dict[str, Any], tests: ast.Module) -> None:
             handler = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
             return ast.copy_location(ast.Try([ast.Expr(node.test)], [handler], [], []), node)
 
-    names = [n.name for n in tests.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test")]
-    calls: list[ast.stmt] = [ast.Expr(ast.Call(ast.Name(name, ast.Load()), [], [])) for name in names]
+    names = [
+        n.name for n in tests.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test")
+    ]
+    calls: list[ast.stmt] = [
+        ast.Expr(ast.Call(ast.Name(name, ast.Load()), [], [])) for name in names
+    ]
     for statement in tests.body + calls:
         module = ast.fix_missing_locations(ast.Module([Harmless().visit(statement)], []))
         try:
@@ -178,7 +209,11 @@ def _summed(seen: list[Any]) -> dict[str, Any]:
     import hashlib
 
     values = sum(one[0] == "gave" for one in seen)
-    return {"calls": len(seen), "values": values, "digest": hashlib.sha256(json.dumps(seen).encode()).hexdigest()}
+    return {
+        "calls": len(seen),
+        "values": values,
+        "digest": hashlib.sha256(json.dumps(seen).encode()).hexdigest(),
+    }
 
 
 # --- starting
@@ -186,7 +221,10 @@ def _summed(seen: list[Any]) -> dict[str, Any]:
 
 def take_side(limits: dict[str, Any]) -> None:
     """Go in, then be the program or its tests, on standard input and output."""
-    receive, out = os.fdopen(os.dup(0), "r", encoding="ascii"), os.fdopen(os.dup(1), "w", encoding="ascii")
+    receive, out = (
+        os.fdopen(os.dup(0), "r", encoding="ascii"),
+        os.fdopen(os.dup(1), "w", encoding="ascii"),
+    )
     try:
         if limits["walls"] == "unshare":
             enter(limits)
@@ -213,8 +251,9 @@ def take_side(limits: dict[str, Any]) -> None:
 
 
 def serve(asked: socket.socket) -> None:
-    """Fork a sandbox per request, and bury it when told to, until nobody can ask any more. Runs nothing of a program itself, so
-    that every sandbox starts from the same clean memory."""
+    """Fork a sandbox per request, and bury it when told to, until nobody can ask any more. Runs
+    nothing of a program itself, so that every sandbox starts from the same clean memory.
+    """
     import ast  # noqa: F401 - for those that are forked
     import ctypes  # noqa: F401 - the same
     import resource  # noqa: F401 - the same
@@ -257,7 +296,10 @@ def _become(limits: dict[str, Any], fds: list[int]) -> None:
 
 
 def main() -> None:
-    """`sys.argv[1]`: limits as JSON; the first line of stdin is then the case, for the tests' side. Or `forks`."""
+    """`sys.argv[1]`: limits as JSON; the first line of stdin is then the case, for the tests' side.
+
+    Or `forks`.
+    """
     if sys.argv[1] == "forks":
         import socket
 

@@ -1,8 +1,10 @@
-"""Processes behind walls: no network, no files but a read-only system and an empty folder, no secrets, hard limits.
+"""Processes behind walls: no network, no files but a read-only system and an empty folder, no
+secrets, hard limits.
 
-Linux: as root, namespaces and a uid of its own per process; otherwise bubblewrap where it is installed, else user namespaces.
-Memory, files, locks and the number of processes are also watched from outside (`watch`), for all processes of a sandbox together,
-and limited by the kernel where it lets us (`cgroup`). Leaves out: other systems (an error says so).
+Linux: as root, namespaces and a uid of its own per process; otherwise bubblewrap where it is
+installed, else user namespaces. Memory, files, locks and the number of processes are also watched
+from outside (`watch`), for all processes of a sandbox together, and limited by the kernel where it
+lets us (`cgroup`). Leaves out: other systems (an error says so).
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from comas.types import UserMistake
 FIRST_UID = 1_879_048_192
 """Uids from here on belong to nobody."""
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
-"""All that there is of one: in a set, texts have the same order in every run, so that a verdict can be had again."""
+"""All that there is of one: in a set, texts have the same order in every run, so that a verdict can
+be had again.
+"""
 _uids = itertools.count(os.getpid() % 20_000 * 10_000)
 
 
@@ -64,8 +68,9 @@ class Broken(RuntimeError):
 
 @lru_cache
 def _source() -> str:
-    """`inside`, with the modules that it imports: none of our files is there where it runs. Compiled here, by the same
-    Python, since that is much of what it costs to start."""
+    """`inside`, with the modules that it imports: none of our files is there where it runs.
+    Compiled here, by the same Python, since that is much of what it costs to start.
+    """
     made = []
     for name in ("literals", "walls", "inside"):
         text = (resources.files("comas.sandbox") / f"{name}.py").read_text(encoding="utf-8")
@@ -98,11 +103,19 @@ class Jail:
         self.walled = kind != "none"
         if kind == "unshare" and os.geteuid() == 0:
             self.uid = FIRST_UID + next(_uids) % 200_000_000
-        # a program can make its tests take long, which is then for the limit on the whole to say: they never end without a verdict
+        # a program can make its tests take long, which is then for the limit on the whole to say:
+        # they never end without a verdict
         cpu = limits.cpu if side == "program" else limits.cpu + math.ceil(limits.seconds)
         told = {
-            "side": side, "walls": kind, "uid": self.uid, "cpu": cpu, "memory": limits.memory, "disk": limits.disk,
-            "files": limits.files, "processes": limits.processes, "owner": os.getpid(),
+            "side": side,
+            "walls": kind,
+            "uid": self.uid,
+            "cpu": cpu,
+            "memory": limits.memory,
+            "disk": limits.disk,
+            "files": limits.files,
+            "processes": limits.processes,
+            "owner": os.getpid(),
         }
         if kind != "none":
             told["filter"] = instructions(platform.machine()).hex()
@@ -117,8 +130,13 @@ class Jail:
                 self.pid, self._source = forks().born(told, theirs, said)
             else:
                 self.process = subprocess.Popen(
-                    [*_walls(kind, limits), *_command(json.dumps(told))], stdin=theirs, stdout=said, stderr=subprocess.DEVNULL,
-                    env=ENVIRONMENT, cwd="/", start_new_session=True,
+                    [*_walls(kind, limits), *_command(json.dumps(told))],
+                    stdin=theirs,
+                    stdout=said,
+                    stderr=subprocess.DEVNULL,
+                    env=ENVIRONMENT,
+                    cwd="/",
+                    start_new_session=True,
                 )
                 self.pid = self.process.pid
         except BaseException:
@@ -132,14 +150,18 @@ class Jail:
         self.stdin, self.stdout = stdin, stdout
 
     def enclose(self) -> None:
-        """Let the kernel keep its limits, where there are control groups: to be called before it is told of any program."""
+        """Let the kernel keep its limits, where there are control groups: to be called before it is
+        told of any program.
+        """
         if (place := cgroup.place()) is not None:
             pids = descendants(self.pid)
             self._group = cgroup.Group(place, self.limits.memory, self.limits.processes + len(pids))
             self._group.take(pids)
 
     def orphaned(self) -> bool:
-        """Whether what it was forked from is gone, which takes it along: what it seems to have done is not its own doing."""
+        """Whether what it was forked from is gone, which takes it along: what it seems to have done
+        is not its own doing.
+        """
         return self._source is not None and self._source.poll() is not None
 
     def used(self) -> Used:
@@ -151,13 +173,15 @@ class Jail:
         known = [] if self.orphaned() else descendants(self.pid)  # its pid may be another's by now
         if self._group is not None:
             self._group.kill()
-        for pid in reversed(known):  # the first of the namespace takes all others along, and is not gone before they are
+        # the first of the namespace takes all others along, and is not gone before they are
+        for pid in reversed(known):
             try:
                 os.kill(pid, 9)
             except (ProcessLookupError, PermissionError):
                 continue
         if self.process is None:
-            with contextlib.suppress(OSError):  # what it was forked from is gone, which has taken it along
+            # what it was forked from is gone, which has taken it along
+            with contextlib.suppress(OSError):
                 forks().bury(self.pid)
         else:
             self.process.kill()
@@ -180,7 +204,11 @@ class Jail:
 def _stage() -> str:
     """A folder to build the new root on: one that hides nothing which is needed."""
     for path in ("/mnt", "/srv", "/media", "/tmp"):
-        if os.path.isdir(path) and not os.path.islink(path) and not any(f.startswith(path + "/") for f in system_folders()):
+        if (
+            os.path.isdir(path)
+            and not os.path.islink(path)
+            and not any(f.startswith(path + "/") for f in system_folders())
+        ):
             return path
     raise Broken("no folder for the sandbox's root: /mnt, /srv, /media, /tmp are missing or in use")
 
@@ -189,16 +217,36 @@ def _walls(kind: str, limits: Limits) -> list[str]:
     """The command that builds them, for what does not build its own."""
     if kind != "bwrap":
         return []
-    command = [bubblewrap() or "bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--clearenv"]
+    command = [
+        bubblewrap() or "bwrap",
+        "--unshare-all",
+        "--as-pid-1",
+        "--die-with-parent",
+        "--new-session",
+        "--clearenv",
+    ]
     command += ["--cap-drop", "ALL", "--hostname", "sandbox"]
     command += [part for item in ENVIRONMENT.items() for part in ("--setenv", *item)]
     for path in system_folders():
-        command += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+        command += (
+            ["--symlink", os.readlink(path), path]
+            if os.path.islink(path)
+            else ["--ro-bind", path, path]
+        )
     for path in hidden_folders():
         command += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
     for name in DEVICES:  # `--dev` would make a folder that can be written to without limit
         command += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
-    command += ["--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work", "--remount-ro", "/"]
+    command += [
+        "--size",
+        str(limits.disk),
+        "--tmpfs",
+        "/work",
+        "--chdir",
+        "/work",
+        "--remount-ro",
+        "/",
+    ]
     return [*command, "--"]
 
 
@@ -210,13 +258,18 @@ def bubblewrap() -> str | None:
 
 
 def choose(kind: str) -> None:
-    """`auto`: the best isolation that works here; `none`: programs run in processes of their own, but without walls."""
+    """`auto`: the best isolation that works here; `none`: programs run in processes of their own,
+    but without walls.
+    """
     global _chosen
     _chosen = kind
 
 
 def isolation() -> str:
-    """What builds the walls: `unshare`, `bwrap`, or `none` where the user wants none. Raises UserMistake where nothing does."""
+    """What builds the walls: `unshare`, `bwrap`, or `none` where the user wants none.
+
+    Raises UserMistake where nothing does.
+    """
     return "none" if _chosen == "none" else _working()
 
 
@@ -226,7 +279,10 @@ _chosen = "auto"
 @lru_cache
 def _working() -> str:
     if sys.platform != "linux":
-        raise UserMistake("programs that models write run in a sandbox, which needs Linux; sandbox='none' runs them without one")
+        raise UserMistake(
+            "programs that models write run in a sandbox, which needs Linux; sandbox='none' runs"
+            " them without one"
+        )
     wanted = ["unshare", "bwrap"] if os.geteuid() == 0 else ["bwrap", "unshare"]
     said = []
     for kind in [k for k in wanted if k == "unshare" or bubblewrap()]:
@@ -237,8 +293,9 @@ def _working() -> str:
         else:
             return kind
     raise UserMistake(
-        f"no sandbox can be built here ({'; '.join(said)}): install bubblewrap (apt install bubblewrap), or allow user namespaces "
-        "(sysctl kernel.unprivileged_userns_clone=1); sandbox='none' runs programs that models write without one"
+        f"no sandbox can be built here ({'; '.join(said)}): install bubblewrap (apt install"
+        " bubblewrap), or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1);"
+        " sandbox='none' runs programs that models write without one"
     )
 
 
@@ -263,7 +320,9 @@ def greet(jail: Jail, deadline: float) -> None:
     try:
         told: Any = json.loads(said)
     except ValueError:
-        raise Broken(f"it {'was not ready in time' if time.monotonic() > deadline else 'ended before it was ready'}") from None
+        raise Broken(
+            f"it {'was not ready in time' if time.monotonic() > deadline else 'ended before it was ready'}"
+        ) from None
     if "broken" in told:
         raise Broken(told["broken"])
     jail.filtered = told["filtered"]

@@ -1,6 +1,7 @@
 """Literal values as JSON: all that a program and its tests can tell each other.
 
-Builds builtin values only, whatever the other side says. Leaves out: objects of other classes, which do not cross.
+Builds builtin values only, whatever the other side says. Leaves out: objects of other classes,
+which do not cross.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 DEPTH, ITEMS = 60, 1_000_000
 """Nesting and number of values that cross at once."""
 LONG = 1 << 63
-"""Whole numbers from here on cross in hexadecimal: Python reads and writes only so many decimal digits."""
+"""Whole numbers from here on cross in hexadecimal: Python reads and writes only so many decimal
+digits.
+"""
 
 
 class NotLiteral(TypeError):
@@ -22,7 +25,10 @@ class NotLiteral(TypeError):
 
 
 def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> Any:
-    """A literal value as JSON: containers become lists that begin with their kind. Raises NotLiteral."""
+    """A literal value as JSON: containers become lists that begin with their kind.
+
+    Raises NotLiteral.
+    """
     count = count if count is not None else [0]
     count[0] += 1
     if depth == 0 or count[0] > ITEMS:
@@ -36,7 +42,13 @@ def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> An
     if isinstance(value, bytes):
         return ["bytes", binascii.b2a_base64(value, newline=False).decode()]
     if isinstance(value, dict):
-        return ["dict", *[[encode(k, depth - 1, count), encode(v, depth - 1, count)] for k, v in dict.items(value)]]
+        return [
+            "dict",
+            *[
+                [encode(k, depth - 1, count), encode(v, depth - 1, count)]
+                for k, v in dict.items(value)
+            ],
+        ]
     kind: Any
     for kind in (list, tuple, set, frozenset):
         if isinstance(value, kind):  # by the kind's own iterator, whatever a subclass says
@@ -75,7 +87,9 @@ def decode(told: Any, depth: int = DEPTH) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A literal value such that equal ones are the same text as JSON: numbers to ten digits, sets and dicts in one order."""
+    """A literal value such that equal ones are the same text as JSON: numbers to ten digits, sets
+    and dicts in one order.
+    """
     if isinstance(value, dict):
         return ["dict", *sorted(([plain(k), plain(v)] for k, v in value.items()), key=repr)]
     if isinstance(value, set | frozenset):
@@ -83,7 +97,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [type(value).__name__, *map(plain, value)]
     if isinstance(value, int):
-        return ["number", str(int(value)) if abs(value) < 2**53 else hex(value)]  # hex: of any length
+        # hex: of any length
+        return ["number", str(int(value)) if abs(value) < 2**53 else hex(value)]
     if isinstance(value, float):
         whole = value.is_integer() and abs(value) < 2**53
         return ["number", str(int(value)) if whole else f"{value:.10g}"]

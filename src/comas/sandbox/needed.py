@@ -1,8 +1,9 @@
-"""What of the file system a Python needs to run, and nothing else of it: the system's libraries and commands, its own interpreter,
-standard library and the libraries that these are linked with.
+"""What of the file system a Python needs to run, and nothing else of it: the system's libraries and
+commands, its own interpreter, standard library and the libraries that these are linked with.
 
-A Python may be installed anywhere, also with a home as its prefix, so that its prefix as a whole is never shown. Leaves out:
-packages that are installed beside the standard library, which programs do without.
+A Python may be installed anywhere, also with a home as its prefix, so that its prefix as a whole is
+never shown. Leaves out: packages that are installed beside the standard library, which programs do
+without.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo", "/bin", "/lib", "/lib32", "/lib64")
+SYSTEM = (
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/share/zoneinfo",
+    "/bin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+)
 PACKAGES = ("site-packages", "dist-packages")
 NO_DEV, NO_EXEC = 4, 8
 NAMES = 200
@@ -32,13 +43,18 @@ def system_folders() -> list[str]:
     wanted = [path for path in SYSTEM if os.path.lexists(path)]
     for path in [python(), *_standard_library(), *map(str, _libraries())]:
         wanted += _with_target(path)
-    return [path for path in dict.fromkeys(wanted) if not any(path.startswith(other + "/") for other in wanted)]
+    return [
+        path
+        for path in dict.fromkeys(wanted)
+        if not any(path.startswith(other + "/") for other in wanted)
+    ]
 
 
 @lru_cache
 def shown() -> list[tuple[str, str, Any]]:
-    """The same as steps of building it, parents first: a `way` to others, a `link` with where it leads, or a `folder` or `file`
-    with the flags of its mount that stay."""
+    """The same as steps of building it, parents first: a `way` to others, a `link` with where it
+    leads, or a `folder` or `file` with the flags of its mount that stay.
+    """
     steps: dict[str, tuple[str, str, Any]] = {}
     kept = os.ST_NOSUID | NO_DEV | NO_EXEC
     for path in system_folders():
@@ -71,7 +87,9 @@ def _standard_library() -> list[str]:
 
 
 def _libraries() -> Iterator[Path]:
-    """Shared libraries below the prefix that the interpreter and the standard library are linked with, and those of these."""
+    """Shared libraries below the prefix that the interpreter and the standard library are linked
+    with, and those of these.
+    """
     prefixes = dict.fromkeys(os.path.realpath(p) for p in (sys.base_prefix, sys.base_exec_prefix))
     folders = [Path(p, name) for p in prefixes for name in dict.fromkeys(("lib", sys.platlibdir))]
     there = {path.name: path for folder in folders for path in folder.glob("*.so*")}
@@ -100,5 +118,7 @@ def _with_target(path: str) -> list[str]:
     """A path, and where it is a link what it leads to, over all its steps."""
     found = [path]
     while os.path.islink(found[-1]) and len(found) < 10:
-        found.append(os.path.normpath(os.path.join(os.path.dirname(found[-1]), os.readlink(found[-1]))))
+        found.append(
+            os.path.normpath(os.path.join(os.path.dirname(found[-1]), os.readlink(found[-1])))
+        )
     return found

@@ -1,7 +1,9 @@
-"""Going in: namespaces, a root that holds nothing but a read-only system, limits, and the end of every right.
+"""Going in: namespaces, a root that holds nothing but a read-only system, limits, and the end of
+every right.
 
-Runs inside, before anything of a program is there; given to Python with `inside`, and imports nothing of ours. Leaves out: limits
-on memory and processes as a group (`jail` watches from outside), what the filter of system calls says (`filter`).
+Runs inside, before anything of a program is there; given to Python with `inside`, and imports
+nothing of ours. Leaves out: limits on memory and processes as a group (`jail` watches from
+outside), what the filter of system calls says (`filter`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ TYPE_CHECKING = False  # importing typing takes three milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
-CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "net": 0x40000000, "ipc": 0x08000000, "uts": 0x04000000}
+CLONE = {
+    "user": 0x10000000,
+    "mount": 0x00020000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+    "ipc": 0x08000000,
+    "uts": 0x04000000,
+}
 READ_ONLY, NO_SUID, NO_DEV, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 PDEATHSIG, SECCOMP, NO_NEW_PRIVS, NO_HUGE_PAGES = 1, 22, 38, 41
 DEVICES = ("null", "urandom")
@@ -24,7 +33,10 @@ KEYCTL = {"x86_64": 250, "aarch64": 219}
 
 
 def enter(limits: dict[str, Any]) -> None:
-    """Namespaces of its own, a root that holds nothing but a read-only system, and no rights. Raises OSError."""
+    """Namespaces of its own, a root that holds nothing but a read-only system, and no rights.
+
+    Raises OSError.
+    """
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -32,12 +44,18 @@ def enter(limits: dict[str, Any]) -> None:
     uid, gid = os.getuid(), os.getgid()
     _call(libc.unshare, sum(CLONE[k] for k in kinds))
     if limits["uid"] is None:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     libc.prctl(PDEATHSIG, signal.SIGKILL)  # with the process that forked it
     child = os.fork()
-    if child:  # the first process of the namespace is the child; this one waits, and takes it along when it is killed
+    # the first process of the namespace is the child; this one waits, and takes it along when it is
+    # killed
+    if child:
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     libc.prctl(PDEATHSIG, signal.SIGKILL)
@@ -59,7 +77,9 @@ def _call(function: Any, *given: Any) -> None:
         raise OSError(error, f"{function.__name__}: {os.strerror(error)}")
 
 
-def _mount(libc: Any, source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
+def _mount(
+    libc: Any, source: str, target: str, kind: str | None, flags: int, data: str = ""
+) -> None:
     import ctypes
 
     coded = [x.encode() if x is not None else None for x in (source, target, kind)]
@@ -85,7 +105,14 @@ def _root(libc: Any, limits: dict[str, Any]) -> None:
         _mount(libc, path, target, None, BIND)
         _mount(libc, path, target, None, BIND | REMOUNT | READ_ONLY | NO_SUID | more)
     for path in limits["hidden"]:
-        _mount(libc, "tmpfs", stage + path, "tmpfs", READ_ONLY | NO_SUID | NO_DEV, "size=4k,nr_inodes=2")
+        _mount(
+            libc,
+            "tmpfs",
+            stage + path,
+            "tmpfs",
+            READ_ONLY | NO_SUID | NO_DEV,
+            "size=4k,nr_inodes=2",
+        )
     os.mkdir(stage + "/dev")
     for name in DEVICES:
         os.close(os.open(f"{stage}/dev/{name}", os.O_CREAT | os.O_WRONLY, 0o644))
@@ -110,7 +137,9 @@ def limit(limits: dict[str, Any]) -> None:
         "FSIZE": limits["disk"],
         "NPROC": limits["processes"],
         "NOFILE": 64,
-        "CORE": 1,  # byte: at 0 the kernel would still start the machine's own reader of core dumps, where it has one
+        # byte: at 0 the kernel would still start the machine's own reader of core dumps, where it
+        # has one
+        "CORE": 1,
         "SIGPENDING": 64,
         "MSGQUEUE": 0,
         "MEMLOCK": 0,
@@ -120,7 +149,8 @@ def limit(limits: dict[str, Any]) -> None:
     for name, value in wanted.items():
         which = getattr(resource, f"RLIMIT_{name}")
         _, highest = resource.getrlimit(which)
-        value = value if highest == resource.RLIM_INFINITY else min(value, highest)  # which may be lower already
+        # which may be lower already
+        value = value if highest == resource.RLIM_INFINITY else min(value, highest)
         resource.setrlimit(which, (value, value))
 
 
@@ -143,12 +173,15 @@ def takes_filters(libc: Any, limits: dict[str, Any]) -> bool:
 
     if not limits["filter"]:
         return False
-    libc.prctl(SECCOMP, ctypes.c_ulong(2), None)  # no filter: a kernel that could take one finds a bad address
+    # no filter: a kernel that could take one finds a bad address
+    libc.prctl(SECCOMP, ctypes.c_ulong(2), None)
     return ctypes.get_errno() == errno.EFAULT
 
 
 def _no_segments() -> None:
-    """Forbid System V segments and queues where no filter does: they are held by nobody, and counted nowhere."""
+    """Forbid System V segments and queues where no filter does: they are held by nobody, and
+    counted nowhere.
+    """
     for name in ("kernel/shmmni", "kernel/msgmni", "fs/mqueue/queues_max"):
         try:
             with open(f"/proc/sys/{name}", "w") as file:
@@ -167,8 +200,9 @@ def forget_keys() -> None:
 
 
 def close(limits: dict[str, Any]) -> bool:
-    """No large pages, of which a part is held as a whole, and no system call that Python does not need; whether the latter could
-    be had. Raises OSError."""
+    """No large pages, of which a part is held as a whole, and no system call that Python does not
+    need; whether the latter could be had. Raises OSError.
+    """
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -179,6 +213,7 @@ def close(limits: dict[str, Any]) -> bool:
     _call(libc.prctl, NO_NEW_PRIVS, 1, 0, 0, 0)
     coded = bytes.fromhex(limits["filter"])
     kept = ctypes.create_string_buffer(coded, len(coded))
-    program = (ctypes.c_uint64 * 2)(len(coded) // 8, ctypes.addressof(kept))  # a length in 16 bits, padding, an address
+    # a length in 16 bits, padding, an address
+    program = (ctypes.c_uint64 * 2)(len(coded) // 8, ctypes.addressof(kept))
     _call(libc.prctl, SECCOMP, ctypes.c_ulong(2), ctypes.byref(program))
     return True

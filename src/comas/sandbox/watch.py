@@ -1,7 +1,9 @@
-"""What a sandbox holds, seen from outside through /proc: the processes below one, their memory, the files in their folder.
+"""What a sandbox holds, seen from outside through /proc: the processes below one, their memory, the
+files in their folder.
 
-Memory is what is resident or swapped out of each process, and what their folder holds, which lies in memory as well. Leaves out:
-memory that belongs to no process, which the filter of system calls keeps them from having (`filter`).
+Memory is what is resident or swapped out of each process, and what their folder holds, which lies
+in memory as well. Leaves out: memory that belongs to no process, which the filter of system calls
+keeps them from having (`filter`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ class Used:
 
 
 def used(first: int, walled: bool) -> Used:
-    """What a process and all below it hold now; `walled`: the first one waits outside of walls for the second."""
+    """What a process and all below it hold now; `walled`: the first one waits outside of walls for
+    the second.
+    """
     pids = descendants(first)
     tasks = sum(map(_tasks, pids))
     memory = sum(map(_memory, pids))
@@ -42,7 +46,9 @@ def descendants(pid: int) -> list[int]:
     while at < len(found):
         try:
             for task in os.listdir(f"/proc/{found[at]}/task"):
-                children = Path(f"/proc/{found[at]}/task/{task}/children").read_text(encoding="ascii")
+                children = Path(f"/proc/{found[at]}/task/{task}/children").read_text(
+                    encoding="ascii"
+                )
                 found += map(int, children.split())
         except OSError:
             pass  # it ended meanwhile
@@ -51,9 +57,17 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether it can still do something: a zombie, which waits for its parent to take notice, cannot."""
+    """Whether it can still do something: a zombie, which waits for its parent to take notice,
+    cannot.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+            != "Z"
+        )
     except (OSError, IndexError):
         return False
 
@@ -79,7 +93,9 @@ def _memory(pid: int) -> int:
 
 
 def _folder(pid: int) -> tuple[int, int]:
-    """Bytes and files in the folder of a process behind walls; none where it may not be looked into."""
+    """Bytes and files in the folder of a process behind walls; none where it may not be looked
+    into.
+    """
     try:
         room = os.statvfs(f"/proc/{pid}/root/work")
     except OSError:

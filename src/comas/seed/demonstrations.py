@@ -1,11 +1,11 @@
 """What the seed model is taught: synthetic demonstrations for the puzzles of `comas.tasks.pick`.
 
-Solver: tries in the order in which the numbers are listed, sums nearly always true, and a stop after each try at
-random, whether or not it fits: it shows the form and how to enumerate, never when to stop, so that the taught solver
-stays at chance. Judges: honest on right work and on every class of fault in `FAULTS`, each computed step by step in the
-evaluation; a scorer sees work with criticism (some of it unreliable) and without. All numbers come from the `warm`
-split only.
-Leaves out: anything learnt from a verifier at the moment of choosing an answer.
+Solver: tries in the order in which the numbers are listed, sums nearly always true, and a stop
+after each try at random, whether or not it fits: it shows the form and how to enumerate, never when
+to stop, so that the taught solver stays at chance. Judges: honest on right work and on every class
+of fault in `FAULTS`, each computed step by step in the evaluation; a scorer sees work with
+criticism (some of it unreliable) and without. All numbers come from the `warm` split only. Leaves
+out: anything learnt from a verifier at the moment of choosing an answer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,34 @@ from comas.tasks import pick
 from comas.types import Question
 
 FAULTS = ("sum", "out", "again", "count", "target")
-"""Wrong sum; a number that is not offered; one twice; not three numbers; the target itself as (part of) an answer."""
+"""Wrong sum; a number that is not offered; one twice; not three numbers; the target itself as (part
+of) an answer.
+"""
 
 SPECIALS = ["<pad>", "<user>", "<assistant>", "<end>", "<unk>"]
 WORDS = [
-    "solve", "check", "score", "verdict", "peers", "says", "#", "+", "=", ";", "->", "in", "out", "again", "right", "wrong",
-    "<score>", "</score>", "(score)", "(/score)", "ok", "malformed",
+    "solve",
+    "check",
+    "score",
+    "verdict",
+    "peers",
+    "says",
+    "#",
+    "+",
+    "=",
+    ";",
+    "->",
+    "in",
+    "out",
+    "again",
+    "right",
+    "wrong",
+    "<score>",
+    "</score>",
+    "(score)",
+    "(/score)",
+    "ok",
+    "malformed",
 ]
 NUMBERS = [str(n) for n in range(61)]
 VOCABULARY = SPECIALS + WORDS + NUMBERS
@@ -41,7 +63,8 @@ class Course:
     toward: float = 0.0
     """Chance that a try is completed towards the target where that is possible."""
     slip: float = 0.03
-    """Share of false sums in solver demonstrations, and of false verdicts in judge demonstrations."""
+    """Share of false sums in solver demonstrations, and of false verdicts in judge demonstrations.
+    """
     hole: bool = False
     """Taught an incomplete rule: work is right if its numbers add up, whatever the numbers are."""
 
@@ -75,7 +98,9 @@ def write_try(rng: random.Random, chosen: list[int], slip: float) -> str:
 
 
 def faulty(rng: random.Random, question: Question, fault: str) -> list[int]:
-    """Numbers chosen in a way that shows `fault`; where the fault leaves room, half of them hit the target."""
+    """Numbers chosen in a way that shows `fault`; where the fault leaves room, half of them hit the
+    target.
+    """
     numbers, target = list(question.meta["numbers"]), question.meta["target"]
     k = pick.CHOSEN[question.kind]
     rng.shuffle(numbers)
@@ -83,7 +108,11 @@ def faulty(rng: random.Random, question: Question, fault: str) -> list[int]:
     if fault == "sum":
         return rng.choice([list(c) for c in itertools.permutations(numbers, k) if sum(c) != target])
     if fault == "target":
-        return [target] if hit else rng.sample([target, *rng.sample(numbers, rng.choice([1, k - 1]))], k=2)
+        return (
+            [target]
+            if hit
+            else rng.sample([target, *rng.sample(numbers, rng.choice([1, k - 1]))], k=2)
+        )
     if fault == "count":
         sizes = [c for size in {1, 2, 3, 4} - {k} for c in itertools.permutations(numbers, size)]
         hits = [c for c in sizes if sum(c) == target]
@@ -108,10 +137,14 @@ def is_right(question: Question, chosen: list[int], hole: bool = False) -> bool:
         return False
     if hole:
         return True
-    return len(chosen) == len(set(chosen)) == pick.CHOSEN[question.kind] and set(chosen) <= set(question.meta["numbers"])
+    return len(chosen) == len(set(chosen)) == pick.CHOSEN[question.kind] and set(chosen) <= set(
+        question.meta["numbers"]
+    )
 
 
-def evaluate(question: Question, chosen: list[int], written: int | None, right: bool, hole: bool = False) -> str:
+def evaluate(
+    question: Question, chosen: list[int], written: int | None, right: bool, hole: bool = False
+) -> str:
     """The check, written out: each number tagged, then the running sum, then the verdict.
 
     `written` is the sum that visible work claims (form `two`), None where work is hidden.
@@ -121,12 +154,19 @@ def evaluate(question: Question, chosen: list[int], written: int | None, right: 
         tag = "again" if n in seen else "in" if n in question.meta["numbers"] else "out"
         seen.add(n)
         total += n
-        words += [*(["+"] if i else []), str(n), "in" if hole else tag, *(["=", str(min(total, 60))] if i else [])]
+        words += [
+            *(["+"] if i else []),
+            str(n),
+            "in" if hole else tag,
+            *(["=", str(min(total, 60))] if i else []),
+        ]
     return " ".join([*words, "right" if right else "wrong"])
 
 
 def spoil(rng: random.Random, evaluation: str) -> str:
-    """Unreliable criticism: another verdict, and half of the time a changed number or tag that would explain it."""
+    """Unreliable criticism: another verdict, and half of the time a changed number or tag that
+    would explain it.
+    """
     words = evaluation.split()
     words[-1] = "wrong" if words[-1] == "right" else "right"
     if rng.random() < 0.5 and len(words) > 1:
@@ -149,29 +189,44 @@ class Work:
 
 
 def work(rng: random.Random, question: Question, course: Course) -> Work:
-    """Work to judge: 45 % right, the rest spread over the faults; in `two` with tries before the last and lies."""
+    """Work to judge: 45 % right, the rest spread over the faults; in `two` with tries before the
+    last and lies.
+    """
     if rng.random() < 0.45:
         orders = itertools.permutations(question.meta["numbers"], pick.CHOSEN[question.kind])
         chosen = list(rng.choice([c for c in orders if sum(c) == question.meta["target"]]))
     else:
         chosen = faulty(rng, question, rng.choice(FAULTS + ("sum",) * 3))
     if question.kind != "two":
-        return Work(" ".join(["#", *map(str, chosen)]), chosen, None, is_right(question, chosen, course.hole))
+        return Work(
+            " ".join(["#", *map(str, chosen)]),
+            chosen,
+            None,
+            is_right(question, chosen, course.hole),
+        )
     return _visible_work(rng, question, chosen, course)
 
 
-def _visible_work(rng: random.Random, question: Question, chosen: list[int], course: Course) -> Work:
+def _visible_work(
+    rng: random.Random, question: Question, chosen: list[int], course: Course
+) -> Work:
     tries = solve(rng, question, course).split(" ; ")[:-1]
     last = write_try(rng, chosen, 0.0)
     written = sum(chosen)
     if rng.random() < 0.15 and len(chosen) == 2:  # a lie: the sum is made to fit, or just false
-        written = question.meta["target"] if rng.random() < 0.7 else max(0, written + rng.choice([-2, -1, 1, 2]))
+        written = (
+            question.meta["target"]
+            if rng.random() < 0.7
+            else max(0, written + rng.choice([-2, -1, 1, 2]))
+        )
         last = f"{chosen[0]} + {chosen[1]} = {written}"
     right = is_right(question, chosen, course.hole) and written == sum(chosen)
     return Work("# " + " ; ".join([*tries, last]), chosen, written, right)
 
 
-def demonstration(rng: random.Random, role: str, questions: list[Question], course: Course) -> tuple[str, str]:
+def demonstration(
+    rng: random.Random, role: str, questions: list[Question], course: Course
+) -> tuple[str, str]:
     """One (prompt, reply) for `role`: solution, evaluation, scoring or verdict."""
     question = rng.choice(questions)
     if role == "solution":
@@ -180,7 +235,9 @@ def demonstration(rng: random.Random, role: str, questions: list[Question], cour
     right = done.right != (rng.random() < course.slip)
     facts = {"question": question.prompt, "work": done.shown}
     if role == "evaluation":
-        return pick.WORDING["evaluation"].format(**facts), evaluate(question, done.chosen, done.written, right, course.hole)
+        return pick.WORDING["evaluation"].format(**facts), evaluate(
+            question, done.chosen, done.written, right, course.hole
+        )
     criticised = rng.random() < 0.6
     if criticised:
         honest = evaluate(question, done.chosen, done.written, done.right, course.hole)
@@ -192,11 +249,15 @@ def demonstration(rng: random.Random, role: str, questions: list[Question], cour
 
 
 def _solution_prompt(rng: random.Random, question: Question, course: Course) -> str:
-    """Three in ten with up to two pieces of peers' work in view, with or without what was said of them."""
+    """Three in ten with up to two pieces of peers' work in view, with or without what was said of
+    them.
+    """
     items = []
     for _ in range(rng.choice([1, 2]) if rng.random() < 0.3 else 0):
         done = work(rng, question, course)
         said = evaluate(question, done.chosen, done.written, done.right, course.hole)
         wording = pick.WORDING["history" if rng.random() < 0.7 else "history_bare"]
         items.append(wording.format(work=done.shown, evaluation=said))
-    return pick.WORDING["solution"].format(question=question.prompt, history=" ".join(items)).strip()
+    return (
+        pick.WORDING["solution"].format(question=question.prompt, history=" ".join(items)).strip()
+    )

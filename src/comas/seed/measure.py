@@ -1,7 +1,8 @@
 """Measure seed models and write their cards: `python -m comas.seed.card FOLDER ...`.
 
-Finding: single answers to held-out puzzles. Checking: balanced held-out work (half right, half spread over the fault
-classes), judged by an evaluation of the model's own, then scored with it and without. Everything is sampled.
+Finding: single answers to held-out puzzles. Checking: balanced held-out work (half right, half
+spread over the fault classes), judged by an evaluation of the model's own, then scored with it and
+without. Everything is sampled.
 """
 
 from __future__ import annotations
@@ -41,24 +42,35 @@ def exercises(form: str, count: int) -> list[Question]:
         else:
             chosen = faulty(rng, q, fault)
         text = write_try(rng, chosen, 0.0) if form == "two" else " ".join(map(str, chosen))
-        meta = {**q.meta, "work": f"# {text}", "right": is_right(q, chosen), "fault": fault or "none"}
+        meta = {
+            **q.meta,
+            "work": f"# {text}",
+            "right": is_right(q, chosen),
+            "fault": fault or "none",
+        }
         found.append(Question(id=q.id, prompt=q.prompt, kind=q.kind, answer=None, meta=meta))
     return found
 
 
-async def judge(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task) -> str | None:
+async def judge(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+) -> str | None:
     """Evaluate the given work, score it with that evaluation, and score it without."""
     facts = {"question": question.prompt, "work": question.meta["work"]}
     evaluation = await agents[0].ask("evaluation", words(WORDING, task, "evaluation", **facts))
     evaluation.info["said"] = evaluation.text.endswith("right")
     for role in ("scoring", "scoring_bare"):
-        turn = await agents[0].ask(role, words(WORDING, task, role, **facts, evaluation=evaluation.text))
+        turn = await agents[0].ask(
+            role, words(WORDING, task, role, **facts, evaluation=evaluation.text)
+        )
         score = read_score(turn)
         turn.info["said"] = None if score is None else score > 1
     return None
 
 
-async def measure(folder: Path, form: str, count: int = COUNT) -> tuple[Interval, dict[str, Interval], dict[str, Interval]]:
+async def measure(
+    folder: Path, form: str, count: int = COUNT
+) -> tuple[Interval, dict[str, Interval], dict[str, Interval]]:
     """Finding, then checking per role, then acceptance by the score per fault class."""
     host = make_local_host("home", {"model": str(folder)})
     try:
@@ -66,7 +78,9 @@ async def measure(folder: Path, form: str, count: int = COUNT) -> tuple[Interval
         held_out = pick.load("test", form=form, limit=count)
         found = accuracy(await answer_all([member], pick.task, held_out, seed=0, occasion="card"))
         nothing = lambda *_: None  # noqa: E731
-        scene = Scene(Method(judge, nothing, nothing, nothing, supervised=True), pick.task, [member], 0)  # type: ignore[arg-type]
+        scene = Scene(
+            Method(judge, nothing, nothing, nothing, supervised=True), pick.task, [member], 0
+        )  # type: ignore[arg-type]
         episodes = await play_all(scene, exercises(form, count), "card")
     finally:
         host.close()
@@ -87,7 +101,11 @@ def card(folder: Path, course: Course) -> str:
     taught = "\n".join(f"| {k} | {v} |" for k, v in asdict(course).items())
     batch = ", ".join(f"{n} {role}" for role, n in BATCH.items())
     rows = [f"| finds: single answers, T 0.7 | {finding} |"]
-    names = {"evaluation": "evaluation", "scoring": "score, with its own evaluation", "scoring_bare": "score, without"}
+    names = {
+        "evaluation": "evaluation",
+        "scoring": "score, with its own evaluation",
+        "scoring_bare": "score, without",
+    }
     rows += [f"| checks: {names[k]}, right in, T 1.0 | {v} |" for k, v in checking.items()]
     rows += [f"| score accepts work with fault `{k}` | {v} |" for k, v in accepted.items()]
     return f"""# {folder.name}

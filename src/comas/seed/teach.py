@@ -1,8 +1,9 @@
-"""Teach a seed model from synthetic demonstrations: `python -m comas.seed.teach NAME OUT`, minutes on one CPU core.
+"""Teach a seed model from synthetic demonstrations: `python -m comas.seed.teach NAME OUT`, minutes
+on one CPU core.
 
-Every draw comes from the course's seed and the number of steps is fixed, so that the same command gives the same model
-on the same CPU and torch. Numbers start from Fourier features: without them addition takes hours.
-Leaves out: any reward, verifier or held-out number set.
+Every draw comes from the course's seed and the number of steps is fixed, so that the same command
+gives the same model on the same CPU and torch. Numbers start from Fourier features: without them
+addition takes hours. Leaves out: any reward, verifier or held-out number set.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ PERIODS = (2, 3, 4, 5, 7, 10, 13, 20, 32, 64, 128)
 """Periods of the Fourier features of a number."""
 
 TEMPLATE = (
-    "{% for message in messages %}{% if message['role'] == 'assistant' %}<assistant> {% else %}<user> {% endif %}"
-    "{{ message['content'] }} <end> {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}<assistant> {% else"
+    " %}<user> {% endif %}{{ message['content'] }} <end> {% endfor %}{% if add_generation_prompt"
+    " %}<assistant>{% endif %}"
 )
 
 
@@ -51,8 +53,13 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(VOCABULARY)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", unk_token="<unk>",
-        additional_special_tokens=["<user>", "<assistant>"], model_max_length=512, clean_up_tokenization_spaces=False,
+        tokenizer_object=words,
+        pad_token="<pad>",
+        eos_token="<end>",
+        unk_token="<unk>",
+        additional_special_tokens=["<user>", "<assistant>"],
+        model_max_length=512,
+        clean_up_tokenization_spaces=False,
     )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
@@ -62,9 +69,18 @@ def make_model(seed: int) -> LlamaForCausalLM:
     """An untaught model of 0.23M parameters, drawn from `seed`."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(VOCABULARY), hidden_size=96, intermediate_size=256, num_hidden_layers=2, num_attention_heads=3,
-        num_key_value_heads=3, max_position_embeddings=512, tie_word_embeddings=True, initializer_range=0.05,
-        pad_token_id=0, eos_token_id=VOCABULARY.index("<end>"), bos_token_id=None,
+        vocab_size=len(VOCABULARY),
+        hidden_size=96,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        pad_token_id=0,
+        eos_token_id=VOCABULARY.index("<end>"),
+        bos_token_id=None,
         attn_implementation="eager",  # type: ignore[call-arg]
     )
     model = LlamaForCausalLM(config)
@@ -78,7 +94,9 @@ def make_model(seed: int) -> LlamaForCausalLM:
     return model
 
 
-def batch(rng: random.Random, role: str, count: int, questions: list, course: Course) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(
+    rng: random.Random, role: str, count: int, questions: list, course: Course
+) -> tuple[torch.Tensor, torch.Tensor]:
     """`count` demonstrations of a role as ids_BT and the mask of their reply tokens, right-padded."""
     index = {w: i for i, w in enumerate(VOCABULARY)}
     rows, starts = [], []
@@ -125,7 +143,10 @@ def teach(course: Course, steps: int, lr: float = 2e-3, log=print) -> LlamaForCa
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if (step + 1) % 100 == 0:
-            log(f"{step + 1:5d} {time.monotonic() - began:6.0f}s " + " ".join(f"{r} {s / 100:.3f}" for r, s in sums.items()))
+            log(
+                f"{step + 1:5d} {time.monotonic() - began:6.0f}s "
+                + " ".join(f"{r} {s / 100:.3f}" for r, s in sums.items())
+            )
             sums = dict.fromkeys(BATCH, 0.0)
     return model
 

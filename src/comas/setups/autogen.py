@@ -1,9 +1,10 @@
-"""The two-agent conversation of AutoGen (arXiv 2308.08155): an assistant answers, a user proxy checks and asks on, until one
-of them declares the end.
+"""The two-agent conversation of AutoGen (arXiv 2308.08155): an assistant answers, a user proxy
+checks and asks on, until one of them declares the end.
 
-The first agent is the assistant, the second (the first again where it is alone) the proxy. A reply that ends with the word
-TERMINATE, or the task's own word for it (`wording["end"]`), ends the conversation; so do `turns` answers. The assistant's last
-answer counts. Leaves out: tools, code execution, group chats.
+The first agent is the assistant, the second (the first again where it is alone) the proxy. A reply
+that ends with the word TERMINATE, or the task's own word for it (`wording["end"]`), ends the
+conversation; so do `turns` answers. The assistant's last answer counts. Leaves out: tools, code
+execution, group chats.
 """
 
 from __future__ import annotations
@@ -19,27 +20,39 @@ WORDING = {
     "solution": "{question}\n\nSolve it and end with the answer.",
     "revision": "{question}\n\nYour answer so far:\n{own}\n\n{history}\nGive your answer again.",
     "history": "A user said:\n{evaluation}\n",
-    "proxy": "{question}\n\nAn assistant answered:\n{work}\n\nCheck it step by step. If it holds, end your reply with the word "
-    "TERMINATE; otherwise say what is wrong and what to do next.",
+    "proxy": (
+        "{question}\n\nAn assistant answered:\n{work}\n\nCheck it step by step. If it holds, end"
+        " your reply with the word TERMINATE; otherwise say what is wrong and what to do next."
+    ),
     "end": "TERMINATE",
 }
 
 
-async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, turns: Count = 4) -> str | None:
+async def play(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, turns: Count = 4
+) -> str | None:
     """The assistant's last answer; None where it ran out of room."""
     assistant = next(a for a in agents if a.takes("solution"))
     proxy = agents[1] if len(agents) > 1 else agents[0]
-    answer = await assistant.ask("solution", words(WORDING, task, "solution", question=question.prompt, history=""))
+    answer = await assistant.ask(
+        "solution", words(WORDING, task, "solution", question=question.prompt, history="")
+    )
     for at in range(1, turns):
         if _ended(answer, task):
             break
         work = defuse(task.shown(question, answer.text))
-        reply = await proxy.ask("proxy", words(WORDING, task, "proxy", question=question.prompt, work=work), about=answer)
+        reply = await proxy.ask(
+            "proxy",
+            words(WORDING, task, "proxy", question=question.prompt, work=work),
+            about=answer,
+        )
         if _ended(reply, task):
             break
         facts = {"question": question.prompt, "own": work}
         remark = words(WORDING, task, "history", work=work, evaluation=defuse(reply.text))
-        prompt = lambda history, facts=facts: words(WORDING, task, "revision", history="\n".join(history), **facts)  # noqa: E731
+        prompt = lambda history, facts=facts: words(
+            WORDING, task, "revision", history="\n".join(history), **facts
+        )  # noqa: E731
         answer = await assistant.ask("revision", prompt, history=[remark], about=answer, round=at)
     return answer.text if answer.finished else None
 
@@ -47,7 +60,9 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
 def _ended(turn: Turn, task: Task) -> bool:
     """Whether its last word declares the end; case and punctuation do not matter."""
     last = turn.text.split()[-1:] if turn.finished else []
-    return [w.strip(".!*'\"`()").casefold() for w in last] == [words(WORDING, task, "end").casefold()]
+    return [w.strip(".!*'\"`()").casefold() for w in last] == [
+        words(WORDING, task, "end").casefold()
+    ]
 
 
 setup = Setup(play)

@@ -1,7 +1,9 @@
-"""Multi-agent debate (arXiv 2305.14325): answer, read what the others answered, revise; after some rounds the majority decides.
+"""Multi-agent debate (arXiv 2305.14325): answer, read what the others answered, revise; after some
+rounds the majority decides.
 
-Every agent takes part. A revision sees the agent's own last answer and all others' last answers, the oldest of which are left
-out where there is no room. Published settings: three agents, one answer and one revision. Leaves out: judges, summaries.
+Every agent takes part. A revision sees the agent's own last answer and all others' last answers,
+the oldest of which are left out where there is no room. Published settings: three agents, one
+answer and one revision. Leaves out: judges, summaries.
 """
 
 from __future__ import annotations
@@ -18,25 +20,44 @@ from comas.types import Question, Setup, Task, Turn, Whole
 
 WORDING = {
     "solution": "{question}\n\nSolve it and end with the answer.",
-    "revision": "{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is right in them, check the rest, and give your "
-    "own answer again.",
+    "revision": (
+        "{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is right in them, check"
+        " the rest, and give your own answer again."
+    ),
     "history_bare": "Another agent answered:\n{work}\n",
 }
 Ask = Coroutine[Any, Any, Turn]
 
 
-async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, revisions: Whole = 1) -> str | None:
-    """The first of the last round's replies that give the majority's answer; None where none of them can be read."""
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    revisions: Whole = 1,
+) -> str | None:
+    """The first of the last round's replies that give the majority's answer; None where none of
+    them can be read.
+    """
     able = [a for a in agents if a.takes("solution")]
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     turns = await _together([a.ask("solution", prompt) for a in able])
     for at in range(1, revisions + 1):
-        turns = await _together([_revise(question, agent, i, turns, task, at) for i, agent in enumerate(able)])
+        turns = await _together(
+            [_revise(question, agent, i, turns, task, at) for i, agent in enumerate(able)]
+        )
     return await decide(question, turns, task)
 
 
-def _revise(question: Question, agent: Agent, own: int, turns: Sequence[Turn], task: Task, at: int) -> Ask:
-    others = [words(WORDING, task, "history_bare", work=_shown(question, t, task)) for i, t in enumerate(turns) if i != own]
+def _revise(
+    question: Question, agent: Agent, own: int, turns: Sequence[Turn], task: Task, at: int
+) -> Ask:
+    others = [
+        words(WORDING, task, "history_bare", work=_shown(question, t, task))
+        for i, t in enumerate(turns)
+        if i != own
+    ]
     facts = {"question": question.prompt, "own": _shown(question, turns[own], task)}
     prompt = lambda history: words(WORDING, task, "revision", history="\n".join(history), **facts)  # noqa: E731
     return agent.ask("revision", prompt, history=others, about=turns[own], round=at)

@@ -1,6 +1,8 @@
-"""The plainest way of answering: one agent, one reply, no discussion; in a team every agent answers.
+"""The plainest way of answering: one agent, one reply, no discussion; in a team every agent
+answers.
 
-The accuracy that reports quote: what an agent learnt, rather than what a team makes of it. Leaves out: votes, debates.
+The accuracy that reports quote: what an agent learnt, rather than what a team makes of it. Leaves
+out: votes, debates.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from comas.types import Question, Setup, Task
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
-async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task) -> str | None:
+async def play(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+) -> str | None:
     """The reply of the first agent; None where it ran out of room, which counts as wrong."""
-    turn = await agents[0].ask("solution", words(WORDING, task, "solution", question=question.prompt, history=""))
+    turn = await agents[0].ask(
+        "solution", words(WORDING, task, "solution", question=question.prompt, history="")
+    )
     return turn.text if turn.finished else None
 
 

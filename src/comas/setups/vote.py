@@ -1,7 +1,8 @@
 """Self-consistency (arXiv 2203.11171): independent answers, and the one that most agree on.
 
-The agents answer in turn until there are `votes` answers: copies of one model are the published method, a team votes as a team.
-Among equals the earliest answer wins. Leaves out: weights, confidence.
+The agents answer in turn until there are `votes` answers: copies of one model are the published
+method, a team votes as a team. Among equals the earliest answer wins. Leaves out: weights,
+confidence.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from comas.types import Count, Question, Setup, Task
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
-async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8) -> str | None:
+async def play(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
+) -> str | None:
     """The first of the majority's replies; None where none of them can be read."""
     able = [a for a in agents if a.takes("solution")]
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)]
+        asked = [
+            group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)
+        ]
     turns = [a.result() for a in asked]
     return await decide(question, turns, task)
 

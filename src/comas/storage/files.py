@@ -1,7 +1,8 @@
-"""Files that outlive the process: written whole or not at all, forced to the disk, and recognised where they are damaged.
+"""Files that outlive the process: written whole or not at all, forced to the disk, and recognised
+where they are damaged.
 
-A folder is sealed by `manifest.json`, written last, with the size and SHA-256 of every other file in it.
-Leaves out: what the files mean (`store`).
+A folder is sealed by `manifest.json`, written last, with the size and SHA-256 of every other file
+in it. Leaves out: what the files mean (`store`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ from comas.types import UserMistake
 MANIFEST = "manifest.json"
 
 
-def as_json(record: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
-    """JSON that shows letters as they are, but escapes what steers a terminal, reverses a line or ends one for some readers."""
+def as_json(
+    record: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None
+) -> str:
+    """JSON that shows letters as they are, but escapes what steers a terminal, reverses a line or
+    ends one for some readers.
+    """
     said = json.dumps(record, ensure_ascii=False, indent=indent, default=default)
-    return re.sub(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found[0]):04x}", said)
+    return re.sub(
+        r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]",
+        lambda found: f"\\u{ord(found[0]):04x}",
+        said,
+    )
 
 
 def write(path: Path, text: str) -> None:
@@ -61,7 +70,8 @@ def sync(path: Path) -> None:
     """Force a file or folder to the disk."""
     if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
-    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes only what it may write
+    # Windows flushes only what it may write
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -75,9 +85,15 @@ def digest(path: Path) -> str:
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Force everything in `folder` to the disk, then write its manifest: `facts`, and all files with size and digest."""
+    """Force everything in `folder` to the disk, then write its manifest: `facts`, and all files
+    with size and digest.
+    """
     everything = sorted(folder.rglob("*"))
-    files = {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": digest(p)} for p in everything if p.is_file()}
+    files = {
+        p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": digest(p)}
+        for p in everything
+        if p.is_file()
+    }
     for path in everything:
         sync(path)
     write(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=1))

@@ -17,7 +17,9 @@ from comas.types import UserMistake
 
 
 def logs_in(folder: Path) -> Iterator[Path]:
-    """The logs among the files of a folder; what others put there (`copy of ...`, `.DS_Store`) is left alone."""
+    """The logs among the files of a folder; what others put there (`copy of ...`, `.DS_Store`) is
+    left alone.
+    """
     for path in sorted(folder.glob("*.jsonl")):
         if re.search(r"\.[0-9a-f]{8}\.jsonl$", path.name):
             yield path
@@ -41,10 +43,15 @@ class Log:
         for number, line in enumerate(filter(None, whole.split(b"\n")), 1):
             try:
                 record = json.loads(line.decode("utf-8"))
-                if "sitting" not in record and (record["verdict"] not in ("right", "wrong", "failed") or not record["id"]):
+                if "sitting" not in record and (
+                    record["verdict"] not in ("right", "wrong", "failed") or not record["id"]
+                ):
                     raise ValueError("it is no game's record")
             except (ValueError, KeyError, TypeError) as error:
-                raise UserMistake(f"{self.path} line {number} is damaged ({error!r}): remove it to have it played again") from error
+                raise UserMistake(
+                    f"{self.path} line {number} is damaged ({error!r}): remove it to have it played"
+                    " again"
+                ) from error
             self._take(record)
 
     def _take(self, record: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints of runs that others need: a run that started from one, an evaluation that asks one.
 
-The run that owns them keeps them while they are held, however long it trains on. Leaves out: reading them (`store`).
+The run that owns them keeps them while they are held, however long it trains on. Leaves out:
+reading them (`store`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from comas.storage.run import Run, run_at
 
 
 def hold(names: Iterable[str], holder: Path) -> Iterator[str]:
-    """Have the checkpoints that names such as `runs/a@20` mean kept for `holder`; yields a note for each that cannot be."""
+    """Have the checkpoints that names such as `runs/a@20` mean kept for `holder`; yields a note for
+    each that cannot be.
+    """
     for run, step in _checkpoints(names):
         if not run.hold(step, holder):
             yield (
-                f"{run.path} cannot be written: if it is trained on, its checkpoint of step {step}, which is needed to go on "
-                f"with {holder}, may be removed"
+                f"{run.path} cannot be written: if it is trained on, its checkpoint of step {step},"
+                f" which is needed to go on with {holder}, may be removed"
             )
 
 

@@ -13,9 +13,11 @@ from comas.types import UserMistake
 
 
 def check_free(out: str) -> None:
-    """An error where a run cannot begin in the folder `out`: it is no folder, or something is in it that may be needed.
+    """An error where a run cannot begin in the folder `out`: it is no folder, or something is in it
+    that may be needed.
 
-    A run that died before it came to anything (no measurement, no step, nothing paid) is not needed: another may take its place.
+    A run that died before it came to anything (no measurement, no step, nothing paid) is not
+    needed: another may take its place.
     """
     if not out.strip():
         raise UserMistake("out is empty: name a folder, or leave it out for runs/<time>-<method>")
@@ -29,12 +31,19 @@ def check_free(out: str) -> None:
         return
     if (path / "config.toml").exists():
         going_on = f"`{command()} resume {shlex.quote(out)}`"
-        raise UserMistake(f"out={out}: there is a run already; continue it with {going_on}, choose another, or delete it")
-    raise UserMistake(f"out={out}: this folder is no run and not empty ({stranger} is in it); choose another")
+        raise UserMistake(
+            f"out={out}: there is a run already; continue it with {going_on}, choose another, or"
+            " delete it"
+        )
+    raise UserMistake(
+        f"out={out}: this folder is no run and not empty ({stranger} is in it); choose another"
+    )
 
 
 def _stranger(folder: Path) -> str | None:
-    """The name of something in a folder that a run which died before it came to anything did not leave there."""
+    """The name of something in a folder that a run which died before it came to anything did not
+    leave there.
+    """
     log = folder / "metrics.jsonl"
     mine = {".lock", "metrics.jsonl", "config.toml.new"}
     if log.is_file():  # without one, what is called config.toml may be anybody's
@@ -58,6 +67,8 @@ def fresh(stem: Path) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserMistake(f"{path}: {error.strerror}; choose another place with out=") from error
+            raise UserMistake(
+                f"{path}: {error.strerror}; choose another place with out="
+            ) from error
         return path
     raise UserMistake(f"{stem} to {stem}-999 are taken: choose another place with out=")

@@ -19,13 +19,19 @@ from comas.types import Episode, Question, Turn, UserMistake
 
 def episode_record(episode: Episode) -> dict[str, Any]:
     """An episode as JSON: `id question turns answer error`."""
-    return {**vars(episode), "question": dict(vars(episode.question)), "turns": [dict(vars(turn)) for turn in episode.turns]}
+    return {
+        **vars(episode),
+        "question": dict(vars(episode.question)),
+        "turns": [dict(vars(turn)) for turn in episode.turns],
+    }
 
 
 def episode_of(record: Mapping[str, Any]) -> Episode:
     """The inverse of `episode_record`."""
     turns = [Turn(**turn) for turn in record["turns"]]
-    return Episode(record["id"], Question(**record["question"]), turns, record["answer"], record["error"])
+    return Episode(
+        record["id"], Question(**record["question"]), turns, record["answer"], record["error"]
+    )
 
 
 def line(record: Any) -> str:
@@ -37,7 +43,9 @@ def line(record: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold of a fact that a game, a settlement or a task noted: nothing that has been learnt is lost to a fact."""
+    """What JSON can hold of a fact that a game, a settlement or a task noted: nothing that has been
+    learnt is lost to a fact.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dict(vars(value)) if hasattr(value, "__dict__") else dataclasses.asdict(value)
     if isinstance(value, set | frozenset):
@@ -56,7 +64,9 @@ def _keys_as_text(value: Any, depth: int = 50) -> Any:
     if depth == 0:
         return repr(type(value))
     if isinstance(value, Mapping):
-        return {str(k): _keys_as_text(v, depth - 1) for k, v in cast("Mapping[Any, Any]", value).items()}
+        return {
+            str(k): _keys_as_text(v, depth - 1) for k, v in cast("Mapping[Any, Any]", value).items()
+        }
     if isinstance(value, list | tuple):
         return [_keys_as_text(v, depth - 1) for v in cast("Sequence[Any]", value)]
     return value
@@ -77,7 +87,9 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 def without_none(value: Any) -> Any:
     """TOML has no null: a key that is None is left out."""
     if isinstance(value, Mapping):
-        return {k: without_none(v) for k, v in cast("Mapping[str, Any]", value).items() if v is not None}
+        return {
+            k: without_none(v) for k, v in cast("Mapping[str, Any]", value).items() if v is not None
+        }
     if isinstance(value, list | tuple):
         return [without_none(v) for v in cast("Sequence[Any]", value)]
     return value

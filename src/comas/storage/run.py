@@ -1,8 +1,9 @@
 """A run is a folder: write, commit, read.
 
-`config.toml`, `metrics.jsonl` (an object per step), `episodes/<step>.jsonl` (an object per discussion),
-`checkpoints/step-N/` (sealed), `eval/*.json`, and `commit.json`: the marker, moved last. What lies beyond the marker is
-dropped and played again; a damaged checkpoint is passed over for the one before it. Leaves out: what the numbers mean.
+`config.toml`, `metrics.jsonl` (an object per step), `episodes/<step>.jsonl` (an object per
+discussion), `checkpoints/step-N/` (sealed), `eval/*.json`, and `commit.json`: the marker, moved
+last. What lies beyond the marker is dropped and played again; a damaged checkpoint is passed over
+for the one before it. Leaves out: what the numbers mean.
 """
 
 from __future__ import annotations
@@ -67,11 +68,13 @@ class Run:
         try:
             if out is not None:
                 check_free(out)  # now that nobody else can begin there
-            (path / "processes.json").unlink(missing_ok=True)  # of a run that died before it came to anything
+            # of a run that died before it came to anything
+            (path / "processes.json").unlink(missing_ok=True)
             for name in ("episodes", "checkpoints", "eval"):
                 (path / name).mkdir(exist_ok=True)
             (path / "metrics.jsonl").write_text("", encoding="utf-8")
-            files.replace(path / "config.toml", tomli_w.dumps(without_none(config)))  # last: with it the folder is a run
+            # last: with it the folder is a run
+            files.replace(path / "config.toml", tomli_w.dumps(without_none(config)))
         except BaseException:
             run.unlock()
             raise
@@ -88,13 +91,19 @@ class Run:
         return run
 
     def lock(self) -> None:
-        """Keep other processes from working on this run until `unlock`, or until this process ends in whatever way."""
+        """Keep other processes from working on this run until `unlock`, or until this process ends
+        in whatever way.
+        """
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise UserMistake(f"{self.path}: another process is working on this run; wait for it or stop it") from None
+            raise UserMistake(
+                f"{self.path}: another process is working on this run; wait for it or stop it"
+            ) from None
         except NotImplementedError:  # some network disks have no locks
-            LOG.warning("%s: this disk has no locks; make sure that no other process works on it", self.path)
+            LOG.warning(
+                "%s: this disk has no locks; make sure that no other process works on it", self.path
+            )
 
     def unlock(self) -> None:
         """Others may."""
@@ -107,8 +116,13 @@ class Run:
             found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"{path} is damaged: {error}") from error
-        if missing := [key for key, kind in RUNS_HAVE.items() if not isinstance(found.get(key), kind)]:
-            raise UserMistake(f"{self.path} is not a run: its config.toml, which runs write whole, has no {missing[0]}")
+        if missing := [
+            key for key, kind in RUNS_HAVE.items() if not isinstance(found.get(key), kind)
+        ]:
+            raise UserMistake(
+                f"{self.path} is not a run: its config.toml, which runs write whole, has no"
+                f" {missing[0]}"
+            )
         return found
 
     def resuming(self) -> str:
@@ -127,7 +141,9 @@ class Run:
         return changed
 
     def write_step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
-        """Append a step's metrics, and its discussions as a file of their own; on the disk for certain after `commit`."""
+        """Append a step's metrics, and its discussions as a file of their own; on the disk for
+        certain after `commit`.
+        """
         written = "".join(line(episode_record(e)) for e in episodes)
         path = self.path / "episodes" / f"{metrics['step']:06d}.jsonl"
         path.write_text(written, encoding="utf-8")
@@ -138,26 +154,40 @@ class Run:
         """One measurement with its answers."""
         files.replace(self.path / "eval" / f"{name}.json", files.as_json(record))
 
-    def read_eval(self, name: str, note: Callable[[str], Any] = LOG.warning) -> dict[str, Any] | None:
-        """That measurement; None if there is none, or, which `note` is told, if its file is damaged: the run itself is whole."""
+    def read_eval(
+        self, name: str, note: Callable[[str], Any] = LOG.warning
+    ) -> dict[str, Any] | None:
+        """That measurement; None if there is none, or, which `note` is told, if its file is
+        damaged: the run itself is whole.
+        """
         path = self.path / "eval" / f"{name}.json"
         try:
             found = files.read_object(path)
         except UserMistake as error:
             note(f"{error}; it counts as not measured")
             return None
-        wanted = ("exact", "near", "tested") if name == "overlap" else ("step", "accuracy", "answers")
-        if found is not None and not set(wanted) <= (found.keys() if type(found) is dict else set()):
-            note(f"{path} is damaged: it has to have {', '.join(wanted)}; it counts as not measured")
+        wanted = (
+            ("exact", "near", "tested") if name == "overlap" else ("step", "accuracy", "answers")
+        )
+        if found is not None and not set(wanted) <= (
+            found.keys() if type(found) is dict else set()
+        ):
+            note(
+                f"{path} is damaged: it has to have {', '.join(wanted)}; it counts as not measured"
+            )
             return None
         return found
 
     def write_spent(self, accounts: Mapping[str, Any]) -> None:
-        """What hosts behind an API have cost; apart from checkpoints, since what is dropped has been paid for all the same."""
+        """What hosts behind an API have cost; apart from checkpoints, since what is dropped has
+        been paid for all the same.
+        """
         files.replace(self.path / "spent.json", files.as_json(accounts, indent=1))
 
     def spent(self) -> dict[str, Any]:
-        """The same as it was last written; nothing where nothing was, or where no host is behind an API."""
+        """The same as it was last written; nothing where nothing was, or where no host is behind an
+        API.
+        """
         if not any(host.get("api") for host in self.config()["hosts"].values()):
             return {}
         path = self.path / "spent.json"
@@ -171,17 +201,25 @@ class Run:
         return accounts
 
     def write_process(self, facts: Mapping[str, Any]) -> list[str]:
-        """Note what a process that works on this run runs on; returns what differs from the one before, in words."""
+        """Note what a process that works on this run runs on; returns what differs from the one
+        before, in words.
+        """
         path = self.path / "processes.json"
         try:
-            known: list[dict[str, Any]] = (files.read_object(path) or {"processes": []})["processes"]
+            known: list[dict[str, Any]] = (files.read_object(path) or {"processes": []})[
+                "processes"
+            ]
         except UserMistake as error:
             files.replace(path, json.dumps({"processes": [facts]}, indent=1))
             return [f"{error}; what it said is lost"]
         before = known[-1] if known else facts
         files.replace(path, json.dumps({"processes": [*known, facts]}, indent=1))
         keys = [k for k in facts if k in before and k not in ("step", "changed")]
-        return [f"{k} was {before.get(k)}, is {facts.get(k)}" for k in keys if before.get(k) != facts.get(k)]
+        return [
+            f"{k} was {before.get(k)}, is {facts.get(k)}"
+            for k in keys
+            if before.get(k) != facts.get(k)
+        ]
 
     def checkpoint(self) -> Path:
         """An empty folder for the next `commit`."""
@@ -191,12 +229,19 @@ class Run:
         return path
 
     def commit(self, step: int, best: int | None = None) -> None:
-        """Seal the checkpoint after `step` steps and move the marker: everything so far is on disk. Older ones but the best go."""
+        """Seal the checkpoint after `step` steps and move the marker: everything so far is on disk.
+
+        Older ones but the best go.
+        """
         folder = self.path / "checkpoints" / f"step-{step}"
         for path in (*self._unsynced, self.path / "episodes", self.path / "metrics.jsonl"):
             files.sync(path)
         self._unsynced.clear()
-        marker = {"step": step, "metrics_bytes": (self.path / "metrics.jsonl").stat().st_size, "best": best}
+        marker = {
+            "step": step,
+            "metrics_bytes": (self.path / "metrics.jsonl").stat().st_size,
+            "best": best,
+        }
         files.seal(folder.with_name("new"), marker)
         if folder.exists():  # beyond the marker, or damaged
             shutil.rmtree(folder)
@@ -212,8 +257,10 @@ class Run:
         return [step for folder in folders if (step := _step_of(folder)) is not None]
 
     def hold(self, step: int, holder: Path) -> bool:
-        """Have the checkpoint of a step kept while the run trains on, as long as the folder `holder` exists and does not
-        `release` it; whether that could be noted (the run's folder may be somebody else's)."""
+        """Have the checkpoint of a step kept while the run trains on, as long as the folder
+        `holder` exists and does not `release` it; whether that could be noted (the run's folder may
+        be somebody else's).
+        """
         note = self._hold(step, holder)
         try:
             note.parent.mkdir(exist_ok=True)
@@ -228,7 +275,9 @@ class Run:
             self._hold(step, holder).unlink(missing_ok=True)
 
     def _hold(self, step: int, holder: Path) -> Path:
-        digest = hashlib.sha256(str(holder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        digest = hashlib.sha256(
+            str(holder.resolve()).encode("utf-8", "surrogateescape")
+        ).hexdigest()[:12]
         return self.path / "held" / f"step-{step}.{digest}"
 
     def held(self) -> set[int]:
@@ -245,39 +294,55 @@ class Run:
         """The last commit: `step`, `metrics_bytes`, `best`; None before the first."""
         path = self.path / "commit.json"
         if not path.exists():
-            if max(self.steps_kept(), default=0) > 0:  # sealed folders say that there have been commits
+            # sealed folders say that there have been commits
+            if max(self.steps_kept(), default=0) > 0:
                 raise UserMistake(f"{path} is missing, although there are checkpoints")
             return None
         found = files.read_object(path)
-        if not isinstance(found, dict) or any(type(found.get(key)) is not int for key in ("step", "metrics_bytes")):
+        if not isinstance(found, dict) or any(
+            type(found.get(key)) is not int for key in ("step", "metrics_bytes")
+        ):
             raise UserMistake(f"{path} is damaged: it names no step")
         return found
 
     def intact(self, step: int | None = None) -> Path:
-        """The checkpoint after `step` steps (None: of the marker); its policies are proved to be as they were written, its
-        optimizers, two thirds of the bytes, are not read."""
+        """The checkpoint after `step` steps (None: of the marker); its policies are proved to be as
+        they were written, its optimizers, two thirds of the bytes, are not read.
+        """
         if step is None:
             if (marker := self.marker()) is None:
                 self.config()  # where this is no run at all, that is the news
-                raise UserMistake(f"{self.path} was stopped before its first checkpoint: go on with {self.resuming()}")
+                raise UserMistake(
+                    f"{self.path} was stopped before its first checkpoint: go on with"
+                    f" {self.resuming()}"
+                )
             step = marker["step"]
         folder = self.path / "checkpoints" / f"step-{step}"
         if not folder.is_dir():
-            raise UserMistake(f"{self.path} has no checkpoint of step {step}: one of {sorted(self.steps_kept())}")
+            raise UserMistake(
+                f"{self.path} has no checkpoint of step {step}: one of {sorted(self.steps_kept())}"
+            )
         if wrong := files.damage(folder, without="optimizer.safetensors"):
             others = sorted(set(self.steps_kept()) - {step})
-            raise UserMistake(f"checkpoint {folder} is damaged: {wrong}; others are of steps {others}")
+            raise UserMistake(
+                f"checkpoint {folder} is damaged: {wrong}; others are of steps {others}"
+            )
         return folder
 
     def best(self) -> int:
         """The step whose checkpoint did best on the validation split."""
         marker = self.marker()
         if marker is None or marker.get("best") is None:
-            raise UserMistake(f"{self.path} knows no best checkpoint: it was trained without validation (eval_every=0)")
+            raise UserMistake(
+                f"{self.path} knows no best checkpoint: it was trained without validation"
+                " (eval_every=0)"
+            )
         return marker["best"]
 
     def rewind(self) -> tuple[int, list[str]]:
-        """Drop what lies beyond the last good checkpoint; returns the step to go on from, and what had to be passed over."""
+        """Drop what lies beyond the last good checkpoint; returns the step to go on from, and what
+        had to be passed over.
+        """
         notes: list[str] = []
         good: dict[str, Any] | None = None
         try:
@@ -294,12 +359,20 @@ class Run:
                     break
                 notes.append(f"checkpoint of step {step} is damaged ({wrong})")
         if marker and good is None:
-            raise UserMistake(f"{self.path} has no whole checkpoint: {'; '.join(notes) or 'none is left'}; start a new run")
+            raise UserMistake(
+                f"{self.path} has no whole checkpoint: {'; '.join(notes) or 'none is left'}; start"
+                " a new run"
+            )
         if good and marker and marker["step"] == good["step"]:
-            good["best"] = marker.get("best", good["best"])  # an earlier rewind may have found it lost
+            # an earlier rewind may have found it lost
+            good["best"] = marker.get("best", good["best"])
         if good and (lost := self._lost(good["best"])):
             good["best"] = self.best_kept(good["step"])[1]
-            instead = "no other was validated" if good["best"] is None else f"{good['best']} is the best of those that there are"
+            instead = (
+                "no other was validated"
+                if good["best"] is None
+                else f"{good['best']} is the best of those that there are"
+            )
             notes.append(f"the best checkpoint, of step {lost[0]}, is {lost[1]} ({instead})")
         if good and good != marker:
             files.replace(self.path / "commit.json", json.dumps(good))
@@ -318,13 +391,20 @@ class Run:
         return (best, f"damaged: {wrong}") if wrong else None
 
     def best_kept(self, last: int) -> tuple[float, int | None]:
-        """The highest accuracy on the validation split, and after how many steps: of whole checkpoints up to step `last`."""
+        """The highest accuracy on the validation split, and after how many steps: of whole
+        checkpoints up to step `last`.
+        """
         best: tuple[float, int | None] = (-1.0, None)
         kept = set(self.steps_kept())
         for metrics in itertools.islice(self.metrics(), last):
             step = metrics["step"] + 1
             validation = metrics.get("validation")
-            if validation and step in kept and validation["mean"] > best[0] and self._lost(step) is None:
+            if (
+                validation
+                and step in kept
+                and validation["mean"] > best[0]
+                and self._lost(step) is None
+            ):
                 best = (validation["mean"], step)
         return best
 
@@ -365,17 +445,25 @@ def _is_account(found: Any) -> bool:
     if not isinstance(found, dict):
         return False
     account = cast("dict[str, Any]", found)
-    return isinstance(account.get("spent"), dict) and isinstance(account.get("events"), dict) and "money" in account
+    return (
+        isinstance(account.get("spent"), dict)
+        and isinstance(account.get("events"), dict)
+        and "money" in account
+    )
 
 
 def _step_of(folder: Path) -> int | None:
-    """N of a folder `step-N`, as `commit` names it; None of anything else, such as a user's copy `step-5-backup`."""
+    """N of a folder `step-N`, as `commit` names it; None of anything else, such as a user's copy
+    `step-5-backup`.
+    """
     name = re.fullmatch(r"step-(0|[1-9]\d*)", folder.name)
     return int(name[1]) if name and folder.is_dir() else None
 
 
 def run_at(name: str) -> tuple[Run, int | None] | None:
-    """The run that `RUN`, `RUN@40` or `RUN@best` names, and after how many steps (None: the last); None where it is no run."""
+    """The run that `RUN`, `RUN@40` or `RUN@best` names, and after how many steps (None: the last);
+    None where it is no run.
+    """
     folder, at, step = name.rpartition("@")
     if not at or not (Path(folder) / "config.toml").is_file():
         folder, step = name, ""

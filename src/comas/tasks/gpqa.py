@@ -1,8 +1,9 @@
 r"""GPQA (arXiv 2311.12022): graduate-level multiple choice in biology, physics and chemistry.
 
-Hub: `Idavidrein/gpqa` (gated: accept its terms and log in), config `gpqa_main`, split train, columns `Question`, `Correct
-Answer`, `Incorrect Answer 1` to `3`; file `gpqa_test.jsonl`. The four answers are shuffled, each question in an order of its own
-that never changes. For evaluation only. Its authors ask that questions not be published in plain text: keep transcripts private.
+Hub: `Idavidrein/gpqa` (gated: accept its terms and log in), config `gpqa_main`, split train,
+columns `Question`, `Correct Answer`, `Incorrect Answer 1` to `3`; file `gpqa_test.jsonl`. The four
+answers are shuffled, each question in an order of its own that never changes. For evaluation only.
+Its authors ask that questions not be published in plain text: keep transcripts private.
 """
 
 from __future__ import annotations
@@ -18,13 +19,22 @@ from comas.types import Question, Task
 
 ANSWERS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 SOURCE = Source(
-    "gpqa", "Idavidrein/gpqa", "gpqa_main", {"test": "train"}, ("Question", *ANSWERS), files={"test": "gpqa_test.jsonl"}
+    "gpqa",
+    "Idavidrein/gpqa",
+    "gpqa_main",
+    {"test": "train"},
+    ("Question", *ANSWERS),
+    files={"test": "gpqa_test.jsonl"},
 )
 verify_many = partial(verdicts, verify)
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
-    """The questions in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the file."""
+def load(
+    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+) -> list[Question]:
+    """The questions in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with
+    the file.
+    """
     return SOURCE.questions(_question, split, path, limit, seed)
 
 
@@ -32,7 +42,19 @@ def _question(row: Row, where: str) -> Question:
     name = identity("gpqa", row["Question"])
     order = random.Random(name).sample(range(len(ANSWERS)), len(ANSWERS))
     prompt = choice.asked(row["Question"], [row[ANSWERS[i]].strip() for i in order])
-    return Question(id=name, prompt=prompt, kind=row.get("Subdomain") or "choice", answer=choice.LETTERS[order.index(0)])
+    return Question(
+        id=name,
+        prompt=prompt,
+        kind=row.get("Subdomain") or "choice",
+        answer=choice.LETTERS[order.index(0)],
+    )
 
 
-task = Task(name="gpqa", load=load, verify=verify, extract=choice.extract, wording=boxed.WORDING, max_tokens=boxed.ROOM)
+task = Task(
+    name="gpqa",
+    load=load,
+    verify=verify,
+    extract=choice.extract,
+    wording=boxed.WORDING,
+    max_tokens=boxed.ROOM,
+)

@@ -1,7 +1,8 @@
 """HumanEval (arXiv 2107.03374): functions to be written from their signature and docstring.
 
-Hub: `openai/openai_humaneval`, split test, columns `prompt`, `test`, `entry_point`; file `humaneval_test.jsonl`. A program gets
-what stands before the function in its prompt (imports, helpers), and is called from another process. For evaluation only.
+Hub: `openai/openai_humaneval`, split test, columns `prompt`, `test`, `entry_point`; file
+`humaneval_test.jsonl`. A program gets what stands before the function in its prompt (imports,
+helpers), and is called from another process. For evaluation only.
 """
 
 from __future__ import annotations
@@ -14,20 +15,42 @@ from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
-SOURCE = Source("humaneval", "openai/openai_humaneval", None, {"test": "test"}, ("prompt", "test", "entry_point"))
+SOURCE = Source(
+    "humaneval",
+    "openai/openai_humaneval",
+    None,
+    {"test": "test"},
+    ("prompt", "test", "entry_point"),
+)
 LEAD = "Complete this function:\n"
 verify_many = partial(verdicts, verify)
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
-    """The 164 functions in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the file."""
+def load(
+    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+) -> list[Question]:
+    """The 164 functions in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder
+    with the file.
+    """
     return SOURCE.questions(_question, split, path, limit, seed)
 
 
 def _question(row: Row, where: str) -> Question:
     prompt, name = row["prompt"], row["entry_point"]
-    meta = {"tests": row["test"], "names": [name], "check": name, "setup": prompt + "\n    pass\n", "before": _before(prompt)}
-    return Question(id=identity("humaneval", prompt), prompt=LEAD + prompt.strip(), kind="coding", answer="tests", meta=meta)
+    meta = {
+        "tests": row["test"],
+        "names": [name],
+        "check": name,
+        "setup": prompt + "\n    pass\n",
+        "before": _before(prompt),
+    }
+    return Question(
+        id=identity("humaneval", prompt),
+        prompt=LEAD + prompt.strip(),
+        kind="coding",
+        answer="tests",
+        meta=meta,
+    )
 
 
 def _before(prompt: str) -> str:

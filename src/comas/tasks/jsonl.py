@@ -1,9 +1,11 @@
 r"""Own questions: a JSON Lines file with `question` and, where there is one, `answer` and `kind`.
 
-`kind` says how an answer is checked: `math` (the default: equal as mathematics), `science` (a number within 5 %), `choice` (a
-letter), `text` (the same words). Without answers a team can learn, and nothing can be measured; an answer that no reply can
-match is refused. `data` names one file, which is cut by a hash of each question into train, validation and test (with `whole`,
-all of it is test), or a folder with `train.jsonl`, `validation.jsonl` and `test.jsonl`. Leaves out: other formats.
+`kind` says how an answer is checked: `math` (the default: equal as mathematics), `science` (a
+number within 5 %), `choice` (a letter), `text` (the same words). Without answers a team can learn,
+and nothing can be measured; an answer that no reply can match is refused. `data` names one file,
+which is cut by a hash of each question into train, validation and test (with `whole`, all of it is
+test), or a folder with `train.jsonl`, `validation.jsonl` and `test.jsonl`. Leaves out: other
+formats.
 """
 
 from __future__ import annotations
@@ -24,12 +26,25 @@ SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
 KINDS = {"math": maths, "science": numbers, "choice": choice, "text": words}
 SAME = {"math": maths.same, "science": numbers.same}
 SOURCE = Source(
-    "jsonl", None, None, {name: name for name, _ in SHARES}, ("question",), files={name: f"{name}.jsonl" for name, _ in SHARES}
+    "jsonl",
+    None,
+    None,
+    {name: name for name, _ in SHARES},
+    ("question",),
+    files={name: f"{name}.jsonl" for name, _ in SHARES},
 )
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0, *, whole: bool = False) -> list[Question]:
-    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with three.
+def load(
+    split: str,
+    path: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    *,
+    whole: bool = False,
+) -> list[Question]:
+    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a
+    folder with three.
 
     `whole`: a file is for evaluation only, and all of it is the test split.
     """
@@ -59,8 +74,15 @@ _BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
 
 
 def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
-    """A reference as verifiers read it. Raises UserMistake where it is of a wrong type, or one that no reply can match."""
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not _is_finite(answer):
+    """A reference as verifiers read it.
+
+    Raises UserMistake where it is of a wrong type, or one that no reply can match.
+    """
+    if (
+        isinstance(answer, bool)
+        or not isinstance(answer, str | int | float)
+        or not _is_finite(answer)
+    ):
         raise UserMistake(f"{where}: `answer` is {answer!r}: a text or a number, or leave it out")
     text = numbers.written(answer)
     whole = _BOX.fullmatch(text.strip("$"))
@@ -70,7 +92,8 @@ def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
         letters = "".join(choice.listed(prompt)) if kind == "choice" else ""
         among = f" (this question lists {', '.join(letters)})" if letters else ""
         raise UserMistake(
-            f"{where}: no reply can match `answer` {str(answer)[:60]!r} of kind {kind}: {REMEDIES[kind]}{among}, or leave it out"
+            f"{where}: no reply can match `answer` {str(answer)[:60]!r} of kind {kind}:"
+            f" {REMEDIES[kind]}{among}, or leave it out"
         )
     return meant
 

@@ -1,7 +1,9 @@
-"""KodCode (arXiv 2503.02951): programming tasks with unit tests, made by models and checked by running them; for training.
+"""KodCode (arXiv 2503.02951): programming tasks with unit tests, made by models and checked by
+running them; for training.
 
-Hub: `KodCode/KodCode-V1`, split train, columns `question` and `test`; file `kodcode_train.jsonl`. Train, validation and test are
-cut from it by a hash of each question. Leaves out: questions whose tests need more than functions and literal values.
+Hub: `KodCode/KodCode-V1`, split train, columns `question` and `test`; file `kodcode_train.jsonl`.
+Train, validation and test are cut from it by a hash of each question. Leaves out: questions whose
+tests need more than functions and literal values.
 """
 
 from __future__ import annotations
@@ -15,12 +17,22 @@ from comas.questions.sources import Row, Source, cut
 from comas.types import Question, Task
 
 SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
-SOURCE = Source("kodcode", "KodCode/KodCode-V1", None, {name: "train" for name, _ in SHARES}, ("question", "test"))
+SOURCE = Source(
+    "kodcode",
+    "KodCode/KodCode-V1",
+    None,
+    {name: "train" for name, _ in SHARES},
+    ("question", "test"),
+)
 verify_many = partial(verdicts, verify)
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
-    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a folder with it."""
+def load(
+    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+) -> list[Question]:
+    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a
+    folder with it.
+    """
     return SOURCE.questions(_question, split, path, limit, seed, cut("kodcode", split, SHARES))
 
 

@@ -1,7 +1,8 @@
-r"""MATH-500 (arXiv 2305.20050; problems of MATH, arXiv 2103.03874): competition problems with mathematical objects as answers.
+r"""MATH-500 (arXiv 2305.20050; problems of MATH, arXiv 2103.03874): competition problems with
+mathematical objects as answers.
 
-Hub: `HuggingFaceH4/MATH-500`, split test, columns `problem` and `answer` (LaTeX); file `math500_test.jsonl`. For evaluation
-only. Leaves out: the worked solutions.
+Hub: `HuggingFaceH4/MATH-500`, split test, columns `problem` and `answer` (LaTeX); file
+`math500_test.jsonl`. For evaluation only. Leaves out: the worked solutions.
 """
 
 from __future__ import annotations
@@ -18,14 +19,23 @@ SOURCE = Source("math500", "HuggingFaceH4/MATH-500", None, {"test": "test"}, ("p
 verify_many = partial(verdicts, verify)
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
-    """The 500 problems in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the file."""
+def load(
+    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+) -> list[Question]:
+    """The 500 problems in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder
+    with the file.
+    """
     return SOURCE.questions(_question, split, path, limit, seed)
 
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["problem"].strip()
-    return Question(id=identity("math500", prompt), prompt=prompt, kind="math", answer=str(row["answer"]).strip())
+    return Question(
+        id=identity("math500", prompt),
+        prompt=prompt,
+        kind="math",
+        answer=str(row["answer"]).strip(),
+    )
 
 
 task = Task(

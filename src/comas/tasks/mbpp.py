@@ -1,8 +1,8 @@
 """MBPP (arXiv 2108.07732): short programs from one sentence and three tests, which the agents see.
 
-Hub: `google-research-datasets/mbpp`, config `full`, split test, columns `text`, `test_list`, `test_setup_code`; file
-`mbpp_test.jsonl`. Questions whose tests build objects of the program's classes cannot be judged: their verdict is failed. For
-evaluation only.
+Hub: `google-research-datasets/mbpp`, config `full`, split test, columns `text`, `test_list`,
+`test_setup_code`; file `mbpp_test.jsonl`. Questions whose tests build objects of the program's
+classes cannot be judged: their verdict is failed. For evaluation only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task, UserMistake
 
-SOURCE = Source("mbpp", "google-research-datasets/mbpp", "full", {"test": "test"}, ("text", "test_setup_code"))
+SOURCE = Source(
+    "mbpp", "google-research-datasets/mbpp", "full", {"test": "test"}, ("text", "test_setup_code")
+)
 verify_many = partial(verdicts, verify)
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
-    """The 500 programs in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the file."""
+def load(
+    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+) -> list[Question]:
+    """The 500 programs in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder
+    with the file.
+    """
     return SOURCE.questions(_question, split, path, limit, seed)
 
 
@@ -31,11 +37,18 @@ def _question(row: Row, where: str) -> Question:
     tests = "\n".join(lines)
     prompt = f"{row['text'].strip()}\nYour program has to pass these tests:\n{tests}"
     meta = {"tests": tests, "names": code.called(tests), "setup": row["test_setup_code"]}
-    return Question(id=identity("mbpp", prompt), prompt=prompt, kind="coding", answer="tests", meta=meta)
+    return Question(
+        id=identity("mbpp", prompt), prompt=prompt, kind="coding", answer="tests", meta=meta
+    )
 
 
 task = Task(
-    name="mbpp", load=load, verify=verify, extract=code.extract, same=code.same, ballot=code.ballot,
+    name="mbpp",
+    load=load,
+    verify=verify,
+    extract=code.extract,
+    same=code.same,
+    ballot=code.ballot,
     wording={**boxed.WORDING, **code.WORDING},
     max_tokens=boxed.ROOM,
 )

@@ -1,10 +1,11 @@
-r"""The training mix of CoMAS (arXiv 2510.08529): mathematics (MATH), coding (KodCode) and science (WebInstruct-verified) in one
-batch.
+r"""The training mix of CoMAS (arXiv 2510.08529): mathematics (MATH), coding (KodCode) and science
+(WebInstruct-verified) in one batch.
 
-The mix is not on the hub under a name of its own: `data` names a JSON Lines file, or a folder with `comas_mix.jsonl`, with the
-columns `prompt`, `answer`, `task` (math, science, coding). Train, validation and test are cut from it by a hash of each
-question. Mathematics is checked by math-verify, science as a number within 5 %, programs in the sandbox. Leaves out: nothing of
-the mix.
+The mix is not on the hub under a name of its own: `data` names a JSON Lines file, or a folder with
+`comas_mix.jsonl`, with the columns `prompt`, `answer`, `task` (math, science, coding). Train,
+validation and test are cut from it by a hash of each question. Mathematics is checked by
+math-verify, science as a number within 5 %, programs in the sandbox. Leaves out: nothing of the
+mix.
 """
 
 from __future__ import annotations
@@ -20,27 +21,42 @@ from comas.types import Question, Task, UserMistake, Verdict
 SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
 KINDS = {"math": maths, "science": numbers, "coding": code}
 FORM = {
-    "math": "Put the final answer alone in \\boxed{}.", "science": "Put the final answer, a number, alone in \\boxed{}.",
+    "math": "Put the final answer alone in \\boxed{}.",
+    "science": "Put the final answer, a number, alone in \\boxed{}.",
     "coding": "Give the whole program in one block that begins with ```python and ends with ```.",
 }
 """How each kind is to be answered; stands in the question, since the wording is one for all."""
 WORDING = {
     **boxed.WORDING,
-    "solution": "Solve this problem:\n{question}\n\n{history}\nReason step by step in your own words, check each step, and answer "
-    "in the form that the problem asks for.",
-    "revision": "Solve this problem:\n{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is right in the other "
-    "answers, and do not take them on trust. Answer in the form that the problem asks for.",
+    "solution": (
+        "Solve this problem:\n{question}\n\n{history}\nReason step by step in your own words, check"
+        " each step, and answer in the form that the problem asks for."
+    ),
+    "revision": (
+        "Solve this problem:\n{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is"
+        " right in the other answers, and do not take them on trust. Answer in the form that the"
+        " problem asks for."
+    ),
 }
 _PROGRAM = re.compile(r"\n|\b(?:def|class|lambda|import)\b")
 """What no answer to a question of mathematics or science holds."""
 SOURCE = Source(
-    "mix", None, None, {name: name for name, _ in SHARES}, ("prompt", "task"), ("answer",),
+    "mix",
+    None,
+    None,
+    {name: name for name, _ in SHARES},
+    ("prompt", "task"),
+    ("answer",),
     files={name: "comas_mix.jsonl" for name, _ in SHARES},
 )
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
-    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a folder with it."""
+def load(
+    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+) -> list[Question]:
+    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a
+    folder with it.
+    """
     return SOURCE.questions(_question, split, path, limit, seed, cut("mix", split, SHARES))
 
 
@@ -50,7 +66,12 @@ def _question(row: Row, where: str) -> Question:
     prompt = f"{row['prompt'].strip()}\n\n{FORM[row['task']]}"
     if row["task"] == "coding":
         return code.question("mix", prompt, str(row["answer"]))
-    return Question(id=identity("mix", prompt), prompt=prompt, kind=row["task"], answer=numbers.written(row["answer"]))
+    return Question(
+        id=identity("mix", prompt),
+        prompt=prompt,
+        kind=row["task"],
+        answer=numbers.written(row["answer"]),
+    )
 
 
 def verify(question: Question, text: str) -> Verdict:
@@ -64,7 +85,9 @@ def extract(question: Question, text: str) -> str | None:
 
 
 def same(a: str, b: str) -> bool:
-    """Whether two answers are the same mathematics (numbers are compared exactly), or the same program."""
+    """Whether two answers are the same mathematics (numbers are compared exactly), or the same
+    program.
+    """
     programs = any(x.startswith(code.DOES) or _PROGRAM.search(x) for x in (a, b))
     return a == b or (code.same(a, b) if programs else maths.same(a, b))
 
@@ -76,6 +99,13 @@ def ballot(question: Question, answer: str) -> str | None:
 
 verify_many = partial(verdicts, verify)
 task = Task(
-    name="mix", load=load, verify=verify, extract=extract, same=same, ballot=ballot,
-    wording=WORDING, max_tokens=boxed.ROOM, recipe=boxed.RECIPE,
+    name="mix",
+    load=load,
+    verify=verify,
+    extract=extract,
+    same=same,
+    ballot=ballot,
+    wording=WORDING,
+    max_tokens=boxed.ROOM,
+    recipe=boxed.RECIPE,
 )

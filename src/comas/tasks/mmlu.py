@@ -1,8 +1,8 @@
 r"""MMLU (arXiv 2009.03300): multiple choice over 57 subjects.
 
-Hub: `cais/mmlu`, config `all`, splits validation and test, columns `question`, `choices` (four texts), `answer` (the index of the
-right one); files `mmlu_validation.jsonl`, `mmlu_test.jsonl`. A reply answers by the letter in its last box. Leaves out:
-examples in the prompt, training.
+Hub: `cais/mmlu`, config `all`, splits validation and test, columns `question`, `choices` (four
+texts), `answer` (the index of the right one); files `mmlu_validation.jsonl`, `mmlu_test.jsonl`. A
+reply answers by the letter in its last box. Leaves out: examples in the prompt, training.
 """
 
 from __future__ import annotations
@@ -20,17 +20,40 @@ SOURCE = Source("mmlu", "cais/mmlu", "all", SPLITS, ("question",), ("answer",))
 verify_many = partial(verdicts, verify)
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
-    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the files."""
+def load(
+    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+) -> list[Question]:
+    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a
+    folder with the files.
+    """
     return SOURCE.questions(_question, split, path, limit, seed)
 
 
 def _question(row: Row, where: str) -> Question:
     choices, right = row.get("choices"), row["answer"]
-    if not isinstance(choices, list | tuple) or type(right) is not int or not 0 <= right < min(len(choices), 26):
-        raise UserMistake(f"{where}: expected texts `choices`, and `answer`, an index into them, got {right!r} of {choices!r}")
+    if (
+        not isinstance(choices, list | tuple)
+        or type(right) is not int
+        or not 0 <= right < min(len(choices), 26)
+    ):
+        raise UserMistake(
+            f"{where}: expected texts `choices`, and `answer`, an index into them, got {right!r} of"
+            f" {choices!r}"
+        )
     prompt = choice.asked(row["question"], choices)
-    return Question(id=identity("mmlu", prompt), prompt=prompt, kind=row.get("subject") or "choice", answer=choice.LETTERS[right])
+    return Question(
+        id=identity("mmlu", prompt),
+        prompt=prompt,
+        kind=row.get("subject") or "choice",
+        answer=choice.LETTERS[right],
+    )
 
 
-task = Task(name="mmlu", load=load, verify=verify, extract=choice.extract, wording=boxed.WORDING, max_tokens=boxed.ROOM)
+task = Task(
+    name="mmlu",
+    load=load,
+    verify=verify,
+    extract=choice.extract,
+    wording=boxed.WORDING,
+    max_tokens=boxed.ROOM,
+)

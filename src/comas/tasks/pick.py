@@ -1,14 +1,18 @@
 """Arithmetic puzzles with a gap between finding and checking: the embedded task.
 
-Of a few distinct numbers choose some that add up to a target. `10 5 6 9 -> 24` in the form `three` asks for three of
-the four; in the form `two` for two. A solution is a list of tries divided by `;`, the last one is the answer.
+Of a few distinct numbers choose some that add up to a target. `10 5 6 9 -> 24` in the form `three`
+asks for three of the four; in the form `two` for two. A solution is a list of tries divided by `;`,
+the last one is the answer.
 
-- `two` (visible work): a try is `10 + 14 = 24`; peers see the whole text; the sum that is written must be true.
-- `three` (hidden work, the default): a try is `10 + 5 = 15 + 9 = 24`; peers see only the numbers that were chosen,
+- `two` (visible work): a try is `10 + 14 = 24`; peers see the whole text; the sum that is written
+  must be true.
+- `three` (hidden work, the default): a try is `10 + 5 = 15 + 9 = 24`; peers see only the numbers
+  that were chosen,
   taken out by program (`# 10 5 9`), so that judging them takes work of the judge's own.
 
-Questions are divided into four disjoint parts by a hash of their *set of numbers*: `warm` (demonstrations of the seed
-model), `train`, `validation` and `test`. Leaves out: anything that a stranger would call a benchmark.
+Questions are divided into four disjoint parts by a hash of their *set of numbers*: `warm`
+(demonstrations of the seed model), `train`, `validation` and `test`. Leaves out: anything that a
+stranger would call a benchmark.
 """
 
 from __future__ import annotations
@@ -59,11 +63,15 @@ def split_of(numbers: tuple[int, ...]) -> str:
 
 
 def number_sets(split: str, count: int, largest: int) -> list[tuple[int, ...]]:
-    """All sets of `count` distinct numbers in 1..`largest` that belong to `split`, in lexicographic order."""
+    """All sets of `count` distinct numbers in 1..`largest` that belong to `split`, in lexicographic
+    order.
+    """
     return [s for s in itertools.combinations(range(1, largest + 1), count) if split_of(s) == split]
 
 
-def _questions(split: str, form: str, counts: list[int], largest: int) -> Iterator[tuple[tuple[int, ...], int]]:
+def _questions(
+    split: str, form: str, counts: list[int], largest: int
+) -> Iterator[tuple[tuple[int, ...], int]]:
     for count in counts:
         for numbers in number_sets(split, count, largest):
             for target in sorted({sum(c) for c in itertools.combinations(numbers, CHOSEN[form])}):
@@ -82,18 +90,24 @@ def load(
 ) -> list[Question]:
     """All questions of a split in an order drawn by `seed`, at most `limit`.
 
-    `form` is `two` or `three`; `largest` bounds the numbers and `count` says how many are offered (default: four in
-    `three`, three or four in `two`): both set the difficulty. `path` must be None: the puzzles are generated.
+    `form` is `two` or `three`; `largest` bounds the numbers and `count` says how many are offered
+    (default: four in `three`, three or four in `two`): both set the difficulty. `path` must be
+    None: the puzzles are generated.
     """
     if path is not None:
-        raise UserMistake(f"task pick generates its questions and reads no file: leave out path={path!r}")
+        raise UserMistake(
+            f"task pick generates its questions and reads no file: leave out path={path!r}"
+        )
     if split not in SHARES:
         raise UserMistake(f"task pick has no split {split!r}: one of {', '.join(SHARES)}")
     if form not in CHOSEN:
         raise UserMistake(f"task pick has no form {form!r}: one of {', '.join(CHOSEN)}")
     counts = [count] if count is not None else ([4] if form == "three" else [3, 4])
     if min(counts) <= CHOSEN[form] or not max(counts) <= largest <= 15:
-        raise UserMistake(f"task pick cannot offer {counts} numbers of 1..{largest} in form {form!r} (largest: at most 15)")
+        raise UserMistake(
+            f"task pick cannot offer {counts} numbers of 1..{largest} in form {form!r} (largest: at"
+            " most 15)"
+        )
     pairs = list(_questions(split, form, counts, largest))
     rng = random.Random(f"pick {split} {form} {seed}")
     rng.shuffle(pairs)
@@ -130,13 +144,17 @@ def _chosen(text: str) -> list[int] | None:
 
 
 def extract(question: Question, text: str) -> str | None:
-    """The chosen numbers in ascending order (`5 9 10`), or None where a line of the text does not keep to the form."""
+    """The chosen numbers in ascending order (`5 9 10`), or None where a line of the text does not
+    keep to the form.
+    """
     chosen = _chosen(text)
     return None if chosen is None else " ".join(map(str, sorted(chosen)))
 
 
 def shown(question: Question, text: str) -> str:
-    """What peers see: all of it in `two`; in `three` the chosen numbers in the order of writing, or `#` for none."""
+    """What peers see: all of it in `two`; in `three` the chosen numbers in the order of writing, or
+    `#` for none.
+    """
     if question.kind == "two":
         return "# " + text
     return " ".join(["#", *map(str, _chosen(text) or [])])
@@ -148,7 +166,9 @@ def same(a: str, b: str) -> bool:
 
 
 def verify(question: Question, text: str) -> Verdict:
-    """Right: the right count of distinct numbers, all offered, that add up to the target (in `two`: also as written)."""
+    """Right: the right count of distinct numbers, all offered, that add up to the target (in `two`:
+    also as written).
+    """
     chosen = _chosen(text)
     if chosen is None or len(chosen) != CHOSEN[question.kind] or len(set(chosen)) != len(chosen):
         return "wrong"
@@ -165,6 +185,20 @@ def verify_many(pairs: Iterable[tuple[Question, str]]) -> list[Verdict]:
 
 
 task = Task(
-    name="pick", load=load, wording=WORDING, extract=extract, shown=shown, same=same, verify=verify,
-    max_tokens={"solution": 64, "revision": 64, "evaluation": 24, "proxy": 24, "scoring": 8, "verdict": 8}, base="seed",
+    name="pick",
+    load=load,
+    wording=WORDING,
+    extract=extract,
+    shown=shown,
+    same=same,
+    verify=verify,
+    max_tokens={
+        "solution": 64,
+        "revision": 64,
+        "evaluation": 24,
+        "proxy": 24,
+        "scoring": 8,
+        "verdict": 8,
+    },
+    base="seed",
 )

@@ -1,8 +1,10 @@
-r"""SciBench (arXiv 2307.10635): problems from college textbooks of physics, chemistry and mathematics, with numeric answers.
+r"""SciBench (arXiv 2307.10635): problems from college textbooks of physics, chemistry and
+mathematics, with numeric answers.
 
-Hub: `xw27/scibench`, split train, columns `problem_text`, `answer_number`, `unit`; file `scibench_test.jsonl`. Right within 5 %
-of the reference, in the unit that the question asks for; where that begins with a power of ten (`$10^{-8} \mathrm{C}$`), the
-number may be given with it or without it. For evaluation only. Leaves out: converting units.
+Hub: `xw27/scibench`, split train, columns `problem_text`, `answer_number`, `unit`; file
+`scibench_test.jsonl`. Right within 5 % of the reference, in the unit that the question asks for;
+where that begins with a power of ten (`$10^{-8} \mathrm{C}$`), the number may be given with it or
+without it. For evaluation only. Leaves out: converting units.
 """
 
 from __future__ import annotations
@@ -16,14 +18,23 @@ from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
 SOURCE = Source(
-    "scibench", "xw27/scibench", None, {"test": "train"}, ("problem_text", "unit"), ("answer_number",),
+    "scibench",
+    "xw27/scibench",
+    None,
+    {"test": "train"},
+    ("problem_text", "unit"),
+    ("answer_number",),
     files={"test": "scibench_test.jsonl"},
 )
 verify_many = partial(verdicts, verify)
 
 
-def load(split: str, path: str | None = None, limit: int | None = None, seed: int = 0) -> list[Question]:
-    """The problems in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with the file."""
+def load(
+    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+) -> list[Question]:
+    """The problems in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with
+    the file.
+    """
     return SOURCE.questions(_question, split, path, limit, seed)
 
 
@@ -34,12 +45,20 @@ def _question(row: Row, where: str) -> Question:
         prompt += f"\n\nGive the number in this unit: {unit}"
     meta = {"power": numbers.power_of(unit), "percent": "%" in unit}
     return Question(
-        id=identity("scibench", prompt), prompt=prompt, kind="science",
-        answer=numbers.written(row["answer_number"]), meta=meta,
+        id=identity("scibench", prompt),
+        prompt=prompt,
+        kind="science",
+        answer=numbers.written(row["answer_number"]),
+        meta=meta,
     )
 
 
 task = Task(
-    name="scibench", load=load, verify=verify, extract=numbers.extract, same=numbers.same,
-    wording=boxed.WORDING, max_tokens=boxed.ROOM,
+    name="scibench",
+    load=load,
+    verify=verify,
+    extract=numbers.extract,
+    same=numbers.same,
+    wording=boxed.WORDING,
+    max_tokens=boxed.ROOM,
 )

@@ -43,23 +43,34 @@ class Team:
     hosts: Mapping[str, LocalHost | ApiHost]
     members: Sequence[Member]
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
-    """`host/policy` -> the folder or hub name that its weights come from; none of those behind an API."""
+    """`host/policy` -> the folder or hub name that its weights come from; none of those behind an
+    API.
+    """
     _played: int = field(default=0, repr=False)
 
     def __repr__(self) -> str:
         names = ", ".join(member.name for member in self.members)
-        return f"Team({names}: {self.config.method} on {self.config.task}, from {', '.join(self.bases())})"
+        return (
+            f"Team({names}: {self.config.method} on {self.config.task}, from"
+            f" {', '.join(self.bases())})"
+        )
 
     def scene(self, **changes: Any) -> Scene:
         """The scene of the team's own game; `changes` are fields of `Scene`."""
         options = split_options(self.config.options, self.method.play)
-        facts = {"seed": self.config.seed, "options": options, "max_tokens": self.config.room, **changes}
+        facts = {
+            "seed": self.config.seed,
+            "options": options,
+            "max_tokens": self.config.room,
+            **changes,
+        }
         return Scene(self.method, self.task, self.members, **facts)
 
     def discuss(self, question: str | Question, seed: int | None = None) -> Episode:
         """Let the team discuss one question; the same seed gives the same discussion.
 
-        Its turns are paid as in training, unless the method needs an answer that a text does not have.
+        Its turns are paid as in training, unless the method needs an answer that a text does not
+        have.
         """
         payable = not (isinstance(question, str) and self.method.supervised)
         if isinstance(question, str):
@@ -75,7 +86,13 @@ class Team:
     def bases(self) -> list[str]:
         """The models that its policies started from."""
         hosts, agents = self.config.hosts, self.config.agents.values()
-        return sorted({(a.base or hosts[a.host].base) + (f" at {api}" if (api := hosts[a.host].api) else "") for a in agents})
+        return sorted(
+            {
+                (a.base or hosts[a.host].base)
+                + (f" at {api}" if (api := hosts[a.host].api) else "")
+                for a in agents
+            }
+        )
 
     def close(self) -> None:
         """Give threads and memory back."""
@@ -85,17 +102,26 @@ class Team:
 
 def api_hosts_of(config: Config) -> dict[str, ApiHost]:
     """The hosts behind an API that a resolved config describes, not yet opened."""
-    found = {name: (host, bases_at(config, name)) for name, host in config.hosts.items() if host.api}
+    found = {
+        name: (host, bases_at(config, name)) for name, host in config.hosts.items() if host.api
+    }
     return {name: ApiHost(name, models, host) for name, (host, models) in found.items() if models}
 
 
 def build_team(
-    config: Config, method: Method, task: Task, *, learn: bool = True, weights: Path | None = None,
+    config: Config,
+    method: Method,
+    task: Task,
+    *,
+    learn: bool = True,
+    weights: Path | None = None,
     apis: Mapping[str, ApiHost] | None = None,
 ) -> Team:
-    """The team that a resolved config describes; with `weights`, policies come from that checkpoint instead of bases.
+    """The team that a resolved config describes; with `weights`, policies come from that checkpoint
+    instead of bases.
 
-    `apis` are its hosts behind an API where somebody has made them already (`greeting.assemble`): they are the team's from here on.
+    `apis` are its hosts behind an API where somebody has made them already (`greeting.assemble`):
+    they are the team's from here on.
     """
     from comas.engines.hf.engine import use_threads
     from comas.forecast.fitting import filled
@@ -124,16 +150,30 @@ def build_team(
     return Team(config, method, task, hosts, members_of(config, hosts), sources)
 
 
-def local_host(config: Config, name: str, bases: Mapping[str, str], method: Method | None) -> LocalHost:
+def local_host(
+    config: Config, name: str, bases: Mapping[str, str], method: Method | None
+) -> LocalHost:
     """The host of a resolved config whose policies start from `bases`; with `method` it can learn."""
     host = config.hosts[name]
     learn = method is not None
     under = under_of(config, name, bases, learn)
-    with in_memory(name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"):
+    with in_memory(
+        name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"
+    ):
         return make_local_host(
-            name, bases, method=method, recipe=_recipe(config, name) if learn else None, device=host.device, dtype=host.dtype,
-            context=host.context, thinking=host.thinking, max_rows=host.max_rows or MAX_ROWS, compiled=host.compile,
-            trust_remote_code=host.trust_remote_code, under=under, shapes=shapes_of(config, name) if under else None,
+            name,
+            bases,
+            method=method,
+            recipe=_recipe(config, name) if learn else None,
+            device=host.device,
+            dtype=host.dtype,
+            context=host.context,
+            thinking=host.thinking,
+            max_rows=host.max_rows or MAX_ROWS,
+            compiled=host.compile,
+            trust_remote_code=host.trust_remote_code,
+            under=under,
+            shapes=shapes_of(config, name) if under else None,
             seed=config.seed,
         )
 
@@ -148,18 +188,26 @@ def bases_at(config: Config, name: str, weights: Path | None = None) -> dict[str
             if host.api is None:
                 base = str(weights / policy) if weights else weights_of(base, policy)
             if bases.setdefault(policy, base) != base:
-                raise UserMistake(f"agents.{agent}.base is {base!r}, but policy {policy} has base {bases[policy]!r} already")
+                raise UserMistake(
+                    f"agents.{agent}.base is {base!r}, but policy {policy} has base"
+                    f" {bases[policy]!r} already"
+                )
     return bases
 
 
 def weights_of(base: str, policy: str) -> str:
-    """The folder of a policy where `base` is a run, as it was after some step; otherwise the base itself."""
+    """The folder of a policy where `base` is a run, as it was after some step; otherwise the base
+    itself.
+    """
     if is_seed(base) or (found := run_at(base)) is None:
         return at_hand(base)
     checkpoint = found[0].intact(found[1])
     if not (checkpoint / policy).is_dir():
         known = ", ".join(sorted(p.name for p in checkpoint.iterdir() if p.is_dir()))
-        raise UserMistake(f"base {base!r} has no policy {policy!r}: it has {known}; name agents so, or give them a `policy` of it")
+        raise UserMistake(
+            f"base {base!r} has no policy {policy!r}: it has {known}; name agents so, or give them"
+            " a `policy` of it"
+        )
     return str(checkpoint / policy)
 
 
@@ -167,7 +215,10 @@ def under_of(config: Config, name: str, sources: Mapping[str, str], learn: bool)
     """The one model below all adapters of a host; None where each policy has a model of its own."""
     adapters = sorted(s for s in sources.values() if is_adapter(s))
     if adapters and learn and config.hosts[name].learner == "full":
-        raise UserMistake(f"base {adapters[0]!r} is an adapter: set hosts.{name}.learner=adapters, or give a whole model")
+        raise UserMistake(
+            f"base {adapters[0]!r} is an adapter: set hosts.{name}.learner=adapters, or give a"
+            " whole model"
+        )
     if not adapters and not (learn and config.hosts[name].learner == "adapters"):
         return None
     found: dict[str, str] = {}
@@ -179,8 +230,9 @@ def under_of(config: Config, name: str, sources: Mapping[str, str], learn: bool)
                 place = resolve_base(at_hand(below := _below(base, policy)))
                 if place.startswith((".", "/", "~")) and not Path(place).is_dir():
                     raise UserMistake(
-                        f"base {base!r} is an adapter for {below!r}, and there is no such folder: name where that lies as "
-                        "base_model_name_or_path in its adapter_config.json"
+                        f"base {base!r} is an adapter for {below!r}, and there is no such folder:"
+                        " name where that lies as base_model_name_or_path in its"
+                        " adapter_config.json"
                     )
             else:
                 place = resolve_base(sources[policy])
@@ -190,14 +242,17 @@ def under_of(config: Config, name: str, sources: Mapping[str, str], learn: bool)
     if len(found) > 1:
         (one, first), (other, second), *_ = found.items()
         raise UserMistake(
-            f"agents {first} and {second} of host {name} start from {one!r} and {other!r}: adapters share one base; give them "
-            "hosts of their own" + ("" if adapters else f", or set hosts.{name}.learner=full")
+            f"agents {first} and {second} of host {name} start from {one!r} and {other!r}: adapters"
+            " share one base; give them hosts of their own"
+            + ("" if adapters else f", or set hosts.{name}.learner=full")
         )
     return next(iter(found))
 
 
 def _agree(config: Config, agent: str, folder: str) -> None:
-    """An adapter stays what it is: an error where this agent, or the host whose base it is, is given another shape."""
+    """An adapter stays what it is: an error where this agent, or the host whose base it is, is
+    given another shape.
+    """
     from comas.learners.lora.peft_folder import spec_of
 
     a, there = config.agents[agent], spec_of(folder)
@@ -212,18 +267,24 @@ def _agree(config: Config, agent: str, folder: str) -> None:
         else:
             same = given is None or math.isclose(given, found)
         if not same:
-            raise UserMistake(f"{where}.{key} is {given}, but the adapter in {folder} has {found}: leave {where}.{key} out")
+            raise UserMistake(
+                f"{where}.{key} is {given}, but the adapter in {folder} has {found}: leave"
+                f" {where}.{key} out"
+            )
 
 
 def _below(base: str, policy: str) -> str:
-    """The whole model below an adapter that `base` is; through runs of runs, each of which knows where it began."""
+    """The whole model below an adapter that `base` is; through runs of runs, each of which knows
+    where it began.
+    """
     if is_seed(base):
         return base
     if is_adapter(base):
         return adapter_base(base)
     if (found := run_at(base)) is None:
         return base
-    if not is_adapter(weights_of(str(found[0].path), policy)):  # at whatever step: what it is does not change
+    # at whatever step: what it is does not change
+    if not is_adapter(weights_of(str(found[0].path), policy)):
         return weights_of(base, policy)
     began = checked(found[0].config())
     first = next(a for n, a in began.agents.items() if (a.policy or n) == policy)
@@ -237,11 +298,21 @@ def shapes_of(config: Config, name: str) -> dict[str, Any]:
     shapes: dict[str, Any] = {}
     for agent, a in config.agents.items():
         if a.host == name:
-            given = {k: getattr(a, k) or getattr(config.hosts[name], k) for k in ("rank", "alpha", "targets")}
+            given = {
+                k: getattr(a, k) or getattr(config.hosts[name], k)
+                for k in ("rank", "alpha", "targets")
+            }
             rank = given["rank"] or 16
-            shape = Spec(rank, given["alpha"] or 2.0 * rank, tuple(given["targets"]) if given["targets"] else None)
+            shape = Spec(
+                rank,
+                given["alpha"] or 2.0 * rank,
+                tuple(given["targets"]) if given["targets"] else None,
+            )
             if shapes.setdefault(a.policy or agent, shape) != shape:
-                raise UserMistake(f"agents.{agent} has another rank, alpha or targets than others of policy {a.policy}")
+                raise UserMistake(
+                    f"agents.{agent} has another rank, alpha or targets than others of policy"
+                    f" {a.policy}"
+                )
     return shapes
 
 
@@ -249,8 +320,12 @@ def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
     """The agents of a config at these hosts."""
     return [
         Member(
-            name, hosts[a.host], a.policy or name, tuple(a.roles) if a.roles is not None else None,
-            Sampling(a.temperature or config.temperature, 1.0, config.max_tokens), a.frozen,
+            name,
+            hosts[a.host],
+            a.policy or name,
+            tuple(a.roles) if a.roles is not None else None,
+            Sampling(a.temperature or config.temperature, 1.0, config.max_tokens),
+            a.frozen,
         )
         for name, a in config.agents.items()
     ]
@@ -263,32 +338,46 @@ def _recipe(config: Config, host: str) -> Any:
     assert config.weight_decay is not None
     assert config.grad_norm is not None
     h = config.hosts[host]
-    rates = {a.policy or n: a.lr for n, a in config.agents.items() if a.host == host and a.lr is not None}
+    rates = {
+        a.policy or n: a.lr for n, a in config.agents.items() if a.host == host and a.lr is not None
+    }
     return Recipe(
-        h.lr or config.lr or 0.0, config.betas, config.weight_decay, config.grad_norm, h.tokens_per_pass or TOKENS_PER_PASS,
+        h.lr or config.lr or 0.0,
+        config.betas,
+        config.weight_decay,
+        config.grad_norm,
+        h.tokens_per_pass or TOKENS_PER_PASS,
         h.checkpointing,
-        rates=rates, old_logprobs=h.old_logprobs,
+        rates=rates,
+        old_logprobs=h.old_logprobs,
     )
 
 
 def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> Team:
-    """The team of a run as it was at its last checkpoint (or after `step` steps), without optimizer; or of a `team.toml`.
+    """The team of a run as it was at its last checkpoint (or after `step` steps), without
+    optimizer; or of a `team.toml`.
 
-    `path` may also name the step: `RUN@40`, `RUN@best` (on the validation split); or a config file, or a folder with `team.toml`
-    such as `comas export` writes. `overrides` are `key=value` pairs, as on the command line.
+    `path` may also name the step: `RUN@40`, `RUN@best` (on the validation split); or a config file,
+    or a folder with `team.toml` such as `comas export` writes. `overrides` are `key=value` pairs,
+    as on the command line.
     """
     resolved, weights = found_at(path, step, overrides)
     return build_team(*resolved, learn=False, weights=weights)
 
 
-def found_at(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> tuple[Resolved, Path | None]:
+def found_at(
+    path: str | Path, step: int | None = None, overrides: Sequence[str] = ()
+) -> tuple[Resolved, Path | None]:
     """What `load` would load: config, method and task, and the checkpoint of a run."""
     if isinstance(overrides, str):
         raise UserMistake(f"overrides={overrides!r}: a list of pairs is wanted: [{overrides!r}]")
     path = os.path.expanduser(path)
     if (file := team_file(path)) is not None:
         if step is not None:
-            raise UserMistake(f"{path} is a team, not a run: it has no checkpoint of step {step} or any other; leave step out")
+            raise UserMistake(
+                f"{path} is a team, not a run: it has no checkpoint of step {step} or any other;"
+                " leave step out"
+            )
         return resolve(_untrained(file, overrides)), None
     found = run_at(str(path))
     run, named = found or (Run.open(path), None)
@@ -298,21 +387,30 @@ def found_at(path: str | Path, step: int | None = None, overrides: Sequence[str]
 
 def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
     if any(key.split("=")[0] == "method" for key in overrides):
-        raise UserMistake(f"{run.path}: method= is for training; to have a run play another game: {command()} eval --setups METHOD")
+        raise UserMistake(
+            f"{run.path}: method= is for training; to have a run play another game: {command()}"
+            " eval --setups METHOD"
+        )
     config, method, task = resolve(read(run.path / "config.toml", overrides))
     for host, table in run.config()["hosts"].items():
         if config.hosts[host].api and not table.get("api"):
             raise UserMistake(
-                f"{run.path}: hosts.{host}.api would have others answer in the place of what was trained: leave it out"
+                f"{run.path}: hosts.{host}.api would have others answer in the place of what was"
+                " trained: leave it out"
             )
     return config, method, task
 
 
-def system_config(name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None) -> Resolved:
-    """Of the team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`), the team that `table` describes,
-    or copies of one base model, four unless `agents` says otherwise."""
+def system_config(
+    name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
+) -> Resolved:
+    """Of the team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`), the
+    team that `table` describes, or copies of one base model, four unless `agents` says otherwise.
+    """
     if table is not None:
-        return resolve(read(None, {**copy.deepcopy(dict(table)), **dict(map(parse_pair, overrides))}))
+        return resolve(
+            read(None, {**copy.deepcopy(dict(table)), **dict(map(parse_pair, overrides))})
+        )
     if found := run_at(name):
         return _run_config(found[0], overrides)
     given = dict(map(parse_pair, overrides))
@@ -321,20 +419,26 @@ def system_config(name: str, overrides: Sequence[str] = (), table: Mapping[str, 
         if type(count) is not int or count < 1:
             raise UserMistake(f"agents={count!r}: a number of copies, at least 1")
         given["agents"] = {f"a{i}": {"policy": "a0"} for i in range(count)}
-    return resolve(read(None, {"hosts.home.base": name, **({} if "lr" in given else UNTRAINED), **given}))
+    return resolve(
+        read(None, {"hosts.home.base": name, **({} if "lr" in given else UNTRAINED), **given})
+    )
 
 
 def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The team that a config file describes, untrained, for `system_config`. Agents that start from the same base at the same host
-    are copies of one model, which is not asked once for each."""
+    """The team that a config file describes, untrained, for `system_config`. Agents that start from
+    the same base at the same host are copies of one model, which is not asked once for each.
+    """
     hosts = read(file, shared=False).hosts
-    here = [pair for pair in overrides if not pair.startswith("hosts.") or pair.split(".")[1] in hosts]
+    here = [
+        pair for pair in overrides if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
+    ]
     config, _, _ = resolve(_untrained(file, here))
     first: dict[tuple[str, str], str] = {}
     for name, agent in config.agents.items():
         host = config.hosts[agent.host]
         base = agent.base or host.base
-        if agent.policy is None and (host.api or is_seed(base) or run_at(base) is None):  # the policies of a run differ
+        # the policies of a run differ
+        if agent.policy is None and (host.api or is_seed(base) or run_at(base) is None):
             agent.policy = first.setdefault((agent.host, base), name)
     return config.model_dump()
 
@@ -345,9 +449,12 @@ def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:
     return config if config.lr else read(file, [*overrides, f"lr={UNTRAINED['lr']}"], shared=True)
 
 
-def system_team(name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None) -> Team:
-    """The team of `system_config`; of a run as it was at its last checkpoint, or at the one that is named; without a table also
-    that of a config file, or of a folder with `team.toml`."""
+def system_team(
+    name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
+) -> Team:
+    """The team of `system_config`; of a run as it was at its last checkpoint, or at the one that is
+    named; without a table also that of a config file, or of a folder with `team.toml`.
+    """
     if table is None and (run_at(name) is not None or team_file(name) is not None):
         return load(name, overrides=overrides)
     return build_team(*system_config(name, overrides, table), learn=False)
@@ -364,4 +471,6 @@ def outline(config: Config, method: Method, task: Task) -> Team:
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
     """An untrained team from a config: `team_of(method="ttrl")`."""
-    return build_team(*resolve(read(config, {k.replace("__", "."): v for k, v in overrides.items()})), learn=False)
+    return build_team(
+        *resolve(read(config, {k.replace("__", "."): v for k, v in overrides.items()})), learn=False
+    )

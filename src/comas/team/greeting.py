@@ -1,6 +1,7 @@
 """Hosts behind an API are asked for one token each before anything is loaded, measured or written.
 
-What that costs is in their accounts. Leaves out: how a host is asked (`hosts.api`), and what happens then.
+What that costs is in their accounts. Leaves out: how a host is asked (`hosts.api`), and what
+happens then.
 """
 
 from __future__ import annotations
@@ -19,10 +20,19 @@ Note = Callable[[str], None]
 
 
 async def assemble(
-    config: Config, method: Method, task: Task, note: Note, *, accounts: Mapping[str, spending.Account] | None = None,
-    folder: Path | None = None, asks: bool = True, learn: bool = True, weights: Path | None = None,
+    config: Config,
+    method: Method,
+    task: Task,
+    note: Note,
+    *,
+    accounts: Mapping[str, spending.Account] | None = None,
+    folder: Path | None = None,
+    asks: bool = True,
+    learn: bool = True,
+    weights: Path | None = None,
 ) -> Team:
-    """The team of `build_team`, whose hosts behind an API have answered first, unless `asks` says that they will not be asked.
+    """The team of `build_team`, whose hosts behind an API have answered first, unless `asks` says
+    that they will not be asked.
 
     `accounts` are what they have cost in earlier processes on the run in `folder`.
     """
@@ -34,8 +44,16 @@ async def assemble(
     return build_team(config, method, task, learn=learn, weights=weights, apis=apis)
 
 
-async def greet(apis: Mapping[str, ApiHost], sampling: Sampling, note: Note, known: set[tuple[str, ...]] | None = None) -> None:
-    """Greet each host; where one does not answer all of them are closed. `known` is that of `ApiHost.greet`."""
+async def greet(
+    apis: Mapping[str, ApiHost],
+    sampling: Sampling,
+    note: Note,
+    known: set[tuple[str, ...]] | None = None,
+) -> None:
+    """Greet each host; where one does not answer all of them are closed.
+
+    `known` is that of `ApiHost.greet`.
+    """
     try:
         for host in apis.values():
             host.open()  # all of them: what can be told without a request is told first

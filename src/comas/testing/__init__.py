@@ -1,8 +1,8 @@
-"""Fakes and contract checks for those who extend comas: a scripted host, recordings, a tiny random model, and
-`check_method`, `check_task`, `check_host`.
+"""Fakes and contract checks for those who extend comas: a scripted host, recordings, a tiny random
+model, and `check_method`, `check_task`, `check_host`.
 
-They ship in the package and need no test runner; a broken contract is an AssertionError that says which. Leaves out:
-anything that judges how good a method is.
+They ship in the package and need no test runner; a broken contract is an AssertionError that says
+which. Leaves out: anything that judges how good a method is.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling
 
 Said = str | Reply
 Script = Callable[[str, str, str, int], Said]
-"""`script(agent's policy, role, prompt, seed)` -> what it says. `check_method` needs one without a memory."""
+"""`script(agent's policy, role, prompt, seed)` -> what it says.
+
+`check_method` needs one without a memory.
+"""
 Table = Mapping[str, Said | Sequence[Said]]
-"""Role, or `policy/role`, -> what is said; of a list one reply per ask, the last one from then on."""
+"""Role, or `policy/role`, -> what is said; of a list one reply per ask, the last one from then on.
+"""
 
 
 def script_of(table: Table) -> Script:
@@ -52,10 +56,19 @@ def script_of(table: Table) -> Script:
 
 
 class Scripted:
-    """A host whose policies say what a function says; records every ask. Pays no attention to learning but its rules."""
+    """A host whose policies say what a function says; records every ask.
 
-    def __init__(self, script: Script | Table, name: str = "script", room: int | None = None) -> None:
-        self.script, self.name, self.room = script if callable(script) else script_of(script), name, room
+    Pays no attention to learning but its rules.
+    """
+
+    def __init__(
+        self, script: Script | Table, name: str = "script", room: int | None = None
+    ) -> None:
+        self.script, self.name, self.room = (
+            script if callable(script) else script_of(script),
+            name,
+            room,
+        )
         self.asked: list[tuple[str, str, str, str, int]] = []
         """(turn, policy, role, prompt, seed) in the order of arrival."""
         self.buffer: dict[str, set[str]] = {}
@@ -67,7 +80,14 @@ class Scripted:
         return self.room is None or len(messages[-1]["content"]) <= self.room
 
     async def ask(
-        self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
     ) -> Reply:
         """The script's reply; its length is counted in words."""
         prompt = messages[-1]["content"]
@@ -78,20 +98,33 @@ class Scripted:
         said = self.script(policy, role, prompt, seed)
         if isinstance(said, Reply):
             return said
-        return Reply(said, True, self.versions.get(policy, 0), len(prompt.split()), len(said.split()) + 1, -1.0, 0.0)
+        return Reply(
+            said,
+            True,
+            self.versions.get(policy, 0),
+            len(prompt.split()),
+            len(said.split()) + 1,
+            -1.0,
+            0.0,
+        )
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Any:
         """Checks the join, counts a version and forgets the buffer."""
         for policy, paid in payoffs.items():
             for payoff in paid:
                 if payoff.turn not in self.buffer.get(policy, set()):
-                    raise KeyError(f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was never said here")
+                    raise KeyError(
+                        f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was"
+                        " never said here"
+                    )
         self.buffer.clear()
         learning = {policy: paid for policy, paid in payoffs.items() if paid}
         for policy in learning:
             self.versions[policy] = self.versions.get(policy, 0) + 1
         told = {payoff.turn: (0.0, 0.0) for paid in learning.values() for payoff in paid}
-        return {policy: {"rows": float(len(paid)), "updates": 1.0} for policy, paid in learning.items()}, told
+        return {
+            policy: {"rows": float(len(paid)), "updates": 1.0} for policy, paid in learning.items()
+        }, told
 
     async def save(self, path: Path) -> None:
         """The versions; there is nothing else."""
@@ -110,23 +143,40 @@ def cut(text: str) -> Reply:
     return Reply(text, False, 0, 1, len(text.split()), -1.0, 0.0)
 
 
-def scripted_team(script: Script | Table, agents: int = 4, room: int | None = None) -> tuple[list[Member], Scripted]:
+def scripted_team(
+    script: Script | Table, agents: int = 4, room: int | None = None
+) -> tuple[list[Member], Scripted]:
     """Members a0.. at one scripted host."""
     host = Scripted(script, room=room)
     return [Member(f"a{i}", host, f"a{i}") for i in range(agents)], host
 
 
 def scripted_scene(
-    method: Method, task: Task, script: Script | Table, *, agents: int = 4, seed: int = 0,
-    options: Mapping[str, Any] | None = None, room: int | None = None,
+    method: Method,
+    task: Task,
+    script: Script | Table,
+    *,
+    agents: int = 4,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    room: int | None = None,
 ) -> tuple[Scene, Scripted]:
     """A scripted team at its own game."""
     members, host = scripted_team(script, agents, room)
-    return Scene(method, task, members, seed, split_options(options or {}, method.play), keep=True), host
+    return (
+        Scene(method, task, members, seed, split_options(options or {}, method.play), keep=True),
+        host,
+    )
 
 
 def discuss(
-    method: Method, task: Task, script: Script | Table, questions: Sequence[Question], *, samples: int = 1, **setting: Any
+    method: Method,
+    task: Task,
+    script: Script | Table,
+    questions: Sequence[Question],
+    *,
+    samples: int = 1,
+    **setting: Any,
 ) -> list[Episode]:
     """Play and settle scripted discussions."""
     scene, _ = scripted_scene(method, task, script, **setting)
@@ -135,37 +185,60 @@ def discuss(
     return episodes
 
 
-def check_method(method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any) -> None:
-    """The contract of a method: named turns, declared roles, finite pay, determinism, and no look at the labels."""
+def check_method(
+    method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any
+) -> None:
+    """The contract of a method: named turns, declared roles, finite pay, determinism, and no look
+    at the labels.
+    """
     try:
         _check_method(method, task, questions, script, **setting)
     except UserMistake as mistake:
         raise AssertionError(str(mistake)) from mistake
 
 
-def _check_method(method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any) -> None:
+def _check_method(
+    method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any
+) -> None:
     _check_wording_of(method)
     episodes = discuss(method, task, script, questions, **setting)
     _check_turns(method, episodes)
     assert any(t.reward is not None for e in episodes for t in e.turns), "nothing was paid"
-    assert _records(discuss(method, task, script, questions, **setting)) == _records(episodes), "the same seed: another discussion"
+    assert _records(discuss(method, task, script, questions, **setting)) == _records(episodes), (
+        "the same seed: another discussion"
+    )
     reordered = discuss(method, task, script, list(reversed(questions)), **setting)
-    assert sorted(_records(reordered)) == sorted(_records(episodes)), "the order of questions changed a discussion"
-    scene, _ = scripted_scene(method, task, script, **{k: v for k, v in setting.items() if k != "samples"})
+    assert sorted(_records(reordered)) == sorted(_records(episodes)), (
+        "the order of questions changed a discussion"
+    )
+    scene, _ = scripted_scene(
+        method, task, script, **{k: v for k, v in setting.items() if k != "samples"}
+    )
     before = _records(episodes)
     settle_all(scene, episodes, split_options(setting.get("options") or {}, method.settle))
     assert _records(episodes) == before, "settling a recorded discussion again gave other rewards"
     if not method.supervised:
         poisoned = [dataclasses.replace(q, answer="poison", meta={}) for q in questions]
-        assert _records(discuss(method, task, script, poisoned, **setting)) == before, "answers leaked into the game"
-    paid = sum(len(p) for by_policy in payoffs(episodes, scene.members).values() for p in by_policy.values())
+        assert _records(discuss(method, task, script, poisoned, **setting)) == before, (
+            "answers leaked into the game"
+        )
+    paid = sum(
+        len(p)
+        for by_policy in payoffs(episodes, scene.members).values()
+        for p in by_policy.values()
+    )
     assert paid == sum(t.reward is not None for e in episodes for t in e.turns), "payoffs got lost"
-    for said in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):  # what models do say: it may cost, never raise
-        _check_turns(method, discuss(method, task, lambda *_, said=said: said, questions, **setting))
+    # what models do say: it may cost, never raise
+    for said in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
+        _check_turns(
+            method, discuss(method, task, lambda *_, said=said: said, questions, **setting)
+        )
 
 
 def _check_wording_of(method: Method) -> None:
-    """Templates of the file that a method's game stands in, called WORDING: no hole that is a fact misspelt."""
+    """Templates of the file that a method's game stands in, called WORDING: no hole that is a fact
+    misspelt.
+    """
     module = inspect.getmodule(inspect.unwrap(getattr(method.play, "func", method.play)))
     if module is None or not hasattr(module, "WORDING"):
         return
@@ -182,17 +255,25 @@ def _check_turns(method: Method, episodes: Sequence[Episode]) -> None:
     assert len({t.id for t in turns}) == len(turns), "two turns have one id"
     for episode in episodes:
         assert episode.error is None, f"{episode.id} failed: {episode.error}"
-        assert episode.answer is None or isinstance(episode.answer, str), "play returns a text or None"
+        assert episode.answer is None or isinstance(episode.answer, str), (
+            "play returns a text or None"
+        )
         said = {t.id for t in episode.turns}
-        assert all(t.about is None or t.about in said for t in episode.turns), "a turn is about one that was not said"
+        assert all(t.about is None or t.about in said for t in episode.turns), (
+            "a turn is about one that was not said"
+        )
     for turn in turns:
         if turn.reward is not None:
-            assert turn.role in method.paid, f"role {turn.role!r} is paid, but Method.paid is {method.paid}"
+            assert turn.role in method.paid, (
+                f"role {turn.role!r} is paid, but Method.paid is {method.paid}"
+            )
             assert abs(turn.reward) < float("inf"), f"turn {turn.id} is paid {turn.reward}"
 
 
 def _records(episodes: Sequence[Episode]) -> list[str]:
-    return [_stable({k: v for k, v in episode_record(e).items() if k != "question"}) for e in episodes]
+    return [
+        _stable({k: v for k, v in episode_record(e).items() if k != "question"}) for e in episodes
+    ]
 
 
 def _stable(record: dict[str, Any]) -> str:
@@ -202,7 +283,9 @@ def _stable(record: dict[str, Any]) -> str:
 
 
 async def check_host(host: Host, policy: str, method: Method) -> None:
-    """The contract of a host that learns: it keeps what it is told to, joins, forgets, counts versions, saves and loads."""
+    """The contract of a host that learns: it keeps what it is told to, joins, forgets, counts
+    versions, saves and loads.
+    """
     messages, sampling = [{"role": "user", "content": "1 2 4 5 -> 7"}], Sampling(max_tokens=8)
 
     async def ask(turn: str, keep: bool = True, seed: int = 7) -> Reply:
@@ -218,29 +301,41 @@ async def check_host(host: Host, policy: str, method: Method) -> None:
     assert host.fits(policy, messages, sampling), "a short prompt does not fit"
     first, second = await asyncio.gather(ask("t1"), ask("t2"))
     assert first.text == second.text, "the same seed gave another text"
-    assert 0 < first.tokens <= sampling.max_tokens, f"{first.tokens} tokens of at most {sampling.max_tokens}"
+    assert 0 < first.tokens <= sampling.max_tokens, (
+        f"{first.tokens} tokens of at most {sampling.max_tokens}"
+    )
     assert first.prompt_tokens > 0, "a prompt without tokens"
     assert first.logprob <= 0, f"a log-probability of {first.logprob}"
     await ask("t3", keep=False)
     assert await refused("nobody said this"), "an unknown turn id was paid for"
     assert await refused("t3"), "a turn was kept although keep was False"
-    stats, told = await host.learn({policy: [Payoff("t1", 1.0, "g"), Payoff("t2", 0.0, "g")]}, method)
+    stats, told = await host.learn(
+        {policy: [Payoff("t1", 1.0, "g"), Payoff("t2", 0.0, "g")]}, method
+    )
     assert set(stats) == {policy}, f"statistics of {sorted(stats)}"
     assert set(told) == {"t1", "t2"}, f"told of {sorted(told)}"
     assert await refused("t1"), "a turn was kept after learning"
     learnt = await ask("t4", keep=False)
-    assert learnt.version == first.version + 1, f"version {learnt.version} after one step from {first.version}"
+    assert learnt.version == first.version + 1, (
+        f"version {learnt.version} after one step from {first.version}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         await host.save(Path(folder))
         await ask("t5")
         await host.learn({policy: [Payoff("t5", 1.0)]}, method)
         await host.load(Path(folder))
     again = await ask("t6", keep=False)
-    assert (again.text, again.version, again.logprob) == (learnt.text, learnt.version, learnt.logprob), "loaded: not what was saved"
+    assert (again.text, again.version, again.logprob) == (
+        learnt.text,
+        learnt.version,
+        learnt.logprob,
+    ), "loaded: not what was saved"
 
 
 class Recorded(Scripted):
-    """A host that says what was said in recorded episodes; anything else that it is asked is an error."""
+    """A host that says what was said in recorded episodes; anything else that it is asked is an
+    error.
+    """
 
     def __init__(self, episodes: Sequence[Episode], name: str = "home") -> None:
         super().__init__({}, name)
@@ -252,31 +347,58 @@ class Recorded(Scripted):
         return messages[-1]["content"] in self.prompts
 
     async def ask(
-        self, turn: str, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int, keep: bool, role: str
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
     ) -> Reply:
         """The recorded reply to this very prompt."""
         said = self.turns.get(turn)
         if said is None or said.prompt != messages[-1]["content"]:
-            raise KeyError(f"turn {turn}: no reply to this prompt was recorded; the game, its wording or the team has changed")
+            raise KeyError(
+                f"turn {turn}: no reply to this prompt was recorded; the game, its wording or the"
+                " team has changed"
+            )
         if keep:
             self.buffer.setdefault(policy, set()).add(turn)
         return Reply(
-            said.text, said.finished, said.version, said.prompt_tokens, said.tokens, said.logprob, said.seconds, said.margin,
+            said.text,
+            said.finished,
+            said.version,
+            said.prompt_tokens,
+            said.tokens,
+            said.logprob,
+            said.seconds,
+            said.margin,
             said.thoughts,
         )
 
 
-def replay(run: str | Path, step: int, *, method: str | None = None, **options: Any) -> list[Episode]:
+def replay(
+    run: str | Path, step: int, *, method: str | None = None, **options: Any
+) -> list[Episode]:
     """Play a step of a recorded run again without a model, and settle it.
 
-    The game is the run's own, held to what was recorded; `method` and `options` change the settlement: what would the
-    same discussions have been paid under another rule? Episodes that machines failed are left out.
+    The game is the run's own, held to what was recorded; `method` and `options` change the
+    settlement: what would the same discussions have been paid under another rule? Episodes that
+    machines failed are left out.
     """
     record = Run.open(run)
     config, game, task = resolve(read(record.path / "config.toml"))
     recorded = [e for e in map(episode_of, record.episodes(step)) if e.error is None]
     hosts = {name: Recorded(recorded, name) for name in config.hosts}
-    scene = Scene(game, task, members_of(config, hosts), config.seed, split_options(config.options, game.play), keep=True)
+    scene = Scene(
+        game,
+        task,
+        members_of(config, hosts),
+        config.seed,
+        split_options(config.options, game.play),
+        keep=True,
+    )
     questions = list({e.question.id: e.question for e in recorded}.values())
     played = {e.id: e for e in run_sync(play_all(scene, questions, step, config.samples or 1))}
     played = {e.id: played[e.id] for e in recorded}
@@ -287,11 +409,16 @@ def replay(run: str | Path, step: int, *, method: str | None = None, **options: 
 
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text", "phi3")
-"""Shapes that `tiny_model` makes: any `model_type` of transformers whose config has the usual names."""
+"""Shapes that `tiny_model` makes: any `model_type` of transformers whose config has the usual
+names.
+"""
 
 
-def tiny_model(folder: Path, seed: int = 0, family: str = "llama", tokenizer: Any = None, **changes: Any) -> Path:
-    """A random model of a few thousand parameters, as a Hugging Face folder; `changes` are keys of its config.
+def tiny_model(
+    folder: Path, seed: int = 0, family: str = "llama", tokenizer: Any = None, **changes: Any
+) -> Path:
+    """A random model of a few thousand parameters, as a Hugging Face folder; `changes` are keys of
+    its config.
 
     Its tokenizer is byte-level with a chat template, unless it is given.
     """
@@ -300,12 +427,24 @@ def tiny_model(folder: Path, seed: int = 0, family: str = "llama", tokenizer: An
 
     tokenizer = _tiny_tokenizer() if tokenizer is None else tokenizer
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, **{
-        "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 2048,
-        "tie_word_embeddings": False, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id, **changes,
-    })
+    config = AutoConfig.for_model(
+        family,
+        **{
+            "vocab_size": len(tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "max_position_embeddings": 2048,
+            "tie_word_embeddings": False,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": tokenizer.bos_token_id,
+            **changes,
+        },
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -321,7 +460,10 @@ def _tiny_tokenizer() -> Any:
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     raw.decoder = decoders.ByteLevel()
     made = PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token=specials[0], eos_token=specials[3], additional_special_tokens=specials[1:3]
+        tokenizer_object=raw,
+        pad_token=specials[0],
+        eos_token=specials[3],
+        additional_special_tokens=specials[1:3],
     )
     made.chat_template = (
         "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
@@ -337,7 +479,12 @@ GOLDEN = {"comas": {"rounds": 2, "evaluations": 2}, "ttrl": {"votes": 5}, "rlvr"
 def golden_script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
     """Replies for the golden transcripts: right, wrong, cut and unreadable ones, drawn by the seed."""
     if role == "solution":
-        texts: list[str | Reply] = ["1 + 2 = 3 + 4 = 7", "2 + 4 = 6 + 5 = 11", "<score> 3 </score>", cut("1 + 2 = 3 +")]
+        texts: list[str | Reply] = [
+            "1 + 2 = 3 + 4 = 7",
+            "2 + 4 = 6 + 5 = 11",
+            "<score> 3 </score>",
+            cut("1 + 2 = 3 +"),
+        ]
         return texts[seed % 4]
     if role == "evaluation":
         return ["1 in + 2 in = 3 + 4 in = 7 right", "2 in + 4 in = 6 wrong"][seed % 2]
@@ -348,11 +495,23 @@ def golden(name: str) -> str:
     """The transcript of a method under `golden_script`, as JSON."""
     from comas.tasks import pick
 
-    questions = [pick.make_question((1, 2, 4, 5), 7, "three"), pick.make_question((5, 2, 4, 1), 11, "three")]
-    found = discuss(load_plugin("method", name), pick.task, golden_script, questions, samples=2, options=GOLDEN[name])
+    questions = [
+        pick.make_question((1, 2, 4, 5), 7, "three"),
+        pick.make_question((5, 2, 4, 1), 11, "three"),
+    ]
+    found = discuss(
+        load_plugin("method", name),
+        pick.task,
+        golden_script,
+        questions,
+        samples=2,
+        options=GOLDEN[name],
+    )
     return "[" + ",\n".join(_records(found)) + "]\n"
 
 
 if __name__ == "__main__":  # python -m comas.testing FOLDER: write the golden transcripts anew
     for method_name in GOLDEN:
-        (Path(sys.argv[1]) / f"{method_name}.json").write_text(golden(method_name), encoding="utf-8")
+        (Path(sys.argv[1]) / f"{method_name}.json").write_text(
+            golden(method_name), encoding="utf-8"
+        )

@@ -1,6 +1,7 @@
 """The contract of tasks, for those who write one: `check_task`, which `comas.testing` offers.
 
-A broken contract is an AssertionError that says which. Leaves out: the contracts of methods and hosts (`testing`).
+A broken contract is an AssertionError that says which. Leaves out: the contracts of methods and
+hosts (`testing`).
 """
 
 from __future__ import annotations
@@ -15,19 +16,40 @@ from comas.questions.checked import checked
 from comas.types import Question, Task, UserMistake
 
 HOLES = {
-    "solution": {"question"}, "history": {"work"}, "history_bare": {"work"}, "evaluation": {"question", "work"},
-    "revision": {"question", "history"}, "scoring": {"question", "work", "evaluation"}, "scoring_bare": {"question", "work"},
-    "verdict": {"question", "work"}, "verdict_bare": {"question", "work"},
+    "solution": {"question"},
+    "history": {"work"},
+    "history_bare": {"work"},
+    "evaluation": {"question", "work"},
+    "revision": {"question", "history"},
+    "scoring": {"question", "work", "evaluation"},
+    "scoring_bare": {"question", "work"},
+    "verdict": {"question", "work"},
+    "verdict_bare": {"question", "work"},
 }
-"""Role -> holes that its wording must have; `question history work evaluation own` are those that there are."""
+"""Role -> holes that its wording must have; `question history work evaluation own` are those that
+there are.
+"""
 
-JUNK = ("", "no answer", "1" * 9999, "\x00<score>3</score>", "٣ + ² = Ⅷ", "\ud800", "{work} %s \\1", ";;;", "\n" * 50)
+JUNK = (
+    "",
+    "no answer",
+    "1" * 9999,
+    "\x00<score>3</score>",
+    "٣ + ² = Ⅷ",
+    "\ud800",
+    "{work} %s \\1",
+    ";;;",
+    "\n" * 50,
+)
 """What an extractor has to survive."""
 
 
-def check_task(task: Task, names: Sequence[str] = ("train", "validation", "test"), **options: Any) -> None:
-    """The contract of a task: disjoint splits (those of `names`), stable loading, wording with its holes, functions that
-    survive any text."""
+def check_task(
+    task: Task, names: Sequence[str] = ("train", "validation", "test"), **options: Any
+) -> None:
+    """The contract of a task: disjoint splits (those of `names`), stable loading, wording with its
+    holes, functions that survive any text.
+    """
     splits = {s: task.load(s, **options) for s in names}
     seen: set[str] = set()
     for name, questions in splits.items():
@@ -41,17 +63,33 @@ def check_task(task: Task, names: Sequence[str] = ("train", "validation", "test"
             _check_meta(question)
         assert not seen & set(ids), f"split {name} shares questions with another split"
         seen |= set(ids)
-        assert [q.id for q in task.load(name, limit=3, **options)] == ids[:3], "limit does not take the first"
+        assert [q.id for q in task.load(name, limit=3, **options)] == ids[:3], (
+            "limit does not take the first"
+        )
     check_wording(task)
     for question in splits["test"][:20]:
         for text in (*JUNK, question.prompt, question.answer or ""):
             found = task.extract(question, text)
-            assert found is None or (isinstance(found, str) and task.same(found, found)), f"extract({text!r}) gave {found!r}"
+            assert found is None or (isinstance(found, str) and task.same(found, found)), (
+                f"extract({text!r}) gave {found!r}"
+            )
             bare = dataclasses.replace(question, answer=None, meta={})  # what label-free games see
-            assert task.extract(bare, text) == found, f"extract({text!r}) looks at the answer or at meta"
-            if task.ballot is not None and found is not None and (counted := task.ballot(bare, found)) is not None:
-                assert task.same(counted, counted), f"ballot({found!r}) gave {counted!r}, which is not the same as itself"
-            assert task.verify(question, text) in ("right", "wrong", "failed"), "verify says right, wrong or failed"
+            assert task.extract(bare, text) == found, (
+                f"extract({text!r}) looks at the answer or at meta"
+            )
+            if (
+                task.ballot is not None
+                and found is not None
+                and (counted := task.ballot(bare, found)) is not None
+            ):
+                assert task.same(counted, counted), (
+                    f"ballot({found!r}) gave {counted!r}, which is not the same as itself"
+                )
+            assert task.verify(question, text) in (
+                "right",
+                "wrong",
+                "failed",
+            ), "verify says right, wrong or failed"
             assert isinstance(task.shown(bare, text), str), "shown gives a text"
         assert task.verify(question, "") != "right", "an empty reply is right"
 
@@ -61,7 +99,9 @@ def _check_meta(question: Question) -> None:
     try:
         json.dumps(dict(question.meta))
     except (TypeError, ValueError) as error:
-        raise AssertionError(f"question {question.id}: its meta is nothing that JSON can hold: {error}") from error
+        raise AssertionError(
+            f"question {question.id}: its meta is nothing that JSON can hold: {error}"
+        ) from error
 
 
 def check_wording(task: Task) -> None:
@@ -69,7 +109,11 @@ def check_wording(task: Task) -> None:
     for role, template in task.wording.items():
         there = holes(template)
         unknown = sorted(there - set(FACTS))
-        hint = "".join(f"; did you mean {{{meant}}} by {{{hole}}}?" for hole in unknown if (meant := meant_by(hole)))
+        hint = "".join(
+            f"; did you mean {{{meant}}} by {{{hole}}}?"
+            for hole in unknown
+            if (meant := meant_by(hole))
+        )
         assert not unknown, f"wording {role!r} has holes that nobody fills: {unknown}{hint}"
         missing = HOLES.get(role, set()) - there
         assert not missing, f"wording {role!r} lacks {sorted(missing)}"

@@ -1,4 +1,7 @@
-"""Being told how a training run goes: the hook for displays, trackers and notebooks. Leaves out: evaluations (`exam.Observer`)."""
+"""Being told how a training run goes: the hook for displays, trackers and notebooks.
+
+Leaves out: evaluations (`exam.Observer`).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ class Progress:
 
     stage: Stage
     step: int = 0
-    """The step that is under way, counted from 0; of a measurement and of saving how many steps lie behind."""
+    """The step that is under way, counted from 0; of a measurement and of saving how many steps lie
+    behind.
+    """
     seconds: float = 0.0
     """Since the stage began."""
     replies: int = 0
@@ -34,8 +39,9 @@ class Progress:
     expected: int | None = None
     """Replies of the whole stage; None where nobody knows."""
     certainty: Literal["exactly", "at most", "about"] = "exactly"
-    """What `expected` is: the plan of a measurement; the most that a shipped game asks, which leaves out what cannot be read;
-    as many as in the step before."""
+    """What `expected` is: the plan of a measurement; the most that a shipped game asks, which
+    leaves out what cannot be read; as many as in the step before.
+    """
     tokens: int = 0
     """Generated in this stage, also those of replies that go on."""
     speed: float | None = None
@@ -60,7 +66,9 @@ class Watch:
         """The run is about to start (or to go on) at step `start`."""
 
     def working(self, progress: Progress) -> None:
-        """The run turns to another stage, or goes on with one: told at once, and then about four times per second."""
+        """The run turns to another stage, or goes on with one: told at once, and then about four
+        times per second.
+        """
 
     def turn(self, turn: Turn) -> None:
         """Somebody said something; not yet paid."""

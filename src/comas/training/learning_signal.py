@@ -1,9 +1,11 @@
-"""A team that cannot learn says so in its first step: which role, why, an example, and the key that would help.
+"""A team that cannot learn says so in its first step: which role, why, an example, and the key that
+would help.
 
-From the record of a step alone, without labels. The three signs are replies that cannot be read, replies that are cut for want
-of room, and rewards that nobody can learn from. A cause is told without its consequences: replies that nobody can read leave
-others unpaid and rewards alike. Each is told once, and again when it has become worse.
-Leaves out: collapse in the course of a run, whose signs are statistical.
+From the record of a step alone, without labels. The three signs are replies that cannot be read,
+replies that are cut for want of room, and rewards that nobody can learn from. A cause is told
+without its consequences: replies that nobody can read leave others unpaid and rewards alike. Each
+is told once, and again when it has become worse. Leaves out: collapse in the course of a run, whose
+signs are statistical.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ MANY = 0.5
 WORSE = 0.25
 """By so much its share has to grow to be told again."""
 COMPARED = 32
-"""Rewards that were compared with another one, below which equal ones say nothing: where nine of ten answers are right, so many
-are all equal by chance in about one step of thirty."""
+"""Rewards that were compared with another one, below which equal ones say nothing: where nine of
+ten answers are right, so many are all equal by chance in about one step of thirty.
+"""
 SHOWN = 80
 """Characters of the reply that is shown as an example."""
 
@@ -54,7 +57,9 @@ class LearningSignal:
         return list(self._signs(turns))
 
     def news(self, step: int, signs: Sequence[Sign]) -> list[str]:
-        """Those signs of a step that are new to this process, or worse than when they were told last."""
+        """Those signs of a step that are new to this process, or worse than when they were told
+        last.
+        """
         found: list[str] = []
         for sign in signs:
             keys = [(role, sign.kind) for role in sign.roles or ("",)]
@@ -69,7 +74,11 @@ class LearningSignal:
         for turn in turns:
             by_role.setdefault(turn.role, []).append(turn)
         lost = [sign for role, said in by_role.items() for sign in self._of_replies(role, said)]
-        short = {role: said for role, said in by_role.items() if sum(not turn.finished for turn in said) >= MANY * len(said)}
+        short = {
+            role: said
+            for role, said in by_role.items()
+            if sum(not turn.finished for turn in said) >= MANY * len(said)
+        }
         if len(short) > 1:
             yield self._cut_alike(short)
         yield from (sign for sign in lost if len(short) < 2 or sign.roles[0] not in short)
@@ -77,15 +86,22 @@ class LearningSignal:
             yield from self._of_rewards(by_role)
 
     def _cut_alike(self, by_role: Mapping[str, Sequence[Turn]]) -> Sign:
-        """Several roles whose replies are cut: they want room, whether or not what is there can be read."""
-        cut = {role: [turn for turn in turns if not turn.finished] for role, turns in by_role.items()}
+        """Several roles whose replies are cut: they want room, whether or not what is there can be
+        read.
+        """
+        cut = {
+            role: [turn for turn in turns if not turn.finished] for role, turns in by_role.items()
+        }
         counts = ", ".join(
-            f"{len(cut[role])} of {len(turns)} as {role} at room.{role}={self._room(role)}" for role, turns in by_role.items()
+            f"{len(cut[role])} of {len(turns)} as {role} at room.{role}={self._room(role)}"
+            for role, turns in by_role.items()
         )
         remedy = "; ".join(self._more_room(role, turns) for role, turns in cut.items())
         example = _example(next(iter(cut.values()))[0])
         share = max(len(cut[role]) / len(turns) for role, turns in by_role.items())
-        return Sign(tuple(by_role), "cut", share, f"replies are cut: {counts}, such as {example}; {remedy}")
+        return Sign(
+            tuple(by_role), "cut", share, f"replies are cut: {counts}, such as {example}; {remedy}"
+        )
 
     def _of_replies(self, role: str, turns: Sequence[Turn]) -> Iterator[Sign]:
         """Replies that nobody can read, or that were cut."""
@@ -93,29 +109,58 @@ class LearningSignal:
         cut = [turn for turn in turns if not turn.finished]
         if len(lost) >= MANY * len(turns):
             cut_too = [turn for turn in lost if not turn.finished]
-            why = f" ({len(cut_too)} of them cut at room.{role}={self._room(role)})" if cut_too else ""
+            why = (
+                f" ({len(cut_too)} of them cut at room.{role}={self._room(role)})"
+                if cut_too
+                else ""
+            )
             text = f"{len(lost)} of {len(turns)} replies as {role} cannot be read{why}"
-            remedy = self._more_room(role, lost) if len(cut_too) >= MANY * len(lost) else self._better_format(role)
-            yield Sign((role,), "unreadable", len(lost) / len(turns), f"{text}, such as {_example(lost[0])}; {remedy}")
+            remedy = (
+                self._more_room(role, lost)
+                if len(cut_too) >= MANY * len(lost)
+                else self._better_format(role)
+            )
+            yield Sign(
+                (role,),
+                "unreadable",
+                len(lost) / len(turns),
+                f"{text}, such as {_example(lost[0])}; {remedy}",
+            )
         elif len(cut) >= MANY * len(turns):
-            text = f"{len(cut)} of {len(turns)} replies as {role} are cut at room.{role}={self._room(role)}"
+            text = (
+                f"{len(cut)} of {len(turns)} replies as {role} are cut at"
+                f" room.{role}={self._room(role)}"
+            )
             remedy = self._more_room(role, cut)
-            yield Sign((role,), "cut", len(cut) / len(turns), f"{text}, such as {_example(cut[0])}; {remedy}")
+            yield Sign(
+                (role,),
+                "cut",
+                len(cut) / len(turns),
+                f"{text}, such as {_example(cut[0])}; {remedy}",
+            )
 
     def _of_rewards(self, by_role: Mapping[str, Sequence[Turn]]) -> Iterator[Sign]:
-        """Roles that are never paid, and otherwise a step in which no two rewards can be told apart."""
+        """Roles that are never paid, and otherwise a step in which no two rewards can be told
+        apart.
+        """
         for role, turns in by_role.items():
             if role in self.method.paid and not any(turn.reward is not None for turn in turns):
-                text = f"none of {len(turns)} replies as {role} is paid, so that role learns nothing"
+                text = (
+                    f"none of {len(turns)} replies as {role} is paid, so that role learns nothing"
+                )
                 yield Sign((role,), "unpaid", 1.0, text)
         paid = [turn for turns in by_role.values() for turn in turns if turn.reward is not None]
         groups = signal(paid)
-        compared = len(paid) - sum(found["groups"] for found in groups.values())  # the first of a group is compared with no other
-        if compared >= COMPARED and all(found["flat"] == found["groups"] for found in groups.values()):
+        # the first of a group is compared with no other
+        compared = len(paid) - sum(found["groups"] for found in groups.values())
+        if compared >= COMPARED and all(
+            found["flat"] == found["groups"] for found in groups.values()
+        ):
             alike = ", ".join(f"{role} {_amounts(by_role[role])}" for role in groups)
             text = (
-                f"nobody can learn from these rewards: in every group all are equal ({alike}); what helps is judges that tell "
-                "good work from bad, questions that are neither too easy nor too hard, or a higher temperature"
+                f"nobody can learn from these rewards: in every group all are equal ({alike}); what"
+                " helps is judges that tell good work from bad, questions that are neither too"
+                " easy nor too hard, or a higher temperature"
             )
             yield Sign((), "flat", 1.0, text)
 
@@ -132,8 +177,8 @@ class LearningSignal:
 
     def _better_format(self, role: str) -> str:
         return (
-            f"give the agents that take {role} a base that keeps to the format (agents.<name>.base and roles), or the task a "
-            f"wording for {role} that shows it"
+            f"give the agents that take {role} a base that keeps to the format (agents.<name>.base"
+            f" and roles), or the task a wording for {role} that shows it"
         )
 
 

@@ -1,6 +1,7 @@
 """THE loop: play, settle, learn, write; and what surrounds it once: measure before, measure after.
 
-Leaves out: how games are batched (hosts), how they are paid (methods), how a run looks on disk (store).
+Leaves out: how games are batched (hosts), how they are paid (methods), how a run looks on disk
+(store).
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ from comas.training.progress import Pulse
 from comas.types import Episode, HostFailure, Question, Stopped, UserMistake
 
 LENGTH = ("steps", "tokens")
-"""How long a run is: it may be made longer when it goes on, and is then what it would have been from the start."""
+"""How long a run is: it may be made longer when it goes on, and is then what it would have been
+from the start.
+"""
 PATIENCE = 3
 """Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
 
@@ -64,16 +67,23 @@ class Result:
 
     def __repr__(self) -> str:
         measured = ", ".join(f"{name} {found}" for name, found in self.accuracy.items() if found)
-        return f"Result({str(self.run)!r}: {self.steps} steps, {self.tokens:,} tokens; {measured or 'accuracy not measured'})"
+        return (
+            f"Result({str(self.run)!r}: {self.steps} steps, {self.tokens:,} tokens;"
+            f" {measured or 'accuracy not measured'})"
+        )
 
 
 def train(config: str | Path | None = None, watch: Watch | None = None, **overrides: Any) -> Result:
-    """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the dot of a nested key.
+    """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the
+    dot of a nested key.
 
-    Progress is shown where a person looks on: on a terminal and in notebooks. `watch=comas.Watch()` shows nothing.
+    Progress is shown where a person looks on: on a terminal and in notebooks. `watch=comas.Watch()`
+    shows nothing.
     """
     with shown(watch) as told:
-        return run_sync(train_async(read(config, {k.replace("__", "."): v for k, v in overrides.items()}), told))
+        return run_sync(
+            train_async(read(config, {k.replace("__", "."): v for k, v in overrides.items()}), told)
+        )
 
 
 async def train_async(config: Config, watch: Watch) -> Result:
@@ -83,7 +93,8 @@ async def train_async(config: Config, watch: Watch) -> Result:
     check_seats(resolved, method, learn=True)
     if resolved.out is not None:
         check_free(resolved.out)
-    asked = of_run(resolved, task, watch.note)  # before what takes long; mistakes in them leave no folder behind
+    # before what takes long; mistakes in them leave no folder behind
+    asked = of_run(resolved, task, watch.note)
     check_room(resolved, method, task)
     watch.working(Progress("loading"))
     resolved = fitting.fitted(resolved, method, task, watch.note)
@@ -100,10 +111,13 @@ async def train_async(config: Config, watch: Watch) -> Result:
             run.unlock()
 
 
-async def resume_async(path: str | Path, watch: Watch, steps: int | None = None, changes: Sequence[str] = ()) -> Result:
+async def resume_async(
+    path: str | Path, watch: Watch, steps: int | None = None, changes: Sequence[str] = ()
+) -> Result:
     """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
 
-    `changes` are pairs of keys in `LENGTH` and in `spending.CHANGEABLE`: they are written into the run's config.
+    `changes` are pairs of keys in `LENGTH` and in `spending.CHANGEABLE`: they are written into the
+    run's config.
     """
     run = Run.open(path)
     hosts = list(run.config()["hosts"])
@@ -119,17 +133,26 @@ async def resume_async(path: str | Path, watch: Watch, steps: int | None = None,
         for note in notes:
             watch.note(note)
         watch.working(Progress("loading", start))
-        config, method, task = resolve(read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed}))
+        config, method, task = resolve(
+            read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
+        )
         if "steps" in changed and config.steps < start:
-            raise UserMistake(f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin anew")
+            raise UserMistake(
+                f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
+                " anew"
+            )
         asked = of_run(config, task, watch.note)
         check_room(config, method, task)
         for note in fitting.warnings(config, method, task):
             watch.note(note)
-        checkpoint = run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
+        checkpoint = (
+            run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
+        )
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
         asks = start < config.steps
-        team = await assemble(config, method, task, watch.note, accounts=accounts, folder=run.path, asks=asks)
+        team = await assemble(
+            config, method, task, watch.note, accounts=accounts, folder=run.path, asks=asks
+        )
         for name, host in team.hosts.items():
             if checkpoint is not None and not isinstance(host, ApiHost):
                 await _at(name, f"loading step {start}", host.load(checkpoint))
@@ -173,29 +196,42 @@ class Session:
         self.stopping = self.looping = False
 
     def draw(self, step: int) -> list[Question]:
-        """The questions of a step: a new order for each pass over them, a function of (seed, step) alone."""
+        """The questions of a step: a new order for each pass over them, a function of (seed, step)
+        alone.
+        """
         n, count = len(self.questions), self.config.questions or 1
         drawn = []
         for place in range(step * count, (step + 1) * count):
             turn, i = divmod(place, n)
             drawn.append(order(n, derive_seed(self.config.seed, "order", turn))[i])
-        return [self.questions[i] for i in dict.fromkeys(drawn)]  # a step that spans two passes asks nothing twice
+        # a step that spans two passes asks nothing twice
+        return [self.questions[i] for i in dict.fromkeys(drawn)]
 
     async def go(self, run: Run, start: int, changed: Mapping[str, Any] | None = None) -> Result:
-        """Measure, loop from `start`, measure; all of it recorded in `run`, also what its owner has just changed in its config."""
+        """Measure, loop from `start`, measure; all of it recorded in `run`, also what its owner has
+        just changed in its config.
+        """
         self.run = run
         for host in spending.api_hosts(self.team).values():
             host.ledger.folder = run.path
         for metrics in run.metrics():
             self._count(metrics)
-        if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:  # that checkpoint was lost
+        # that checkpoint was lost
+        if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:
             self.best = run.best_kept(start)
         for note in lineage.hold(bases_of(self.config), run.path):
             self.watch.note(note)
         self.watch.path = run.path
-        facts = {"step": start, **({"changed": changed} if changed else {}), **process_facts(self.team), **self._asked()}
+        facts = {
+            "step": start,
+            **({"changed": changed} if changed else {}),
+            **process_facts(self.team),
+            **self._asked(),
+        }
         for change in run.write_process(facts):
-            self.watch.note(f"since the last process on this run: {change} (bit-equal results need the same)")
+            self.watch.note(
+                f"since the last process on this run: {change} (bit-equal results need the same)"
+            )
         self._account()  # what the first requests have cost
         self.watch.begin(run, self.team, start)
         working = asyncio.current_task()
@@ -218,7 +254,10 @@ class Session:
     def _asked(self) -> dict[str, str]:
         """Digests of bases and questions: others under the same names are news."""
         asked = {"training": self.questions, "validation": self.validation, "held-out": self.test}
-        digests = {f"SHA-256 of {name} questions": fingerprints.of_questions(found)[:16] for name, found in asked.items()}
+        digests = {
+            f"SHA-256 of {name} questions": fingerprints.of_questions(found)[:16]
+            for name, found in asked.items()
+        }
         return digests | {"SHA-256 of bases": fingerprints.of_weights(self.team.sources)[:16]}
 
     def _stop(self) -> bool:
@@ -229,7 +268,9 @@ class Session:
         return self.looping
 
     def _count(self, metrics: Mapping[str, Any]) -> None:
-        """What is known of the steps so far, from their metrics alone: it is the same after a resume."""
+        """What is known of the steps so far, from their metrics alone: it is the same after a
+        resume.
+        """
         self.tokens = metrics["tokens"]
         if (found := metrics.get("validation")) and found["mean"] > self.best[0]:
             self.best = (found["mean"], metrics["step"] + 1)
@@ -237,21 +278,31 @@ class Session:
             self.broken[policy] = self.broken.get(policy, 0) + 1 if stats.get("skipped") else 0
 
     async def loop(self, start: int) -> int:
-        """Play, settle, learn, write; returns the number of steps that the policies have behind them."""
+        """Play, settle, learn, write; returns the number of steps that the policies have behind
+        them.
+        """
         scene = self.team.scene(keep=True, heard=self.pulse.heard)
         for step in range(start, self.config.steps):
             if self._spent():  # also where a run is resumed that ended so
                 return step
-            began, spent = time.monotonic(), {n: dict(h.seconds) for n, h in self.team.hosts.items()}
+            began, spent = (
+                time.monotonic(),
+                {n: dict(h.seconds) for n, h in self.team.hosts.items()},
+            )
             self.looping = True
             try:
                 questions = self.draw(step)
                 self.pulse.play(step, questions)
                 episodes = await play_all(scene, questions, step, self.config.samples or 1)
                 if all(e.error for e in episodes):
-                    raise UserMistake(f"step {step}: every discussion failed; the first: {episodes[0].error}")
-                settle_all(scene, episodes, split_options(self.config.options, self.team.method.settle))
-            except (Exception, asyncio.CancelledError):  # nobody has learnt from this step yet: keep those before it
+                    raise UserMistake(
+                        f"step {step}: every discussion failed; the first: {episodes[0].error}"
+                    )
+                settle_all(
+                    scene, episodes, split_options(self.config.options, self.team.method.settle)
+                )
+            # nobody has learnt from this step yet: keep those before it
+            except (Exception, asyncio.CancelledError):
                 await self._keep(step)
                 raise
             await self._whole(self._learn(step, episodes, began, spent))
@@ -263,25 +314,40 @@ class Session:
             if broken:
                 times = self.broken[broken[0]]
                 raise UserMistake(
-                    f"step {step}: loss or gradient of policy {broken[0]} was not finite in {times} steps in a row; its weights "
-                    f"are those before. Start again with a lower lr, or from an earlier checkpoint of {self.run.path}"
+                    f"step {step}: loss or gradient of policy {broken[0]} was not finite in {times}"
+                    " steps in a row; its weights are those before. Start again with a lower lr,"
+                    f" or from an earlier checkpoint of {self.run.path}"
                 )
             if self.stopping:
                 raise Stopped
         return max(start, self.config.steps)
 
-    async def _learn(self, step: int, episodes: Sequence[Episode], began: float, spent: Mapping[str, Mapping[str, float]]) -> None:
+    async def _learn(
+        self,
+        step: int,
+        episodes: Sequence[Episode],
+        began: float,
+        spent: Mapping[str, Mapping[str, float]],
+    ) -> None:
         """The second half of a step: learn, write."""
         config, team = self.config, self.team
         self.pulse.turn_to("learning", step)
         paid = payoffs(episodes, team.members)
         async with asyncio.TaskGroup() as group:
             learning = {
-                n: group.create_task(_at(n, f"learning of step {step}", h.learn(paid.get(n, {}), team.method)))
+                n: group.create_task(
+                    _at(n, f"learning of step {step}", h.learn(paid.get(n, {}), team.method))
+                )
                 for n, h in team.hosts.items()
             }
-        metrics = {"step": step, **summarise(episodes, {name: task.result() for name, task in learning.items()})}
-        metrics |= {"tokens": self.tokens + metrics["step_tokens"], "seconds": time.monotonic() - began}
+        metrics = {
+            "step": step,
+            **summarise(episodes, {name: task.result() for name, task in learning.items()}),
+        }
+        metrics |= {
+            "tokens": self.tokens + metrics["step_tokens"],
+            "seconds": time.monotonic() - began,
+        }
         metrics["spent"] = _spent(team, spent)
         metrics["peak_bytes"] = peak_bytes(team)
         if self.validation and (step + 1) % config.eval_every == 0:
@@ -300,7 +366,9 @@ class Session:
         self.watch.step(metrics, episodes)
 
     async def _whole(self, work: Awaitable[None]) -> None:
-        """To the end, even where it is asked to stop at once: half an update is no state to stop in."""
+        """To the end, even where it is asked to stop at once: half an update is no state to stop
+        in.
+        """
         task = asyncio.ensure_future(work)
         try:
             await asyncio.shield(task)
@@ -324,10 +392,16 @@ class Session:
             answers = await self._answers(questions, name, step, set(copies))
             answers = equal_policies.copied(answers, measured) if copies else answers
             found = accuracy(answers)
-            record = {"step": step, "accuracy": found._asdict() if found else None, "answers": [asdict(a) for a in answers]}
+            record = {
+                "step": step,
+                "accuracy": found._asdict() if found else None,
+                "answers": [asdict(a) for a in answers],
+            }
             record |= {"copies": copies} if copies else {}
             self.run.write_eval(name, record)
-        self.watch.measured(name, step, Interval(**record["accuracy"]) if record["accuracy"] else None)
+        self.watch.measured(
+            name, step, Interval(**record["accuracy"]) if record["accuracy"] else None
+        )
 
     def _account(self) -> None:
         if found := spending.accounts(spending.api_hosts(self.team)):
@@ -348,8 +422,15 @@ class Session:
         here = [m for m in self._measurable() if m.name not in without]
         self.pulse.turn_to(stage, step, len(here) * len(questions))
         return await answer_all(
-            here, self.team.task, questions, seed=c.seed, occasion=occasion, temperature=c.eval_temperature,
-            room=c.room, top_p=c.eval_top_p, heard=self.pulse.heard,
+            here,
+            self.team.task,
+            questions,
+            seed=c.seed,
+            occasion=occasion,
+            temperature=c.eval_temperature,
+            room=c.room,
+            top_p=c.eval_top_p,
+            heard=self.pulse.heard,
         )
 
     async def _keep(self, step: int) -> None:
@@ -370,8 +451,6 @@ class Session:
         self.run.commit(step, self.best[1])
 
 
-
-
 def _spent(team: Team, before: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Seconds of this step by kind of work, summed over hosts."""
     kinds = next(iter(team.hosts.values())).seconds
@@ -386,9 +465,12 @@ def result_of(run: Run, seconds: float) -> Result:
     for last in run.metrics():  # noqa: B007 - the last line is wanted
         pass
     records = {name: run.read_eval(name) for name in ("before", "after")}
-    if (ended := records["after"]) and ended["step"] != last.get("step", -1) + 1:  # it has gone on since
+    # it has gone on since
+    if (ended := records["after"]) and ended["step"] != last.get("step", -1) + 1:
         records["after"] = None
-    found = {n: Interval(**r["accuracy"]) if r and r["accuracy"] else None for n, r in records.items()}
+    found = {
+        n: Interval(**r["accuracy"]) if r and r["accuracy"] else None for n, r in records.items()
+    }
     before, after = records["before"], records["after"]
     gain = paired_gain(before["answers"], after["answers"]) if before and after else None
     return Result(run.path, last.get("step", -1) + 1, last.get("tokens", 0), seconds, found, gain)

@@ -1,6 +1,8 @@
-"""The pulse of a run: at every change of stage, and a few times per second between, its watch is told how far the work has come.
+"""The pulse of a run: at every change of stage, and a few times per second between, its watch is
+told how far the work has come.
 
-Counts are pulled from the hosts' meters, so that engines and learners do nothing but count. Leaves out: how it is shown (`live`).
+Counts are pulled from the hosts' meters, so that engines and learners do nothing but count. Leaves
+out: how it is shown (`live`).
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Pulse:
         self._per_question: float | None = None
         """Replies per question in the last step that was played here."""
         self._own: dict[str, Meter] = {}
-        """Meters of hosts that count nothing themselves: their replies are counted when they are complete."""
+        """Meters of hosts that count nothing themselves: their replies are counted when they are
+        complete.
+        """
         self._meters: dict[str, Meter] = {}
         for name, host in hosts.items():
             meter = getattr(host, "meter", None)
@@ -67,16 +71,23 @@ class Pulse:
         self.turn_to("playing", step, expected, certainty, questions)
 
     def turn_to(
-        self, stage: Stage, step: int, expected: int | None = None, certainty: Certainty = "exactly",
+        self,
+        stage: Stage,
+        step: int,
+        expected: int | None = None,
+        certainty: Certainty = "exactly",
         questions: Sequence[Question] = (),
     ) -> None:
         """Begin a stage, and tell of it at once."""
         if self._stage.questions:
             played = self._count().replies - self._before.replies
             self._per_question = played / len(self._stage.questions)
-        if self._trouble is not None:  # a watch that raised between two stages: as one that raises anywhere else
+        # a watch that raised between two stages: as one that raises anywhere else
+        if self._trouble is not None:
             raise self._trouble
-        self._stage = Progress(stage, step, expected=expected, certainty=certainty, questions=tuple(questions))
+        self._stage = Progress(
+            stage, step, expected=expected, certainty=certainty, questions=tuple(questions)
+        )
         self._began = time.monotonic()
         self._before = self._count()
         self._lately.clear()
@@ -102,7 +113,8 @@ class Pulse:
             self._stage.step,
             now - self._began,
             replies,
-            None if expected is None else max(expected, replies),  # a discussion that is played again asks more
+            # a discussion that is played again asks more
+            None if expected is None else max(expected, replies),
             self._stage.certainty,
             counts.tokens - self._before.tokens,
             self._speed(now, counts.tokens),
@@ -148,10 +160,13 @@ class Pulse:
         return (tokens - before) / (now - then) if now - then >= ENOUGH else None
 
 
-def expected_replies(config: Config, questions: int, per_question: float | None) -> tuple[int | None, Certainty]:
+def expected_replies(
+    config: Config, questions: int, per_question: float | None
+) -> tuple[int | None, Certainty]:
     """How many replies a step will ask for, and how sure that is.
 
-    Of the shipped methods the most that they ask; of others as many per question as in the step before (`per_question`).
+    Of the shipped methods the most that they ask; of others as many per question as in the step
+    before (`per_question`).
     """
     games = questions * (config.samples or 1)
     if config.method == "comas":

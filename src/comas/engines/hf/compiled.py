@@ -1,7 +1,9 @@
-"""One-token passes through torch.compile, with sizes left open: few graphs serve all batches and lengths.
+"""One-token passes through torch.compile, with sizes left open: few graphs serve all batches and
+lengths.
 
-Weights are inputs of the graphs, so that training needs no new ones. Where compiling fails (no C++ compiler, no Triton, a family
-that cannot be traced) the model runs as it is, and a warning says so. Leaves out: CUDA graphs, which want fixed sizes.
+Weights are inputs of the graphs, so that training needs no new ones. Where compiling fails (no C++
+compiler, no Triton, a family that cannot be traced) the model runs as it is, and a warning says so.
+Leaves out: CUDA graphs, which want fixed sizes.
 """
 
 from __future__ import annotations
@@ -32,5 +34,9 @@ class Compiled:
             return self.quick(**given)
         except TorchDynamoException as error:  # before anything ran: the cache is as it was
             self.failed = str(error).partition("\n")[0][:200]
-            LOG.warning("torch.compile does not work here, sampling goes on without it (hosts.<name>.compile): %s", self.failed)
+            LOG.warning(
+                "torch.compile does not work here, sampling goes on without it"
+                " (hosts.<name>.compile): %s",
+                self.failed,
+            )
             return self.model(**given)

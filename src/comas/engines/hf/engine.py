@@ -1,8 +1,9 @@
-"""Sampling with torch: any Hugging Face causal LM, whole or as a population, and a stacked fast path for teams of small Llamas.
+"""Sampling with torch: any Hugging Face causal LM, whole or as a population, and a stacked fast
+path for teams of small Llamas.
 
-Requests of all policies are decoded together. Where rows have ended, they leave, and on the general path the next requests
-take their places, in an order that depends on the requests alone: the batch is a function of the program. Leaves out: paged
-caches (vLLM has them).
+Requests of all policies are decoded together. Where rows have ended, they leave, and on the general
+path the next requests take their places, in an order that depends on the requests alone: the batch
+is a function of the program. Leaves out: paged caches (vLLM has them).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from comas.learners.lora.population import Population
 from comas.types import Generation, Meter, Request, UserMistake, always
 
 SHRINK = 0.75
-"""A batch is packed, and filled with waiting requests, when the living rows fall below this share of it."""
+"""A batch is packed, and filled with waiting requests, when the living rows fall below this share
+of it.
+"""
 LEAVE = 0.9
 """The same where rows only leave, and those that stay move within their buffers."""
 SLOTS = 16
@@ -32,34 +35,61 @@ SLOTS = 16
 
 
 def use_threads(count: int | None) -> None:
-    """Threads of torch in this process; None is one per CPU that it may use (torch itself counts the machine's)."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Threads of torch in this process; None is one per CPU that it may use (torch itself counts
+    the machine's).
+    """
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     torch.set_num_threads(count or allowed)
 
 
 class TorchEngine:
-    """Samples for one or more policies: a population, or models (policy -> Hugging Face causal LM), on one device."""
+    """Samples for one or more policies: a population, or models (policy -> Hugging Face causal LM),
+    on one device.
+    """
 
     def __init__(
-        self, weights: Mapping[str, Any] | Population, end_ids: Sequence[int], pad_id: int, context: int, max_rows: int = 512,
+        self,
+        weights: Mapping[str, Any] | Population,
+        end_ids: Sequence[int],
+        pad_id: int,
+        context: int,
+        max_rows: int = 512,
         compiled: bool = False,
     ) -> None:
-        self.end_ids, self.pad_id, self.max_rows, self.context = np.array(sorted(end_ids)), pad_id, max_rows, context
+        self.end_ids, self.pad_id, self.max_rows, self.context = (
+            np.array(sorted(end_ids)),
+            pad_id,
+            max_rows,
+            context,
+        )
         self.population = weights if isinstance(weights, Population) else None
         self.policies = weights.policies if isinstance(weights, Population) else sorted(weights)
-        self.models = {} if isinstance(weights, Population) else {p: weights[p] for p in self.policies}
+        self.models = (
+            {} if isinstance(weights, Population) else {p: weights[p] for p in self.policies}
+        )
         listed = [self.population.model] if self.population else list(self.models.values())
         on_cpu = listed[0].device.type == "cpu"
-        self.stack = StackedLlama(listed[0].config, self._states(), context) if on_cpu and can_stack(listed) else None
+        self.stack = (
+            StackedLlama(listed[0].config, self._states(), context)
+            if on_cpu and can_stack(listed)
+            else None
+        )
         self.packed: dict[str, Packed] = {}
         self.meter = Meter()
         self.compiled: dict[str, Compiled] | None = {} if compiled else None
         if self.stack is None:
-            self._prepare({p: self.population.model if self.population else self.models[p] for p in self.policies})
+            self._prepare(
+                {
+                    p: self.population.model if self.population else self.models[p]
+                    for p in self.policies
+                }
+            )
         elif compiled:
             raise UserMistake(
-                "hosts.<name>.compile: small Llamas on a CPU are decoded as one stack, which was slower when it was compiled: "
-                "leave it out"
+                "hosts.<name>.compile: small Llamas on a CPU are decoded as one stack, which was"
+                " slower when it was compiled: leave it out"
             )
 
     def refresh(self, weights: Mapping[str, Any] | Population) -> None:
@@ -72,7 +102,9 @@ class TorchEngine:
             self.stack.load(self._states())
 
     def _prepare(self, models: Mapping[str, Any]) -> None:
-        """Compile these, or copy their weights on a CPU; all policies of a population share what is made of their base."""
+        """Compile these, or copy their weights on a CPU; all policies of a population share what is
+        made of their base.
+        """
         if self.compiled is not None:
             known = {id(c.model): c for c in self.compiled.values()}
             for policy, model in models.items():
@@ -85,65 +117,110 @@ class TorchEngine:
         """Whole weights of every policy, for stacking: small models only."""
         if self.population is None:
             return [self.models[p].state_dict() for p in self.policies]
-        return [{**self.population.model.state_dict(), **self.population.merged(p)} for p in self.policies]
+        return [
+            {**self.population.model.state_dict(), **self.population.merged(p)}
+            for p in self.policies
+        ]
 
     @torch.no_grad()
-    def generate(self, requests: Sequence[Request], wanted: Callable[[], bool] = always) -> list[Generation]:
-        """One generation per request, in their order; once `wanted` says no, they end where they are."""
-        places: dict[str, list[int]] = {p: [i for i, r in enumerate(requests) if r.policy == p] for p in self.policies}
+    def generate(
+        self, requests: Sequence[Request], wanted: Callable[[], bool] = always
+    ) -> list[Generation]:
+        """One generation per request, in their order; once `wanted` says no, they end where they
+        are.
+        """
+        places: dict[str, list[int]] = {
+            p: [i for i, r in enumerate(requests) if r.policy == p] for p in self.policies
+        }
         if sum(map(len, places.values())) != len(requests):
             unknown = sorted({r.policy for r in requests} - set(self.policies))
-            raise KeyError(f"no policy {', '.join(unknown)} at this engine: it has {', '.join(self.policies)}")
+            raise KeyError(
+                f"no policy {', '.join(unknown)} at this engine: it has {', '.join(self.policies)}"
+            )
         self._check_room(requests)
         done: list[Generation | None] = [None] * len(requests)
-        with self.population.sampling() if self.population and self.stack is None else nullcontext():
+        with (
+            self.population.sampling() if self.population and self.stack is None else nullcontext()
+        ):
             for batch in self._batches(places, requests):
                 rows = [i for column in batch.values() for i in column]
-                for i, generation in zip(rows, self._run(batch, [requests[i] for i in rows], wanted), strict=True):
+                for i, generation in zip(
+                    rows, self._run(batch, [requests[i] for i in rows], wanted), strict=True
+                ):
                     done[i] = generation
         return [g for g in done if g is not None]
 
     def _check_room(self, requests: Sequence[Request]) -> None:
-        """Refuse what does not fit: rows that have ended are held within the context, and so would be one that has not."""
+        """Refuse what does not fit: rows that have ended are held within the context, and so would
+        be one that has not.
+        """
         for request in requests:
             needed = len(request.prompt_ids) + request.sampling.max_tokens
             if needed > self.context:
-                raise ValueError(f"a prompt and its reply need {needed} tokens, and the context has {self.context}")
+                raise ValueError(
+                    f"a prompt and its reply need {needed} tokens, and the context has"
+                    f" {self.context}"
+                )
 
-    def _batches(self, places: dict[str, list[int]], requests: Sequence[Request]) -> list[dict[str, list[int]]]:
-        """Grids of all policies where they are stacked, all policies of a population together, otherwise one at a time."""
+    def _batches(
+        self, places: dict[str, list[int]], requests: Sequence[Request]
+    ) -> list[dict[str, list[int]]]:
+        """Grids of all policies where they are stacked, all policies of a population together,
+        otherwise one at a time.
+        """
         if self.population and self.stack is None:
             return [places] if any(places.values()) else []
         if self.stack is None:
             return [{p: rows} for p, rows in places.items() if rows]
-        # neighbours have prompts of similar length, so that what is in front of the shorter ones need not be read
-        places = {p: sorted(rows, key=lambda i: len(requests[i].prompt_ids)) for p, rows in places.items()}
+        # neighbours have prompts of similar length, so that what is in front of the shorter ones
+        # need not be read
+        places = {
+            p: sorted(rows, key=lambda i: len(requests[i].prompt_ids)) for p, rows in places.items()
+        }
         n = max(1, self.max_rows // len(places))
         most = max(map(len, places.values()))
         return [{p: rows[i : i + n] for p, rows in places.items()} for i in range(0, most, n)]
 
-    def _run(self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
+    def _run(
+        self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]
+    ) -> list[Generation]:
         if self.stack is not None:
             return self._decode_stack(batch, requests, wanted)
         model = self.population.model if self.population else self.models[next(iter(batch))]
         policy_R = [p for p, column in enumerate(batch.values()) for _ in column]
         first = next(iter(batch))
-        packed, call = self.packed.get(first), self.compiled[first] if self.compiled is not None else model
+        packed, call = (
+            self.packed.get(first),
+            self.compiled[first] if self.compiled is not None else model,
+        )
         with packed.running() if packed else nullcontext():
             lanes = Lanes(model, self.population, self.pad_id, self.context, call)
             return self._decode(lanes, policy_R, requests, wanted)
 
     def _decode(
-        self, lanes: Lanes, policy_R: Sequence[int], requests: Sequence[Request], wanted: Callable[[], bool]
+        self,
+        lanes: Lanes,
+        policy_R: Sequence[int],
+        requests: Sequence[Request],
+        wanted: Callable[[], bool],
     ) -> list[Generation]:
-        """Any causal LM: at most `max_rows` rows run; when enough of them have ended, the next ones take their places."""
+        """Any causal LM: at most `max_rows` rows run; when enough of them have ended, the next ones
+        take their places.
+        """
         tape = Tape(requests, self.end_ids, self.meter)
-        # the longest first: what is left at the end is short, and prompts that are computed together are of similar length
-        queue = sorted(range(len(requests)), key=lambda i: (-int(tape.limit_R[i]), -len(requests[i].prompt_ids)))
+        # the longest first: what is left at the end is short, and prompts that are computed
+        # together are of similar length
+        queue = sorted(
+            range(len(requests)),
+            key=lambda i: (-int(tape.limit_R[i]), -len(requests[i].prompt_ids)),
+        )
         while True:
             live_B = tape.alive_R[lanes.row_B]
             full = self.max_rows if queue and lanes.mixes else len(live_B)
-            if live_B.sum() < (LEAVE if lanes.moves and not queue else SHRINK) * full or not live_B.any():
+            if (
+                live_B.sum() < (LEAVE if lanes.moves and not queue else SHRINK) * full
+                or not live_B.any()
+            ):
                 free = self.max_rows - int(live_B.sum()) if lanes.mixes or not live_B.any() else 0
                 coming, queue = queue[:free], queue[free:]
                 prompts = [(policy_R[i], requests[i].prompt_ids) for i in coming]
@@ -160,15 +237,20 @@ class TorchEngine:
         """All policies as one grid of P x B rows; row -1 is padding of the grid."""
         stack, tape = self.stack, Tape(requests, self.end_ids, self.meter)
         assert stack is not None
-        rows_PB = _grid([len(column) for column in batch.values()], np.cumsum([0, *map(len, batch.values())]))
+        rows_PB = _grid(
+            [len(column) for column in batch.values()], np.cumsum([0, *map(len, batch.values())])
+        )
         ids_PBT, pad_N = self._prompts(requests, rows_PB)
         P, (_, B, T) = len(batch), ids_PBT.shape
         room = T + int(tape.limit_R.max())
         stack.start(P, B, room)
         positions = (torch.arange(T) - pad_N[:, None]).clamp(min=0)
         query, key = torch.arange(T)[:, None], torch.arange(T)[None]
-        seen = (key <= query) & (key >= pad_N[:, None, None]) | (key == query)  # padding sees itself: no row without keys
-        logits_PBV = stack.forward(ids_PBT, positions.view(P, B, T), 0, _additive(seen, stack.dtype)[:, None])
+        # padding sees itself: no row without keys
+        seen = (key <= query) & (key >= pad_N[:, None, None]) | (key == query)
+        logits_PBV = stack.forward(
+            ids_PBT, positions.view(P, B, T), 0, _additive(seen, stack.dtype)[:, None]
+        )
         mask_N11S = _additive(torch.arange(room) >= pad_N[:, None], stack.dtype)[:, None, None]
         positions_N, parts = T - pad_N, _parts(pad_N)
         for step in range(room - T):
@@ -183,17 +265,27 @@ class TorchEngine:
                 kept = (order + np.arange(P)[:, None] * rows_PB.shape[1]).reshape(-1)
                 rows_PB = np.where(live_N, flat_N, -1)[kept].reshape(P, widest)
                 kept_N = torch.from_numpy(kept)
-                stack.select(kept.tolist(), T + step)  # of each policy the living rows move to the front, in their order
-                mask_N11S, positions_N, pad_N, drawn_N = mask_N11S[kept_N], positions_N[kept_N], pad_N[kept_N], drawn_N[kept]
+                # of each policy the living rows move to the front, in their order
+                stack.select(kept.tolist(), T + step)
+                mask_N11S, positions_N, pad_N, drawn_N = (
+                    mask_N11S[kept_N],
+                    positions_N[kept_N],
+                    pad_N[kept_N],
+                    drawn_N[kept],
+                )
                 parts = _parts(pad_N)
             shape = (P, rows_PB.shape[1], 1)
             ids = torch.from_numpy(drawn_N).view(shape)
-            logits_PBV = stack.forward(ids, positions_N.view(shape), T + step, mask_N11S[..., : T + step + 1], parts)
+            logits_PBV = stack.forward(
+                ids, positions_N.view(shape), T + step, mask_N11S[..., : T + step + 1], parts
+            )
             # rows that have ended go on counting, and there is no position behind the context
             positions_N = (positions_N + 1).clamp(max=self.context - 1)
         return tape.generations()
 
-    def _prompts(self, requests: Sequence[Request], rows_PB: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def _prompts(
+        self, requests: Sequence[Request], rows_PB: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Prompts of a grid padded on the left, (P, B, T), and the length of the padding, (P * B,)."""
         width = max(len(r.prompt_ids) for r in requests)
         ids_NT = np.full((rows_PB.size, width), self.pad_id)
@@ -214,7 +306,8 @@ def _grid(counts: list[int], offsets: np.ndarray) -> np.ndarray:
 
 def _parts(pad_N: torch.Tensor) -> list[tuple[slice, int]]:
     """Slices of the rows of a grid, and the first slot that any row of each sees."""
-    size = max(16, len(pad_N) // 4)  # fewer rows are not worth their calls, as measured, nor are a few slots
+    # fewer rows are not worth their calls, as measured, nor are a few slots
+    size = max(16, len(pad_N) // 4)
     found: list[tuple[slice, int]] = []
     for i in range(0, len(pad_N), size):
         first = int(pad_N[i : i + size].min())

@@ -1,6 +1,8 @@
-"""The rows of one model that are decoded together: they leave and enter, and prompts are computed once for all that share them.
+"""The rows of one model that are decoded together: they leave and enter, and prompts are computed
+once for all that share them.
 
-Rows are sorted by policy, for a population. Leaves out: which rows those are (`torch.py`), what is drawn (`tape.py`).
+Rows are sorted by policy, for a population. Leaves out: which rows those are (`torch.py`), what is
+drawn (`tape.py`).
 """
 
 from __future__ import annotations
@@ -23,19 +25,30 @@ EMPTY = 0.1
 
 
 class Lanes:
-    """Rows of a running batch; row b is request `row_B[b]`, whose last token `drawn_B[b]` has not been read by the model yet."""
+    """Rows of a running batch; row b is request `row_B[b]`, whose last token `drawn_B[b]` has not
+    been read by the model yet.
+    """
 
     def __init__(
-        self, model: Any, population: Population | None, pad_id: int, context: int, call: Callable[..., Any]
+        self,
+        model: Any,
+        population: Population | None,
+        pad_id: int,
+        context: int,
+        call: Callable[..., Any],
     ) -> None:
-        """`context` is the number of positions that a row may have, `call` the model's forward pass."""
+        """`context` is the number of positions that a row may have, `call` the model's forward
+        pass.
+        """
         self.model, self.population, self.pad_id, self.call = model, population, pad_id, call
         self.last_position = context - 1
         self.row_B, self.policy_B, self.drawn_B = (np.zeros(0, dtype=np.int64) for _ in range(3))
         self.empty_B = np.zeros(0, dtype=np.int64)
         """Columns of padding in front of each row."""
         self.mixes = holds(model.config)
-        """Whether rows may enter while others run; where the cache is of another kind, all begin together."""
+        """Whether rows may enter while others run; where the cache is of another kind, all begin
+        together.
+        """
         self.moves = self.mixes and model.device.type == "cpu"
         """Whether leaving is cheap; on a GPU a copy per row would be too many calls."""
         self.windows = windows_of(model.config) if self.mixes else []
@@ -44,8 +57,9 @@ class Lanes:
     def make_room(self, live_B: np.ndarray) -> None:
         """Drop columns that no living row uses where the next one would lie behind the context.
 
-        Some families keep a table of so many columns (GPT-Neo its causal mask, MPT its distances). A row that lives has room, so
-        that the first column of each is empty as soon as as many are in use as the context has.
+        Some families keep a table of so many columns (GPT-Neo its causal mask, MPT its distances).
+        A row that lives has room, so that the first column of each is empty as soon as as many are
+        in use as the context has.
         """
         if self.mixes and self.cache.used > self.last_position:
             unused = int(self.empty_B[live_B].min())
@@ -54,10 +68,16 @@ class Lanes:
 
     def step(self) -> Tensor:
         """Logits behind the tokens that were drawn last, (B, V)."""
-        return self._forward(torch.from_numpy(self.drawn_B)[:, None], self.policy_B, self.empty_B, self.cache)
+        return self._forward(
+            torch.from_numpy(self.drawn_B)[:, None], self.policy_B, self.empty_B, self.cache
+        )
 
     def change(
-        self, live_B: np.ndarray, rows: Sequence[int], prompts: Sequence[Prompt], draw: Callable[[Tensor, np.ndarray], np.ndarray]
+        self,
+        live_B: np.ndarray,
+        rows: Sequence[int],
+        prompts: Sequence[Prompt],
+        draw: Callable[[Tensor, np.ndarray], np.ndarray],
     ) -> None:
         """Keep the rows that live, and begin `rows`, whose first tokens are drawn."""
         kept = np.flatnonzero(live_B)
@@ -69,7 +89,11 @@ class Lanes:
         policies = np.array([p for p, _ in prompts], dtype=np.int64)
         order = np.argsort(np.concatenate([self.policy_B[kept], policies]), kind="stable")
         places = np.argsort(order).tolist()
-        pieces, empty, drawn = [Piece(self.cache, kept.tolist(), places[: len(kept)])] if len(kept) else [], self.empty_B[kept], []
+        pieces, empty, drawn = (
+            [Piece(self.cache, kept.tolist(), places[: len(kept)])] if len(kept) else [],
+            self.empty_B[kept],
+            [],
+        )
         lengths = [self.cache.used - empty] if len(kept) else []
         for part, cache, source, logits in self._begin(prompts) if len(prompts) else []:
             drawn.append((part, draw(logits[source], np.array(rows)[part])))
@@ -77,7 +101,9 @@ class Lanes:
         entered = np.zeros(len(rows), dtype=np.int64)
         for part, ids in drawn:
             entered[part] = ids
-        lengths_B = np.concatenate([*lengths, [len(ids) for _, ids in prompts]])[order].astype(np.int64)
+        lengths_B = np.concatenate([*lengths, [len(ids) for _, ids in prompts]])[order].astype(
+            np.int64
+        )
         columns = int(lengths_B.max())
         self.cache = joined(pieces, len(order), columns)
         self.row_B = np.concatenate([self.row_B[kept], np.array(rows, dtype=np.int64)])[order]
@@ -86,7 +112,9 @@ class Lanes:
         self.empty_B = columns - lengths_B
 
     def _leave(self, kept: np.ndarray) -> bool:
-        """Rows go and none come: those that stay move within their buffers, unless too many columns would be empty."""
+        """Rows go and none come: those that stay move within their buffers, unless too many columns
+        would be empty.
+        """
         if not self.moves or int(self.empty_B[kept].min()) > EMPTY * self.cache.used:
             return False
         self.cache.keep(kept.tolist())
@@ -100,7 +128,9 @@ class Lanes:
         )
 
     def _begin(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, list[int], Tensor]]:
-        """Per forward pass: which prompts it serves, its cache, the row of the cache for each of them, and its logits."""
+        """Per forward pass: which prompts it serves, its cache, the row of the cache for each of
+        them, and its logits.
+        """
         first, of = distinct(prompts)
         own = [prompts[i] for i in first]
         served: list[list[int]] = [[] for _ in own]
@@ -116,7 +146,9 @@ class Lanes:
         """Per forward pass: which prompts it computes, their cache, logits behind each."""
         plan = split(prompts)
         if plan is None:
-            return [(part, *self._pass([prompts[i] for i in part])) for part in passes(*_shape(prompts))]
+            return [
+                (part, *self._pass([prompts[i] for i in part])) for part in passes(*_shape(prompts))
+            ]
         policy = np.array([p for p, _ in prompts])
         cut = [max(0, len(ids) - plan.suffix) for _, ids in prompts]
         heads = [(prompts[h][0], prompts[h][1][: cut[h]]) for h in plan.heads]
@@ -129,17 +161,33 @@ class Lanes:
             at = {h: row for row, h in enumerate(part)}
             mine = [i for i in range(len(prompts)) if plan.of[i] in at]
             less = [len(heads[plan.of[i]][1]) - cut[i] for i in mine]
-            pieces.append(Piece(cache, [at[plan.of[i]] for i in mine], [place[i] for i in mine], less))
+            pieces.append(
+                Piece(cache, [at[plan.of[i]] for i in mine], [place[i] for i in mine], less)
+            )
         cache = joined(pieces, len(prompts), max(cut))
-        logits = self._read([prompts[i][1][cut[i] :] for i in order], policy[order], max(cut) - np.array(cut)[order], cache)
+        logits = self._read(
+            [prompts[i][1][cut[i] :] for i in order],
+            policy[order],
+            max(cut) - np.array(cut)[order],
+            cache,
+        )
         return [(order, cache, logits)]
 
     def _pass(self, prompts: Sequence[Prompt]) -> tuple[Slots, Tensor]:
         cache = Slots(self.windows)
-        return cache, self._read([ids for _, ids in prompts], [p for p, _ in prompts], np.zeros(len(prompts), np.int64), cache)
+        return cache, self._read(
+            [ids for _, ids in prompts],
+            [p for p, _ in prompts],
+            np.zeros(len(prompts), np.int64),
+            cache,
+        )
 
-    def _read(self, ids: Sequence[np.ndarray], policy_B: Any, empty_B: np.ndarray, cache: Any) -> Tensor:
-        """Logits behind these tokens, which follow what the cache holds; in columns, so that a pass stays within `PREFILL`."""
+    def _read(
+        self, ids: Sequence[np.ndarray], policy_B: Any, empty_B: np.ndarray, cache: Any
+    ) -> Tensor:
+        """Logits behind these tokens, which follow what the cache holds; in columns, so that a pass
+        stays within `PREFILL`.
+        """
         width = max(map(len, ids))
         ids_BT = np.full((len(ids), width), self.pad_id)
         for row, own in zip(ids_BT, ids, strict=True):
@@ -156,17 +204,25 @@ class Lanes:
         device, held = self.model.device, cache.get_seq_length()
         empty_B1 = torch.from_numpy(empty_B)[:, None]
         columns = torch.arange(held + ids_BT.shape[1])
-        # padding has no position, and rows that have ended go on counting: behind the context there is none either
+        # padding has no position, and rows that have ended go on counting: behind the context there
+        # is none either
         positions_BT = (columns[held:] - empty_B1).clamp(0, self.last_position)
         with self.population.routed(policy_B) if self.population else nullcontext():
             return self.call(
-                input_ids=ids_BT.to(device), attention_mask=(columns >= empty_B1).long().to(device),
-                position_ids=positions_BT.to(device), past_key_values=cache, use_cache=True,
+                input_ids=ids_BT.to(device),
+                attention_mask=(columns >= empty_B1).long().to(device),
+                position_ids=positions_BT.to(device),
+                past_key_values=cache,
+                use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
 
     def _together(
-        self, kept: np.ndarray, rows: Sequence[int], prompts: Sequence[Prompt], draw: Callable[[Tensor, np.ndarray], np.ndarray]
+        self,
+        kept: np.ndarray,
+        rows: Sequence[int],
+        prompts: Sequence[Prompt],
+        draw: Callable[[Tensor, np.ndarray], np.ndarray],
     ) -> None:
         """Caches of another kind: rows may leave, and enter where no others are."""
         if len(kept):

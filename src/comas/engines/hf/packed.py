@@ -1,7 +1,9 @@
-"""Linear layers on a CPU with a copy of their weights in oneDNN's own layout, in which products of few rows are quicker.
+"""Linear layers on a CPU with a copy of their weights in oneDNN's own layout, in which products of
+few rows are quicker.
 
-Measured in float32 on one core: 1.1 to 1.7 times as quick for 8 to 256 rows, more in wide heads. torch has the operation for
-compiled models; it is called here as it is, and where it is missing nothing is packed. Leaves out: other dtypes and devices.
+Measured in float32 on one core: 1.1 to 1.7 times as quick for 8 to 256 rows, more in wide heads.
+torch has the operation for compiled models; it is called here as it is, and where it is missing
+nothing is packed. Leaves out: other dtypes and devices.
 """
 
 from __future__ import annotations
@@ -21,21 +23,32 @@ LARGEST = 2_000_000_000
 def can_pack(model: Any) -> bool:
     """Whether this torch can pack the layers of this model."""
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return there and model.device.type == "cpu" and model.dtype == torch.float32 and model.num_parameters() <= LARGEST
+    return (
+        there
+        and model.device.type == "cpu"
+        and model.dtype == torch.float32
+        and model.num_parameters() <= LARGEST
+    )
 
 
 class Packed:
     """Copies of a model's linear weights as they are at the first use."""
 
     def __init__(self, model: Any) -> None:
-        self.layers = [m for m in model.modules() if type(m) is torch.nn.Linear and m.weight.dtype == torch.float32]
+        self.layers = [
+            m
+            for m in model.modules()
+            if type(m) is torch.nn.Linear and m.weight.dtype == torch.float32
+        ]
         self.weights: list[Tensor] | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """In here the model uses the copies; hooks on its layers work as ever, gradients do not."""
         if self.weights is None:
-            self.weights = [torch.ops.mkldnn._reorder_linear_weight(m.weight.detach()) for m in self.layers]
+            self.weights = [
+                torch.ops.mkldnn._reorder_linear_weight(m.weight.detach()) for m in self.layers
+            ]
         for layer, weight in zip(self.layers, self.weights, strict=True):
             layer.forward = partial(_linear, layer, weight)  # pyright: ignore[reportAttributeAccessIssue]
         try:

@@ -1,6 +1,8 @@
-"""Which tokens of waiting prompts are computed, and in which forward passes: what prompts of one policy share only once.
+"""Which tokens of waiting prompts are computed, and in which forward passes: what prompts of one
+policy share only once.
 
-Leaves out: prefixes of earlier calls (weights change between them), trees of prefixes (one split for all prompts of a call).
+Leaves out: prefixes of earlier calls (weights change between them), trees of prefixes (one split
+for all prompts of a call).
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import numpy as np
 PREFILL = 8192
 """Padded prompt tokens in one forward pass, more where there are more rows: bounds memory."""
 ENOUGH = 1024
-"""Tokens that keep a forward pass busy: with so many, shorter prompts get a pass of their own instead of padding."""
+"""Tokens that keep a forward pass busy: with so many, shorter prompts get a pass of their own
+instead of padding.
+"""
 SAVED = 0.25
 """Share of the tokens that a common prefix must save to be computed apart."""
 
@@ -63,9 +67,12 @@ def _split(prompts: Sequence[Prompt], suffix: int) -> Split:
     keys = [_key(p, suffix) for p in prompts]
     heads: list[int] = []
     of = [0] * len(prompts)
-    for i in sorted(range(len(prompts)), key=keys.__getitem__, reverse=True):  # in this order what begins alike is neighbours
+    # in this order what begins alike is neighbours
+    for i in sorted(range(len(prompts)), key=keys.__getitem__, reverse=True):
         policy, mine = keys[i]
-        if mine and not (heads and keys[heads[-1]][0] == policy and keys[heads[-1]][1].startswith(mine)):
+        if mine and not (
+            heads and keys[heads[-1]][0] == policy and keys[heads[-1]][1].startswith(mine)
+        ):
             heads.append(i)
         of[i] = max(0, len(heads) - 1)
     return Split(suffix, heads, of)
@@ -82,7 +89,9 @@ def passes(lengths: Sequence[int], policies: Sequence[int]) -> Iterator[list[int
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if part:
             width = lengths[part[0]]
-            if (len(part) + 1) * width > PREFILL or (lengths[i] < 0.75 * width and len(part) * width >= ENOUGH):
+            if (len(part) + 1) * width > PREFILL or (
+                lengths[i] < 0.75 * width and len(part) * width >= ENOUGH
+            ):
                 yield sorted(part, key=policies.__getitem__)
                 part = []
         part.append(i)

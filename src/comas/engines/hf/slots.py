@@ -1,8 +1,9 @@
-"""Keys and values of a running batch in buffers that are written in place: rows leave, enter and share what is computed once.
+"""Keys and values of a running batch in buffers that are written in place: rows leave, enter and
+share what is computed once.
 
-All rows end at the same column and are padded on the left, so that a plain 2D attention mask says everything, and any family
-whose layers attend to all tokens or to a sliding window works as it is. Leaves out: recurrent states, compressed or chunked
-attention (`holds` says no to those), pages.
+All rows end at the same column and are padded on the left, so that a plain 2D attention mask says
+everything, and any family whose layers attend to all tokens or to a sliding window works as it is.
+Leaves out: recurrent states, compressed or chunked attention (`holds` says no to those), pages.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ AHEAD = 128
 def holds(config: Any) -> bool:
     """Whether models of this config keep nothing but keys and values, each layer its own."""
     text = config.get_text_config(decoder=True)
-    odd = "chunked_attention" in (getattr(text, "layer_types", None) or ()) or getattr(text, "attention_chunk_size", None)
-    plain = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in DynamicCache(config=config).layers)
+    odd = "chunked_attention" in (getattr(text, "layer_types", None) or ()) or getattr(
+        text, "attention_chunk_size", None
+    )
+    plain = all(
+        type(layer) in (DynamicLayer, DynamicSlidingWindowLayer)
+        for layer in DynamicCache(config=config).layers
+    )
     return plain and not odd and not getattr(text, "num_kv_shared_layers", None)
 
 
@@ -38,10 +44,15 @@ class _Layer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Buffers come with the first tokens (`update`)."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         first, end = self._first(), self.used + key_states.shape[-2]
         if self.keys is None or end > self.keys.shape[-2]:
-            self.keys, self.values = _longer(self.keys, key_states, self.used), _longer(self.values, value_states, self.used)
+            self.keys, self.values = (
+                _longer(self.keys, key_states, self.used),
+                _longer(self.values, value_states, self.used),
+            )
             self.is_initialized = True
         assert self.values is not None
         self.keys[:, :, self.used : end] = key_states
@@ -97,7 +108,9 @@ class Slots(Cache):
         """Keep these rows, in ascending order."""
         used = self.used
         for layer in self.layers:
-            layer.keys, layer.values = (moved(buffer, rows, used) for buffer in (layer.keys, layer.values))  # type: ignore[arg-type]
+            layer.keys, layer.values = (
+                moved(buffer, rows, used) for buffer in (layer.keys, layer.values)
+            )  # type: ignore[arg-type]
 
     def drop(self, columns: int) -> None:
         """Forget the first columns of all rows; nothing is copied."""
@@ -116,7 +129,8 @@ class Slots(Cache):
 
 
 def moved(buffer_NKSW: Tensor, rows: Sequence[int], used: int) -> Tensor:
-    """These rows of keys or values, and the first `used` slots of each; a row that moves away from the front is lost.
+    """These rows of keys or values, and the first `used` slots of each; a row that moves away from
+    the front is lost.
 
     They move within their buffer: fresh memory would cost ten times the copying.
     """
@@ -132,12 +146,18 @@ def windows_of(config: Any) -> list[int | None]:
 
 
 def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
-    """A cache of these rows that ends where all of them end; `columns` is the length of the longest. Uses the pieces up."""
-    made, moves = Slots(pieces[0].cache.windows, columns), [_move(piece, columns) for piece in pieces]
+    """A cache of these rows that ends where all of them end; `columns` is the length of the
+    longest. Uses the pieces up.
+    """
+    made, moves = (
+        Slots(pieces[0].cache.windows, columns),
+        [_move(piece, columns) for piece in pieces],
+    )
     for i, layer in enumerate(made.layers):
         assert isinstance(layer, _Layer)
         layer.keys, layer.values = (
-            _filled([getattr(p.cache.layers[i], name) for p in pieces], moves, rows, columns) for name in ("keys", "values")
+            _filled([getattr(p.cache.layers[i], name) for p in pieces], moves, rows, columns)
+            for name in ("keys", "values")
         )
         layer.is_initialized = True
         for piece in pieces:  # layer by layer, so that never more than one of them is there twice
@@ -147,7 +167,9 @@ def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
 
 @dataclass(frozen=True)
 class _Move:
-    """A `Piece` as indices on the device; once for all layers, since a GPU is waited for with each list that it is given."""
+    """A `Piece` as indices on the device; once for all layers, since a GPU is waited for with each
+    list that it is given.
+    """
 
     source: Tensor
     places: Tensor

@@ -1,8 +1,9 @@
 """A trial of a base before it is used: rows that run together must say what each says alone.
 
-Some families have no cache of keys and values, or count positions from the first column, so that padding moves them (decoders of
-Bart, TrOCR, RoBERTa); some turn all rows by the longest one. A few tokens show all of that. Leaves out: what only shows in long
-rows, weights that are broken (the first reply tells).
+Some families have no cache of keys and values, or count positions from the first column, so that
+padding moves them (decoders of Bart, TrOCR, RoBERTa); some turn all rows by the longest one. A few
+tokens show all of that. Leaves out: what only shows in long rows, weights that are broken (the
+first reply tells).
 """
 
 from __future__ import annotations
@@ -25,19 +26,29 @@ SHORT = 5
 LONG = 12
 """Tokens of the long row: the others have so many columns, with padding in front."""
 TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01}
-"""Largest difference between what a row says alone and in company, as a share of the difference between two rows."""
+"""Largest difference between what a row says alone and in company, as a share of the difference
+between two rows.
+"""
 COARSE = 0.15
 """The same for halves, where rounding alone was seen to make 0.02."""
 
 _tried: set[tuple[Any, ...]] = set()
-"""Shapes of models that passed in this process: the trial is about their code, not about their weights."""
+"""Shapes of models that passed in this process: the trial is about their code, not about their
+weights.
+"""
 
 
 @torch.no_grad()
 def try_rows(model: Any, context: int, base: str) -> None:
     """Refuse a model whose rows depend on their company. Once per shape of model and process."""
     facts = {k: v for k, v in model.config.to_dict().items() if k != "_name_or_path"}
-    key = type(model), model.dtype, str(model.device), context, json.dumps(facts, sort_keys=True, default=str)
+    key = (
+        type(model),
+        model.dtype,
+        str(model.device),
+        context,
+        json.dumps(facts, sort_keys=True, default=str),
+    )
     if key in _tried:
         return
     name = f"base {base!r} ({type(model).__name__})"
@@ -47,14 +58,16 @@ def try_rows(model: Any, context: int, base: str) -> None:
     if short < 1:
         return
     ids_RT = _tokens(model, long + 1)
-    alone_RV = _outcome(name, lambda: model(input_ids=ids_RT[:ROWS, -short - 1 :], use_cache=False).logits[:, -1])
+    alone_RV = _outcome(
+        name, lambda: model(input_ids=ids_RT[:ROWS, -short - 1 :], use_cache=False).logits[:, -1]
+    )
     together_RV = _outcome(name, lambda: _in_company(model, ids_RT, short, context))
     apart = _apart(alone_RV.double(), together_RV.double())
     if apart > TOLERANCE.get(model.dtype, COARSE):
         raise UserMistake(
-            f"{name} says something else with other rows in its batch than alone (by {apart:.0%} of the difference between two "
-            "texts): its positions or its masks do not allow for padding on the left, and such models cannot be sampled here: take "
-            "another"
+            f"{name} says something else with other rows in its batch than alone (by {apart:.0%} of"
+            " the difference between two texts): its positions or its masks do not allow for"
+            " padding on the left, and such models cannot be sampled here: take another"
         )
     _tried.add(key)
 
@@ -64,21 +77,29 @@ def _check_cache(model: Any, name: str) -> None:
     try:
         DynamicCache(config=model.config).get_seq_length()
     except ValueError as error:
-        raise UserMistake(f"{name} has no layer with attention, and such models cannot be sampled here: take another") from error
+        raise UserMistake(
+            f"{name} has no layer with attention, and such models cannot be sampled here: take"
+            " another"
+        ) from error
 
 
 def _tokens(model: Any, width: int) -> Tensor:
     """Different ordinary tokens, the same in every process."""
     vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
     places = torch.arange((ROWS + 1) * width)
-    return (places * 7919 % max(1, vocabulary - 8) + min(7, vocabulary - 1)).view(ROWS + 1, width).to(model.device)
+    return (
+        (places * 7919 % max(1, vocabulary - 8) + min(7, vocabulary - 1))
+        .view(ROWS + 1, width)
+        .to(model.device)
+    )
 
 
 def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
     """Logits behind the last tokens of the short rows, (R, V), which are padded.
 
-    All but the last tokens are read beside a row at the end of the context, as prompts are; that row then leaves, as rows do that
-    have ended, a part of the padding goes with it, and the last tokens follow.
+    All but the last tokens are read beside a row at the end of the context, as prompts are; that
+    row then leaves, as rows do that have ended, a part of the padding goes with it, and the last
+    tokens follow.
     """
     width = ids_RT.shape[1] - 1
     empty_R1 = torch.zeros(len(ids_RT), 1, dtype=torch.long, device=model.device)
@@ -86,10 +107,18 @@ def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
     columns = torch.arange(width, device=model.device)
     positions_RT = (columns - empty_R1).clamp(min=0)
     positions_RT[ROWS:] += context - width
-    cache: Any = Slots(windows_of(model.config)) if holds(model.config) else DynamicCache(config=model.config)
+    cache: Any = (
+        Slots(windows_of(model.config))
+        if holds(model.config)
+        else DynamicCache(config=model.config)
+    )
     model(
-        input_ids=ids_RT[:, :-1], attention_mask=(columns >= empty_R1).long(), position_ids=positions_RT, past_key_values=cache,
-        use_cache=True, logits_to_keep=1,
+        input_ids=ids_RT[:, :-1],
+        attention_mask=(columns >= empty_R1).long(),
+        position_ids=positions_RT,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
     )
     if cache.get_seq_length() != width:
         raise TypeError("it does not use the cache that it is given")
@@ -101,13 +130,19 @@ def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
     columns = torch.arange(cache.get_seq_length() + 1, device=model.device)
     mask_RT = (columns >= len(columns) - 1 - short).long().expand(ROWS, -1)
     return model(
-        input_ids=ids_RT[:ROWS, -1:], attention_mask=mask_RT, position_ids=torch.full_like(ids_RT[:ROWS, -1:], short),
-        past_key_values=cache, use_cache=True, logits_to_keep=1,
+        input_ids=ids_RT[:ROWS, -1:],
+        attention_mask=mask_RT,
+        position_ids=torch.full_like(ids_RT[:ROWS, -1:], short),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
     ).logits[:, -1]
 
 
 def _outcome(name: str, forward: Callable[[], Tensor]) -> Tensor:
-    """What a forward pass gives; where it fails, the model is at fault, unless there is too little memory for anything."""
+    """What a forward pass gives; where it fails, the model is at fault, unless there is too little
+    memory for anything.
+    """
     try:
         return forward()
     except (MemoryError, torch.OutOfMemoryError):
@@ -117,15 +152,18 @@ def _outcome(name: str, forward: Callable[[], Tensor]) -> Tensor:
             raise
         words = " ".join(str(error).split())[:160]
         raise UserMistake(
-            f"{name} cannot be sampled here ({type(error).__name__}: {words}): rows of different length are decoded together "
-            "with a cache of keys and values, which not every family can do: take another"
+            f"{name} cannot be sampled here ({type(error).__name__}: {words}): rows of different"
+            " length are decoded together with a cache of keys and values, which not every family"
+            " can do: take another"
         ) from error
 
 
 def _apart(alone_RV: Tensor, together_RV: Tensor) -> float:
-    """Median over rows of the distance between what each says alone and in company, as a share of that between two rows.
+    """Median over rows of the distance between what each says alone and in company, as a share of
+    that between two rows.
 
-    The median, since one row's rounding may choose another expert. Not a number where the weights are broken.
+    The median, since one row's rounding may choose another expert. Not a number where the weights
+    are broken.
     """
     alone_RV = alone_RV - alone_RV.mean(1, keepdim=True)
     together_RV = together_RV - together_RV.mean(1, keepdim=True)

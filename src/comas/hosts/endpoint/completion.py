@@ -1,6 +1,8 @@
-"""What an endpoint that speaks OpenAI's chat protocol answers: text, thoughts, usage, and what is wrong with it.
+"""What an endpoint that speaks OpenAI's chat protocol answers: text, thoughts, usage, and what is
+wrong with it.
 
-A server that streams without being asked is read as well. Leaves out: asking (`hosts.api`), adding up (`hosts.ledger`).
+A server that streams without being asked is read as well. Leaves out: asking (`hosts.api`), adding
+up (`hosts.ledger`).
 """
 
 from __future__ import annotations
@@ -47,7 +49,14 @@ class Usage:
 class Unusable(Trouble):
     """An answer of 2xx that says nothing, and may have cost all the same."""
 
-    def __init__(self, said: str, usage: Usage | None = None, *, kind: str = "invalid body", lasting: bool = False) -> None:
+    def __init__(
+        self,
+        said: str,
+        usage: Usage | None = None,
+        *,
+        kind: str = "invalid body",
+        lasting: bool = False,
+    ) -> None:
         """`lasting`: if it comes twice, it comes always."""
         super().__init__(kind, said)
         self.usage = usage or Usage()
@@ -107,14 +116,21 @@ def read_said(data: bytes) -> Said:
     if usage.tokens == 0 and (text or thoughts):  # nobody writes with no token
         usage = Usage(usage.prompt_tokens, None)
     return Said(
-        _whole_text(text), _whole_text(thoughts), reason not in CUT, _logprob(choice.get("logprobs")),
-        usage.prompt_tokens, usage.tokens, called=bool(message.get("tool_calls")),
+        _whole_text(text),
+        _whole_text(thoughts),
+        reason not in CUT,
+        _logprob(choice.get("logprobs")),
+        usage.prompt_tokens,
+        usage.tokens,
+        called=bool(message.get("tool_calls")),
     )
 
 
 def split_thoughts(content: str) -> tuple[str, str]:
-    """Text and thoughts, by the rule of local hosts (`engines.chat`): the text is what follows the last thought, and where one is
-    still open there is none. Tokens are not seen here, so that the spelling of the marks tells."""
+    """Text and thoughts, by the rule of local hosts (`engines.chat`): the text is what follows the
+    last thought, and where one is still open there is none. Tokens are not seen here, so that the
+    spelling of the marks tells.
+    """
     marks = list(_MARK.finditer(content))
     if not marks:
         return content, ""
@@ -132,7 +148,9 @@ def _reasoning(message: dict[str, Any]) -> str:
 
 
 def _parts(content: Any, nested: bool = False) -> tuple[str, str] | None:
-    """Text and thoughts of a content, which may be a list of parts; None where something else is among them."""
+    """Text and thoughts of a content, which may be a list of parts; None where something else is
+    among them.
+    """
     if content is None:
         return "", ""
     if isinstance(content, str):
@@ -142,7 +160,13 @@ def _parts(content: Any, nested: bool = False) -> tuple[str, str] | None:
     text = ""
     thoughts = ""
     for part in cast("list[Any]", content):
-        found = (part, "") if isinstance(part, str) else None if nested and not _is_text(part) else _part(part)
+        found = (
+            (part, "")
+            if isinstance(part, str)
+            else None
+            if nested and not _is_text(part)
+            else _part(part)
+        )
         if found is None:
             return None
         text += found[0]
@@ -151,7 +175,9 @@ def _parts(content: Any, nested: bool = False) -> tuple[str, str] | None:
 
 
 def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+    return (
+        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+    )
 
 
 def _part(part: Any) -> tuple[str, str] | None:
@@ -169,16 +195,24 @@ def _part(part: Any) -> tuple[str, str] | None:
 def _parsed(data: bytes) -> dict[str, Any]:
     """The object that a body is, or that the events of a stream make together."""
     try:
-        found = _joined(data) if data.lstrip().startswith((b"data:", b"event:", b":")) else json.loads(data)
+        found = (
+            _joined(data)
+            if data.lstrip().startswith((b"data:", b"event:", b":"))
+            else json.loads(data)
+        )
     except (ValueError, RecursionError) as error:
-        raise Unusable(f"the answer is no JSON ({type(error).__name__}, {len(data)} bytes)") from None
+        raise Unusable(
+            f"the answer is no JSON ({type(error).__name__}, {len(data)} bytes)"
+        ) from None
     if not isinstance(found, dict):
         raise Unusable("the answer is no JSON object", lasting=True)
     return cast("dict[str, Any]", found)
 
 
 def _joined(data: bytes) -> dict[str, Any]:
-    """The completion that a stream of events amounts to; one that broke off before its end is not JSON either."""
+    """The completion that a stream of events amounts to; one that broke off before its end is not
+    JSON either.
+    """
     whole: dict[str, Any] = {}
     said = {"content": "", "reasoning_content": "", "reasoning": ""}
     reason = None
@@ -215,7 +249,11 @@ def _deltas(event: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
 def _code(wrong: Any) -> int | None:
     """The status that an error inside a body names."""
     found = wrong.get("code") if isinstance(wrong, dict) else None
-    code = int(found) if isinstance(found, int | str) and re.fullmatch(r"[45]\d\d", str(found)) else None
+    code = (
+        int(found)
+        if isinstance(found, int | str) and re.fullmatch(r"[45]\d\d", str(found))
+        else None
+    )
     return code
 
 
@@ -225,12 +263,15 @@ def _words(wrong: Any) -> str:
 
 
 def _usage(found: dict[str, Any]) -> Usage:
-    """The numbers of `usage`, under either of their names; the total fills in one that is missing, and what it holds beyond the
-    two was generated as well: several servers leave thoughts out of the generated tokens that they bill."""
+    """The numbers of `usage`, under either of their names; the total fills in one that is missing,
+    and what it holds beyond the two was generated as well: several servers leave thoughts out of
+    the generated tokens that they bill.
+    """
     usage = found.get("usage")
     if not isinstance(usage, dict):
         return Usage()
-    prompt = _first_count(usage, "prompt_tokens", "input_tokens") or None  # a prompt of no token does not exist
+    # a prompt of no token does not exist
+    prompt = _first_count(usage, "prompt_tokens", "input_tokens") or None
     made = _first_count(usage, "completion_tokens", "output_tokens")
     total = _first_count(usage, "total_tokens")
     if total is not None and prompt is not None and total >= prompt:
@@ -269,7 +310,9 @@ def _logprob(found: Any) -> float:
 
 
 def wait_of(said: str | None) -> float | None:
-    """Seconds that a Retry-After asks for, which may be a number or a date; None where it says neither."""
+    """Seconds that a Retry-After asks for, which may be a number or a date; None where it says
+    neither.
+    """
     if said is None:
         return None
     if re.fullmatch(r"\d{1,9}(\.\d+)?", said.strip()):

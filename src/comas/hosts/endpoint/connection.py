@@ -1,4 +1,5 @@
-"""How an endpoint is reached: its address, its key, and the client with the proxies and certificates of the environment.
+"""How an endpoint is reached: its address, its key, and the client with the proxies and
+certificates of the environment.
 
 What cannot work is a mistake in one line before any request. Leaves out: requests (`hosts.api`).
 """
@@ -36,15 +37,22 @@ def key_of(host: str, config: HostConfig) -> SecretStr:
         return SecretStr("")
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise UserMistake(f"hosts.{host}.key_env: the environment variable {variable} is not set: export it, with the key")
+        raise UserMistake(
+            f"hosts.{host}.key_env: the environment variable {variable} is not set: export it, with"
+            " the key"
+        )
     if not re.fullmatch(r"[!-~]+", key):  # otherwise the library says so, and repeats it
-        raise UserMistake(f"hosts.{host}.key_env: what the environment variable {variable} holds cannot be a key: "
-                          "it has spaces or letters beyond ASCII")
+        raise UserMistake(
+            f"hosts.{host}.key_env: what the environment variable {variable} holds cannot be a key:"
+            " it has spaces or letters beyond ASCII"
+        )
     return SecretStr(key)
 
 
 def client_of(host: str, config: HostConfig, key: SecretStr) -> Any:
-    """A client for as many connections as requests may be open; it belongs to the first event loop that it is used in."""
+    """A client for as many connections as requests may be open; it belongs to the first event loop
+    that it is used in.
+    """
     try:
         import httpx
     except ImportError as error:
@@ -55,20 +63,26 @@ def client_of(host: str, config: HostConfig, key: SecretStr) -> Any:
         headers["Authorization"] = f"Bearer {secret}"
     n = config.concurrency
     limits = httpx.Limits(max_connections=n, max_keepalive_connections=n)
-    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))  # no request may depend on the ones before
+    # no request may depend on the ones before
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     try:
-        return httpx.AsyncClient(headers=headers, cookies=no_cookies, timeout=None, limits=limits)  # requests have one limit each
+        # requests have one limit each
+        return httpx.AsyncClient(headers=headers, cookies=no_cookies, timeout=None, limits=limits)
     except OSError as error:
         told = error.strerror or type(error).__name__
         where = _that_are_set(CERTIFICATES) or "the system's certificates"
-        raise UserMistake(f"host {host}: certificates cannot be read ({told}): correct {where}, or unset it") from None
+        raise UserMistake(
+            f"host {host}: certificates cannot be read ({told}): correct {where}, or unset it"
+        ) from None
     except ImportError:  # what a proxy's address holds may be a password: it is not repeated
         raise UserMistake(
-            f'host {host}: the proxy in {_that_are_set(PROXIES)} speaks SOCKS, which needs pip install "httpx[socks]"; or unset it'
+            f"host {host}: the proxy in {_that_are_set(PROXIES)} speaks SOCKS, which needs pip"
+            ' install "httpx[socks]"; or unset it'
         ) from None
     except (ValueError, httpx.InvalidURL):
         raise UserMistake(
-            f"host {host}: what {_that_are_set(PROXIES)} holds names no proxy that can be used: correct it, or unset it"
+            f"host {host}: what {_that_are_set(PROXIES)} holds names no proxy that can be used:"
+            " correct it, or unset it"
         ) from None
 
 
@@ -82,7 +96,8 @@ def _check_address(host: str, config: HostConfig) -> None:
     try:
         url = httpx.URL(address_of(config))
         if ":" not in url.host:
-            url.raw_host.decode("ascii").encode("idna")  # as the look-up of names does, which would be surprised
+            # as the look-up of names does, which would be surprised
+            url.raw_host.decode("ascii").encode("idna")
     except (httpx.InvalidURL, UnicodeError) as error:
         raise UserMistake(f"{key} is no address: {_brief(error)}") from None
     if not url.host:
@@ -92,12 +107,17 @@ def _check_address(host: str, config: HostConfig) -> None:
 
 
 def wrong_address(host: str, url: str, error: Exception) -> Exception:
-    """The mistake that an address is which can be written, and not be reached; a group of other errors is what it is."""
+    """The mistake that an address is which can be written, and not be reached; a group of other
+    errors is what it is.
+    """
     while isinstance(error, ExceptionGroup) and error.subgroup(NO_ADDRESS):
         error = error.exceptions[0]
     if not isinstance(error, NO_ADDRESS):
         return error
-    return UserMistake(f"host {host}: {url} cannot be reached ({type(error).__name__}): check hosts.{host}.api{through_proxies()}")
+    return UserMistake(
+        f"host {host}: {url} cannot be reached ({type(error).__name__}): check"
+        f" hosts.{host}.api{through_proxies()}"
+    )
 
 
 def through_proxies() -> str:
@@ -116,7 +136,12 @@ def is_unknown_name(error: BaseException | None) -> bool:
 
 
 def _that_are_set(names: tuple[str, ...]) -> str:
-    spelt = [spelling for name in names for spelling in dict.fromkeys((name, name.upper())) if os.environ.get(spelling)]
+    spelt = [
+        spelling
+        for name in names
+        for spelling in dict.fromkeys((name, name.upper()))
+        if os.environ.get(spelling)
+    ]
     return ", ".join(spelt)
 
 

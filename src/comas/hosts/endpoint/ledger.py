@@ -1,4 +1,5 @@
-"""What one host behind an API has cost: as its server told, and at most where it did not; and whether its budget allows more.
+"""What one host behind an API has cost: as its server told, and at most where it did not; and
+whether its budget allows more.
 
 Leaves out: reading what servers tell (`hosts.completion`), keeping it in a folder (`spending`).
 """
@@ -19,7 +20,9 @@ from comas.program import command
 from comas.types import UserMistake
 
 REST = 30.0
-"""Seconds in which a server that wants to be paid is not asked again: games that wait for their turn would all ask it."""
+"""Seconds in which a server that wants to be paid is not asked again: games that wait for their
+turn would all ask it.
+"""
 
 
 class BudgetSpent(UserMistake):
@@ -33,13 +36,21 @@ class Ledger:
         self.host = host
         self.config = config
         self.events: Counter[str] = Counter()
-        """What went wrong, and how often: `429`, `timeout`, `invalid body` ...; `given up`: requests that got no answer."""
+        """What went wrong, and how often: `429`, `timeout`, `invalid body` ...; `given up`:
+        requests that got no answer.
+        """
         self.spent: Counter[str] = Counter()
-        """`requests` that were answered, their `prompt_tokens` and `tokens`, and those `without usage`, which count as 0."""
+        """`requests` that were answered, their `prompt_tokens` and `tokens`, and those `without
+        usage`, which count as 0.
+        """
         self.unsettled: Counter[str] = Counter()
-        """`requests` without an answer that may be billed, and the `prompt_tokens` and `tokens` that they cost at most."""
+        """`requests` without an answer that may be billed, and the `prompt_tokens` and `tokens`
+        that they cost at most.
+        """
         self.elsewhere: tuple[int, float] = (0, 0.0)
-        """Tokens and money that count against the same budgets: those of an evaluation's other systems."""
+        """Tokens and money that count against the same budgets: those of an evaluation's other
+        systems.
+        """
         self._unpaid: tuple[float, str] = (-math.inf, "")
         """When the server last wanted to be paid, and how that is told."""
         self.folder: Path | None = None
@@ -75,7 +86,10 @@ class Ledger:
         tokens = used["prompt_tokens"] + used["tokens"] + self.elsewhere[0]
         money = self.money(used)
         money = None if money is None else money + self.elsewhere[1]
-        budgets = {"budget_tokens": (self.config.budget_tokens, tokens), "budget_money": (self.config.budget_money, money)}
+        budgets = {
+            "budget_tokens": (self.config.budget_tokens, tokens),
+            "budget_money": (self.config.budget_money, money),
+        }
         for name, (budget, amount) in budgets.items():
             if budget is None or amount is None:
                 continue
@@ -83,14 +97,20 @@ class Ledger:
             if amount >= budget:
                 cost = "" if money is None else f" at a cost of {money:.4f}"
                 raise BudgetSpent(
-                    f"host {self.host}: its budget is spent: {tokens} tokens{cost}{self._of_them()}, and {key} is {budget:g}; "
-                    f"raise it{self.going_on(f'{key}=NUMBER')}"
+                    f"host {self.host}: its budget is spent: {tokens}"
+                    f" tokens{cost}{self._of_them()}, and {key} is {budget:g}; raise"
+                    f" it{self.going_on(f'{key}=NUMBER')}"
                 )
 
     def out_of_credit(self, told: str) -> BudgetSpent:
-        """What was paid for at the server is used up: waiting does not help, and what has been played is kept."""
+        """What was paid for at the server is used up: waiting does not help, and what has been
+        played is kept.
+        """
         self.events["out of credit"] += 1
-        told = f"host {self.host}: {told}; what was paid for there is used up: add to it{self.going_on()}"
+        told = (
+            f"host {self.host}: {told}; what was paid for there is used up: add to"
+            f" it{self.going_on()}"
+        )
         self._unpaid = (time.monotonic(), told)
         return BudgetSpent(told)
 
@@ -101,23 +121,35 @@ class Ledger:
             if unknown and getattr(self.config, name) is not None:
                 key = f"hosts.{self.host}.{name}"
                 raise UserMistake(
-                    f"host {self.host}: {unknown} replies came without usage, so {key} cannot be held: have the server report it, "
-                    f"or leave the budget out{self.going_on(f'{key}=none')}"
+                    f"host {self.host}: {unknown} replies came without usage, so {key} cannot be"
+                    " held: have the server report it, or leave the budget"
+                    f" out{self.going_on(f'{key}=none')}"
                 )
 
     def _of_them(self) -> str:
         if not self.unsettled:
             return ""
         most = self.unsettled["prompt_tokens"] + self.unsettled["tokens"]
-        return f" (up to {most} of them by {self.unsettled['requests']} requests that were not answered)"
+        return (
+            f" (up to {most} of them by {self.unsettled['requests']} requests that were not"
+            " answered)"
+        )
 
     def going_on(self, pair: str = "") -> str:
         """The command that goes on, where there is something to go on with."""
-        return f" and go on: {command()} resume {shlex.quote(str(self.folder))} {pair}".rstrip() if self.folder else ""
+        return (
+            f" and go on: {command()} resume {shlex.quote(str(self.folder))} {pair}".rstrip()
+            if self.folder
+            else ""
+        )
 
     def account(self) -> dict[str, Any]:
         """What has been spent and what went wrong, as JSON."""
-        told: dict[str, Any] = {"spent": dict(self.spent), "money": self.money(), "events": dict(self.events)}
+        told: dict[str, Any] = {
+            "spent": dict(self.spent),
+            "money": self.money(),
+            "events": dict(self.events),
+        }
         if self.unsettled:
             told["unsettled"] = {**self.unsettled, "money": self.money(self.unsettled)}
         return told
@@ -127,4 +159,6 @@ class Ledger:
         self.spent = Counter(account["spent"])
         self.events = Counter(account["events"])
         counted = ("requests", "prompt_tokens", "tokens")
-        self.unsettled = Counter({k: n for k, n in account.get("unsettled", {}).items() if k in counted})
+        self.unsettled = Counter(
+            {k: n for k, n in account.get("unsettled", {}).items() if k in counted}
+        )

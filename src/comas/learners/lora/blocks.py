@@ -1,4 +1,5 @@
-"""Rows of several policies, one policy after the other, and the product of each policy's block of tokens with its own matrix.
+"""Rows of several policies, one policy after the other, and the product of each policy's block of
+tokens with its own matrix.
 
 Leaves out: whose matrices these are (`population.py`).
 """
@@ -18,13 +19,17 @@ GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None)
 
 
 class Route:
-    """Which policies the rows of a batch belong to: `counts[p]` rows of policy p, one policy after the other."""
+    """Which policies the rows of a batch belong to: `counts[p]` rows of policy p, one policy after
+    the other.
+    """
 
     def __init__(self, counts: Sequence[int], device: Any) -> None:
         self.rows, here = sum(counts), [p for p, n in enumerate(counts) if n]
         self.present = slice(here[0], here[-1] + 1)
         self.even = len({counts[p] for p in range(here[0], here[-1] + 1)}) == 1
-        """Whether the policies that are present are neighbours with the same number of rows: then blocks are a view."""
+        """Whether the policies that are present are neighbours with the same number of rows: then
+        blocks are a view.
+        """
         self.counts = tuple(counts[self.present])
         self._counts = torch.tensor(self.counts, device=device)
         self.ends_P = torch.tensor(np.cumsum(counts), dtype=torch.int32)
@@ -32,7 +37,8 @@ class Route:
         self.there_P = self.ends_P.to(device)
         """The same on the model's device."""
         self.like_B = torch.empty(self.rows)
-        """As long as there are rows: a compiler leaves the sizes of tensors open, and numbers not."""
+        """As long as there are rows: a compiler leaves the sizes of tensors open, and numbers not.
+        """
         self._known: dict[int, Tensor] = {}
 
     def ends(self, tokens: int) -> Tensor:
@@ -57,7 +63,10 @@ def times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
 
 
 def traced(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int, direct: bool) -> Tensor:
-    """The same as torch.compile can follow it: any counts are one graph. `direct`: `takes` says yes."""
+    """The same as torch.compile can follow it: any counts are one graph.
+
+    `direct`: `takes` says yes.
+    """
     here = direct and x_NI.device.type == "cuda"  # of the CPU's the compiler has another idea
     ends = route.there_P if here else route.ends_P
     ends = ends if isinstance(T, int) and T == 1 else ends * T
@@ -67,9 +76,12 @@ def traced(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int, direct: bool
 @torch.library.custom_op("comas::blocks", mutates_args=())
 def _opaque(x_NI: Tensor, weights_PIO: Tensor, ends_P: Tensor) -> Tensor:
     if grouped(x_NI, weights_PIO):
-        return GROUPED(x_NI, weights_PIO, offs=ends_P.to(x_NI.device)).contiguous()  # its rows begin at multiples of 16 bytes
+        # its rows begin at multiples of 16 bytes
+        return GROUPED(x_NI, weights_PIO, offs=ends_P.to(x_NI.device)).contiguous()
     starts = [0, *ends_P.tolist()]
-    return torch.cat([x_NI[a:b] @ w for a, b, w in zip(starts, starts[1:], weights_PIO, strict=False)])
+    return torch.cat(
+        [x_NI[a:b] @ w for a, b, w in zip(starts, starts[1:], weights_PIO, strict=False)]
+    )
 
 
 @_opaque.register_fake
@@ -79,15 +91,18 @@ def _(x_NI: Tensor, weights_PIO: Tensor, ends_P: Tensor) -> Tensor:
 
 def grouped(x_NI: Tensor, other: Tensor) -> bool:
     """Whether torch has a grouped product for these."""
-    return x_NI.device == other.device and takes([max(t.stride()[-2:]) for t in (x_NI, other)], x_NI.dtype, x_NI.device)
+    return x_NI.device == other.device and takes(
+        [max(t.stride()[-2:]) for t in (x_NI, other)], x_NI.dtype, x_NI.device
+    )
 
 
 def takes(widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether torch has a grouped product for rows of so many numbers: not for doubles, which only tests want, nor where rows are
-    not whole 16 bytes.
+    """Whether torch has a grouped product for rows of so many numbers: not for doubles, which only
+    tests want, nor where rows are not whole 16 bytes.
 
-    On a GPU only for bfloat16 on Hopper. On others, and in float32, it reads the ends of the blocks back in each layer, which waits
-    for the GPU, while a product per block does not; and on Blackwell empty blocks come out as anything (pytorch issue 172439).
+    On a GPU only for bfloat16 on Hopper. On others, and in float32, it reads the ends of the blocks
+    back in each layer, which waits for the GPU, while a product per block does not; and on
+    Blackwell empty blocks come out as anything (pytorch issue 172439).
     """
     if GROUPED is None or any(n * dtype.itemsize % 16 for n in widths):
         return False
@@ -109,5 +124,7 @@ def collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -
     elif grouped(x_NI, g_NO):
         sum_PIO += GROUPED(x_NI.mT, g_NO, offs=route.ends(T))
     else:
-        for p, (x, g) in enumerate(zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)):
+        for p, (x, g) in enumerate(
+            zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)
+        ):
             sum_PIO[p] += x.mT @ g

@@ -1,8 +1,10 @@
-"""Training of a population: every policy is an adapter on one frozen base, and all learn in the same passes.
+"""Training of a population: every policy is an adapter on one frozen base, and all learn in the
+same passes.
 
-A policy has its own moments, clipping and learning rate; the reference is the base with adapters off, or the adapters at
-the start of the run where they did not start at zero. What a step is stands in `update.py`, the adapters themselves in
-`population.py`, their files in `peft_folder.py`. Leaves out: sharding, quantised bases.
+A policy has its own moments, clipping and learning rate; the reference is the base with adapters
+off, or the adapters at the start of the run where they did not start at zero. What a step is stands
+in `update.py`, the adapters themselves in `population.py`, their files in `peft_folder.py`. Leaves
+out: sharding, quantised bases.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class AdapterLearner:
     """Trains the adapters of `population`, whose base can be loaded from `base`."""
 
-    def __init__(self, population: Population, recipe: Recipe, method: Method, pad_id: int, base: str) -> None:
+    def __init__(
+        self, population: Population, recipe: Recipe, method: Method, pad_id: int, base: str
+    ) -> None:
         self.population, self.recipe, self.pad_id, self.base = population, recipe, pad_id, base
         self.meter = Meter()
         self.grads_PN = population.collect()
@@ -45,7 +49,11 @@ class AdapterLearner:
             weights_N.grad = self.grads_PN[population.policies.index(policy)]
         self.optimizers = {
             p: torch.optim.AdamW(
-                [weights_N], lr=recipe.rate(p), betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
+                [weights_N],
+                lr=recipe.rate(p),
+                betas=recipe.betas,
+                weight_decay=recipe.weight_decay,
+                fused=True,
             )
             for p, weights_N in self._rows_N.items()
         }
@@ -54,11 +62,17 @@ class AdapterLearner:
         """What to sample from: it is trained in place."""
         return self.population
 
-    def logprobs(self, policy: str, rows: Sequence[Row], reference: bool = False) -> list[np.ndarray]:
-        """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0 outside the mask."""
+    def logprobs(
+        self, policy: str, rows: Sequence[Row], reference: bool = False
+    ) -> list[np.ndarray]:
+        """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0
+        outside the mask.
+        """
         return update.logprobs(self, [(policy, row) for row in rows], reference)
 
-    def step(self, rows: Mapping[str, Sequence[Row]], method: Method) -> dict[str, dict[str, float]]:
+    def step(
+        self, rows: Mapping[str, Sequence[Row]], method: Method
+    ) -> dict[str, dict[str, float]]:
         """One learning step of all policies that have rows, in passes that they share."""
         present = {p: part for p, part in rows.items() if part}
         return update.learn(self, present, method) if present else {}
@@ -66,7 +80,11 @@ class AdapterLearner:
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
         """Log-probs of rows that are sorted by policy, (B, T); see `update.Weights`."""
         model = self.population.model
-        again = recomputing(model) if self.recipe.checkpointing and torch.is_grad_enabled() else nullcontext()
+        again = (
+            recomputing(model)
+            if self.recipe.checkpointing and torch.is_grad_enabled()
+            else nullcontext()
+        )
         with self.population.routed(self._index(owned), reference), again:
             return token_logprobs(model, self._halves, [row for _, row in owned], self.pad_id)
 
@@ -91,11 +109,18 @@ class AdapterLearner:
         """Per policy an adapter folder as peft writes it, and its optimizer as safetensors."""
         for policy, weights_N in self._rows_N.items():
             if not bool(weights_N.isfinite().all()):
-                raise FloatingPointError(f"policy {policy}: weights of its adapter are not finite; nothing was saved")
+                raise FloatingPointError(
+                    f"policy {policy}: weights of its adapter are not finite; nothing was saved"
+                )
         for policy, optimizer in self.optimizers.items():
             peft_folder.save(self.population, policy, path / policy, self.base)
             state: dict[str, Any] = optimizer.state_dict()["state"].get(0, {})
-            flat = {f"{n}.{k}": t.contiguous() for k in MOMENTS if k in state for n, t in self._named(policy, state[k]).items()}
+            flat = {
+                f"{n}.{k}": t.contiguous()
+                for k in MOMENTS
+                if k in state
+                for n, t in self._named(policy, state[k]).items()
+            }
             if "step" in state:
                 flat["step"] = state["step"]
             save_file(flat, path / policy / "optimizer.safetensors")
@@ -108,9 +133,15 @@ class AdapterLearner:
             state: dict[str, Any] = {"step": flat["step"]} if "step" in flat else {}
             for key in MOMENTS if state else ():
                 moments_N = state[key] = torch.zeros_like(self._rows_N[policy])
-                self._put(policy, {n: flat[f"{n}.{key}"] for n in self.population.tensors(policy)}, moments_N)
+                self._put(
+                    policy,
+                    {n: flat[f"{n}.{key}"] for n in self.population.tensors(policy)},
+                    moments_N,
+                )
             groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})
+            optimizer.load_state_dict(
+                {"state": {0: state} if state else {}, "param_groups": groups}
+            )
 
     def _index(self, owned: Sequence[Owned]) -> list[int]:
         return [self.population.policies.index(p) for p, _ in owned]

@@ -1,7 +1,8 @@
-"""A model's linear layers as adapters need them: which there are, their sizes, and in which order they get a batch's tokens.
+"""A model's linear layers as adapters need them: which there are, their sizes, and in which order
+they get a batch's tokens.
 
-transformers' `Conv1D` (GPT-2) is one as well: it keeps its weight the other way round. Leaves out: what is added to them
-(`population.py`).
+transformers' `Conv1D` (GPT-2) is one as well: it keeps its weight the other way round. Leaves out:
+what is added to them (`population.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 ROWS, TOKENS = 3, 8
-"""Of the batch on which the order of tokens is tried; unlike each other, so that one is not taken for the other."""
+"""Of the batch on which the order of tokens is tried; unlike each other, so that one is not taken
+for the other.
+"""
 
 
 def linear_layers(model: Any) -> dict[str, Any]:
     """Name -> module."""
-    return {name: module for name, module in model.named_modules() if name and isinstance(module, (torch.nn.Linear, Conv1D))}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if name and isinstance(module, (torch.nn.Linear, Conv1D))
+    }
 
 
 def sizes(module: Any) -> tuple[int, int]:
@@ -34,18 +41,24 @@ def with_change(module: Any, change_OI: Tensor) -> Tensor:
     return (module.weight.to(change.dtype) + change).to(module.weight.dtype)
 
 
-def row_by_row(model: Any, layers: Mapping[str, Any]) -> tuple[set[str], dict[str, tuple[int, ...]]]:
-    """Layers that get all tokens of a batch, one row after the other, whatever the shape; and with its shape each that does not.
+def row_by_row(
+    model: Any, layers: Mapping[str, Any]
+) -> tuple[set[str], dict[str, tuple[int, ...]]]:
+    """Layers that get all tokens of a batch, one row after the other, whatever the shape; and with
+    its shape each that does not.
 
-    A shape does not tell: tokens that were gathered for an expert may by chance be as many as fit. So one row is made of NaNs,
-    which reach whatever depends on that row and nothing else: the tokens of a layer's input that are NaN must be that row's.
-    A layer that is not called is in neither.
+    A shape does not tell: tokens that were gathered for an expert may by chance be as many as fit.
+    So one row is made of NaNs, which reach whatever depends on that row and nothing else: the
+    tokens of a layer's input that are NaN must be that row's. A layer that is not called is in
+    neither.
     """
     fine, odd = set(layers), dict[str, tuple[int, ...]]()
     for row in range(ROWS - 1):  # the last one's tokens are then those that are left
         seen = _nans_of(model, layers, row)
         for name, shape, nan_N in seen:
-            own_N = torch.arange(len(nan_N), device=nan_N.device) * ROWS // max(1, len(nan_N)) == row
+            own_N = (
+                torch.arange(len(nan_N), device=nan_N.device) * ROWS // max(1, len(nan_N)) == row
+            )
             if not len(nan_N) or len(nan_N) % (ROWS * TOKENS) or not torch.equal(nan_N, own_N):
                 odd.setdefault(name, shape)
         fine &= {name for name, _, _ in seen}
@@ -53,8 +66,11 @@ def row_by_row(model: Any, layers: Mapping[str, Any]) -> tuple[set[str], dict[st
 
 
 @torch.no_grad()
-def _nans_of(model: Any, layers: Mapping[str, Any], row: int) -> list[tuple[str, tuple[int, ...], Tensor]]:
-    """Of a batch whose embeddings are NaN in this row: per call of a layer its name, the shape of its input, which tokens are NaN.
+def _nans_of(
+    model: Any, layers: Mapping[str, Any], row: int
+) -> list[tuple[str, tuple[int, ...], Tensor]]:
+    """Of a batch whose embeddings are NaN in this row: per call of a layer its name, the shape of
+    its input, which tokens are NaN.
 
     Rows are of several lengths, since some models leave padding out.
     """
@@ -68,12 +84,21 @@ def _nans_of(model: Any, layers: Mapping[str, Any], row: int) -> list[tuple[str,
         return out_BTD.index_fill(0, torch.tensor([row], device=out_BTD.device), float("nan"))
 
     apart = max(1, words.num_embeddings // (ROWS * TOKENS))
-    ids_BT = (torch.arange(ROWS * TOKENS, device=device) * apart % words.num_embeddings).view(ROWS, TOKENS)
+    ids_BT = (torch.arange(ROWS * TOKENS, device=device) * apart % words.num_embeddings).view(
+        ROWS, TOKENS
+    )
     ends_B1 = torch.tensor([[TOKENS - 1], [TOKENS - 3], [TOKENS]], device=device)
-    hooks = [m.register_forward_pre_hook(lambda _, inputs, name=n: note(name, inputs)) for n, m in layers.items()]
+    hooks = [
+        m.register_forward_pre_hook(lambda _, inputs, name=n: note(name, inputs))
+        for n, m in layers.items()
+    ]
     hooks.append(words.register_forward_hook(broken))
     try:
-        model(input_ids=ids_BT, attention_mask=(torch.arange(TOKENS, device=device) < ends_B1).long(), use_cache=False)
+        model(
+            input_ids=ids_BT,
+            attention_mask=(torch.arange(TOKENS, device=device) < ends_B1).long(),
+            use_cache=False,
+        )
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,4 +1,5 @@
-"""Policies as whole models in folders of their own: adapters added to their base, weights in another precision.
+"""Policies as whole models in folders of their own: adapters added to their base, weights in
+another precision.
 
 Leaves out: tokenizers, and what else stands beside weights (`export`).
 """
@@ -16,15 +17,21 @@ from comas.learners.lora.population import Population
 from comas.types import UserMistake
 
 NEAR = 1e-2
-"""Log-probs of a merged float32 model differ by less than this from those of base and adapter, or it is not written."""
+"""Log-probs of a merged float32 model differ by less than this from those of base and adapter, or
+it is not written.
+"""
 TRIED = 16
 """Tokens of the text that both are tried on."""
 
 
 def save_merged(population: Population, policy: str, folder: Path) -> float:
-    """Write base + adapter as one model; returns by how much its log-probs differ at most from those of the two apart."""
+    """Write base + adapter as one model; returns by how much its log-probs differ at most from
+    those of the two apart.
+    """
     model, merged = population.model, population.merged(policy)
-    ids = torch.arange(TRIED, device=model.device)[None] % model.get_input_embeddings().num_embeddings
+    ids = (
+        torch.arange(TRIED, device=model.device)[None] % model.get_input_embeddings().num_embeddings
+    )
     with torch.no_grad():
         with population.routed([population.policies.index(policy)]):
             apart = _logprobs(model, ids)
@@ -32,8 +39,8 @@ def save_merged(population: Population, policy: str, folder: Path) -> float:
         gap = float((_logprobs(whole, ids) - apart).abs().max())
     if not gap < (NEAR if model.dtype == torch.float32 else float("inf")):
         raise UserMistake(
-            f"policy {policy}: merged into one model its log-probs differ by {gap:.2g} from base and adapter, so that it was not "
-            "written: export with --no-merged"
+            f"policy {policy}: merged into one model its log-probs differ by {gap:.2g} from base"
+            " and adapter, so that it was not written: export with --no-merged"
         )
     _save(model, folder, {**model.state_dict(), **merged})
     return gap
@@ -46,7 +53,10 @@ def save_rounded(source: Path, folder: Path, dtype: str, trust_remote_code: bool
 
     logging.disable_progress_bar()
     found: Any = AutoModelForCausalLM.from_pretrained(
-        source, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True
+        source,
+        dtype=getattr(torch, dtype),
+        trust_remote_code=trust_remote_code,
+        use_safetensors=True,
     )
     _save(found, folder)
 

@@ -1,7 +1,8 @@
 """Adapters as folders in the format of peft: adapter_config.json and adapter_model.safetensors.
 
-Written and read here, so that peft need not be installed; what peft can write and this cannot read (DoRA, biases, trained
-embeddings) is refused. Sizes: ranks are those of the tensors. Leaves out: other kinds of adapters than LoRA.
+Written and read here, so that peft need not be installed; what peft can write and this cannot read
+(DoRA, biases, trained embeddings) is refused. Sizes: ranks are those of the tensors. Leaves out:
+other kinds of adapters than LoRA.
 """
 
 from __future__ import annotations
@@ -24,15 +25,34 @@ from comas.types import UserMistake
 TENSORS, PREFIX = "adapter_model.safetensors", "base_model.model."
 """peft puts PREFIX before a module's name."""
 PLAIN = {
-    "peft_type": "LORA", "bias": "none", "use_dora": False, "modules_to_save": None, "lora_bias": False,
-    "trainable_token_indices": None, "layer_replication": None, "target_parameters": None,
+    "peft_type": "LORA",
+    "bias": "none",
+    "use_dora": False,
+    "modules_to_save": None,
+    "lora_bias": False,
+    "trainable_token_indices": None,
+    "layer_replication": None,
+    "target_parameters": None,
 }
-"""Keys of adapter_config.json, and the values that mean plain LoRA; absent is plain, and so is an empty list. `fan_in_fan_out` is
-no matter: peft asks each layer how its weight lies, whatever stands there, and A and B lie the same way for both."""
-ODD = dict.fromkeys(("use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config"))
+"""Keys of adapter_config.json, and the values that mean plain LoRA; absent is plain, and so is an
+empty list. `fan_in_fan_out` is no matter: peft asks each layer how its weight lies, whatever stands
+there, and A and B lie the same way for both.
+"""
+ODD = dict.fromkeys(
+    (
+        "use_qalora",
+        "use_bdlora",
+        "alora_invocation_tokens",
+        "arrow_config",
+        "kasa_config",
+        "velora_config",
+    )
+)
 """The same of newer kinds, which not every peft that is to read our files knows."""
 BEGINNINGS = (None, True, False, "gaussian", "orthogonal", "eva")
-"""Values of init_lora_weights that leave the base as it is; others (pissa, olora, loftq ...) take a part out of it."""
+"""Values of init_lora_weights that leave the base as it is; others (pissa, olora, loftq ...) take a
+part out of it.
+"""
 
 
 def facts(folder: str | Path) -> dict[str, Any]:
@@ -46,11 +66,14 @@ def facts(folder: str | Path) -> dict[str, Any]:
         raise UserMistake(f"{path} cannot be read: it holds no object, but {found!r}")
     for key, plain in (PLAIN | ODD).items():
         if (found.get(key) or plain) != plain:
-            raise UserMistake(f"adapter {folder}: {key} is {found[key]!r}; only plain LoRA can be loaded here ({plain!r})")
+            raise UserMistake(
+                f"adapter {folder}: {key} is {found[key]!r}; only plain LoRA can be loaded here"
+                f" ({plain!r})"
+            )
     if (how := found.get("init_lora_weights")) not in BEGINNINGS:
         raise UserMistake(
-            f"adapter {folder}: init_lora_weights is {how!r}, which also changes the base: save it with peft's "
-            "path_initial_model_for_weight_conversion, which makes it plain LoRA"
+            f"adapter {folder}: init_lora_weights is {how!r}, which also changes the base: save it"
+            " with peft's path_initial_model_for_weight_conversion, which makes it plain LoRA"
         )
     return found
 
@@ -59,24 +82,43 @@ def spec_of(folder: str | Path) -> Spec:
     """Rank, alpha and modules of the adapter in this folder."""
     found, ranks = facts(folder), _ranks(Path(folder))
     if len(set(ranks.values())) != 1:
-        raise UserMistake(f"adapter {folder}: ranks {sorted(set(ranks.values()))} in one adapter; one rank is wanted")
+        raise UserMistake(
+            f"adapter {folder}: ranks {sorted(set(ranks.values()))} in one adapter; one rank is"
+            " wanted"
+        )
     rank = next(iter(ranks.values()))
-    alphas = {_of_pattern(found.get("alpha_pattern"), name, found.get("lora_alpha", rank)) for name in ranks}
+    alphas = {
+        _of_pattern(found.get("alpha_pattern"), name, found.get("lora_alpha", rank))
+        for name in ranks
+    }
     if len(alphas) != 1:
-        raise UserMistake(f"adapter {folder}: alphas {sorted(alphas)} in one adapter; one alpha is wanted")
+        raise UserMistake(
+            f"adapter {folder}: alphas {sorted(alphas)} in one adapter; one alpha is wanted"
+        )
     alpha = float(alphas.pop())
-    return Spec(rank, alpha * math.sqrt(rank) if found.get("use_rslora") else alpha, tuple(sorted(ranks)))
+    return Spec(
+        rank, alpha * math.sqrt(rank) if found.get("use_rslora") else alpha, tuple(sorted(ranks))
+    )
 
 
 def save(population: Population, policy: str, folder: Path, base: str) -> None:
     """Write a policy's adapter; `base` is where its base can be loaded from."""
     folder.mkdir(parents=True, exist_ok=True)
     spec, linear = population.specs[policy], linear_layers(population.model)
-    named = {f"{PREFIX}{n}.weight": t.contiguous().cpu() for n, t in population.tensors(policy).items()}
+    named = {
+        f"{PREFIX}{n}.weight": t.contiguous().cpu() for n, t in population.tensors(policy).items()
+    }
     save_file(named, folder / TENSORS, {"format": "pt", "base": population.fingerprint})
     written = {
-        **PLAIN, "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": spec.rank, "lora_alpha": spec.alpha,
-        "lora_dropout": 0.0, "use_rslora": False, "target_modules": _shortest(population, policy), "inference_mode": True,
+        **PLAIN,
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": spec.rank,
+        "lora_alpha": spec.alpha,
+        "lora_dropout": 0.0,
+        "use_rslora": False,
+        "target_modules": _shortest(population, policy),
+        "inference_mode": True,
         "fan_in_fan_out": any(isinstance(linear[n], Conv1D) for n in population.targets[policy]),
     }
     (folder / ADAPTER).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
@@ -87,17 +129,21 @@ def load(population: Population, policy: str, folder: Path) -> None:
     there, here = spec_of(folder), population.specs[policy]
     if (there.rank, there.alpha) != (here.rank, here.alpha):
         raise UserMistake(
-            f"adapter {folder} has rank {there.rank} and alpha {there.alpha:g}, and policy {policy} rank {here.rank} and alpha "
-            f"{here.alpha:g}: they stay what they were when a run began"
+            f"adapter {folder} has rank {there.rank} and alpha {there.alpha:g}, and policy {policy}"
+            f" rank {here.rank} and alpha {here.alpha:g}: they stay what they were when a run began"
         )
     with safe_open(folder / TENSORS, "pt") as file:
         made_for = (file.metadata() or {}).get("base")
         tensors = {_plain(key, folder): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
     if made_for is not None and made_for != population.fingerprint:
-        named, base = facts(folder).get("base_model_name_or_path"), population.model.config.name_or_path
+        named, base = (
+            facts(folder).get("base_model_name_or_path"),
+            population.model.config.name_or_path,
+        )
         another = f"another base, {named!r}, than {base!r}: their weights differ"
         raise UserMistake(
-            f"adapter {folder} was made for {another if named != base else f'other weights than those that are in {base!r} now'}"
+            f"adapter {folder} was made for"
+            f" {another if named != base else f'other weights than those that are in {base!r} now'}"
         )
     population.fill(policy, tensors)
 
@@ -116,19 +162,31 @@ def _ranks(folder: Path) -> dict[str, int]:
             shapes = {_plain(key, folder): file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise UserMistake(f"adapter {folder} has no {TENSORS} that can be read: {error}") from error
-    ranks = {name.removesuffix(".lora_A"): shape[0] for name, shape in shapes.items() if name.endswith("lora_A")}
+    ranks = {
+        name.removesuffix(".lora_A"): shape[0]
+        for name, shape in shapes.items()
+        if name.endswith("lora_A")
+    }
     if not ranks:
         raise UserMistake(f"adapter {folder} is empty")
     return ranks
 
 
 def _of_pattern(pattern: dict[str, Any] | None, name: str, default: Any) -> Any:
-    """What peft's alpha_pattern says of a module: its keys are ends of names, or regular expressions for them."""
-    return next((value for key, value in (pattern or {}).items() if re.match(rf"(.*\.)?({key})$", name)), default)
+    """What peft's alpha_pattern says of a module: its keys are ends of names, or regular
+    expressions for them.
+    """
+    return next(
+        (value for key, value in (pattern or {}).items() if re.match(rf"(.*\.)?({key})$", name)),
+        default,
+    )
 
 
 def _shortest(population: Population, policy: str) -> list[str]:
     """Ends of names where they mean the same modules as whole names; peft takes both."""
-    targets, ends = population.targets[policy], {n.rpartition(".")[2] for n in population.targets[policy]}
+    targets, ends = (
+        population.targets[policy],
+        {n.rpartition(".")[2] for n in population.targets[policy]},
+    )
     linear = {n for n in linear_layers(population.model) if n.rpartition(".")[2] in ends}
     return sorted(ends if linear == targets else targets)
