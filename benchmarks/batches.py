@@ -28,7 +28,8 @@ def decoded(count: int, sizes: list[int]) -> list[dict]:
     """A row per batch size: texts that are not those of one batch of all."""
     team = build_team(*resolve(read(None, ["threads=1"])), learn=False)
     host = team.hosts["home"]
-    policies, questions = sorted(host.versions), team.task.load("train", limit=count)
+    policies = sorted(host.versions)
+    questions = team.task.load("train", limit=count)
     prompts = [
         host.chat.encode([{"role": "user", "content": f"solve {q.prompt}"}]) for q in questions
     ]
@@ -36,7 +37,8 @@ def decoded(count: int, sizes: list[int]) -> list[dict]:
         Request(policies[i % len(policies)], ids, Sampling(max_tokens=64), i)
         for i, ids in enumerate(prompts)
     ]
-    whole, rows = host.engine.generate(asked), []
+    whole = host.engine.generate(asked)
+    rows = []
     for size in sizes:
         parts = [
             g for i in range(0, len(asked), size) for g in host.engine.generate(asked[i : i + size])

@@ -55,7 +55,9 @@ def step_of(model: Any, scene: Scene, agents: int, steps: int, compiled: bool) -
     engine = TorchEngine(
         learner.population, [-1], 0, scene.prompt + scene.new, scene.rows, compiled
     )
-    sampling, learning, rows = [], [], {}
+    sampling = []
+    learning = []
+    rows = {}
     for step in range(steps + 1):
         began = clock()
         rows = said(engine, scene, agents, step, model.config.vocab_size)
@@ -65,8 +67,10 @@ def step_of(model: Any, scene: Scene, agents: int, steps: int, compiled: bool) -
             sampling.append(between - began)
             learning.append(clock() - between)
     told = [row for part in rows.values() for row in part]
-    a, b = statistics.median(sampling), statistics.median(learning)
-    needed, peak = flops(model, told), matmul_peak(model)
+    a = statistics.median(sampling)
+    b = statistics.median(learning)
+    needed = flops(model, told)
+    peak = matmul_peak(model)
     weights = sum(p.numel() for p in model.parameters())
     return {
         "model": scene.model,
@@ -92,7 +96,8 @@ def said(
     engine: TorchEngine, scene: Scene, agents: int, step: int, vocabulary: int
 ) -> dict[str, list[Row]]:
     """Replies to random prompts, dealt out evenly, with rewards."""
-    rng, sampling = np.random.default_rng(step), Sampling(max_tokens=scene.new)
+    rng = np.random.default_rng(step)
+    sampling = Sampling(max_tokens=scene.new)
     asked = [
         Request(
             names(agents)[i % agents],
@@ -104,11 +109,10 @@ def said(
     ]
     rows: dict[str, list[Row]] = {p: [] for p in names(agents)}
     for i, (request, done) in enumerate(zip(asked, engine.generate(asked), strict=True)):
-        ids, zeros = (
-            np.concatenate([request.prompt_ids, done.token_ids]),
-            np.zeros(scene.prompt, np.float32),
-        )
-        mask, sampled = np.arange(len(ids)) >= scene.prompt, np.concatenate([zeros, done.logprobs])
+        ids = np.concatenate([request.prompt_ids, done.token_ids])
+        zeros = np.zeros(scene.prompt, np.float32)
+        mask = np.arange(len(ids)) >= scene.prompt
+        sampled = np.concatenate([zeros, done.logprobs])
         none = np.zeros(len(ids), np.float32)
         rows[request.policy].append(
             Row(f"{step}/{i}", "solution", 1.0, ids, mask, none, None, float(rng.random()), sampled)
@@ -133,9 +137,11 @@ def largest(model: Any, scene: Scene) -> int:
     then halved.
     """
     fits = lambda n: n <= scene.most and within(model, scene, n)  # noqa: E731
-    low, high = 0, 1
+    low = 0
+    high = 1
     while fits(high):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -150,7 +156,8 @@ def within(model: Any, scene: Scene, agents: int) -> bool:
             model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True
         )
         length = scene.prompt + scene.new
-        ids, none = np.ones(length, np.int64), np.zeros(length, np.float32)
+        ids = np.ones(length, np.int64)
+        none = np.zeros(length, np.float32)
         mask = np.arange(length) >= scene.prompt
         rows = {p: [Row(p, "solution", 1.0, ids, mask, none, None, 1.0)] for p in names(agents)}
         learner.step(rows, METHOD)

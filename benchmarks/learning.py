@@ -137,7 +137,8 @@ def judges(folder: Path, every: int = 20) -> list[dict[str, float]]:
     evaluators accept right and wrong work; per window of `every` steps. None of it was seen by the
     agents.
     """
-    run_, windows = Run.open(folder), []
+    run_ = Run.open(folder)
+    windows = []
     last = max(int(p.stem) for p in (folder / "episodes").glob("*.jsonl")) + 1
     for start in range(0, last, every):
         facts = defaultdict(list)
@@ -210,7 +211,9 @@ def table(rows: dict[str, list[dict]]) -> Table:
 
 
 def markdown(out: Path, rows: dict[str, list[dict]]) -> str:
-    """The report as a page: every seed, the means over seeds, and the judges against ground truth."""
+    """The report as a page: every seed, the means over seeds, and the judges
+    against ground truth.
+    """
     show = lambda v: f"{v['mean']:.3f} [{v['low']:.3f}, {v['high']:.3f}]"  # noqa: E731
     page = [
         "# Results",

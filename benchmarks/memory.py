@@ -23,7 +23,8 @@ from comas.learners.memory import adapter_parameters, facts_of
 CASE = "llama, 4 adapters"
 KEPT = 16
 """Bytes per adapter parameter."""
-ROWS, LONGEST = 16, 64
+ROWS = 16
+LONGEST = 64
 """The same work whatever the number of agents: rows, and tokens of each."""
 
 

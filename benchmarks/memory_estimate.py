@@ -18,7 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-TOKENS, ROWS, LONGEST = 1536, 12, 256
+TOKENS = 1536
+ROWS = 12
+LONGEST = 256
 """Of a pass; decoded at once; of a row."""
 _LLAMA = {
     "num_attention_heads": 6,
@@ -187,7 +189,8 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
     else:
         learner = FullLearner(dict.fromkeys(policies, model), recipe, method, 0, kind)
     engine = TorchEngine(learner.weights(), [-1], 0, longest, count)
-    rng, prompt = np.random.default_rng(0), longest // 4
+    rng = np.random.default_rng(0)
+    prompt = longest // 4
     sampling = Sampling(max_tokens=longest - prompt)
     asked = [
         Request(
@@ -217,7 +220,8 @@ def resident() -> int:
 def main(names: list[str]) -> None:
     print("| model | estimate, MB | measured, MB | ratio |\n|---|---|---|---|")
     for name in names or list(SHAPES):
-        guess, found = estimated(name), measured(name)
+        guess = estimated(name)
+        found = measured(name)
         print(
             f"| {name} | {guess / 1e6:.0f} | {found / 1e6:.0f} | {guess / found:.2f} |", flush=True
         )

@@ -76,7 +76,8 @@ def requests(
     count: int, vocabulary: int, shortest: int, longest: int, seed: int = 0
 ) -> list[Request]:
     """The first `count` of one fixed list."""
-    rng, made = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    made = []
     for i in range(count):
         prompt = rng.integers(4, vocabulary, rng.integers(min(2 * shortest, longest), longest + 1))
         made.append(
@@ -87,7 +88,8 @@ def requests(
 
 def generate(model: Any, asked: list[Request], static: bool = False) -> None:
     """Hugging Face `generate`, prompts padded on the left."""
-    width, limit = max(len(r.prompt_ids) for r in asked), max(r.sampling.max_tokens for r in asked)
+    width = max(len(r.prompt_ids) for r in asked)
+    limit = max(r.sampling.max_tokens for r in asked)
     ids = torch.zeros(len(asked), width, dtype=torch.long)
     for row, request in zip(ids, asked, strict=True):
         row[width - len(request.prompt_ids) :] = torch.from_numpy(request.prompt_ids)
@@ -125,7 +127,8 @@ def continuous(model: Any, asked: list[Request]) -> None:
                 request_id=str(i),
                 max_new_tokens=request.sampling.max_tokens,
             )
-        ended, until = 0, time.monotonic() + 120
+        ended = 0
+        until = time.monotonic() + 120
         while ended < len(asked):
             result = manager.get_result(timeout=1)
             if result is not None and getattr(result, "error", None):

@@ -95,7 +95,8 @@ class Told(loop.Watch):
 def measured(games: int, steps: int) -> list[dict[str, Any]]:
     """Microseconds per turn, by part; medians over steps for the whole, means for parts."""
     team, host = team_of(games, steps + 1)
-    spent, watch = Spent(), Told()
+    spent = Spent()
+    watch = Told()
     saved = {name: getattr(loop, name) for name in PARTS}
     write = Run.write_step
     try:

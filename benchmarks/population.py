@@ -54,7 +54,8 @@ def training(
     work: Work = {}
     base = beside(model)
     for n in agents:
-        learner, parts = adapter_learner(base, n), dealt(rows, n)
+        learner = adapter_learner(base, n)
+        parts = dealt(rows, n)
         work[f"{n} adapters"] = lambda learner=learner, parts=parts: learner.step(parts, METHOD)
         if n in looped:
             work[f"{n} adapters, looped"] = lambda learner=learner, parts=parts: [
@@ -79,7 +80,9 @@ def rollout(
     tokens.
     """
     work: Work = {}
-    room, rows, base = shape["prompt"] + shape["new"], shape["count"], beside(model)
+    room = shape["prompt"] + shape["new"]
+    rows = shape["count"]
+    base = beside(model)
     for n in agents:
         asked = random_requests(**shape, agents=n)
         engine = TorchEngine(adapter_learner(base, n).population, [-1], 0, room, rows)
@@ -106,7 +109,8 @@ def mixed_by_peft(model: Any, n: int, asked: list[Any], new: int) -> Callable[[]
     for name in names(n)[1:]:
         made.add_adapter(name, shape)
     made.eval()
-    width, device = max(len(r.prompt_ids) for r in asked), model.device
+    width = max(len(r.prompt_ids) for r in asked)
+    device = model.device
     ids, mask = (torch.zeros(len(asked), width, dtype=torch.long) for _ in range(2))
     for i, r in enumerate(asked):
         ids[i, width - len(r.prompt_ids) :], mask[i, width - len(r.prompt_ids) :] = (
@@ -165,7 +169,8 @@ def main() -> None:
     model = random_model(
         args.model, torch.bfloat16 if cuda else torch.float32, "cuda" if cuda else "cpu"
     )
-    vocabulary, found = model.config.vocab_size, []
+    vocabulary = model.config.vocab_size
+    found = []
     rows = random_rows(args.rows, args.longest, vocabulary)
     if args.only != "rollout":
         total = sum(len(r.token_ids_T) for r in rows)

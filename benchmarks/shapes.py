@@ -116,7 +116,8 @@ def random_rows(
     """Rows of `shortest` (default: half of the longest) to `longest` tokens, of which the last two
     thirds were generated.
     """
-    rng, made = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    made = []
     for i in range(count):
         ids = rng.integers(1, vocabulary, rng.integers(shortest or longest // 2, longest + 1))
         mask = np.arange(len(ids)) >= len(ids) // 3

@@ -98,12 +98,12 @@ def theirs(model: Any, rows: list[Row], micro: int) -> Callable[[], object]:
 
 
 def batch_of(rows: list[Row], count: int) -> dict[str, torch.Tensor]:
-    """As TRL prepares it: prompts padded on the left, completions on the right, advantages per row."""
+    """As TRL prepares it: prompts padded on the left, completions on the right,
+    advantages per row.
+    """
     starts = [int(r.mask_T.argmax()) for r in rows]
-    before, after = (
-        max(starts),
-        max(len(r.token_ids_T) - s for r, s in zip(rows, starts, strict=True)),
-    )
+    before = max(starts)
+    after = max(len(r.token_ids_T) - s for r, s in zip(rows, starts, strict=True))
     made = {
         k: torch.zeros(len(rows), w, dtype=torch.long)
         for k, w in (("prompt", before), ("completion", after))
@@ -137,7 +137,8 @@ def flops(model: Any, rows: list[Row]) -> float:
     body = sum(m.weight.numel() for m in linear.values())
     adapter = sum(16 * (m.in_features + m.out_features) for m in linear.values())
     head = model.get_output_embeddings().weight.numel()
-    tokens, generated = sum(len(r.mask_T) for r in rows), sum(int(r.mask_T.sum()) for r in rows)
+    tokens = sum(len(r.mask_T) for r in rows)
+    generated = sum(int(r.mask_T.sum()) for r in rows)
     return float(tokens * (4 * body + 6 * adapter) + generated * 4 * head)
 
 
@@ -210,7 +211,8 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=128, help="tokens of a row")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    cuda, trl = torch.cuda.is_available(), importlib.util.find_spec("trl") is not None
+    cuda = torch.cuda.is_available()
+    trl = importlib.util.find_spec("trl") is not None
     model = random_model(
         args.model, torch.bfloat16 if cuda else torch.float32, "cuda" if cuda else "cpu"
     )

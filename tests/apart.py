@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
-EXPERTS, CHOSEN = 4, 2
+EXPERTS = 4
+CHOSEN = 2
 
 
 class Experts(torch.nn.Module):

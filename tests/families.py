@@ -259,7 +259,8 @@ def family_tokenizer(family: str) -> PreTrainedTokenizerFast:
             "▁▁▁▁",
         ]
         # Gemma lists runs of spaces as added, too
-        merges, ids = [("▁", "▁"), ("▁▁", "▁▁")], {w: i for i, w in enumerate(words)}
+        merges = [("▁", "▁"), ("▁▁", "▁▁")]
+        ids = {w: i for i, w in enumerate(words)}
         raw = Tokenizer(
             models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
         )
@@ -304,7 +305,8 @@ def family_model(folder: Path, family: str, seed: int = 0, **changes: Any) -> Pa
     """A random model of the family as a Hugging Face folder; like real ones it has more outputs
     than its tokenizer has words.
     """
-    it, tokenizer = FAMILIES[family], family_tokenizer(family)
+    it = FAMILIES[family]
+    tokenizer = family_tokenizer(family)
     size = len(tokenizer) + 5
     tiny_model(
         folder,

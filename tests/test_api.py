@@ -24,7 +24,7 @@ from comas.config.schema import HostConfig, read
 from comas.hosts.api import LARGEST, ApiHost
 from comas.hosts.endpoint.completion import Said, Trouble, read_said, wait_of
 from comas.types import HostFailure, Sampling, UserMistake
-from tests.endpoint import (
+from tests.endpoint import (  # noqa: F401 - fixtures
     KEY,
     Act,
     Handler,
@@ -35,7 +35,7 @@ from tests.endpoint import (
     hosting,
     said,
     serving,
-)  # noqa: F401 - fixtures
+)
 
 
 def test_an_answer_arrives_with_its_costs(
@@ -193,7 +193,8 @@ def test_a_key_that_a_server_repeats_is_in_no_error_and_no_log(
         caplog.text + "".join(traceback.format_exception(error)) + json.dumps(host.ledger.account())
     )
     while error:
-        told, error = told + repr(error) + repr(vars(error)), error.__cause__ or error.__context__
+        told = told + repr(error) + repr(vars(error))
+        error = error.__cause__ or error.__context__
     assert KEY not in told
 
 
@@ -366,7 +367,8 @@ def test_a_certificate_that_nobody_vouches_for(serve: Any, host_at: Any, tmp_pat
     server = serve(answers())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
-    server.socket, server.scheme = context.wrap_socket(server.socket, server_side=True), "https"
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.scheme = "https"
     host = host_at(server.url)
     with pytest.raises(UserMistake, match=r"certificate of https://.* is not trusted"):
         asyncio.run(ask(host))

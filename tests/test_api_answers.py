@@ -30,7 +30,7 @@ from comas.setups import single
 from comas.tasks import pick
 from comas.team.spending import restore, told
 from comas.types import HostFailure, Method, UserMistake
-from tests.endpoint import (
+from tests.endpoint import (  # noqa: F401 - fixtures
     Act,
     Handler,
     answers,
@@ -42,7 +42,7 @@ from tests.endpoint import (
     records,
     said,
     serving,
-)  # noqa: F401 - fixtures
+)
 
 
 def stream(*events: Any, end: str = "data: [DONE]\n\n") -> bytes:

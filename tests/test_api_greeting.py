@@ -25,7 +25,7 @@ from comas.sync import run_sync
 from comas.team import build as teams
 from comas.training.loop import Watch, resume_async
 from comas.types import Sampling, UserMistake
-from tests.endpoint import (
+from tests.endpoint import (  # noqa: F401 - fixtures
     KEY,
     Act,
     Handler,
@@ -38,7 +38,7 @@ from tests.endpoint import (
     no_secret,
     said,
     serving,
-)  # noqa: F401 - fixtures
+)
 from tests.test_config_cli import run
 
 
@@ -279,7 +279,8 @@ def test_an_evaluation_asks_all_of_its_endpoints_before_it_loads_the_first_model
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    good, bad = serve(answers()), serve(act)
+    good = serve(answers())
+    bad = serve(act)
     for name, server in (("good", good), ("bad", bad)):
         table = f'[hosts.judge]\nbase = "big-model"\napi = "{server.url}"\nkey_env = "JUDGE_KEY"\n'
         (tmp_path / f"{name}.toml").write_text(table)
@@ -347,7 +348,8 @@ def test_a_run_that_goes_on_asks_again_and_its_account_goes_on(mixed: Any, tmp_p
 def test_a_greeting_that_spends_the_budget_leaves_an_evaluation_to_go_on_with(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, folder = serve(answers()), tmp_path / "e"
+    server = serve(answers())
+    folder = tmp_path / "e"
     pairs = [f"hosts.home.api={server.url}", "hosts.home.budget_tokens=10", "agents=1"]
     with pytest.raises(UserMistake, match=r"comas resume .*e hosts.home.budget_tokens=NUMBER"):
         run_sync(Exam.create(Plan(["m1", "m2"], limit=2, pairs=pairs), str(folder)).go(Observer()))

@@ -20,7 +20,7 @@ import comas
 from comas.evaluation.runner import Exam, Observer, Plan
 from comas.hosts.api import ApiHost
 from comas.team.build import run_sync
-from tests.endpoint import (
+from tests.endpoint import (  # noqa: F401 - fixtures
     KEY,
     Handler,
     answers,
@@ -29,7 +29,7 @@ from tests.endpoint import (
     records,
     said,
     serving,
-)  # noqa: F401 - fixtures
+)
 
 REPLIES = [
     (

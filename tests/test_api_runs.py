@@ -373,7 +373,8 @@ def test_a_run_and_a_model_behind_an_api_in_one_evaluation(
     cells = {(c["system"], c["setup"]): c for c in report["cells"]}
     assert len(cells) == 6
     for setup in ("single", "vote:votes=2"):  # the same model here and there
-        here, there = cells["seed", setup], cells["far.toml", setup]
+        here = cells["seed", setup]
+        there = cells["far.toml", setup]
         assert [here[k] for k in ("n", "right", "wrong", "tokens")] == [
             there[k] for k in ("n", "right", "wrong", "tokens")
         ]
@@ -396,7 +397,8 @@ def test_a_budget_of_an_evaluation_counts_all_sittings_and_systems(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # 10 tokens per answer, also to each of the first two requests
-    server, folder = serve(answers()), tmp_path / "e"
+    server = serve(answers())
+    folder = tmp_path / "e"
     pairs = [
         f"hosts.home.api={server.url}",
         "hosts.home.budget_tokens=50",

@@ -164,7 +164,8 @@ def test_tokens_in_another_order_than_rows_would_be_seen(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A control: what the odd layers add goes to the neighbouring token."""
-    made, real = made_of(base), population._add
+    made = made_of(base)
+    real = population._add
     odd = {layer for layer in made.layers if layer.name.endswith(ODD[base])}
     monkeypatch.setattr(
         population,
@@ -199,12 +200,10 @@ def test_sampling_in_company_says_what_is_said_alone(
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     torch._dynamo.reset()
     counters.clear()
-    made, asked, real, by_hand = (
-        made_of(base),
-        requests(9, "abd"),
-        population._add,
-        set[int | None](),
-    )
+    made = made_of(base)
+    asked = requests(9, "abd")
+    real = population._add
+    by_hand = set[int | None]()
     monkeypatch.setattr(population, "_add", lambda *given: by_hand.add(made.width) or real(*given))
     said = TorchEngine(made, [3], 0, 128, 6, compiled=compiled).generate(asked)
     assert (1 in by_hand) != compiled
@@ -272,7 +271,8 @@ class Late(Experts):
         x_ND = x_BTD.flatten(0, 1)
         if not self.late:
             return self.experts[0](x_ND).view_as(x_BTD)
-        out_ND, here = torch.zeros_like(x_ND), torch.arange(0, len(x_ND), 2)
+        out_ND = torch.zeros_like(x_ND)
+        here = torch.arange(0, len(x_ND), 2)
         return out_ND.index_put((here,), self.experts[0](x_ND[here])).view_as(x_BTD)
 
 
@@ -338,7 +338,8 @@ def test_an_expert_that_took_all_tokens_and_then_takes_fewer_is_refused(compiled
 def test_the_trial_leaves_no_trace_in_a_model() -> None:
     model = llama()
     hooks = lambda: [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]  # noqa: E731
-    ids, before = torch.arange(4, 12)[None], hooks()
+    ids = torch.arange(4, 12)[None]
+    before = hooks()
     wanted = logits(model, ids)
     row_by_row(model, {n: m for n, m in model.named_modules() if n.endswith("proj")})
     assert hooks() == before
@@ -376,6 +377,7 @@ def test_merged_weights_lie_as_the_base_keeps_them() -> None:
     weights = made.model.state_dict()
     for name, weight in made.merged("a").items():
         assert weight.shape == weights[name].shape
-        tensors, module = made.tensors("a"), name.removesuffix(".weight")
+        tensors = made.tensors("a")
+        module = name.removesuffix(".weight")
         change = tensors[f"{module}.lora_B"] @ tensors[f"{module}.lora_A"] * 2.0
         np.testing.assert_allclose((weight - weights[name]).numpy(), change.numpy().T, atol=1e-12)

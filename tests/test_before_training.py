@@ -56,7 +56,8 @@ def test_policies_that_start_from_the_same_weights_are_measured_once(
         "lr": 0.05,
     }
     made = run_of(tmp_path / "r", untaught, **keys)
-    before, after = made.read_eval("before"), made.read_eval("after")
+    before = made.read_eval("before")
+    after = made.read_eval("after")
     assert before is not None
     assert after is not None
     assert asked == [["a0"]]

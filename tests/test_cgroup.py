@@ -27,7 +27,8 @@ FILES = (
     "cgroup.procs",
     "cgroup.kill",
 )
-PROGRAM, TESTS = "def f(x):\n    return x + 1\n", "assert f(1) == 2"
+PROGRAM = "def f(x):\n    return x + 1\n"
+TESTS = "assert f(1) == 2"
 
 
 class Kernel:
@@ -36,12 +37,10 @@ class Kernel:
     """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root, self.handed, self.removed, self.busy = (
-            root,
-            set[Path](),
-            list[tuple[str, dict[str, str]]](),
-            0,
-        )
+        self.root = root
+        self.handed = set[Path]()
+        self.removed = list[tuple[str, dict[str, str]]]()
+        self.busy = 0
         self.really = {"mkdir": os.mkdir, "rmdir": os.rmdir}
         (root / "cgroup.controllers").write_text("cpu memory pids\n")
         for name in ("mkdir", "rmdir"):
@@ -70,7 +69,8 @@ class Kernel:
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     """This process is in the group /user/session below an invented root."""
-    root, own = tmp_path / "cgroup", tmp_path / "own"
+    root = tmp_path / "cgroup"
+    own = tmp_path / "own"
     (root / "user" / "session").mkdir(parents=True)
     own.write_text("1:name=systemd:/elsewhere\n0::/user/session\n")
     monkeypatch.setattr(cgroup, "ROOT", root)
@@ -130,10 +130,8 @@ def test_where_nothing_is_handed_down_there_are_none(
 
 def test_groups_that_killed_processes_left_are_removed(kernel: Kernel) -> None:
     kernel.handed = {kernel.root / "user"}
-    left, alive = (
-        kernel.root / "user" / "comas-999999999-0",
-        kernel.root / "user" / f"comas-{os.getpid()}-77",
-    )
+    left = kernel.root / "user" / "comas-999999999-0"
+    alive = kernel.root / "user" / f"comas-{os.getpid()}-77"
     left.mkdir()
     alive.mkdir()
     cgroup.place()

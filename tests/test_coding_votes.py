@@ -36,14 +36,14 @@ SHOWN = Question(
     kind="coding",
 )
 BARE = Question(id="b", prompt="Write a function that squares a number.", kind="coding")
-POWER, PRODUCT, TWICE = (
-    "def sq(x):\n    return x ** 2",
-    "def sq(x):\n    y = x * x\n    return y",
-    "def sq(x):\n    return x + x",
-)
+POWER = "def sq(x):\n    return x ** 2"
+PRODUCT = "def sq(x):\n    y = x * x\n    return y"
+TWICE = "def sq(x):\n    return x + x"
 FLOAT = "def sq(x):\n    return float(x) * x"
-CRASHES, LOOPS = "def sq(x):\n    return 1 / 0", "def sq(x):\n    while True:\n        pass"
-EXITS, OTHER_NAME = "import os\ndef sq(x):\n    os._exit(0)", "def square(x):\n    return x * x"
+CRASHES = "def sq(x):\n    return 1 / 0"
+LOOPS = "def sq(x):\n    while True:\n        pass"
+EXITS = "import os\ndef sq(x):\n    os._exit(0)"
+OTHER_NAME = "def square(x):\n    return x * x"
 
 
 def block(program: str) -> str:
@@ -127,7 +127,8 @@ def test_a_sandbox_that_breaks_is_no_agreement(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_once_more_where_a_sandbox_broke_down_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    judged, broke = sandbox._judged, iter([True, False])
+    judged = sandbox._judged
+    broke = iter([True, False])
 
     def once(case: Any, limits: Limits) -> Any:
         if next(broke):
@@ -221,7 +222,8 @@ def test_a_completion_is_counted_with_what_stands_before_its_function() -> None:
 
 def test_in_the_mix_other_answers_count_as_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mix.ballot(Question(id="m", prompt="What is 6 * 7?", kind="math"), "42") == "42"
-    power, twice = mix.ballot(SHOWN, POWER) or "", mix.ballot(SHOWN, TWICE) or ""
+    power = mix.ballot(SHOWN, POWER) or ""
+    twice = mix.ballot(SHOWN, TWICE) or ""
     assert power == code.ballot(SHOWN, POWER)
     monkeypatch.setattr("comas.answers.maths.same", lambda a, b: True)
     assert mix.same(power, power)

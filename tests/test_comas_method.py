@@ -24,7 +24,9 @@ from comas.testing import Scripted, Table, cut, discuss, scripted_scene, scripte
 from comas.types import Episode, HostFailure, Question, Turn
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
-RIGHT, WRONG, JUNK = "1 + 2 = 3 + 4 = 7", "2 + 4 = 6 + 5 = 11", "what ?"
+RIGHT = "1 + 2 = 3 + 4 = 7"
+WRONG = "2 + 4 = 6 + 5 = 11"
+JUNK = "what ?"
 SAID = {1: "<score>1</score>", 2: "fine <score> 2 </score>", 3: "<score>3</score>", None: "three"}
 
 

@@ -40,14 +40,16 @@ def test_mcnemar_against_the_binomial_by_hand() -> None:
 def test_wilson_by_hand() -> None:
     z = stats.norm.ppf(0.975)
     for right, n in ((0, 10), (3, 10), (500, 500), (61, 512)):
-        p, middle = right / n, (right / n + z**2 / (2 * n)) / (1 + z**2 / n)
+        p = right / n
+        middle = (right / n + z**2 / (2 * n)) / (1 + z**2 / n)
         half = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
         assert wilson(right, n) == pytest.approx((p, middle - half, middle + half, n))
 
 
 def test_the_bootstrap_against_the_normal_limit() -> None:
     differences = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], 400, p=[0.2, 0.5, 0.3])
-    interval, p = paired_bootstrap(list(differences)), sign_flips(list(differences))
+    interval = paired_bootstrap(list(differences))
+    p = sign_flips(list(differences))
     error = differences.std() / np.sqrt(400)
     assert interval.mean == pytest.approx(differences.mean())
     limits = tuple(differences.mean() + error * np.array([-1.96, 1.96]))
@@ -68,7 +70,8 @@ def test_holm_by_its_definition(values: list[float]) -> None:
     """A hypothesis is rejected at level a if, for it and all smaller ones, p(k) <= a / (m - k + 1):
     the smallest such a.
     """
-    m, found = len(values), holm(values)
+    m = len(values)
+    found = holm(values)
     for i in range(m):
         smaller = sorted(values)[: sorted(values).index(values[i]) + 1]
         assert found[i] == pytest.approx(min(1.0, max((m - k) * p for k, p in enumerate(smaller))))
@@ -182,7 +185,8 @@ def test_sign_flips_draw_as_often_as_they_say() -> None:
 @given(st.integers(2, 40), st.sampled_from([-1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0]))
 def test_where_all_questions_agree_interval_and_p_agree(n: int, difference: float) -> None:
     """An interval beyond 0 goes with a p below .05, however few questions there are."""
-    interval, p = paired_bootstrap([difference] * n), sign_flips([difference] * n)
+    interval = paired_bootstrap([difference] * n)
+    p = sign_flips([difference] * n)
     assert -1 <= interval.low <= interval.mean <= interval.high <= 1
     if p >= 0.05 and abs(difference) == 1.0:
         assert interval.low < 0 < interval.high
@@ -219,7 +223,9 @@ def test_differences_over_runs_stay_within_their_ends() -> None:
 
 @pytest.mark.parametrize("n", [2, 5, 8, 12, 30])
 def test_sign_flips_keep_their_level_with_few_questions(n: int) -> None:
-    rng, alarms, trials = np.random.default_rng(n), 0, 500
+    rng = np.random.default_rng(n)
+    alarms = 0
+    trials = 500
     for trial in range(trials):
         alarms += (
             sign_flips(
@@ -265,13 +271,14 @@ def test_systems_of_one_name_are_told_apart() -> None:
 
 
 def test_false_alarms_and_coverage_of_the_bootstrap_by_simulation() -> None:
-    rng, alarms, covered, trials = np.random.default_rng(1), 0, 0, 400
+    rng = np.random.default_rng(1)
+    alarms = 0
+    covered = 0
+    trials = 400
     for trial in range(trials):
         differences = rng.choice([-0.5, 0.0, 0.5], 80, p=[0.25, 0.5, 0.25])
-        interval, p = (
-            paired_bootstrap(list(differences), seed=trial, draws=599),
-            sign_flips(list(differences), trial, 666),
-        )
+        interval = paired_bootstrap(list(differences), seed=trial, draws=599)
+        p = sign_flips(list(differences), trial, 666)
         alarms += p < 0.05
         covered += interval.low <= 0 <= interval.high
     error = 3 * (0.05 * 0.95 / trials) ** 0.5
@@ -281,7 +288,9 @@ def test_false_alarms_and_coverage_of_the_bootstrap_by_simulation() -> None:
 
 
 def test_a_table_of_ten_alarms_as_rarely_as_one_comparison() -> None:
-    rng, families, plain = np.random.default_rng(2), 0, 0
+    rng = np.random.default_rng(2)
+    families = 0
+    plain = 0
     for _ in range(400):
         p = [
             mcnemar(*map(int, np.bincount(rng.integers(0, 2, 60), minlength=2))) for _ in range(10)
@@ -342,7 +351,8 @@ def cell(
 
 
 def test_single_answers_are_compared_by_mcnemar_and_failures_are_left_out() -> None:
-    first, second = cell(list("wwwwwwwwwrf")), cell(list("rrrrrrrrrrr"), "B")
+    first = cell(list("wwwwwwwwwrf"))
+    second = cell(list("rrrrrrrrrrr"), "B")
     found = report.difference(first, second)
     assert found is not None
     assert (found.interval.n, found.test) == (10, "McNemar, exact")
@@ -356,10 +366,8 @@ def test_single_answers_are_compared_by_mcnemar_and_failures_are_left_out() -> N
 
 
 def test_teams_are_compared_by_their_share_of_right_answers() -> None:
-    first, second = (
-        cell(["rw", "ww", "rr"] * 8, agents="ab"),
-        cell(["rrw", "wwf", "rrr"] * 8, "B", agents="cde"),
-    )
+    first = cell(["rw", "ww", "rr"] * 8, agents="ab")
+    second = cell(["rrw", "wwf", "rrr"] * 8, "B", agents="cde")
     found = report.difference(first, second)
     assert found is not None
     assert found.test == "sign flips"
@@ -450,7 +458,8 @@ def test_against_whom_cells_are_compared() -> None:
 
 
 def test_equal_tokens_buy_votes() -> None:
-    cheap, dear = cell(list("rw"), tokens=10), cell(list("rw"), "B", setup="debate", tokens=79)
+    cheap = cell(list("rw"), tokens=10)
+    dear = cell(list("rw"), "B", setup="debate", tokens=79)
     assert report.votes_for(cheap, dear) == 7
     assert report.votes_for(cheap, cell(list("rw"), tokens=29)) is None
     assert report.votes_for(cell(list("rw"), tokens=0), dear) is None

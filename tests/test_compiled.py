@@ -77,11 +77,10 @@ def shake(found: Population | Mapping[str, Any]) -> None:
 def test_compiled_it_says_the_same_from_few_graphs_and_follows_the_weights(
     kind: str, tmp_path: Path
 ) -> None:
-    found, requests = weights(tmp_path, kind), asked(3, 18)
-    plain, engine = (
-        TorchEngine(found, [15], 0, 512, 7),
-        TorchEngine(found, [15], 0, 512, 7, compiled=True),
-    )
+    found = weights(tmp_path, kind)
+    requests = asked(3, 18)
+    plain = TorchEngine(found, [15], 0, 512, 7)
+    engine = TorchEngine(found, [15], 0, 512, 7, compiled=True)
     first = [done.token_ids.tolist() for done in engine.generate(requests)]
     for count in (11, 1):
         same(plain.generate(requests[:count]), engine.generate(requests[:count]))
@@ -100,10 +99,8 @@ def test_with_a_compiler_as_well(dtype: torch.dtype, tmp_path: Path) -> None:
     model = load_models({"p": str(family_model(tmp_path, "qwen2.5"))})[0]["p"].to(dtype)
     found = Population(model, {p: Spec(4) for p in ("p0", "p1", "p2")})
     shake(found)
-    plain, engine = (
-        TorchEngine(found, [15], 0, 512, 7),
-        TorchEngine(found, [15], 0, 512, 7, compiled=True),
-    )
+    plain = TorchEngine(found, [15], 0, 512, 7)
+    engine = TorchEngine(found, [15], 0, 512, 7, compiled=True)
     near = 1e-4 if dtype == torch.float32 else 0.05
     for a, b in zip(plain.generate(asked(3, 18)), engine.generate(asked(3, 18)), strict=True):
         assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < near
@@ -118,7 +115,8 @@ def test_without_a_compiler_it_goes_on_as_it_is_and_says_so_once(
     import torch._inductor.config
 
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, str(tmp_path / "none")))
-    found, requests = weights(tmp_path, "population"), asked(3, 6)
+    found = weights(tmp_path, "population")
+    requests = asked(3, 6)
     wanted = TorchEngine(found, [15], 0, 512).generate(requests)
     engine = TorchEngine(found, [15], 0, 512, compiled=True)
     with caplog.at_level(logging.WARNING, "comas"):

@@ -161,7 +161,9 @@ def batch(advantages: list[float], old: list[float]) -> Batch:
 
 
 def test_clipped_loss_against_its_formula() -> None:
-    advantages, old, new = [1.0, 1.0, -1.0, -1.0, 2.0], [-1.0] * 5, [-0.5, -1.5, -0.5, -1.5, -1.1]
+    advantages = [1.0, 1.0, -1.0, -1.0, 2.0]
+    old = [-1.0] * 5
+    new = [-0.5, -1.5, -0.5, -1.5, -1.1]
     got = clipped(torch.tensor([new]).double(), batch(advantages, old))[0]
     wanted = [
         -min(np.exp(n - o) * a, np.clip(np.exp(n - o), 0.8, 1.2) * a)
@@ -171,7 +173,8 @@ def test_clipped_loss_against_its_formula() -> None:
 
 
 def test_gradients_against_finite_differences() -> None:
-    advantages, old = [1.0, -0.7, 0.3], [-1.0, -2.0, -0.5]
+    advantages = [1.0, -0.7, 0.3]
+    old = [-1.0, -2.0, -0.5]
     new = torch.tensor([[-1.1, -1.95, -0.52]], dtype=torch.float64, requires_grad=True)
     for loss in (clipped, plain):
         assert torch.autograd.gradcheck(
@@ -251,7 +254,9 @@ def test_paper_form_by_hand_with_kl_over_two_roles() -> None:
         rows, dict.fromkeys(["solution", "scoring", "evaluation"], 0.5), normalise="all"
     )
     np.testing.assert_allclose(np.concatenate([a[2:] for a in got]), ten, rtol=1e-5)
-    old, new = -1.0, -0.7  # equation 11 at a ratio of exp(0.3), clipped at 1.2
+    # equation 11 at a ratio of exp(0.3), clipped at 1.2
+    old = -1.0
+    new = -0.7
     terms = clipped(torch.full((1, 6), new).double(), batch(ten, [old] * 6))[0]
     np.testing.assert_allclose(terms, [-min(np.exp(0.3) * a, 1.2 * a) for a in ten])
 
@@ -302,7 +307,8 @@ def test_every_form_is_permutation_equivariant(
     ]
     order = data.draw(st.permutations(range(len(paid))))
     kl = {"role a": 0.2}
-    before, after = credits(form, rows, kl), credits(form, [rows[i] for i in order], kl)
+    before = credits(form, rows, kl)
+    after = credits(form, [rows[i] for i in order], kl)
     for place, i in enumerate(order):
         np.testing.assert_allclose(after[place], before[i], atol=1e-9)
 
@@ -368,7 +374,8 @@ def test_clipped_loss_and_its_slope_on_a_grid(clip: float) -> None:
 
 
 def test_losses_are_per_token_and_of_the_same_shape() -> None:
-    advantages, old = torch.randn(3, 5).double(), torch.randn(3, 5).double()
+    advantages = torch.randn(3, 5).double()
+    old = torch.randn(3, 5).double()
     made = Batch(advantages, old, torch.ones(3, 5, dtype=torch.bool))
     for loss in (clipped, plain):
         whole = loss(old - 0.1, made)

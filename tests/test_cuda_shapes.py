@@ -33,7 +33,9 @@ from tests.test_engines import llama
 from tests.test_learner import METHOD, rows
 
 GPU = torch.device("cuda", 0)
-CUDA, META = 1, 14  # as torch numbers kinds of devices
+# as torch numbers kinds of devices
+CUDA = 1
+META = 14
 SPECS = {"a": Spec(4, 8.0), "b": Spec(3, 5.0), "c": Spec(2, 2.0)}
 
 
@@ -97,7 +99,8 @@ def test_adapters_forward_and_backward(
     assert made.rank == adapters.ALIGNED  # the largest is 4
     with made.routed(np.repeat(np.arange(3), counts)):
         for layer in made.layers:
-            module, saved = made.model.get_submodule(layer.name), Saved()
+            module = made.model.get_submodule(layer.name)
+            saved = Saved()
             rows = sum(counts)
             lead = {"BT": (rows, 5), "N": (rows * 5,), "B1T": (rows, 1, 5)}[shape]
             x, y = (
@@ -113,7 +116,8 @@ def test_adapters_forward_and_backward(
 @pytest.mark.parametrize("halved", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
 def test_log_probs_and_what_a_loss_is_made_of(halved: bool, whole: bool) -> None:
-    base, given = model(), (Recipe(1e-3), replace(METHOD, kl={}), 0)
+    base = model()
+    given = (Recipe(1e-3), replace(METHOD, kl={}), 0)
     learner = (
         FullLearner({"b": base}, *given)
         if whole
@@ -132,7 +136,8 @@ def test_log_probs_and_what_a_loss_is_made_of(halved: bool, whole: bool) -> None
 
 
 def test_decoding_waits_for_nothing_but_what_was_drawn() -> None:
-    made, common = Population(model(), SPECS), np.arange(4, 44)
+    made = Population(model(), SPECS)
+    common = np.arange(4, 44)
     ids = [np.append(common, 5), np.append(common, [6, 7]), common[:9], common]
     tape = Tape(
         [

@@ -94,7 +94,8 @@ def test_the_order_of_arrival_changes_nothing(method: Any, options: dict[str, in
     from comas.game.agent import Member
     from comas.game.play import settle_all
 
-    questions, told = pick.load("train", limit=20, largest=8), []
+    questions = pick.load("train", limit=20, largest=8)
+    told = []
     for seed in range(4):
         scene, _ = scripted_scene(method, pick.task, golden_script, options=options)
         host = Late(seed)
@@ -118,7 +119,8 @@ def test_the_order_of_arrival_changes_nothing(method: Any, options: dict[str, in
 
 def test_a_recorded_run_is_played_again_without_models(whole: Run) -> None:
     for step in range(4):
-        again, record = replay(whole.path, step), [episode_of(e) for e in whole.episodes(step)]
+        again = replay(whole.path, step)
+        record = [episode_of(e) for e in whole.episodes(step)]
         assert texts(again) == texts(record)
         assert [[t.reward for t in e.turns] for e in again] == [
             [t.reward for t in e.turns] for e in record

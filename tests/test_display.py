@@ -192,10 +192,8 @@ def test_the_question_is_shown_before_anybody_answers() -> None:
 
 def test_what_was_paid_stays_in_view_and_then_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = display()
-    first, second = (
-        Question(id="q0", prompt="the first question"),
-        Question(id="q1", prompt="the second question"),
-    )
+    first = Question(id="q0", prompt="the first question")
+    second = Question(id="q1", prompt="the second question")
     shown.working(Progress("playing", 0, questions=(first,)))
     shown.turn(turn(reward=0.75))
     shown.step(metrics(), [Episode("0/q0/0", first, [turn(reward=0.75)])])

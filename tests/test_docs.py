@@ -50,7 +50,8 @@ def unset(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
 def test_the_config_page_lists_exactly_the_defaults() -> None:
     block = blocks(ROOT / "docs" / "config.md", "toml")[0]
     assert tomllib.loads(block) == known(resolved())
-    table, commented = "", set()
+    table = ""
+    commented = set()
     for line in block.splitlines():
         if found := re.match(r"\[(.+?)\]", line):
             table = found[1] + "."
@@ -62,7 +63,8 @@ def test_the_config_page_lists_exactly_the_defaults() -> None:
 @pytest.mark.parametrize("block", blocks(ROOT / "docs" / "config.md", "toml")[1:])
 def test_the_config_page_lists_exactly_what_methods_and_presets_change(block: str) -> None:
     told = tomllib.loads(block)
-    base, changed = resolved(), resolved(**{k: told[k] for k in ("method", "preset") if k in told})
+    base = resolved()
+    changed = resolved(**{k: told[k] for k in ("method", "preset") if k in told})
     assert told.get("preset", base["preset"]) == changed["preset"]
     for key in set(base) - {"preset"}:
         if (
@@ -261,7 +263,8 @@ def test_the_method_in_the_readme_keeps_the_contract() -> None:
     space: dict[str, Any] = {"__name__": "page"}
     exec(blocks(ROOT / "README.md", "python")[1], space)
     questions = [pick.make_question((1, 2, 4, 5), t, "three") for t in (7, 8)]
-    script = lambda policy, role, prompt, seed: (
-        "1 + 2 = 3 + 4 = 7" if role == "solution" else ("right", "wrong", "")[seed % 3]
-    )  # noqa: E731
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> str:
+        return "1 + 2 = 3 + 4 = 7" if role == "solution" else ("right", "wrong", "")[seed % 3]
+
     check_method(space["method"], pick.task, questions, script)

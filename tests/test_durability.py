@@ -85,7 +85,10 @@ class Faults:
     """
 
     def __init__(self, at: int | None = None, halfway: bool = False) -> None:
-        self.at, self.halfway, self.count, self.dead = at, halfway, 0, False
+        self.at = at
+        self.halfway = halfway
+        self.count = 0
+        self.dead = False
         self.names: list[str] = []
 
     def wrap(
@@ -108,7 +111,9 @@ class Faults:
     @contextmanager
     def watching(self) -> Iterator[Faults]:
         """Everything in comas that changes the disk goes through these."""
-        write, append, remove = Path.write_text, files.append, shutil.rmtree
+        write = Path.write_text
+        append = files.append
+        remove = shutil.rmtree
 
         def half_removed(path: Path, *_: Any, **__: Any) -> None:
             for file in sorted(p for p in Path(path).rglob("*") if p.is_file())[:1]:
@@ -226,7 +231,8 @@ def test_a_full_disk_is_one_error_and_after_making_room_nothing_is_lost(
     expected, names = whole
     kinds = ("write", "append", "rename", "fsync")
     for at in range(6, sum(n in kinds for n in names), 9):
-        folder, count = tmp_path / f"full-{at}", 0
+        folder = tmp_path / f"full-{at}"
+        count = 0
 
         def full(name: str, real: Callable[..., Any], at: int = at) -> Callable[..., Any]:
             def act(*args: Any, **kwargs: Any) -> Any:
@@ -298,7 +304,8 @@ def flip(file: Path) -> None:
 def test_a_damaged_checkpoint_is_passed_over_in_one_line(
     whole: tuple[Any, list[str]], tmp_path: Path, break_it: Callable[[Path], None], said: str
 ) -> None:
-    folder, watch = tmp_path / "whole", Notes()
+    folder = tmp_path / "whole"
+    watch = Notes()
     break_it(folder / "checkpoints" / "step-5")
     run_sync(resume_async(folder, watch))
     assert story(folder) == whole[0]
@@ -314,7 +321,8 @@ def test_a_damaged_checkpoint_is_passed_over_in_one_line(
 def test_a_damaged_marker_is_replaced_by_the_checkpoints(
     whole: tuple[Any, list[str]], tmp_path: Path, text: str | None
 ) -> None:
-    folder, watch = tmp_path / "whole", Notes()
+    folder = tmp_path / "whole"
+    watch = Notes()
     (folder / "commit.json").unlink()
     if text is not None:
         (folder / "commit.json").write_text(text)
@@ -339,7 +347,8 @@ def test_nothing_whole_left_is_an_error_that_keeps_what_there_is(
 def test_a_damaged_record_that_can_be_made_again_stops_nothing(
     whole: tuple[Any, list[str]], tmp_path: Path, name: str
 ) -> None:
-    folder, watch = tmp_path / "whole", Notes()
+    folder = tmp_path / "whole"
+    watch = Notes()
     cut_short(folder / name)
     run_sync(resume_async(folder, watch))
     assert story(folder) == whole[0]
@@ -381,7 +390,8 @@ def test_two_processes_do_not_work_on_one_run(whole: tuple[Any, list[str]], tmp_
 def test_another_machine_is_noted_and_warned_of(
     whole: tuple[Any, list[str]], tmp_path: Path
 ) -> None:
-    folder, watch = tmp_path / "whole", Notes()
+    folder = tmp_path / "whole"
+    watch = Notes()
     record = json.loads((folder / "processes.json").read_text())
     record["processes"][-1] |= {"torch": "1.0", "threads": 77}
     (folder / "processes.json").write_text(json.dumps(record))
@@ -412,7 +422,8 @@ def test_weights_and_moments_after_a_crash_are_the_same(
     trained: tuple[list[str], Any, list[str]], share: float, tmp_path: Path
 ) -> None:
     pairs, expected, names = trained
-    folder, at = tmp_path / "cut", int(share * len(names))
+    folder = tmp_path / "cut"
+    at = int(share * len(names))
     died(
         lambda: run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Watch())),
         Faults(at, halfway=True),

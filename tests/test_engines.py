@@ -132,16 +132,15 @@ def test_policies_need_not_be_asked_equally_often(counts: tuple[int, ...]) -> No
         for p, n in enumerate(counts)
         for r in [r for r in requests(30) if r.policy == f"p{p}"][:n]
     ]
-    stacked, plain = (
-        engine(torch.float64).generate(asked[::-1]),
-        engine(torch.float64, stacked=False).generate(asked),
-    )
+    stacked = engine(torch.float64).generate(asked[::-1])
+    plain = engine(torch.float64, stacked=False).generate(asked)
     for a, b in zip(stacked[::-1], plain, strict=True):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
 
 
 def test_rows_of_one_batch_keep_their_own_sampling_and_limits() -> None:
-    plain, cold = requests(18), requests(18, temperature=0.0)
+    plain = requests(18)
+    cold = requests(18, temperature=0.0)
     narrow = requests(18, temperature=1.3, top_p=0.5)
     mixed = [(plain, cold, narrow)[i % 3][i] for i in range(18)]
     alone = [engine(torch.float64).generate(part) for part in (plain, cold, narrow)]
@@ -152,7 +151,8 @@ def test_rows_of_one_batch_keep_their_own_sampling_and_limits() -> None:
 
 
 def test_refreshed_weights_are_the_ones_sampled_from() -> None:
-    made, other = engine(torch.float64), engine(torch.float64)
+    made = engine(torch.float64)
+    other = engine(torch.float64)
     made.refresh({"p1": llama(9).double()})
     other.models["p1"] = llama(9).double()
     other.stack = None
@@ -166,10 +166,8 @@ def test_refreshed_weights_are_the_ones_sampled_from() -> None:
 
 def test_in_fp32_only_near_ties_may_differ() -> None:
     asked = requests(60)
-    wanted, other = (
-        engine(torch.float32).generate(asked),
-        engine(torch.float32, 7, stacked=False).generate(asked),
-    )
+    wanted = engine(torch.float32).generate(asked)
+    other = engine(torch.float32, 7, stacked=False).generate(asked)
     for a, b in zip(wanted, other, strict=True):
         assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
 
@@ -218,7 +216,8 @@ def test_draws_follow_the_softmax() -> None:
 
 def test_margin_is_the_distance_from_another_draw() -> None:
     torch.manual_seed(0)
-    logits, noise = torch.randn(500, 12), torch.rand(500, dtype=torch.float64)
+    logits = torch.randn(500, 12)
+    noise = torch.rand(500, dtype=torch.float64)
     ids, _, margin = draw(logits, noise, torch.ones(500))
     for sign in (-1, 1):
         assert torch.equal(draw(logits, (noise + sign * 0.99 * margin), torch.ones(500))[0], ids)

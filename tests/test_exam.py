@@ -39,7 +39,8 @@ class Count(Observer):
         self.planned = self.done = 0
 
     def begin(self, folder: Path, games: int, done: int) -> None:
-        self.planned, self.done = games, done
+        self.planned = games
+        self.done = done
 
     def game(self, record: Mapping[str, Any]) -> None:
         self.records.append(record)
@@ -291,7 +292,8 @@ FILES = {
 def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
+    here = tmp_path / "here"
+    there = tmp_path / "there"
     here.mkdir()
     there.mkdir()
     name, text = FILES[kind]
@@ -413,7 +415,8 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
     second = run_of(tmp_path / "second", f"{trained}@1", **keys).path
     assert origins(str(second)) == {"seed"}
     for policy in ("a0", "a1"):
-        started, given = load(f"{second}@0"), load(f"{trained}@1")
+        started = load(f"{second}@0")
+        given = load(f"{trained}@1")
         assert bool((weights(started, policy) == weights(given, policy)).all())
         assert bool((weights(load(second), policy) != weights(given, policy)).any())
     config, *_ = resolve(read(second / "config.toml"))

@@ -111,10 +111,8 @@ def test_transformers_loads_whole_models_to_the_same_logprobs(
     for policy in ("a0", "a2", "a3"):
         ids, told = said_by(runs[kind], policy)
         folder = exports[kind] / policy / "model"
-        model, tokenizer = (
-            AutoModelForCausalLM.from_pretrained(folder),
-            AutoTokenizer.from_pretrained(folder),
-        )
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         np.testing.assert_allclose(logprobs(model, ids)[-len(told) :], told, atol=1e-4)
         assert tokenizer.chat_template
         assert model.generation_config.eos_token_id == tokenizer.eos_token_id
@@ -193,15 +191,11 @@ def test_learning_goes_on_from_an_exported_team(
 ) -> None:
     keys = {"steps": 1, "lr": 1e-3, "questions": 32, "test_questions": 0, "eval_every": 0}
     result = comas.train(exports[kind] / "team.toml", out=str(tmp_path / "r"), **keys)
-    start, folder = (
-        tmp_path / "r/checkpoints/step-0/a3",
-        exports[kind] / "a3" / ("adapter" if kind == "adapters" else "model"),
-    )
+    start = tmp_path / "r/checkpoints/step-0/a3"
+    folder = exports[kind] / "a3" / ("adapter" if kind == "adapters" else "model")
     weights = "adapter_model.safetensors" if kind == "adapters" else "model.safetensors"
-    first, last = (
-        load_file(start / weights),
-        load_file(tmp_path / "r/checkpoints/step-1/a3" / weights),
-    )
+    first = load_file(start / weights)
+    last = load_file(tmp_path / "r/checkpoints/step-1/a3" / weights)
     assert all(torch.equal(first[n], w) for n, w in load_file(folder / weights).items())
     assert any(not torch.equal(first[n], w) for n, w in last.items())
     assert result.steps == 1
@@ -246,7 +240,8 @@ def test_the_card_tells_the_numbers_of_the_folder(
     runs: dict[str, Run], exports: dict[str, Path]
 ) -> None:
     hub = pytest.importorskip("huggingface_hub")
-    made, text = runs["adapters"], (exports["adapters"] / "README.md").read_text(encoding="utf-8")
+    made = runs["adapters"]
+    text = (exports["adapters"] / "README.md").read_text(encoding="utf-8")
     after = made.read_eval("after")
     metrics = list(made.metrics())
     assert after is not None

@@ -108,7 +108,8 @@ def test_a_prompt_begins_with_one_bos_although_template_and_tokenizer_both_write
     family: str,
 ) -> None:
     chat = CHATS[family]
-    bos, prompt = chat.tokenizer.bos_token_id, chat.encode(user("hi")).tolist()
+    bos = chat.tokenizer.bos_token_id
+    prompt = chat.encode(user("hi")).tolist()
     rendered = chat.tokenizer.apply_chat_template(user("hi"), tokenize=False)
     assert chat.tokenizer(rendered).input_ids[:2] == [bos, bos]  # what is to be avoided
     assert prompt[0] == bos
@@ -192,7 +193,8 @@ def test_llamas_date_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_familys_tokens_are_special_to_another_and_foreign_ones_stay_readable(
     writer: str, reader: str
 ) -> None:
-    chat, wanted = CHATS[reader], special(CHATS[reader], user("hi"))
+    chat = CHATS[reader]
+    wanted = special(CHATS[reader], user("hi"))
     known = {t.content for t in chat.tokenizer.added_tokens_decoder.values()}
     names = [
         t.content
@@ -240,7 +242,8 @@ def test_the_answer_is_what_follows_the_last_thought(
 ) -> None:
     chat = CHATS["qwen3"]
     assert chat.decode(reply(chat, said + "<|im_end|>" * finished), finished) == (text, thoughts)
-    opened, started = CHATS["qwen3-thinking"], said.removeprefix("<think>")
+    opened = CHATS["qwen3-thinking"]
+    started = said.removeprefix("<think>")
     if started != said:  # the template has begun the thought
         assert opened.decode(
             reply(opened, started + "<|im_end|>" * finished), finished, opened=True
@@ -249,7 +252,8 @@ def test_the_answer_is_what_follows_the_last_thought(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_spelling_is_no_boundary(family: str) -> None:
-    chat, parts = CHATS[family], ("<thi", "nk>a</th", "ink>b")
+    chat = CHATS[family]
+    parts = ("<thi", "nk>a</th", "ink>b")
     ids = np.concatenate([reply(chat, part) for part in parts])
     text, thoughts = chat.decode(ids, finished=False)
     # Phi's tokenizer puts a space before every part
@@ -263,7 +267,8 @@ def test_a_spelling_is_no_boundary(family: str) -> None:
 
 @every_family
 def test_templates_say_who_opens_a_thought(family: str) -> None:
-    chat, prompt = CHATS[family], user("a <think> b")
+    chat = CHATS[family]
+    prompt = user("a <think> b")
     assert chat.opens(prompt) == (family == "qwen3-thinking")
     if family == "qwen3":
         silent = Chat(family_tokenizer(family), thinking=False)
@@ -290,7 +295,10 @@ class Parrot:
     """
 
     def __init__(self, chat: Chat, say: Callable[[str], str]) -> None:
-        self.chat, self.say, self.rows = chat, say, []  # type: ignore[var-annotated]
+        # type: ignore[var-annotated]
+        self.chat = chat
+        self.say = say
+        self.rows = []
 
     def generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
         said = [self.say(self.chat.tokenizer.decode(r.prompt_ids)) for r in requests]
@@ -521,7 +529,8 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     assert essence(Run.open(tmp_path / "cut")) == essence(whole)
     assert all(p["grad_norm"] > 0 for m in whole.metrics() for p in m["policies"].values())
 
-    team, chats = comas.load(tmp_path / "cut"), {"a": CHATS["qwen2.5"], "b": CHATS["gemma3"]}
+    team = comas.load(tmp_path / "cut")
+    chats = {"a": CHATS["qwen2.5"], "b": CHATS["gemma3"]}
     assert [team.hosts[n].context for n in "ab"] == [512, 1024]
     said = [
         turn

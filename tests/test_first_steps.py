@@ -159,7 +159,8 @@ def sat(exam: Exam) -> dict[str, Any]:
 
 
 def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_path: Path) -> None:
-    model, data = tmp_path / "model", tmp_path / "mine.jsonl"
+    model = tmp_path / "model"
+    data = tmp_path / "mine.jsonl"
     subprocess.run(["cp", "-r", str(untaught), str(model)], check=True)
     rows = [json.dumps({"question": f"{i} + {i}?", "answer": i}) for i in range(4)]
     data.write_text("\n".join(rows))

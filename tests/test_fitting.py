@@ -26,7 +26,10 @@ from tests.test_engines import llama
 from tests.test_memory import folder_of
 from tests.test_runs import essence, run_of
 
-KEPT, PER_TOKEN, PER_ROW, ROW_TOKENS = 1_000_000_000, 1_000_000, 100_000_000, 1000
+KEPT = 1_000_000_000
+PER_TOKEN = 1_000_000
+PER_ROW = 100_000_000
+ROW_TOKENS = 1000
 """A host for closed forms: bytes that it keeps, of a token that is learnt from, of a row that is
 sampled; tokens of a row.
 """

@@ -35,7 +35,8 @@ def run(tmp_path: Path) -> Run:
 
 def strew(run: Run) -> list[Path]:
     """Put other people's files and folders beside a run's own."""
-    checkpoints, episodes = run.path / "checkpoints", run.path / "episodes"
+    checkpoints = run.path / "checkpoints"
+    episodes = run.path / "episodes"
     files = [checkpoints / name for name in FOREIGN]
     files += [episodes / name for name in (".DS_Store", "copy.jsonl", "000001 copy.jsonl")]
     for file in files:
@@ -214,7 +215,9 @@ def first(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_run_keeps_the_reference_that_it_began_with(
     first: Run, untaught: Path, tmp_path: Path
 ) -> None:
-    """Its base is a run that goes on training: same weights before and after, and they are there."""
+    """Its base is a run that goes on training: same weights before and after, and
+    they are there.
+    """
     config, _, _ = resolve(
         read(None, {"hosts.home.base": str(first.path), "lr": 1e-3, "agents": 1})
     )

@@ -318,7 +318,9 @@ def test_every_reference_of_the_real_files_is_right() -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """A random model of the usual shape: byte-level tokens, a chat template, room for a discussion."""
+    """A random model of the usual shape: byte-level tokens, a chat template, room
+    for a discussion.
+    """
     import torch
     from tokenizers import ByteLevelBPETokenizer
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

@@ -44,10 +44,14 @@ def test_twenty_kills_change_nothing(untaught: Path, tmp_path: Path) -> None:
     subprocess.run(
         [*COMAS, "train", *pairs(untaught, tmp_path / "whole")], check=True, capture_output=True
     )
-    length, rng, kills, number = time.monotonic() - began, random.Random(0), 0, 0
+    length = time.monotonic() - began
+    rng = random.Random(0)
+    kills = 0
+    number = 0
     expected = essence(Run.open(tmp_path / "whole"))
     while kills < 20:
-        folder, number = tmp_path / f"killed-{number}", number + 1
+        folder = tmp_path / f"killed-{number}"
+        number = number + 1
         while True:
             there = (folder / "config.toml").exists()
             process = (
@@ -68,7 +72,8 @@ def test_twenty_kills_change_nothing(untaught: Path, tmp_path: Path) -> None:
 def test_a_disk_that_takes_no_more_is_one_line_and_then_nothing_is_lost(
     untaught: Path, tmp_path: Path
 ) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole = tmp_path / "whole"
+    cut = tmp_path / "cut"
     subprocess.run(
         [*COMAS, "train", *pairs(untaught, whole, steps=3)], check=True, capture_output=True
     )

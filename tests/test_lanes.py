@@ -29,7 +29,8 @@ def asked(policies: int = 1, count: int = 14, common: int = 120) -> list[Request
     longer than the windows.
     """
     rng = np.random.default_rng(0)
-    system_ids, found = rng.integers(20, 90, common), []
+    system_ids = rng.integers(20, 90, common)
+    found = []
     for i in range(count):
         own = rng.integers(20, 90, 3 + 7 * (i % 3))
         prompt = (
@@ -109,9 +110,11 @@ def test_a_population_shares_no_prefix_between_policies(
     population = Population(model, {f"p{i}": Spec(4, 8.0) for i in range(3)})
     torch.manual_seed(1)
     population.flat_PN.normal_(std=0.1)
-    requests, engine = asked(3, 18), TorchEngine(population, [15], 0, 512, rows)
+    requests = asked(3, 18)
+    engine = TorchEngine(population, [15], 0, 512, rows)
     assert bool(engine.packed) == (dtype == torch.float32)
-    wanted, got = [engine.generate([r])[0] for r in requests], engine.generate(requests)
+    wanted = [engine.generate([r])[0] for r in requests]
+    got = engine.generate(requests)
     assert engine.generate([]) == []
     if dtype == torch.float64:
         same(wanted, got)
@@ -144,7 +147,8 @@ def test_a_request_enters_when_rows_are_free_and_not_when_all_have_ended(
 
 
 def test_what_is_alike_is_computed_once() -> None:
-    a, b = np.arange(50), np.arange(100, 150)
+    a = np.arange(50)
+    b = np.arange(100, 150)
     assert distinct([(0, a), (1, a), (0, a.copy()), (0, b)]) == ([0, 1, 3], [0, 1, 0, 2])
     tails = [(0, np.concatenate([a, [200 + i] * (1 + i % 3)])) for i in range(8)]
     plan = split(tails)
@@ -176,7 +180,8 @@ def test_packed_weights_are_those_of_the_last_refresh_and_the_model_stays_as_it_
         load_models({"p0": str(family_model(tmp_path / str(i), "qwen2.5", i))})[0] for i in range(2)
     )
     assert can_pack(first["p0"])
-    engine, plain = TorchEngine(first, [15], 0, 512), TorchEngine(first, [15], 0, 512)
+    engine = TorchEngine(first, [15], 0, 512)
+    plain = TorchEngine(first, [15], 0, 512)
     plain.packed = {}
     for weights in (first, second):
         engine.refresh(weights)

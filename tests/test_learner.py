@@ -26,9 +26,11 @@ METHOD = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"solution
 
 
 def rows(count: int = 12, seed: int = 0, temperature: float = 1.0) -> list[Row]:
-    rng, made = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    made = []
     for i in range(count):
-        prompt, reply = int(rng.integers(2, 9)), int(rng.integers(1, 9))
+        prompt = int(rng.integers(2, 9))
+        reply = int(rng.integers(1, 9))
         ids = rng.integers(4, 50, prompt + reply)
         mask = np.arange(prompt + reply) >= prompt
         role = "solution" if i % 3 else "evaluation"
@@ -81,7 +83,9 @@ def reference_step(
 @pytest.mark.parametrize("tokens_per_pass", [8192, 40])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_step_is_the_step_written_out_by_hand(tokens_per_pass: int, temperature: float) -> None:
-    model, start, mine = llama(1), llama(2), llama(1)
+    model = llama(1)
+    start = llama(2)
+    mine = llama(1)
     learner = FullLearner(
         {"p": model}, Recipe(1.0, grad_norm=1e9, tokens_per_pass=tokens_per_pass), METHOD, 0
     )
@@ -112,7 +116,8 @@ def test_policies_learn_apart_whatever_the_threads() -> None:
 def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_other_policy(
     tmp_path: Path,
 ) -> None:
-    good, bad = llama(0), llama(1)
+    good = llama(0)
+    bad = llama(1)
     learner = FullLearner({"good": good, "bad": bad}, Recipe(1e-3), METHOD, 0)
     learner.step({"bad": rows()}, METHOD)
     before = [p.clone() for p in bad.parameters()], [m.clone() for m in _moments(learner, "bad")]
@@ -182,7 +187,8 @@ def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
     learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
     part = rows()
     for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
-        row.logprobs_T, row.sampled_logprobs_T = logprobs, logprobs.copy()
+        row.logprobs_T = logprobs
+        row.sampled_logprobs_T = logprobs.copy()
     known = [(row, row.logprobs_T) for row in part]
     assert _gap("p", known, learner.recipe) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
     part[0].sampled_logprobs_T[part[0].mask_T] -= 3.0  # type: ignore[index]
@@ -219,19 +225,15 @@ def test_the_engines_logprobs_as_old_policy_spare_a_pass(drift: float) -> None:
     """Where engine and learner agree the step is the same, to the bit; where they do not, the ratio
     has the difference in it.
     """
-    ended, said = (
-        {},
-        FullLearner({"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40), METHOD, 0).logprobs(
-            "p", rows()
-        ),
+    ended = {}
+    said = FullLearner({"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40), METHOD, 0).logprobs(
+        "p", rows()
     )
     for old in ("recomputed", "sampled"):
-        learner, part = (
-            Counting(
-                {"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40, old_logprobs=old), METHOD, 0
-            ),
-            rows(),
+        learner = Counting(
+            {"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40, old_logprobs=old), METHOD, 0
         )
+        part = rows()
         for row, logprobs in zip(part, said, strict=True):
             row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(drift)
         stats = learner.step({"p": part}, METHOD)["p"]

@@ -27,7 +27,10 @@ class Gauge(Watch):
     """
 
     def __init__(self, *steps: int) -> None:
-        self.steps, self.objects, self.files, self.calls = steps, [], [], []
+        self.steps = steps
+        self.objects = []
+        self.files = []
+        self.calls = []
         self.counted = 0
 
     def _count(self, frame: Any, event: str, argument: Any) -> None:
@@ -49,7 +52,7 @@ class Gauge(Watch):
 
 def test_two_thousand_steps_cost_no_more_at_the_end_than_at_the_start(
     chained: None, tmp_path: Path
-) -> None:  # noqa: F811
+) -> None:
     gauge = Gauge(150, 1850)
     pairs = [
         "steps=2000",
@@ -88,7 +91,7 @@ class Broken(Chained):
 def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
     chained: None,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.test_durability.Chained", Broken)
     pairs = [
@@ -116,7 +119,8 @@ def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
 class Dying(Chained):
     """A machine that fails in one of its duties."""
 
-    duty, error = "ask", HostFailure("connection reset")
+    duty = "ask"
+    error = HostFailure("connection reset")
 
     async def ask(self, *args: Any, **kwargs: Any) -> Any:
         if self.duty == "ask":
@@ -147,7 +151,7 @@ def test_a_host_that_dies_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     duty: str,
-    said: str,  # noqa: F811
+    said: str,
 ) -> None:
     monkeypatch.setattr("tests.test_durability.Chained", Dying)
     monkeypatch.setattr(Dying, "duty", duty)
@@ -160,7 +164,7 @@ def test_a_host_that_dies_is_named(
 def test_an_error_in_a_game_loses_no_step_that_was_learnt(
     chained: None,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = Chained.ask
 
@@ -186,7 +190,7 @@ def test_an_error_in_a_game_loses_no_step_that_was_learnt(
 def test_a_bug_in_a_host_keeps_its_traceback_and_names_it(
     chained: None,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.test_durability.Chained", Dying)
     monkeypatch.setattr(Dying, "duty", "learn")

@@ -104,13 +104,15 @@ def gradients(model: Any, logprobs: torch.Tensor) -> torch.Tensor:
 def test_logprobs_in_chunks_are_those_of_whole_logits(
     family: str, changes: dict, dtype: torch.dtype, near: float
 ) -> None:
-    model, part = model_of(family, **changes).to(dtype), rows(temperature=0.7)
+    model = model_of(family, **changes).to(dtype)
+    part = rows(temperature=0.7)
     if family.startswith("gemma"):
         near = 1e-5  # its norms are in float32 whatever the rest is in
     mask = torch.from_numpy(np.stack([np.pad(r.mask_T, (0, 20))[:20] for r in part]))
     whole = token_logprobs(model, None, part, 0)
     mask = mask[:, : whole.shape[1]]
-    whole_grad, halves = gradients(model, whole[mask]), halve(model)
+    whole_grad = gradients(model, whole[mask])
+    halves = halve(model)
     hand = torch.cat(by_hand(model, part))
     torch.testing.assert_close(whole[mask], hand, atol=near, rtol=near)
     # rows alone and rows in a padded batch round otherwise
@@ -140,7 +142,8 @@ def test_a_frozen_head_is_run_once_and_hands_on_the_same_gradients(
     family: str, temperature: float, dtype: torch.dtype, near: float
 ) -> None:
     near = 1e-5 if family == "gemma2" else near
-    model, part = model_of(family).to(dtype).requires_grad_(False), rows(temperature=temperature)
+    model = model_of(family).to(dtype).requires_grad_(False)
+    part = rows(temperature=temperature)
     calls: list[int] = []
     model.get_output_embeddings().register_forward_hook(lambda *_: calls.append(1))
 
@@ -157,7 +160,8 @@ def test_a_frozen_head_is_run_once_and_hands_on_the_same_gradients(
         assert leaf[0].grad is not None
         return made.detach(), leaf[0].grad
 
-    wanted, halves = of(None, None), halve(model)
+    wanted = of(None, None)
+    halves = halve(model)
     assert halves is not None
     for room in (None, 50, 350):
         for got, want in zip(of(halves, room), wanted, strict=True):
@@ -165,10 +169,13 @@ def test_a_frozen_head_is_run_once_and_hands_on_the_same_gradients(
 
 
 def test_one_chunk_of_logits_is_alive() -> None:
-    model, part = llama(), rows(40)
+    model = llama()
+    part = rows(40)
     halves = halve(model)
     assert halves is not None
-    sizes, alive, most = [], [], [0]
+    sizes = []
+    alive = []
+    most = [0]
 
     def seen(_: Any, __: Any, out: torch.Tensor) -> None:
         sizes.append(out.numel())
@@ -206,7 +213,8 @@ class Scaled(torch.nn.Module):
 
     def __init__(self, body: torch.nn.Module) -> None:
         super().__init__()
-        self.body, self.told = body, False
+        self.body = body
+        self.told = False
 
     def forward(self, *args: Any, **given: Any) -> Any:
         out = self.body(*args, **given)
@@ -248,7 +256,8 @@ def test_gradients_do_not_depend_on_the_passes(
 
 def kept(model: Any, logprobs: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, int]:
     """What it gives, and the bytes that its backward pass keeps, weights excepted."""
-    own, seen = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    seen = {}
 
     def pack(t: torch.Tensor) -> torch.Tensor:
         storage = t.untyped_storage()
@@ -263,7 +272,8 @@ def kept(model: Any, logprobs: Callable[[], torch.Tensor]) -> tuple[torch.Tensor
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recomputed_activations_give_the_same_gradients_from_less(family: str) -> None:
-    model, part = model_of(family, attention_dropout=0.5, num_hidden_layers=6).double(), rows()
+    model = model_of(family, attention_dropout=0.5, num_hidden_layers=6).double()
+    part = rows()
     wanted, much = kept(model, lambda: token_logprobs(model, None, part, 0))
     wanted_grad = gradients(model, wanted.flatten())
     allow_recomputing(model)
@@ -321,8 +331,10 @@ def mixed(seed: int = 0, lr: float = 1e-6, **recipe: Any) -> FullLearner:
 
 
 def test_small_updates_move_float32_weights_and_reach_the_working_copy() -> None:
-    learner, before = mixed(), [p.detach().clone() for p in llama().parameters()]
-    master, working = learner.models["p"], learner.working["p"]
+    learner = mixed()
+    before = [p.detach().clone() for p in llama().parameters()]
+    master = learner.models["p"]
+    working = learner.working["p"]
     grads: list[torch.Tensor] = []
     step = learner.optimizers["p"].step
     learner.optimizers["p"].step = lambda: (
@@ -402,7 +414,8 @@ def test_only_parameters_change_their_precision_and_ties_stay() -> None:
 
 
 def test_a_checkpoint_holds_float32_weights_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
-    one, two = mixed(lr=1e-3), mixed(lr=1e-3)
+    one = mixed(lr=1e-3)
+    two = mixed(lr=1e-3)
     one.step({"p": rows()}, METHOD)
     one.save(tmp_path)
     saved = {
@@ -429,7 +442,8 @@ def test_a_bfloat16_host_samples_from_the_rounded_weights(untaught: Path) -> Non
 
     before = copy.deepcopy(host.engine.models["a"])
     asyncio.run(main())
-    trained, sampled = host.learner.models["a"], host.engine.models["a"]
+    trained = host.learner.models["a"]
+    sampled = host.engine.models["a"]
     assert all(
         torch.equal(s, t.bfloat16())
         for s, t in zip(sampled.parameters(), trained.parameters(), strict=True)
@@ -512,7 +526,8 @@ def test_facts_and_passes_are_known_from_a_config_alone(family: str, tmp_path: P
 
 def test_the_estimate_adds_up_and_says_what_it_does_not_know(tmp_path: Path) -> None:
     model = llama()
-    folder, size = folder_of(model, tmp_path), model.num_parameters()
+    folder = folder_of(model, tmp_path)
+    size = model.num_parameters()
     given = [
         f"hosts.home.base={folder}",
         "lr=1",
@@ -541,7 +556,8 @@ def test_the_estimate_of_adapters_is_one_base_and_sixteen_bytes_per_parameter(
     tmp_path: Path,
 ) -> None:
     model = llama()
-    folder, size = folder_of(model, tmp_path), model.num_parameters()
+    folder = folder_of(model, tmp_path)
+    size = model.num_parameters()
     linear = [
         m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"
     ]

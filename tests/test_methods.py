@@ -21,7 +21,9 @@ from comas.testing import (
 )
 from comas.types import Question, Reply, Turn, UserMistake
 
-RIGHT, WRONG, BROKEN = "1 + 2 = 3 + 4 = 7", "2 + 4 = 6 + 5 = 11", "what ?"
+RIGHT = "1 + 2 = 3 + 4 = 7"
+WRONG = "2 + 4 = 6 + 5 = 11"
+BROKEN = "what ?"
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
 R = pick.make_question((5, 2, 4, 1), 8, "three")
 
@@ -122,9 +124,12 @@ def test_work_without_a_readable_answer_is_paid_nothing_and_not_judged(work: str
 def test_the_answer_is_the_best_scored_solution() -> None:
     said = iter([RIGHT, WRONG, BROKEN])
     scores = iter(["<score>3</score>", "<score>1</score>"])
-    script = lambda p, role, *_: (
-        next(said) if role == "solution" else next(scores) if role == "scoring" else "x"
-    )  # noqa: E731
+
+    def script(policy: str, role: str, *_: object) -> str:
+        if role == "solution":
+            return next(said)
+        return next(scores) if role == "scoring" else "x"
+
     (episode,) = discuss(comas.method, pick.task, script, [Q], options={"rounds": 3})
     assert episode.answer == RIGHT
 
@@ -312,7 +317,8 @@ def test_pick_splits_by_number_set_and_has_one_right_choice() -> None:
     assert sum(map(len, sets.values())) == len(set().union(*sets.values()))
     assert len(parts["test"]) >= 512
     for q in parts["test"]:
-        numbers, target = q.meta["numbers"], q.meta["target"]
+        numbers = q.meta["numbers"]
+        target = q.meta["target"]
         assert sum(sum(numbers) - n == target for n in numbers) == 1
     assert max(max(q.meta["numbers"]) for q in pick.load("test", largest=9)) <= 9
     for bad in ({"form": "four"}, {"largest": 99}, {"count": 2}):

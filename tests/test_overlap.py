@@ -109,7 +109,8 @@ KEYS = {
 def test_own_questions_train_with_and_without_answers(
     answers: bool, tiny: Path, tmp_path: Path
 ) -> None:
-    watch, out = Notes(), str(tmp_path / "run")
+    watch = Notes()
+    out = str(tmp_path / "run")
     keys = {
         **KEYS,
         "hosts": {"home": {"base": str(tiny)}},
@@ -136,7 +137,8 @@ def test_own_questions_train_with_and_without_answers(
 
 
 def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Path) -> None:
-    data, out = own(tmp_path / "mine.jsonl", True), str(tmp_path / "run")
+    data = own(tmp_path / "mine.jsonl", True)
+    out = str(tmp_path / "run")
     comas.train(
         **{**KEYS, "steps": 1, "test_questions": 0, "eval_every": 0},
         hosts__home__base=str(tiny),

@@ -224,7 +224,8 @@ def test_other_adapters_and_damaged_folders_are_refused(tiny: Path, tmp_path: Pa
     with pytest.raises(UserMistake, match="peft_type is 'IA3'"):
         loaded(tiny, a=tmp_path / "ia3")
     folder = by_peft(tiny, tmp_path / "x")
-    tensors, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    tensors = folder / "adapter_model.safetensors"
+    config = folder / "adapter_config.json"
     kept = tensors.read_bytes()
     for name, data, said in (
         (tensors, kept[:1000], "has no adapter_model.safetensors that can be read"),
@@ -329,7 +330,9 @@ def test_bases_of_other_shapes_play_learn_and_are_read_by_peft(
 def test_a_run_may_start_from_adapters(
     first: Run, tiny: Path, paid: dict[str, Any], tmp_path: Path
 ) -> None:
-    """From one of peft for one agent, from one for all, from a run, and from a run that started so."""
+    """From one of peft for one agent, from one for all, from a run, and from a run
+    that started so.
+    """
     folder = by_peft(tiny, tmp_path / "peft", r=3, lora_alpha=4, target_modules=["q_proj"])
     start = load_file(folder / "adapter_model.safetensors")
     still = {**paid, "steps": 0}

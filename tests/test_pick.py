@@ -105,7 +105,8 @@ def test_questions_are_as_asked(form: str) -> None:
         questions = pick.load(split, form=form)
         assert len({q.id for q in questions}) == len(questions)
         for q in questions:
-            numbers, target = q.meta["numbers"], q.meta["target"]
+            numbers = q.meta["numbers"]
+            target = q.meta["target"]
             assert pick.split_of(tuple(numbers)) == split
             assert len(set(numbers)) == len(numbers)
             assert len(numbers) in ((3, 4) if form == "two" else (4,))
@@ -144,7 +145,9 @@ def test_difficulty_is_set_by_the_largest_number_and_how_many_are_offered() -> N
 
 
 def test_the_order_is_drawn_by_the_seed_and_a_question_looks_the_same_in_each() -> None:
-    one, two, again = pick.load("train"), pick.load("train", seed=1), pick.load("train")
+    one = pick.load("train")
+    two = pick.load("train", seed=1)
+    again = pick.load("train")
     assert one == again
     assert [q.id for q in one] != [q.id for q in two]
     assert {q.id: q.prompt for q in one} == {q.id: q.prompt for q in two}
@@ -179,7 +182,8 @@ def test_the_seed_models_know_every_word_that_the_task_puts_to_them(form: str) -
     """Wording filled with real questions, work and criticism as peers see them; defused marks
     included.
     """
-    known, rng = set(VOCABULARY), random.Random(0)
+    known = set(VOCABULARY)
+    rng = random.Random(0)
     questions = pick.load("test", form=form, limit=40)
     work = {
         q.id: defuse(pick.shown(q, demonstration(rng, "solution", [q], Course(form=form))[1]))
@@ -204,7 +208,8 @@ def test_the_seed_models_know_every_word_that_the_task_puts_to_them(form: str) -
 def test_demonstrations_are_in_the_vocabulary_and_in_the_games_own_form(
     form: str, role: str
 ) -> None:
-    rng, course = random.Random(1), Course(form=form)
+    rng = random.Random(1)
+    course = Course(form=form)
     questions = pick.load("warm", form=form, limit=200)
     seen = set()
     for _ in range(200):

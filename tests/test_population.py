@@ -32,7 +32,8 @@ SPECS = {
     "d": Spec(1, 2.0, ("model.layers.1.mlp.up_proj",)),
 }
 """Ranks, scales (32 / 12 is no binary fraction) and targets differ."""
-UNEVEN, EVEN = {"a": 5, "b": 9, "d": 7}, {"a": 4, "b": 4, "c": 4, "d": 4}
+UNEVEN = {"a": 5, "b": 9, "d": 7}
+EVEN = {"a": 4, "b": 4, "c": 4, "d": 4}
 """Rows per policy; in the first one in the middle has none."""
 
 
@@ -129,7 +130,8 @@ def test_a_shared_step_has_the_gradients_of_separate_steps(
     dtype: torch.dtype,
     tolerance: float,
 ) -> None:
-    parts, how = parts_of(counts), replace(METHOD, **method)
+    parts = parts_of(counts)
+    how = replace(METHOD, **method)
     together = gradients(population(dtype=dtype), parts, how, **recipe)
     assert {p: len(steps) for p, steps in together.items()} == dict.fromkeys(
         parts, how.epochs * how.minibatches
@@ -175,7 +177,8 @@ def test_rates_clipping_moments_and_steps_are_each_policys_own() -> None:
     """AdamW by hand: its first step is the sign of the gradient times lr, so the second is compared
     as well.
     """
-    parts, rates = parts_of(EVEN), {"b": 3e-3, "c": 5e-4}
+    parts = parts_of(EVEN)
+    rates = {"b": 3e-3, "c": 5e-4}
     recipe: dict[str, Any] = {"rates": rates, "grad_norm": 0.01, "weight_decay": 0.1}
     made = population()
     learner = learner_of(made, **recipe)
@@ -223,7 +226,8 @@ def test_an_adapter_without_rows_does_not_move() -> None:
 def test_a_zero_adapter_is_the_base_and_the_reference_is_the_start(reference: bool) -> None:
     part = rows()
     base = logprobs_by_hand(llama(7).double(), part)
-    zero, full = learner_of(population(spread=0.0)), learner_of(population())
+    zero = learner_of(population(spread=0.0))
+    full = learner_of(population())
     told = [
         step.logprobs(learner, [("b", r) for r in part], reference=reference)
         for learner in (zero, full)
@@ -246,7 +250,8 @@ def logprobs_by_hand(model: Any, part: Sequence[Row]) -> list[np.ndarray]:
 
 
 def test_a_policy_is_the_base_with_its_merged_weights() -> None:
-    made, part = population(), rows()
+    made = population()
+    part = rows()
     learner = learner_of(made)
     seen = []
     for p in SPECS:
@@ -301,7 +306,8 @@ def test_a_nan_in_one_policy_leaves_the_others_bit_identical(
     recipe: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    clean, broken = population(dtype=dtype), population(dtype=dtype)
+    clean = population(dtype=dtype)
+    broken = population(dtype=dtype)
     learner = learner_of(clean, **recipe)
     for _ in range(2):
         learner.step(parts_of(counts), METHOD)

@@ -377,7 +377,8 @@ def test_what_adapters_are_stays_what_it_was(
     tmp_path: Path,
 ) -> None:
     """A run whose config was edited in a place where it must not be."""
-    other, more = tiny_model(tmp_path / "other", seed=9), "steps = 3"
+    other = tiny_model(tmp_path / "other", seed=9)
+    more = "steps = 3"
     cases = {
         "rank": (
             ("rank = 6", "rank = 5"),
@@ -497,7 +498,8 @@ def test_a_base_whose_weights_have_changed_since_is_named(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    base, adapter = tiny_model(tmp_path / "base", seed=9), tmp_path / "adapter"
+    base = tiny_model(tmp_path / "base", seed=9)
+    adapter = tmp_path / "adapter"
     shutil.copytree(whole.path / "checkpoints" / "step-3" / "a", adapter)
     file = adapter / "adapter_config.json"
     file.write_text(file.read_text().replace(json.dumps(str(tiny)), json.dumps(str(base))))

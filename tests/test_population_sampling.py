@@ -102,7 +102,8 @@ def gap(learner: AdapterLearner, owned: list[tuple[str, Row]]) -> float:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Path) -> None:
     stacked = family == "llama"
-    model, size = llama(7), 50
+    model = llama(7)
+    size = 50
     if family in FAMILIES:
         model = AutoModelForCausalLM.from_pretrained(family_model(tmp_path, family)).eval()
         size = model.config.vocab_size
@@ -113,7 +114,8 @@ def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Pat
         "c": Spec(3, 5.0, ("qkv_proj" if fused else "q_proj", "down_proj")),
     }
     made = population(specs, torch.float32, model=model)
-    learner, engine = learner_of(made), engine_of(made, stacked=stacked)
+    learner = learner_of(made)
+    engine = engine_of(made, stacked=stacked)
     assert (engine.stack is not None) == stacked
     asked = requests(24, "abc", size, temperature=temperature)
     owned = as_rows(asked, engine.generate(asked))
@@ -131,7 +133,8 @@ def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Pat
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_the_same_texts_whatever_the_batch_and_the_path_in_fp64(temperature: float) -> None:
-    made, asked = population(), requests(40, "abcd", temperature=temperature)
+    made = population()
+    asked = requests(40, "abcd", temperature=temperature)
     wanted = engine_of(made).generate(asked)
     assert {g.finished for g in wanted} == {True, False}
     for max_rows, stacked in ((7, True), (512, False), (5, False), (1, False)):
@@ -156,7 +159,8 @@ def flips(made: Population, asked: Sequence[Request], max_rows: int) -> tuple[in
 
 
 def test_in_fp32_only_near_ties_may_differ(record_property: Any) -> None:
-    made, asked = population(dtype=torch.float32), requests(200, "abcd")
+    made = population(dtype=torch.float32)
+    asked = requests(200, "abcd")
     flipped, near = flips(made, asked, 7)
     record_property("flipped", f"{flipped} of 200 texts, {near} near a tie")
     assert near < 20
@@ -221,7 +225,9 @@ def test_without_its_moments_it_would_go_on_otherwise(tmp_path: Path) -> None:
 
 
 def test_after_loading_the_reference_is_still_the_start(tmp_path: Path) -> None:
-    part, one, two = rows(), learner_of(population(spread=0.1)), learner_of(population())
+    part = rows()
+    one = learner_of(population(spread=0.1))
+    two = learner_of(population())
     one.save(tmp_path)
     start = two.logprobs("b", part, reference=True)
     two.load(tmp_path)
@@ -239,7 +245,8 @@ def test_what_is_sampled_is_what_is_trained(tiny: Path) -> None:
     host = make_local_host(
         "home", bases, method=METHOD, recipe=Recipe(1e-2), under=str(tiny), shapes=shapes
     )
-    engine, learner = host.engine, host.learner
+    engine = host.engine
+    learner = host.learner
     assert isinstance(learner, AdapterLearner)
     for i, p in enumerate("ab"):
         fill(learner.population, p, 0.3, i)

@@ -36,7 +36,8 @@ texts = st.lists(st.one_of(st.text(max_size=20), spelt), max_size=6).map("".join
 
 def chat_of(seed: int) -> Chat:
     """A byte-level tokenizer with random merges and random ids."""
-    rng, pieces = random.Random(seed), sorted(pre_tokenizers.ByteLevel.alphabet())
+    rng = random.Random(seed)
+    pieces = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges: list[tuple[str, str]] = []
     for _ in range(60):
         pair = (rng.choice(pieces), rng.choice(pieces))
@@ -64,7 +65,8 @@ class Babbling:
     """An engine that draws ids at random; a learner that only remembers the rows."""
 
     def __init__(self, chat: Chat, seed: int) -> None:
-        self.rng, self.size = np.random.default_rng(seed), len(chat.tokenizer)
+        self.rng = np.random.default_rng(seed)
+        self.size = len(chat.tokenizer)
         self.said: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self.rows: list[Row] = []
 
@@ -135,9 +137,10 @@ def test_tokens_trained_are_the_tokens_sampled(
 def test_no_text_makes_a_special_token_in_a_prompt(seed: int, text: str) -> None:
     chat = chat_of(seed)
     special = set(chat.tokenizer.convert_tokens_to_ids(SPECIALS))
-    count = lambda content: sum(
-        i in special for i in chat.encode([{"role": "user", "content": content}])
-    )  # noqa: E731
+
+    def count(content: str) -> int:
+        return sum(i in special for i in chat.encode([{"role": "user", "content": content}]))
+
     assert count(text) == count("harmless") == 3
 
 

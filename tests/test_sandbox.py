@@ -43,7 +43,8 @@ def attack(body: str, expected: str = "'contained'") -> Found:
 
 
 def test_right_and_wrong_programs(kind: str) -> None:
-    good, bad = "def f(x):\n    return x + 1\n", "def f(x):\n    return x\n"
+    good = "def f(x):\n    return x + 1\n"
+    bad = "def f(x):\n    return x\n"
     tests = "assert f(1) == 2\nassert f(-1) == 0"
     programs = (good, bad, "", "def f(:", "def g(x): return x + 1")
     assert [check(p, tests, names=["f"]).verdict for p in programs] == ["right"] + ["wrong"] * 4
@@ -344,7 +345,8 @@ def test_what_sandboxes_are_forked_from_may_be_killed(monkeypatch: pytest.Monkey
     except Broken as error:
         pytest.skip(f"unshare does not work here: {error}")
     monkeypatch.setattr(sandbox, "isolation", lambda: "unshare")
-    good, slow = "def f(x):\n    return x + 1\n", "import time\ndef f(x):\n    time.sleep(20)\n"
+    good = "def f(x):\n    return x + 1\n"
+    slow = "import time\ndef f(x):\n    time.sleep(20)\n"
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(check, slow, "assert f(1) == 2", names=["f"])
         time.sleep(1)
@@ -402,7 +404,8 @@ def test_sandboxes_end_with_the_process_that_started_them(kind: str) -> None:
         " time.sleep(300)', 'assert f() == 1', names=['f'])"
     )
     with subprocess.Popen([sys.executable, "-c", script, kind]) as ours:
-        marked, deadline = ["pgrep", "-f", f'"owner": {ours.pid}'], time.monotonic() + 30
+        marked = ["pgrep", "-f", f'"owner": {ours.pid}']
+        deadline = time.monotonic() + 30
         while (
             len(found := subprocess.run(marked, capture_output=True, check=False).stdout.split())
             < 4

@@ -259,10 +259,16 @@ else:
 
 @filtered
 def test_holes_in_the_kernel_are_further_away(kind: str) -> None:
-    vsock, inet, netlink, packet, alg = 40, 2, 16, 17, 38
+    vsock = 40
+    inet = 2
+    netlink = 16
+    packet = 17
+    alg = 38
     for family in (vsock, inet, netlink, packet, alg):
         assert refusal(f"call({number('socket')}, {family}, 1, 0)") == errno.EAFNOSUPPORT
-    user, mount, net = 0x10000000, 0x00020000, 0x40000000
+    user = 0x10000000
+    mount = 0x00020000
+    net = 0x40000000
     for flags in (user, mount, net, user | mount):
         assert refusal(f"call({number('unshare')}, {flags})") == errno.EPERM
         assert (
@@ -563,7 +569,9 @@ def test_the_filter_says_what_its_tables_say(machine: str) -> None:
     assert verdict(program, 0x40000003, 3) == filter.KILL
     assert verdict(program, name, 0x40000000 + 1) == filter.FAIL | errno.ENOSYS  # x32
     of = {call: pair[column] for call, pair in filter.CHECKED.items()}
-    private, shared, huge = 0x22, 0x21, 0x40022
+    private = 0x22
+    shared = 0x21
+    huge = 0x40022
     assert verdict(program, name, of["mmap"], 0, 9, 3, private) == filter.ALLOW
     assert verdict(program, name, of["mmap"], 0, 9, 3, 0x01) == filter.ALLOW  # of a file
     assert verdict(program, name, of["mmap"], 0, 9, 3, shared) == filter.FAIL | errno.EPERM

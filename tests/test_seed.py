@@ -27,7 +27,8 @@ MODELS = Path(teach.__file__).parent / "models"
 
 @pytest.mark.parametrize("course", teach.COURSES.values(), ids=teach.COURSES)
 def test_every_demonstration_is_in_its_words(course: Course) -> None:
-    rng, questions = random.Random(1), teach.warm_questions(course.form)
+    rng = random.Random(1)
+    questions = teach.warm_questions(course.form)
     for role in teach.BATCH:
         for _ in range(300):
             prompt, reply = demonstration(rng, role, questions, course)
@@ -47,7 +48,8 @@ def test_every_wording_of_the_task_is_in_its_words() -> None:
 
 
 def test_judge_demonstrations_are_honest_but_for_the_slips() -> None:
-    rng, questions = random.Random(2), teach.warm_questions("three")
+    rng = random.Random(2)
+    questions = teach.warm_questions("three")
     honest = 0
     for _ in range(2000):
         prompt, reply = demonstration(rng, "evaluation", questions, Course(slip=0.03))
@@ -72,7 +74,9 @@ def test_faults_are_faults(fault: str) -> None:
 
 
 def test_solver_demonstrations_stop_without_regard_to_the_target() -> None:
-    rng, questions, right = random.Random(4), teach.warm_questions("three"), 0
+    rng = random.Random(4)
+    questions = teach.warm_questions("three")
+    right = 0
     for _ in range(2000):
         question = rng.choice(questions)
         right += pick.verify(question, solve(rng, question, Course())) == "right"

@@ -106,7 +106,8 @@ def test_a_debate_shows_everybody_the_others_and_its_own_answer() -> None:
     assert [t.role for t in episode.turns] == ["solution", "revision", "revision"] * 3
     first = dict(asked[3:6])
     for i in range(3):
-        own, others = f"boxed{{{i + 1}}}", [f"boxed{{{j + 1}}}" for j in range(3) if j != i]
+        own = f"boxed{{{i + 1}}}"
+        others = [f"boxed{{{j + 1}}}" for j in range(3) if j != i]
         before, _, after = first[f"a{i}"].partition("attempt")
         assert own in before
         assert own not in after

@@ -22,14 +22,14 @@ from comas.config.schema import read
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.loop import Watch, train_async
-from tests.test_durability import (
+from tests.test_durability import (  # noqa: F401 - fixtures
     KEYS,
     Chained,
     chained,
     go_on,
     story,
     whole,
-)  # noqa: F401 - fixtures
+)
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 
@@ -38,7 +38,10 @@ class Interrupting(Watch):
     """Sends `times` signals at the first turn of `step`."""
 
     def __init__(self, step: int, times: int, kind: int = signal.SIGINT) -> None:
-        self.step_, self.left, self.kind, self.notes = step, times, kind, []
+        self.step_ = step
+        self.left = times
+        self.kind = kind
+        self.notes = []
 
     def turn(self, turn: Any) -> None:
         while self.left and turn.id.startswith(f"{self.step_}/"):
@@ -64,9 +67,10 @@ def test_one_signal_ends_the_step_and_two_give_it_up(
     kind: int,
     step: int,
     times: int,
-    kept: int,  # noqa: F811
+    kept: int,
 ) -> None:
-    watch, before = Interrupting(step, times, kind), signal.getsignal(kind)
+    watch = Interrupting(step, times, kind)
+    before = signal.getsignal(kind)
     interrupted(tmp_path / "cut", watch)
     assert signal.getsignal(kind) is before
     run = Run.open(tmp_path / "cut")
@@ -82,9 +86,10 @@ def test_one_signal_ends_the_step_and_two_give_it_up(
 def test_a_signal_while_learning_waits_for_the_update(
     whole: tuple[Any, list[str]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, calls = Chained.learn, 0
+    real = Chained.learn
+    calls = 0
 
     async def slow(self: Chained, payoffs: Any, method: Any) -> Any:
         nonlocal calls
@@ -104,9 +109,10 @@ def test_a_signal_while_learning_waits_for_the_update(
 def test_a_signal_while_measuring_stops_at_once(
     whole: tuple[Any, list[str]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, asked = Chained.ask, 0
+    real = Chained.ask
+    asked = 0
 
     async def ask(self: Chained, *args: Any) -> Any:
         nonlocal asked
@@ -124,7 +130,7 @@ def test_a_signal_while_measuring_stops_at_once(
     assert story(tmp_path / "cut") == whole[0]
 
 
-def test_in_a_notebook_an_interrupt_ends_the_thread_too(chained: None, tmp_path: Path) -> None:  # noqa: F811
+def test_in_a_notebook_an_interrupt_ends_the_thread_too(chained: None, tmp_path: Path) -> None:
     main = threading.main_thread().ident or 0
 
     # a loop is running already: the work goes to a thread, the interrupt to this one

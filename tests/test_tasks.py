@@ -300,7 +300,8 @@ def _close(one: Question, other: Question) -> bool:
         return maths.equal(one.answer, other.answer)
     if one.kind != "science":
         return False
-    a, b = quantity(one.answer), quantity(other.answer)
+    a = quantity(one.answer)
+    b = quantity(other.answer)
     return any(abs(b - g) <= 0.05 * abs(g) for g in (a, a * 10.0 ** one.meta.get("power", 0)))
 
 

@@ -112,7 +112,8 @@ def test_any_context_can_be_tried(context: int) -> None:
 
 
 def test_a_shape_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, passes = llama(), []
+    model = llama()
+    passes = []
     model.register_forward_pre_hook(lambda *_: passes.append(1))
     for _ in range(2):
         try_rows(model, 64, "mine")

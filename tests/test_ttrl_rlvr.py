@@ -22,13 +22,11 @@ from comas.testing import Scripted, cut, discuss
 from comas.types import HostFailure, Method, Row, Turn, Verdict
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
-RIGHT, SAME, WRONG, OTHER, JUNK = (
-    "1 + 2 = 3 + 4 = 7",
-    "4 + 1 = 5 + 2 = 7",
-    "2 + 4 = 6 + 5 = 11",
-    "1 + 2 = 3 + 5 = 8",
-    "what ?",
-)
+RIGHT = "1 + 2 = 3 + 4 = 7"
+SAME = "4 + 1 = 5 + 2 = 7"
+WRONG = "2 + 4 = 6 + 5 = 11"
+OTHER = "1 + 2 = 3 + 5 = 8"
+JUNK = "what ?"
 
 
 def rewards(method: Method, said: list[Any], **setting: Any) -> list[float | None]:
@@ -153,7 +151,8 @@ def test_from_votes_to_advantages_by_hand() -> None:
         for i, r in enumerate(paid)
     ]
     got = [a.tolist() for a in method.advantage(rows, method.kl)]
-    high, low = 0.6 / (0.24**0.5 + 1e-8), -0.4 / (0.24**0.5 + 1e-8)
+    high = 0.6 / (0.24**0.5 + 1e-8)
+    low = -0.4 / (0.24**0.5 + 1e-8)
     np.testing.assert_allclose(got, [[0, high, high]] * 2 + [[0, low, low]] * 3, rtol=1e-9)
 
 

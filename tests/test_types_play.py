@@ -30,7 +30,8 @@ from comas.testing import (
 )
 from comas.types import Episode, HostFailure, Method, Question, Reply, Task, Turn
 
-Q, R = Question(id="q", prompt="1 2 4 5 -> 7", answer="1 2 4"), Question(id="r", prompt="other")
+Q = Question(id="q", prompt="1 2 4 5 -> 7", answer="1 2 4")
+R = Question(id="r", prompt="other")
 
 
 def game(play: Callable[..., Any], **fields: Any) -> Method:
@@ -90,7 +91,8 @@ def test_turns_are_named_by_place_whoever_answers_first() -> None:
         (episode,) = asyncio.run(play_all(scene, [Q], 4))
         return [(t.id, t.agent, t.text) for t in episode.turns]
 
-    quick_last, quick_first = record({"a": 5, "b": 2, "c": 0}), record({"a": 0, "b": 1, "c": 7})
+    quick_last = record({"a": 5, "b": 2, "c": 0})
+    quick_first = record({"a": 0, "b": 1, "c": 7})
     assert quick_last == quick_first
     assert [t[:2] for t in quick_last] == [
         ("4/q/0/solution0", "a"),

@@ -25,7 +25,8 @@ def listening(soon: Callable[[], bool], at_once: Callable[[], Any]) -> Generator
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    loop, count = asyncio.get_running_loop(), 0
+    loop = asyncio.get_running_loop()
+    count = 0
 
     def act(times: int) -> None:
         if times > 1 or not soon():

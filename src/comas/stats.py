@@ -34,7 +34,8 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     if not values:
         raise ValueError("an interval of no values was asked for")
     array = np.asarray(values, dtype=np.float64)
-    mean, n = float(array.mean()), len(array)
+    mean = float(array.mean())
+    n = len(array)
     if n < 2:
         return Interval(mean, -math.inf, math.inf, n)
     from scipy import stats  # half a second: not at start-up
@@ -108,7 +109,8 @@ def paired_bootstrap(
         )
     if np.ptp(array) == 0:
         return _unanimous(float(array.mean()), len(array), level)
-    rng, means = np.random.default_rng(seed), np.empty(draws)
+    rng = np.random.default_rng(seed)
+    means = np.empty(draws)
     for i in range(draws):
         means[i] = array[rng.integers(0, len(array), len(array))].mean()
     low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
@@ -181,7 +183,9 @@ def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tupl
 def _mean_squares(array_SQ: np.ndarray) -> tuple[float, float, float]:
     """Of runs, of questions, and of what neither explains."""
     S, Q = array_SQ.shape
-    runs_S, questions_Q, mean = array_SQ.mean(1), array_SQ.mean(0), array_SQ.mean()
+    runs_S = array_SQ.mean(1)
+    questions_Q = array_SQ.mean(0)
+    mean = array_SQ.mean()
     rest_SQ = array_SQ - runs_S[:, None] - questions_Q + mean
     return (
         float(Q * runs_S.var(ddof=1)),
@@ -201,7 +205,8 @@ def _t_test(
 ) -> tuple[Interval, float]:
     from scipy import stats
 
-    df, error = max(1.0, df), math.sqrt(variance)
+    df = max(1.0, df)
+    error = math.sqrt(variance)
     if error < 1e-12:  # all say the same, but for rounding: what chance makes of n equal signs
         return _unanimous(mean, n, level), 1.0 if mean == 0 else min(1.0, 2.0 ** (1 - n))
     half = float(stats.t.ppf(0.5 + level / 2, df)) * error
@@ -218,7 +223,8 @@ def two_level_difference(
     var = var_q(differences) / Q + what runs add to each mean (none for a system of one run: it
     stands for itself alone).
     """
-    first, second = np.asarray(first_SQ, dtype=np.float64), np.asarray(second_SQ, dtype=np.float64)
+    first = np.asarray(first_SQ, dtype=np.float64)
+    second = np.asarray(second_SQ, dtype=np.float64)
     Q = first.shape[1]
     if Q < 2 or second.shape[1] != Q:
         raise ValueError(
@@ -240,7 +246,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """p values corrected for their number (Holm 1979): rejecting those below .05 makes any false
     alarm in the family at most 5 % likely, however they depend on each other.
     """
-    m, corrected, highest = len(p_values), [0.0] * len(p_values), 0.0
+    m = len(p_values)
+    corrected = [0.0] * len(p_values)
+    highest = 0.0
     for rank, i in enumerate(sorted(range(m), key=lambda i: p_values[i])):
         highest = max(highest, min(1.0, (m - rank) * p_values[i]))
         corrected[i] = highest

@@ -281,7 +281,9 @@ class Setup:
 
 
 class Host(Protocol):
-    """Owns weights, buffer and optimizer of one or more policies; only text and scalars leave it."""
+    """Owns weights, buffer and optimizer of one or more policies; only text and
+    scalars leave it.
+    """
 
     name: str
 

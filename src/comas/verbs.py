@@ -26,7 +26,9 @@ System = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What an evaluation came to; it stays on disk, and `comas resume` and `comas report` know it."""
+    """What an evaluation came to; it stays on disk, and `comas resume` and `comas
+    report` know it.
+    """
 
     folder: Path
     cells: Sequence[Mapping[str, Any]]

@@ -22,10 +22,14 @@ SCALES = {
 }
 """Words that multiply the number before them."""
 
-_SMALL = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+_SMALL = (
+    "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+    "|(?:thir|four|fif|six|seven|eigh|nine)teen"
+)
 _TENS = "(?:twen|thir|for|fif|six|seven|eigh|nine)ty|tens"
 _PARTS = (
-    "half|halves|thirds?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|hundred|thousand|million|billion|trillion)ths?"
+    "half|halves|thirds?"
+    "|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|hundred|thousand|million|billion|trillion)ths?"
     "|(?:thir|four|fif|six|seven|eigh|nine)teenths?|(?:twen|thir|for|fif|six|seven|eigh|nine)tieths?"
 )
 """Parts of a whole. `second` and `quarter` are a unit and a coin as well, and stay one."""

@@ -94,7 +94,8 @@ def braced(text: str) -> str | None:
 
     Escaped braces are characters.
     """
-    depth, escaped = 1, False
+    depth = 1
+    escaped = False
     for place, sign in enumerate(text):
         if escaped:
             escaped = False

@@ -195,7 +195,8 @@ def verify(question: Question, text: str) -> Verdict:
     """Right if the program passes all tests of `meta` (see `tested`); failed where there are none,
     or the sandbox broke down.
     """
-    program, meta = extract(question, text), question.meta
+    program = extract(question, text)
+    meta = question.meta
     if not meta.get("tests"):
         return "failed"
     if program is None:
@@ -205,7 +206,9 @@ def verify(question: Question, text: str) -> Verdict:
 
 
 def question(task: str, prompt: str, tests: str) -> Question:
-    """A question whose tests are functions `test_...`; one without tests where they are no Python."""
+    """A question whose tests are functions `test_...`; one without tests where
+    they are no Python.
+    """
     try:
         meta = {"tests": tests, "names": called(tests)}
     except SyntaxError:

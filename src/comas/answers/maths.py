@@ -90,7 +90,8 @@ def told(*request: str) -> Any:
 
 
 _HARMLESS = re.compile(
-    r"(?:[^\\^!]|\\(?:[dt]?frac|sqrt|pi|text|left|right|in|cup|infty|begin|end)(?![a-zA-Z])|\\[\\{}$%,! ;:]"
+    r"(?:[^\\^!]|\\(?:[dt]?frac|sqrt|pi|text|left|right|in|cup|infty|begin|end)(?![a-zA-Z])"
+    r"|\\[\\{}$%,! ;:]"
     r"|\^(?:\{?\\circ\}?|\{?[0-9]\}?)(?!\^))*"
 )
 

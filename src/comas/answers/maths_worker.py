@@ -34,7 +34,8 @@ def equal(gold: str, answer: str) -> bool:
     """Whether two answers, as `notation.readable` gives them, are the same mathematical object."""
     from math_verify import verify
 
-    left, right = _parsed(gold), _parsed(answer)
+    left = _parsed(gold)
+    right = _parsed(answer)
     if not left:
         raise ValueError(f"the reference {gold!r} cannot be read as mathematics")
     return (
@@ -96,7 +97,9 @@ def _parsed(text: str) -> list[Any]:
 
 def main() -> None:
     """Answer until stdin ends."""
-    out, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is not an answer
+    # whatever a library prints is not an answer
+    out = sys.stdout
+    sys.stdout = sys.stderr
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who ask
     try:
         import resource

@@ -41,7 +41,8 @@ _WORD = re.compile(
 _AMOUNTS = re.compile(r"[KMBT]|mil")
 """Thousands and millions, where no physical unit is asked for."""
 _NAMED = re.compile(r"\A[A-Za-z]\w* ?=(?=[^=]*\Z)|\A(?:\\approx|≈)")
-_THIN, _WIDE = re.compile(r"\\[,!]"), re.compile(r"\\[;: ]|~|\s+")
+_THIN = re.compile(r"\\[,!]")
+_WIDE = re.compile(r"\\[;: ]|~|\s+")
 _FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}\Z")
 _POWER = re.compile(r"(?:\\times|\\cdot|×|\*)10\^(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))\Z")
 _NUMBER = re.compile(
@@ -77,7 +78,8 @@ def number(text: str) -> Fraction | None:
         text = f"{found[1]}{found[2]}/{found[3]}"
     text = _POWER.sub(lambda found: f"e{found[1] or found[2]}", text)
     above, slash, below = text.partition("/")
-    top, bottom = _plain(above), _plain(below) if slash else Fraction(1)
+    top = _plain(above)
+    bottom = _plain(below) if slash else Fraction(1)
     return top / bottom if top is not None and bottom else None
 
 
@@ -103,7 +105,8 @@ def _plain(text: str) -> Fraction | None:
     found = _NUMBER.fullmatch(text)
     if found is None or (found[1] and found[2]):
         return None
-    digits, power = found[3].replace(",", ""), found[4] or "0"
+    digits = found[3].replace(",", "")
+    power = found[4] or "0"
     if len(digits) > DIGITS or len(power) > 4 or abs(int(power)) > DIGITS:
         return None
     value = Fraction(Decimal(f"{digits}e{power}"))
@@ -147,7 +150,8 @@ _SYMBOL = re.compile(
     r"\\(?:pi|sqrt|frac|dfrac|tfrac|ln|log|exp|sinh?|cosh?|tanh?|arc(?:sin|cos|tan)|infty|overline)(?![a-zA-Z])|(?<![1-9.,]10)(?<=[1-9])\^|[π√]|"
     r"(?<![a-zA-Z])e\^|\)\(|/[0-9]|(?:(?<!\*)\*|×|⋅|·|\\times|\\cdot)(?!10)[0-9(]"
 )
-_RAISED, _LOWERED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+"), str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_LOWERED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _RELATION = re.compile(r"=|≈|≃|\\(?:approx|simeq|cong|sim)(?![a-zA-Z])")
 _NAME = re.compile(r"\\?[^\W\d_]+")
 _UNITS = re.compile(
@@ -185,13 +189,13 @@ def quantity(text: str, percent: bool = True) -> float | None:
     found = _LEADING.match(flat) if not _SYMBOL.search(flat) else None
     power = _BARE_POWER.match(flat)
     if power and (found is None or found.end() < power.end()):
-        mantissa, exponent, rest = power[1] + "1", int(power[2] or power[3]), flat[power.end() :]
+        mantissa = power[1] + "1"
+        exponent = int(power[2] or power[3])
+        rest = flat[power.end() :]
     elif found:
         mantissa = found["sign"] + found["digits"].replace(",", "")
-        exponent, rest = (
-            int(found["e"] or found["braced"] or found["bare"] or 0),
-            flat[found.end() :],
-        )
+        exponent = int(found["e"] or found["braced"] or found["bare"] or 0)
+        rest = flat[found.end() :]
     else:
         return maths.value(said) if not alters(flat) else None
     if abs(exponent) > 300 or not _is_unit(rest):

@@ -45,7 +45,8 @@ class Workers:
     """
 
     def __init__(self, module: str, limit: float, count: int | None = None) -> None:
-        self.module, self.limit = module, limit
+        self.module = module
+        self.limit = limit
         # the warm ones first
         self._idle: queue.LifoQueue[subprocess.Popen[str] | None] = queue.LifoQueue()
         for _ in range(count or usable_cpus()):

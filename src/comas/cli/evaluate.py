@@ -98,7 +98,9 @@ def compare(
     equal_tokens: Equal = False,
     json_: Json = False,
 ) -> None:
-    """Whether the second of two systems is better than the first, on the same held-out questions."""
+    """Whether the second of two systems is better than the first, on the same
+    held-out questions.
+    """
     from comas.evaluation.runner import Exam
     from comas.types import UserMistake
 
@@ -237,7 +239,8 @@ def watching(console: Console, quiet: bool) -> Any:
 def _show(found: Mapping[str, Any]) -> None:
     from comas.display import clean
 
-    rows, who = [], dict[str, dict[str, list[str]]]()
+    rows = []
+    who = dict[str, dict[str, list[str]]]()
     for c in found["cells"]:
         answers = c["right"] + c["wrong"] + c["failed"]
         said = (
@@ -292,7 +295,8 @@ def _print_comparisons(found: Sequence[Mapping[str, Any]], title: str) -> None:
 
 def _sides(d: Mapping[str, Any]) -> str:
     """What is subtracted from what, and what both have in common."""
-    first, second = d["first"], d["second"]
+    first = d["first"]
+    second = d["second"]
     if first["setup"] == second["setup"]:
         return f"{first['setup']}: {second['label']} minus {first['label']}"
     if first["label"] == second["label"]:

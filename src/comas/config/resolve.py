@@ -197,7 +197,8 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     """The config with preset, recipe and every default written out, and the method and task that it
     names.
     """
-    method, task = load_plugin("method", config.method), load_plugin("task", config.task)
+    method = load_plugin("method", config.method)
+    task = load_plugin("task", config.task)
     data = config.model_dump()
     if config.preset or method.presets:
         name = config.preset or next(iter(method.presets))

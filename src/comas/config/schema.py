@@ -44,7 +44,9 @@ class _Table(BaseModel):
 
 
 class HostConfig(_Table):
-    """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's models answer."""
+    """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's
+    models answer.
+    """
 
     base: Place = "seed"
     """Of its policies: a shipped seed model, a folder, or a hub name; with `api` the model's name
@@ -146,7 +148,9 @@ DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECAS
 
 
 def _names_a_folder(name: str) -> bool:
-    """Whether a folder may be called so on any system, and is not taken for something else there."""
+    """Whether a folder may be called so on any system, and is not taken for
+    something else there.
+    """
     return (
         NAME.fullmatch(name) is not None
         and not name.endswith(FILES)

@@ -31,8 +31,15 @@ class ExamLines(Observer):
     """An evaluation for logs and pipes: a line every `every` seconds at most; with `quiet` none."""
 
     def __init__(self, console: Console, quiet: bool = False, every: float = 10.0) -> None:
-        self.console, self.quiet, self.every = console, quiet, every
-        self.games, self.done, self.fresh, self.failed, self.tokens, self.what = 0, 0, 0, 0, 0, ""
+        self.console = console
+        self.quiet = quiet
+        self.every = every
+        self.games = 0
+        self.done = 0
+        self.fresh = 0
+        self.failed = 0
+        self.tokens = 0
+        self.what = ""
         self.began = self.said = 0.0
         """When the first game could begin: loading is not counted."""
 
@@ -56,7 +63,8 @@ class ExamLines(Observer):
         self.said = self.said or self.began
 
     def game(self, record: Mapping[str, Any]) -> None:
-        self.done, self.fresh = self.done + 1, self.fresh + 1
+        self.done = self.done + 1
+        self.fresh = self.fresh + 1
         self.failed += record["verdict"] == "failed"
         self.tokens += sum(t["tokens"] for t in record["turns"])
         if time.monotonic() - self.said > self.every:

@@ -126,7 +126,9 @@ def _token_lines(board: Board) -> list[Text]:
 
 
 def _accuracy_curve(board: Board, width: int, height: int, plain: bool) -> RenderableType:
-    """Validation over steps; what was measured on the test questions stands beside it, not in it."""
+    """Validation over steps; what was measured on the test questions stands beside
+    it, not in it.
+    """
     points = [(float(m.step), m.found.mean) for m in board.measured if m.name == "validation"]
     tests = [f"{m.name} {m.found}" for m in board.measured if m.name != "validation"]
     said = [Text(f"test questions   {'   '.join(tests) if tests else EMPTY}")]

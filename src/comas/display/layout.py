@@ -54,7 +54,9 @@ class Ready:
 
 
 def draw(board: Board, width: int, height: int, console: Console) -> RenderableType:
-    """The display for a terminal of this size: at most `height` - 1 lines, so that nothing scrolls."""
+    """The display for a terminal of this size: at most `height` - 1 lines, so that
+    nothing scrolls.
+    """
     rows = max(1, height - 1)
     plain = console.options.ascii_only  # without curves where the encoding has no signs for them
     foot = _lines(_foot(board, width), console, width)[-rows:]

@@ -29,7 +29,8 @@ class Batcher:
     """
 
     def __init__(self, generate: Generate, worker: ThreadPoolExecutor) -> None:
-        self._generate, self._worker = generate, worker
+        self._generate = generate
+        self._worker = worker
         self._pending: list[tuple[Request, asyncio.Future[Generation]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
@@ -44,13 +45,15 @@ class Batcher:
 
     async def _flush(self) -> None:
         while self._pending:
-            quiet, seen = 0, len(self._pending)
+            quiet = 0
+            seen = len(self._pending)
             while quiet < QUIET:
                 await asyncio.sleep(0)
                 quiet, seen = (
                     (quiet + 1, seen) if len(self._pending) == seen else (0, len(self._pending))
                 )
-            batch, self._pending = [(r, f) for r, f in self._pending if not f.done()], []
+            batch = [(r, f) for r, f in self._pending if not f.done()]
+            self._pending = []
             if batch:
                 await self._answer(batch)
 

@@ -85,8 +85,10 @@ class Chat:
                 f" ({', '.join(sorted(tokenizer.chat_template))}) and none that is called default:"
                 " name one so"
             ) from error
-        self.tokenizer, self._known = tokenizer, known
-        self._template, self._facts = _CLOCK + template, dict[str, Any](date_string=_DATE)
+        self.tokenizer = tokenizer
+        self._known = known
+        self._template = _CLOCK + template
+        self._facts = dict[str, Any](date_string=_DATE)
         if thinking is not None:
             if "enable_thinking" not in template:
                 raise UserMistake(
@@ -104,12 +106,11 @@ class Chat:
         self.special_ids = {*tokenizer.all_special_ids, *added, *end_ids}
         names = sorted({*added.values(), *tokenizer.all_special_tokens}, key=len)
         ids = {content: i for i, content in added.items()}
-        self._open, self._close = ids.get("<think>", -1), ids.get("</think>", -1)
+        self._open = ids.get("<think>", -1)
+        self._close = ids.get("</think>", -1)
         self._special = re.compile("|".join(re.escape(n) for n in reversed(names)) or r"(?!)")
-        unk, named = (
-            tokenizer.unk_token_id,
-            {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids},
-        )
+        unk = tokenizer.unk_token_id
+        named = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids}
         # unknown words are contents, unless their id ends turns as well
         self._forbidden = self.special_ids - ({unk} - named)
         self._pieces: dict[tuple[str, ...], tuple[list[list[int]], list[bool]]] = {}
@@ -157,10 +158,8 @@ class Chat:
         roles; which it trims.
         """
         holes = [_HOLE.format(i) for i in range(len(roles))]
-        rest, padded = (
-            self._render(roles, holes),
-            self._render(roles, [f"\t{hole}\t" for hole in holes]),
-        )
+        rest = self._render(roles, holes)
+        padded = self._render(roles, [f"\t{hole}\t" for hole in holes])
         pieces = []
         for hole, role in zip(holes, roles, strict=True):
             before, found, rest = rest.partition(hole)

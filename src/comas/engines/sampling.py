@@ -13,8 +13,10 @@ import torch
 
 def uniforms(seeds: list[int], count: int) -> np.ndarray:
     """Noise of shape (len(seeds), count) in [0, 1), float64; row i depends on seeds[i] alone."""
-    bits, noise = np.random.Philox(key=0), np.empty((len(seeds), count))
-    generator, fresh = np.random.Generator(bits), bits.state
+    bits = np.random.Philox(key=0)
+    noise = np.empty((len(seeds), count))
+    generator = np.random.Generator(bits)
+    fresh = bits.state
     # the state of Philox(key=seed), without the cost of making one
     for row, seed in zip(noise, seeds, strict=True):
         fresh["state"]["key"][:] = seed & (2**64 - 1), seed >> 64
@@ -38,10 +40,8 @@ def draw(
     of the whole softmax. Wherever the logits are, the rest may be on the CPU: what rows want is
     then known without waiting for a GPU.
     """
-    greedy, narrowed = (
-        bool((temperature_B == 0).any()),
-        top_p_B is not None and bool((top_p_B < 1).any()),
-    )
+    greedy = bool((temperature_B == 0).any())
+    narrowed = top_p_B is not None and bool((top_p_B < 1).any())
     noise_B, temperature_B = (
         t.to(logits_BV.device, non_blocking=True) for t in (noise_B, temperature_B)
     )

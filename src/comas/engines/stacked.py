@@ -66,7 +66,9 @@ def _counts(config: Any) -> tuple[Any, ...]:
 
 
 class StackedLlama:
-    """Weights of P models as (P, in, out) stacks, with a key-value cache for a grid of P x B rows."""
+    """Weights of P models as (P, in, out) stacks, with a key-value cache for a
+    grid of P x B rows.
+    """
 
     def __init__(
         self, config: Any, states: Sequence[Mapping[str, torch.Tensor]], context: int
@@ -74,11 +76,10 @@ class StackedLlama:
         """`states` are state dicts of models with this config, whose rows share `context`
         positions.
         """
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.width, self.depth = (
-            config.head_dim or config.hidden_size // self.heads,
-            config.num_hidden_layers,
-        )
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
+        self.width = config.head_dim or config.hidden_size // self.heads
+        self.depth = config.num_hidden_layers
         self.load(states)
         self.floor = torch.tensor(
             math.sqrt(config.rms_norm_eps * config.hidden_size), dtype=self.dtype
@@ -164,7 +165,8 @@ class StackedLlama:
         part sees.
         """
         P, B, T = ids_PBT.shape
-        N, turned = P * B, self.heads + self.kv_heads
+        N = P * B
+        turned = self.heads + self.kv_heads
         x = embedding(ids_PBT + torch.arange(P)[:, None, None] * self.vocab, self.embedding).view(
             P, B * T, -1
         )
@@ -177,12 +179,10 @@ class StackedLlama:
             )
             q = heads[:, :, : self.heads]
             if i == self.depth - 1 and T > 1:  # of the last layer only the last token is asked for
-                x, q, mask_N1TS, T = (
-                    x.view(P, B, T, -1)[:, :, -1],
-                    q[:, -1:],
-                    mask_N1TS[:, :, -1:],
-                    1,
-                )
+                x = x.view(P, B, T, -1)[:, :, -1]
+                q = q[:, -1:]
+                mask_N1TS = mask_N1TS[:, :, -1:]
+                T = 1
             mixed = self._attend(
                 q, self.caches[i][:, :, :, : mask_N1TS.shape[-1]], mask_N1TS, parts
             ).reshape(P, B * T, -1)

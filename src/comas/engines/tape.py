@@ -34,9 +34,12 @@ class Tape:
         self.limit_R = np.array([r.sampling.max_tokens for r in self.requests])
         self.ids_RT = np.zeros((R, int(self.limit_R.max())), dtype=np.int64)
         self.logprobs_RT = np.zeros(self.ids_RT.shape, dtype=np.float32)
-        self.margin_R, self.length_R = np.ones(R), np.zeros(R, dtype=np.int64)
-        self.alive_R, self.ended_R = np.ones(R, dtype=bool), np.zeros(R, dtype=bool)
-        self.seconds_R, self.began = np.zeros(R), time.monotonic()
+        self.margin_R = np.ones(R)
+        self.length_R = np.zeros(R, dtype=np.int64)
+        self.alive_R = np.ones(R, dtype=bool)
+        self.ended_R = np.zeros(R, dtype=bool)
+        self.seconds_R = np.zeros(R)
+        self.began = time.monotonic()
         self.noise_RT = uniforms([r.seed for r in self.requests], self.ids_RT.shape[1])
         self.temperature_R = np.array([r.sampling.temperature for r in self.requests])
         self.top_p_R = np.array([r.sampling.top_p for r in self.requests])
@@ -60,7 +63,8 @@ class Tape:
         parts = [draw(*part) for part in zip(*(g.split(size) for g in given), strict=True)]
         ids_B, logprobs_B, margin_B = (torch.cat(t).cpu().numpy() for t in zip(*parts, strict=True))
         live_B = (rows_B >= 0) & self.alive_R[rows]
-        r, step = rows[live_B], step_B[live_B]
+        r = rows[live_B]
+        step = step_B[live_B]
         self.ids_RT[r, step], self.logprobs_RT[r, step] = ids_B[live_B], logprobs_B[live_B]
         self.margin_R[r] = np.minimum(self.margin_R[r], margin_B[live_B])
         self.length_R[r] = step + 1

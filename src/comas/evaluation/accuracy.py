@@ -79,7 +79,8 @@ def _judge(episode: Episode, agent: str, task: Task) -> Answer:
     if episode.answer is not None and not episode.error:
         with own_file(task.verify, "verify"):
             verdict = task.verify(episode.question, episode.answer)
-    tokens, seconds = sum(t.tokens for t in episode.turns), sum(t.seconds for t in episode.turns)
+    tokens = sum(t.tokens for t in episode.turns)
+    seconds = sum(t.seconds for t in episode.turns)
     return Answer(episode.question.id, agent, episode.answer, verdict, tokens, seconds)
 
 
@@ -112,7 +113,9 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
 
 
 def can_judge(task: Task, questions: Sequence[Question]) -> bool:
-    """Whether one of the questions at least has a reference, or a task whose verifier does without."""
+    """Whether one of the questions at least has a reference, or a task whose
+    verifier does without.
+    """
     with own_file(task.verify, "verify"):
         return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
 
@@ -154,7 +157,8 @@ def _differences(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
 ) -> list[float]:
     """Second minus first, per question that both were judged on."""
-    one, other = _shares(first), _shares(second)
+    one = _shares(first)
+    other = _shares(second)
     return [other[q] - one[q] for q in sorted(one.keys() & other.keys())]
 
 

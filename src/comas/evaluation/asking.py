@@ -48,16 +48,19 @@ def asked_otherwise(systems: Sequence[tuple[str, Config]]) -> Iterator[str]:
     """
     first_name, first = systems[0]
     for name, config in systems[1:]:
-        own, all_are_asked = asking_of(config), asking_of(first)
+        own = asking_of(config)
+        all_are_asked = asking_of(first)
         for key in ("temperature", "top_p", "max_tokens", "room"):
-            configured, used = getattr(own, key), getattr(all_are_asked, key)
+            configured = getattr(own, key)
+            used = getattr(all_are_asked, key)
             if configured != used:
                 yield (
                     f"{name}: {NAMES[key]} of its config is {configured}; asked with {used}, as"
                     f" {first_name}"
                 )
         for key in ("context", "thinking"):
-            here, there = _of_hosts(config, key), _of_hosts(first, key)
+            here = _of_hosts(config, key)
+            there = _of_hosts(first, key)
             if here != there:
                 yield (
                     f"{name}: {key} is {_said(here)}, of {first_name} {_said(there)}: each is asked"

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 from comas.types import Question
 
-RUN, SHARE, SHORT = 5, 0.5, 8
+RUN = 5
+SHARE = 0.5
+SHORT = 8
 """Words of a run; share of runs that makes two questions near; words below which nothing is said.
 """
 _WORD = re.compile(r"[^\W\d_]+|\d[\d.,]*")

@@ -41,7 +41,9 @@ def measured_for(
 
 
 def copied(answers: Sequence[Answer], measured: Mapping[str, str]) -> list[Answer]:
-    """The answers of those that were measured, and the same again under the names of their equals."""
+    """The answers of those that were measured, and the same again under the names
+    of their equals.
+    """
     given: dict[str, list[Answer]] = {}
     for answer in answers:
         given.setdefault(answer.agent, []).append(answer)

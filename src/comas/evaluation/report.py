@@ -90,7 +90,8 @@ def label(system: str, others: Sequence[str] = ()) -> str:
     """A system's name, by the last part of its path, or as many as tell it from `others`; of
     several runs the first and last.
     """
-    parts, names = system.split(","), [system]
+    parts = system.split(",")
+    names = [system]
     for depth in range(1, 9):
         short = lambda name, depth=depth: "/".join(Path(name).parts[-depth:]) or name  # noqa: E731
         names = [short(part) for part in parts]
@@ -134,9 +135,11 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
     """A cell as JSON: counts, accuracy with interval, bounds over failures, tokens, seconds,
     completeness. `others` are the systems that its label has to be told from.
     """
-    records, found = cell.records, accuracy(cell)
+    records = cell.records
+    found = accuracy(cell)
     count = {v: sum(r["verdict"] == v for r in records) for v in ("right", "wrong", "failed")}
-    total, turns = len(records), [t for r in records for t in r["turns"]]
+    total = len(records)
+    turns = [t for r in records for t in r["turns"]]
     bounds = [_bound(cell, v) for v in ("wrong", "right")]
     return {
         "system": cell.system,
@@ -212,7 +215,8 @@ class Difference:
 
     def record(self, others: Sequence[str] = ()) -> dict[str, Any]:
         """As JSON, `p` corrected like the verdict; `others` as in `cell_record`."""
-        i, sides = self.interval, (self.first, self.second)
+        i = self.interval
+        sides = (self.first, self.second)
         first, second = (
             {"system": c.system, "label": label(c.system, others), "setup": c.setup} for c in sides
         )
@@ -240,7 +244,8 @@ def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
     values = table([*first.shares(), *second.shares()])
     if not values or len(values[0]) < 2:
         return None
-    one, other = values[: len(first.runs)], values[len(first.runs) :]
+    one = values[: len(first.runs)]
+    other = values[len(first.runs) :]
     if len(one) > 1 and first.system == second.system:  # the same runs in two ways
         interval, p = two_level(
             [[b - a for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=True)]
@@ -252,7 +257,8 @@ def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
         interval, p = two_level_difference(one, other)
         return Difference(first, second, _possible(interval), p, "t over runs and questions", p)
     gaps = [b - a for a, b in zip(one[0], other[0], strict=True)]
-    interval, p = paired_bootstrap(gaps, seed), sign_flips(gaps, seed)
+    interval = paired_bootstrap(gaps, seed)
+    p = sign_flips(gaps, seed)
     if first.single and second.single:  # the same p, by another road
         p = mcnemar(gaps.count(1.0), gaps.count(-1.0))
         return Difference(first, second, interval, p, "McNemar, exact", p)
@@ -327,7 +333,8 @@ def notes(cells: Sequence[Cell]) -> list[str]:
                     " answers/)"
                 )
             what = f"{label(cell.system)}, {cell.task}, {cell.setup}"
-            low, high = _bound(cell, "wrong"), _bound(cell, "right")
+            low = _bound(cell, "wrong")
+            high = _bound(cell, "right")
             bounds = (
                 f" (accuracy {low:.3f} if all were wrong, {high:.3f} if right)"
                 if low is not None and high is not None

@@ -91,7 +91,9 @@ class Exam:
     """An evaluation in its folder."""
 
     def __init__(self, folder: Path, plan: Plan, made: Sequence[Path] = ()) -> None:
-        self.folder, self.plan, self._made = folder, plan, made
+        self.folder = folder
+        self.plan = plan
+        self._made = made
         """`made` is what this process made of the folder and those above it, from the inside out.
         """
         self.said_at_start: list[str] = []
@@ -378,12 +380,12 @@ class Exam:
         again = [r for r in log.found.values() if r["verdict"] == "failed" and r["error"] is None]
         observer.cell(system, task.name, setup)
         if left or again:
-            began, bases = time.monotonic(), sorted(set().union(*map(origins, team.bases())))
-            room, gate = (
-                asyncio.Semaphore(AT_ONCE),
-                ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify"),
-            )
-            asked, spent = {q.id: q for q in questions}, list[BaseException]()
+            began = time.monotonic()
+            bases = sorted(set().union(*map(origins, team.bases())))
+            room = asyncio.Semaphore(AT_ONCE)
+            gate = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
+            asked = {q.id: q for q in questions}
+            spent = list[BaseException]()
             try:
                 async with (
                     spending.kept(team, lambda: self._account(run, spending.api_hosts(team))),
@@ -562,7 +564,8 @@ async def _judge(
     observer: Observer,
 ) -> None:
     """Ask the verifier, in a thread: it may wait for a process of its own."""
-    verdict, raised = "failed" if episode.error else "wrong", {}
+    verdict = "failed" if episode.error else "wrong"
+    raised = {}
     if episode.answer is not None and not episode.error:
         judging = asyncio.get_running_loop().run_in_executor(
             gate, judged, task, episode.question, episode.answer

@@ -121,7 +121,8 @@ class Plan:
         return system_team(*self._system(run))
 
     def _system(self, run: str) -> tuple[str, Sequence[str], Mapping[str, Any] | None]:
-        name, table = self.places.get(run, run), self.teams.get(run)
+        name = self.places.get(run, run)
+        table = self.teams.get(run)
         pairs = self._concerning(name, table)
         changed = [pair for change in self.changes for pair in change["pairs"]]
         if changed:
@@ -298,7 +299,8 @@ def check_roles_taken(chosen: Way, members: Sequence[Member]) -> None:
 
 
 def described(team: Team, chosen: Way) -> str:
-    policies, n = len({m.address for m in team.members}), len(team.members)
+    policies = len({m.address for m in team.members})
+    n = len(team.members)
     if chosen.alone:
         return "1 agent" if policies == 1 else f"{policies} agents, each alone"
     return (
@@ -332,8 +334,11 @@ def questions(
     """What all systems are asked, of the tasks that were named or of the first system's own; and
     what a reader has to know.
     """
-    first, found, said = teams[0], list[tuple[Task, list[Question]]](), list[str]()
-    own, options = first.config.task, dict(first.config.task_options)
+    first = teams[0]
+    found = list[tuple[Task, list[Question]]]()
+    said = list[str]()
+    own = first.config.task
+    options = dict(first.config.task_options)
     for c in (team.config for team in teams):
         if c.task == own and c.task_options != options:
             said.append(
@@ -463,7 +468,9 @@ def places(systems: Sequence[str]) -> dict[str, str]:
 
 
 def _independent(place: str) -> str:
-    """What counts as one among several runs of a system: a run's folder, whatever its checkpoint."""
+    """What counts as one among several runs of a system: a run's folder, whatever
+    its checkpoint.
+    """
     return str(found[0].path) if (found := run_at(place)) is not None else place
 
 

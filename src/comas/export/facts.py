@@ -102,7 +102,8 @@ def story(run: Run, step: int, evaluations: Sequence[str] = ()) -> Story:
 
 
 def _count(told: Story, metrics: Mapping[str, Any]) -> None:
-    told.tokens, told.seconds = metrics["tokens"], told.seconds + metrics["seconds"]
+    told.tokens = metrics["tokens"]
+    told.seconds = told.seconds + metrics["seconds"]
     told.peak_bytes = max(told.peak_bytes or 0, metrics.get("peak_bytes") or 0) or None
     for kind, seconds in metrics.get("spent", {}).items():
         told.spent[kind] = told.spent.get(kind, 0.0) + seconds
@@ -157,10 +158,8 @@ def shown(base: str) -> str:
 
 def _evaluated(told: Story, folder: Path, place: str) -> None:
     """Add what an evaluation found of the checkpoint at `place`."""
-    plan, report = (
-        files.read_object(folder / "evaluation.json"),
-        files.read_object(folder / "report.json"),
-    )
+    plan = files.read_object(folder / "evaluation.json")
+    report = files.read_object(folder / "report.json")
     if plan is None:
         raise UserMistake(f"--evaluation {folder} is not an evaluation: it has no evaluation.json")
     if report is None:

@@ -52,7 +52,8 @@ class Part:
 
 def card(told: Story, part: Part) -> str:
     """The card as Markdown."""
-    team, agents = part.kind == "team", [a for p in part.policies for a in told.agents(p)]
+    team = part.kind == "team"
+    agents = [a for p in part.policies for a in told.agents(p)]
     title = told.name if team else f"{told.name}: {part.policies[0]}"
     sections = [
         _front(told, part),
@@ -182,7 +183,8 @@ def _python(*lines: str) -> str:
 
 
 def _accuracy(told: Story, agents: Sequence[str]) -> str:
-    c, team = told.config, list(told.config.agents)
+    c = told.config
+    team = list(told.config.agents)
     measured = told.answers.get("after") or told.answers.get("before") or []
     n = len({a["question"] for a in measured})
     rows = [("mean over the team", told.accuracy("before"), told.accuracy("after"), told.gain())]
@@ -207,7 +209,8 @@ def _accuracy(told: Story, agents: Sequence[str]) -> str:
     lines += ["", f"On the validation split, at this step: {_or(told.validation)}."]
     found = told.overlap
     if found is not None:
-        exact, near = len(found["exact"]), len(found["near"])
+        exact = len(found["exact"])
+        near = len(found["near"])
         lines += [
             f"Of the {found['tested']} held-out questions, {exact} were trained on and {near}"
             " nearly."
@@ -248,7 +251,8 @@ def _evaluations(told: Story) -> Iterable[str]:
 
 
 def _facts(told: Story, part: Part) -> str:
-    c, ran = told.config, told.process
+    c = told.config
+    ran = told.process
     spent = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in told.spent.items())
     size = f"{told.peak_bytes / 1e9:.2f} GB" if told.peak_bytes else UNKNOWN
     bases = [part.bases[p] for p in part.policies]

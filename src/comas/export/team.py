@@ -230,7 +230,8 @@ def _write_host(job: _Job, host: str) -> None:
 def _write_whole(job: _Job, policy: str, host: str) -> None:
     from comas.learners.lora.merging import save_rounded
 
-    source, folder = job.source / policy, job.out / policy / "model"
+    source = job.source / policy
+    folder = job.out / policy / "model"
     facts = json.loads((source / "config.json").read_text(encoding="utf-8"))
     stored = str(facts.get("dtype") or facts.get("torch_dtype") or "float32")
     if job.dtype in ("auto", stored):
@@ -299,7 +300,8 @@ def _check_room(job: _Job, need: int) -> None:
 
 
 def _write_cards(job: _Job, told: Any) -> None:
-    policies, adapters = list(job.policies()), job.adapters()
+    policies = list(job.policies())
+    adapters = job.adapters()
     hub = sorted(
         {
             b

@@ -402,10 +402,12 @@ def interpolated(least: Point, most: Point, room: float) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for key in least[0]:
-        low, high = least[0][key], most[0][key]
+        low = least[0][key]
+        high = most[0][key]
         if key == "max_rows":
             high = min(high, most[1]["rows sampled at once"])
-        small, large = _part(key, least[1]), _part(key, most[1])
+        small = _part(key, least[1])
+        large = _part(key, most[1])
         slope = (large - small) / max(1, high - low)
         value = most[0][key]
         while value > LEAST[key] and small + slope * (min(value, high) - low) > room:

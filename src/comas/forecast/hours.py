@@ -212,7 +212,9 @@ class _Stopwatch:
     """Asks a host for replies of given lengths, and takes the time."""
 
     def __init__(self, host: LocalHost, prompts: Sequence[np.ndarray], seed: int) -> None:
-        self.host, self.prompts, self.seed = host, prompts, seed
+        self.host = host
+        self.prompts = prompts
+        self.seed = seed
         self.policies = list(host.versions)
         self._filled: dict[int, float] = {}
 
@@ -344,7 +346,8 @@ def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dic
             np.zeros(len(ids), np.float32),
             sampled_logprobs_T=logprobs,
         )
-        row.reward, row.group = float(i % 2), "g"
+        row.reward = float(i % 2)
+        row.group = "g"
         rows.setdefault(request.policy, []).append(row)
         count += len(ids)
     return rows

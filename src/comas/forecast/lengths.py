@@ -48,7 +48,9 @@ def tokens_of_question(config: Config, task: Task, folder: str) -> int:
 
 
 def replies_shown(config: Config) -> int:
-    """Replies in a prompt: the work and its criticism, or what a solver sees of the rounds before."""
+    """Replies in a prompt: the work and its criticism, or what a solver sees of
+    the rounds before.
+    """
     options = config.options
     if "rounds" not in options:
         return 0

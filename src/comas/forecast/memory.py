@@ -259,7 +259,8 @@ def host_memory(
     )
     packed = not gpu and not load.host.compile
     beside = min(threads or os.cpu_count() or 1, len(trained)) if small else 1
-    passes, samples = 0, 0
+    passes = 0
+    samples = 0
     for f, fact in facts.items():
         shape = fake.Shape(f, half, min(load.longest, load.host.context or fact.positions))
         samples = max(samples, _samples(shape, fact, load.rows, stacked))

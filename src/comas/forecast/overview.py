@@ -145,7 +145,8 @@ def spoken(seconds: float) -> str:
 def differences(config: Config) -> Iterator[str]:
     """`key = value` of what is not as in the complete default (docs/config.md)."""
     default, _, _ = resolve(read(None))
-    usual, mine = _flat(default.model_dump()), _flat(config.model_dump())
+    usual = _flat(default.model_dump())
+    mine = _flat(config.model_dump())
     usual_host = {
         k.removeprefix("hosts.home."): v for k, v in usual.items() if k.startswith("hosts.home.")
     }

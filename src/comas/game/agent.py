@@ -110,7 +110,8 @@ class Agent:
         about: Turn | None,
         round: int,
     ) -> Turn:
-        table, member = self.table, self.member
+        table = self.table
+        member = self.member
         sampling = member.sampling
         if role in table.max_tokens:
             sampling = replace(sampling, max_tokens=table.max_tokens[role])
@@ -151,7 +152,8 @@ class Agent:
     def _fit(
         self, role: str, prompt: str | Write, history: list[str], sampling: Sampling, turn_id: str
     ) -> tuple[list[dict[str, str]], int]:
-        host, policy = self.member.host, self.member.policy
+        host = self.member.host
+        policy = self.member.policy
         messages: list[dict[str, str]] = []
         for dropped in range(len(history) + 1):
             text = prompt if isinstance(prompt, str) else prompt(history[dropped:])

@@ -57,11 +57,14 @@ async def play_all(
 
 
 async def play_one(scene: Scene, episode: Episode) -> None:
-    """Play one game into `episode`; sets its turns, answer and, where machines failed twice, error."""
+    """Play one game into `episode`; sets its turns, answer and, where machines
+    failed twice, error.
+    """
     task = scene.task if scene.method.supervised else scene.task.without_labels()
     question = episode.question if scene.method.supervised else _unlabelled(episode.question)
     for _ in range(TRIES):
-        episode.turns, episode.error = [], None
+        episode.turns = []
+        episode.error = None
         table = Table(
             episode, scene.seed, scene.keep, {**task.max_tokens, **scene.max_tokens}, scene.heard
         )

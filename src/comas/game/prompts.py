@@ -138,7 +138,8 @@ def _rewrite(text: str, pattern: re.Pattern[str], left: str, right: str) -> str:
     """Every match becomes its first group between `left` and `right`; look-alikes match, what is
     kept stays as written.
     """
-    out, end = [], 0
+    out = []
+    end = 0
     for found in pattern.finditer(text if text.isascii() else "".join(map(_plain, text))):
         out += [text[end : found.start()], left, text[found.start(1) : found.end(1)], right]
         end = found.end()

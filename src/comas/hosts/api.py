@@ -97,7 +97,10 @@ class ApiHost:
         self, name: str, models: Mapping[str, str], config: HostConfig, delay: float = 1.0
     ) -> None:
         """`delay`: seconds before the second try; doubled before each further one."""
-        self.name, self.models, self.config, self.delay = name, dict(models), config, delay
+        self.name = name
+        self.models = dict(models)
+        self.config = config
+        self.delay = delay
         self.url = address_of(config)
         self.versions = dict.fromkeys(models, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
@@ -108,7 +111,8 @@ class ApiHost:
         self._key = SecretStr("")
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._open, self._since = 0, 0.0
+        self._open = 0
+        self._since = 0.0
 
     @property
     def spent(self) -> Counter[str]:
@@ -134,7 +138,8 @@ class ApiHost:
         self._loop = started.result()
 
     async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        self._room, self._over = asyncio.Semaphore(self.config.concurrency), asyncio.Event()
+        self._room = asyncio.Semaphore(self.config.concurrency)
+        self._over = asyncio.Event()
         async with self._client:
             started.set_result(asyncio.get_running_loop())
             await self._over.wait()
@@ -351,7 +356,9 @@ class ApiHost:
         raise AssertionError("the second name is never refused with Renamed")
 
     async def _post(self, body: Mapping[str, Any], room: int) -> Said:
-        """One request; whatever comes of it, what it has cost is counted, or what it may have cost."""
+        """One request; whatever comes of it, what it has cost is counted, or what
+        it may have cost.
+        """
         sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
         # no token is shorter than a byte, and the frame of JSON is longer than any template
         at_most = (len(sent), room)

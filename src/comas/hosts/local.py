@@ -54,13 +54,11 @@ class LocalHost:
         context: int,
         device: str = "cpu",
     ) -> None:
-        self.name, self.chat, self.engine, self.learner, self.context = (
-            name,
-            chat,
-            engine,
-            learner,
-            context,
-        )
+        self.name = name
+        self.chat = chat
+        self.engine = engine
+        self.learner = learner
+        self.context = context
         self.device = device
         self.versions = dict.fromkeys(policies, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
@@ -189,7 +187,8 @@ class LocalHost:
                     f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was"
                     " never said here"
                 )
-            row.reward, row.group = payoff.reward, payoff.group
+            row.reward = payoff.reward
+            row.group = payoff.group
             rows.append(row)
         if len({r.turn for r in rows}) != len(paid):
             raise KeyError(f"host {self.name}, policy {policy}: a turn was paid twice")
@@ -297,7 +296,8 @@ def load_models(
     from comas.engines.hf.trial import try_rows
 
     transformers_logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
-    models, tokenizers = {}, {}
+    models = {}
+    tokenizers = {}
     for policy, base in bases.items():
         source = resolve_base(base)
         if is_adapter(source):
@@ -516,7 +516,8 @@ def make_local_host(
         population, tokenizer, ends = load_population(
             bases, under, place, kind, trust_remote_code, shapes or {}, seed
         )
-        weights, models = population, [population.model]
+        weights = population
+        models = [population.model]
     else:
         weights, tokenizer, ends = load_models(
             bases, place, None if method is not None else kind, trust_remote_code

@@ -94,7 +94,8 @@ def token_logprobs(
     """
     lengths = [len(r.token_ids_T) for r in rows]
     shape = (len(rows), max(lengths))
-    ids, mask = np.full(shape, pad_id), np.zeros(shape, dtype=bool)
+    ids = np.full(shape, pad_id)
+    mask = np.zeros(shape, dtype=bool)
     for i, row in enumerate(rows):
         ids[i, : lengths[i]], mask[i, : lengths[i]] = row.token_ids_T, row.mask_T
     move = lambda a: torch.from_numpy(a).to(model.device)  # noqa: E731
@@ -103,7 +104,8 @@ def token_logprobs(
         "attention_mask": move((np.arange(shape[1]) < np.array(lengths)[:, None]).astype(int)),
     }
     places = np.flatnonzero(mask)
-    places_N, ids_N = move(places), move(ids.reshape(-1)[places])
+    places_N = move(places)
+    ids_N = move(ids.reshape(-1)[places])
     # logits / 1 would be another pass over the largest tensor there is
     scaled = any(r.temperature != 1 for r in rows)
     temperature_N = (
@@ -160,7 +162,8 @@ class _Frozen(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_ND: torch.Tensor, chunks: Sequence[Any], size: int
     ) -> torch.Tensor:
-        picked, slopes = [], []
+        picked = []
+        slopes = []
         for chunk, hidden_CD in zip(chunks, hidden_ND.detach().split(size), strict=True):
             with torch.enable_grad():
                 hidden_CD.requires_grad_()

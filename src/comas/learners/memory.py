@@ -190,7 +190,8 @@ def decode_bytes(shape: Shape, rows: int, slice_tokens: int) -> int:
     width = max(1, min(shape.longest, slice_tokens // rows))
     with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
         model = _model(shape.folder, torch.bfloat16 if shape.bfloat16 else torch.float32)
-        cache, before = DynamicCache(config=model.config), meter.alive
+        cache = DynamicCache(config=model.config)
+        before = meter.alive
         for start, end in ((0, shape.longest - width), (shape.longest - width, shape.longest)):
             # what matters is the last slice, on a cache that is nearly full
             meter.most = meter.alive

@@ -19,7 +19,8 @@ import torch
 from comas.objective.losses import Batch
 from comas.types import Meter, Method, Row
 
-SPREAD, FULL = 1.25, 512
+SPREAD = 1.25
+FULL = 512
 """A pass takes rows up to so many times its shortest, unless it has fewer tokens than FULL: too
 small to be worth its calls.
 """
@@ -111,7 +112,8 @@ def learn(
         referred, logprobs(weights, referred, reference=True) if referred else [], strict=True
     ):
         row.ref_logprobs_T = ref
-    sampled, graphs = weights.recipe.old_logprobs == "sampled", None
+    sampled = weights.recipe.old_logprobs == "sampled"
+    graphs = None
     if sampled:
         for _, row in owned:
             row.logprobs_T = _sampled(row)
@@ -175,10 +177,8 @@ def _update(
     fresh: dict[str, list[tuple[Row, np.ndarray]]] = {
         p: [] for p, _ in owned if gaps is not None and p not in gaps
     }
-    tokens, total = (
-        dict.fromkeys((p for p, _ in owned), 0),
-        dict.fromkeys((p for p, _ in owned), 0.0),
-    )
+    tokens = dict.fromkeys((p for p, _ in owned), 0)
+    total = dict.fromkeys((p for p, _ in owned), 0.0)
     for policy, row in owned:
         tokens[policy] += int(row.mask_T.sum())
     for n, part in enumerate(passes(owned, weights.recipe.tokens_per_pass)):

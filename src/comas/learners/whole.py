@@ -43,7 +43,9 @@ class FullLearner:
         pad_id: int,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.models, self.recipe, self.pad_id = dict(models), recipe, pad_id
+        self.models = dict(models)
+        self.recipe = recipe
+        self.pad_id = pad_id
         apart = [p for p, m in models.items() if dtype not in (None, m.dtype)]
         self.working = {
             p: working_copy(m, dtype) if dtype and p in apart else m for p, m in self.models.items()
@@ -121,11 +123,9 @@ class FullLearner:
 
     def finish(self, policy: str, loss: float) -> float | None:
         """See `update.Weights`."""
-        model, working, optimizer = (
-            self.models[policy],
-            self.working[policy],
-            self.optimizers[policy],
-        )
+        model = self.models[policy]
+        working = self.working[policy]
+        optimizer = self.optimizers[policy]
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.recipe.grad_norm))
         finite = bool(np.isfinite([norm, loss]).all())
         if finite:

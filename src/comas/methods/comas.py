@@ -74,12 +74,13 @@ async def play(
             for s, js in seen
             for e, _ in js[:references] or [(None, None)]
         ]
-        prompt = lambda h: words(
-            WORDING, task, "solution", question=question.prompt, history="\n".join(h)
-        )  # noqa: E731
-        solution = await _draw(agents, rng, "solution").ask(
-            "solution", prompt, history=history, round=at
-        )
+
+        def prompt(kept: Sequence[str]) -> str:
+            earlier = "\n".join(kept)
+            return words(WORDING, task, "solution", question=question.prompt, history=earlier)
+
+        author = _draw(agents, rng, "solution")
+        solution = await author.ask("solution", prompt, history=history, round=at)
         solution.info["readable"] = readable = (
             solution.finished and task.extract(question, solution.text) is not None
         )
@@ -107,14 +108,13 @@ async def _judge(
     question: Question, solution: Turn, critic: Agent | None, scorer: Agent, task: Task
 ) -> Judged:
     facts = {"question": question.prompt, "work": defuse(task.shown(question, solution.text))}
-    evaluation, role = None, "scoring_bare"
+    evaluation = None
+    role = "scoring_bare"
     if critic:
-        evaluation, role = (
-            await critic.ask(
-                "evaluation", words(WORDING, task, "evaluation", **facts), about=solution
-            ),
-            "scoring",
+        evaluation = await critic.ask(
+            "evaluation", words(WORDING, task, "evaluation", **facts), about=solution
         )
+        role = "scoring"
         facts["evaluation"] = defuse(evaluation.text)
     scoring = await scorer.ask(
         "scoring", words(WORDING, task, role, **facts), about=evaluation or solution

@@ -23,7 +23,9 @@ WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
 ) -> str | None:
-    """`votes` independent solutions by one agent, drawn uniformly; the answer is the first of them."""
+    """`votes` independent solutions by one agent, drawn uniformly; the answer is
+    the first of them.
+    """
     agent = rng.choice([a for a in agents if a.takes("solution")])
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     async with asyncio.TaskGroup() as group:

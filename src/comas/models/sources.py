@@ -14,7 +14,8 @@ from typing import Any
 from comas.storage import files
 from comas.types import UserMistake
 
-ADAPTER, TEAM = "adapter_config.json", "team.toml"
+ADAPTER = "adapter_config.json"
+TEAM = "team.toml"
 UNSAID = 2048
 """Positions of a model whose config names none."""
 LONG_ROPES = ("longrope", "su")
@@ -199,7 +200,9 @@ def team_file(name: str | Path) -> Path | None:
 
 
 def exported(name: str | Path) -> Path | None:
-    """The folder of `comas export` that this is: itself, its team.toml, or a policy's folder in it."""
+    """The folder of `comas export` that this is: itself, its team.toml, or a
+    policy's folder in it.
+    """
     above = Path(name).resolve()
     return next(
         (

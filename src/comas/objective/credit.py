@@ -86,7 +86,8 @@ def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
 def _standardise(
     rewards: Sequence[float], keys: Sequence[str], min_rows: int, scale: bool = True
 ) -> np.ndarray:
-    values, scaled = np.array(rewards, dtype=np.float64), np.zeros(len(rewards))
+    values = np.array(rewards, dtype=np.float64)
+    scaled = np.zeros(len(rewards))
     labels = np.array(keys)
     for key in set(keys):
         mine = labels == key
@@ -107,7 +108,8 @@ def _normalise_tokens(rows: Sequence[Row], raw: list[np.ndarray]) -> list[np.nda
     tokens = np.concatenate([a[r.mask_T] for r, a in zip(rows, raw, strict=True)])
     if tokens.max() == tokens.min():  # the mean of equal numbers may be off by a rounding error
         return [np.zeros(len(a)) for a in raw]
-    mean, std = tokens.mean(), tokens.std()
+    mean = tokens.mean()
+    std = tokens.std()
     return [
         np.where(r.mask_T, (a - mean) / (std + EPS), 0.0) for r, a in zip(rows, raw, strict=True)
     ]

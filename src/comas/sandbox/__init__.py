@@ -100,7 +100,8 @@ def observe(
 
 def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """What the tests' side says in the end. Raises Broken."""
-    began, kind = time.monotonic(), isolation()
+    began = time.monotonic()
+    kind = isolation()
     jails: list[Jail] = []
     try:
         for side in ("program", "tests"):  # one by one: what has been started has to be ended
@@ -130,11 +131,11 @@ def _carry(program: Jail, tests: Jail, case: bytes, deadline: float) -> dict[str
 
     Never waits for a side to read: a program may choose not to.
     """
-    heard, owed = (
-        {program: bytearray(), tests: bytearray()},
-        {program: memoryview(b""), tests: memoryview(case)},
-    )
-    asked, open_, looked = False, {program, tests}, time.monotonic()
+    heard = {program: bytearray(), tests: bytearray()}
+    owed = {program: memoryview(b""), tests: memoryview(case)}
+    asked = False
+    open_ = {program, tests}
+    looked = time.monotonic()
     while True:
         now = time.monotonic()
         if now > deadline:
@@ -182,7 +183,8 @@ def _tell(jail: Jail, line: memoryview) -> memoryview:
 
 
 def _over(jail: Jail) -> str | None:
-    limits, used = jail.limits, jail.used()
+    limits = jail.limits
+    used = jail.used()
     if used.tasks > limits.processes + 2:  # the one that waits outside, and the first inside
         return f"it has more than {limits.processes} processes"
     if used.files > limits.files:

@@ -115,12 +115,22 @@ NEWEST = 462
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """The column of the tables, and the kernel's name for the machine."""
 
-ALLOW, FAIL, KILL = 0x7FFF0000, 0x00050000, 0x80000000
-LOAD, MASK, ALWAYS, EQUAL, ABOVE, ANY, RETURN = 0x20, 0x54, 0x05, 0x15, 0x25, 0x45, 0x06
+ALLOW = 0x7FFF0000
+FAIL = 0x00050000
+KILL = 0x80000000
+LOAD = 0x20
+MASK = 0x54
+ALWAYS = 0x05
+EQUAL = 0x15
+ABOVE = 0x25
+ANY = 0x45
+RETURN = 0x06
 """Instructions: load a word, and, jump, jump if equal, jump if greater, jump if a bit is set,
 return.
 """
-NUMBER, MACHINE, ARGUMENTS = 0, 4, 16
+NUMBER = 0
+MACHINE = 4
+ARGUMENTS = 16
 """Offsets into what the kernel shows a filter of a call."""
 
 
@@ -132,11 +142,17 @@ def _rules() -> dict[str, tuple[int, list[tuple[str, int]], int]]:
     shared_and_anonymous = 0x01 | 0x20
     huge = 0x40000
     namespaces = 0x7E020000
-    pipe_size, lease, notify, open_lock, open_lock_wait = 1031, 1024, 1026, 37, 38
+    pipe_size = 1031
+    lease = 1024
+    notify = 1026
+    open_lock = 37
+    open_lock_wait = 38
     page_out = 21
     local = 1
     buffer_sizes = (7, 8, 32, 33)  # two of them the forced ones
-    parent_death, transparent_huge, filters = 1, 41, 22
+    parent_death = 1
+    transparent_huge = 41
+    filters = 22
     core_size = 4
     of_fcntl = [("is", cmd) for cmd in (pipe_size, lease, notify, open_lock, open_lock_wait)]
     return {

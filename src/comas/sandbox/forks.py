@@ -28,9 +28,11 @@ class Forks:
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        self.command, self.environment = list(command), environment
+        self.command = list(command)
+        self.environment = environment
         self.process: subprocess.Popen[bytes] | None = None
-        self._owner, self._lock = 0, threading.Lock()
+        self._owner = 0
+        self._lock = threading.Lock()
         atexit.register(self.close)
 
     def born(

@@ -38,7 +38,8 @@ def answer(receive: Any, send: Any) -> None:
                 exec(compile(asked["program"], "<answer>", "exec"), space)
                 told: Any = {"value": None}
             else:
-                given, named = decode(asked["args"]), decode(asked["named"])
+                given = decode(asked["args"])
+                named = decode(asked["named"])
                 value = space[asked["call"]](*given, **named)
                 told = {"value": encode(value), "args": encode(given)}
         except BaseException as error:  # noqa: BLE001 - whatever a program does is an answer to its tests
@@ -61,7 +62,10 @@ class _Asked:
     """A function of the program, as its tests see it."""
 
     def __init__(self, name: str, receive: Any, send: Any, seen: list[Any] | None = None) -> None:
-        self.name, self.receive, self.send, self.seen = name, receive, send, seen
+        self.name = name
+        self.receive = receive
+        self.send = send
+        self.seen = seen
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         self.send({"call": self.name, "args": encode(given), "named": encode(named)})
@@ -221,10 +225,8 @@ def _summed(seen: list[Any]) -> dict[str, Any]:
 
 def take_side(limits: dict[str, Any]) -> None:
     """Go in, then be the program or its tests, on standard input and output."""
-    receive, out = (
-        os.fdopen(os.dup(0), "r", encoding="ascii"),
-        os.fdopen(os.dup(1), "w", encoding="ascii"),
-    )
+    receive = os.fdopen(os.dup(0), "r", encoding="ascii")
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
     try:
         if limits["walls"] == "unshare":
             enter(limits)

@@ -98,7 +98,8 @@ class Jail:
     """One process behind walls, and a line of talk with it."""
 
     def __init__(self, side: str, limits: Limits, kind: str) -> None:
-        self.limits, self.uid = limits, None
+        self.limits = limits
+        self.uid = None
         self.filtered = False
         self.walled = kind != "none"
         if kind == "unshare" and os.geteuid() == 0:
@@ -147,7 +148,8 @@ class Jail:
             os.close(theirs)
             os.close(said)
         os.set_blocking(stdin, False)
-        self.stdin, self.stdout = stdin, stdout
+        self.stdin = stdin
+        self.stdout = stdout
 
     def enclose(self) -> None:
         """Let the kernel keep its limits, where there are control groups: to be called before it is
@@ -320,9 +322,9 @@ def greet(jail: Jail, deadline: float) -> None:
     try:
         told: Any = json.loads(said)
     except ValueError:
-        raise Broken(
-            f"it {'was not ready in time' if time.monotonic() > deadline else 'ended before it was ready'}"
-        ) from None
+        late = time.monotonic() > deadline
+        outcome = "was not ready in time" if late else "ended before it was ready"
+        raise Broken(f"it {outcome}") from None
     if "broken" in told:
         raise Broken(told["broken"])
     jail.filtered = told["filtered"]

@@ -12,7 +12,8 @@ TYPE_CHECKING = False  # see `inside`
 if TYPE_CHECKING:
     from typing import Any
 
-DEPTH, ITEMS = 60, 1_000_000
+DEPTH = 60
+ITEMS = 1_000_000
 """Nesting and number of values that cross at once."""
 LONG = 1 << 63
 """Whole numbers from here on cross in hexadecimal: Python reads and writes only so many decimal

@@ -27,7 +27,8 @@ SYSTEM = (
     "/lib64",
 )
 PACKAGES = ("site-packages", "dist-packages")
-NO_DEV, NO_EXEC = 4, 8
+NO_DEV = 4
+NO_EXEC = 8
 NAMES = 200
 """Bytes at most of the name of a library."""
 
@@ -39,7 +40,9 @@ def python() -> str:
 
 @lru_cache
 def system_folders() -> list[str]:
-    """Folders, files and links that are shown, each once, those that lie within another left out."""
+    """Folders, files and links that are shown, each once, those that lie within
+    another left out.
+    """
     wanted = [path for path in SYSTEM if os.path.lexists(path)]
     for path in [python(), *_standard_library(), *map(str, _libraries())]:
         wanted += _with_target(path)

@@ -24,8 +24,17 @@ CLONE = {
     "ipc": 0x08000000,
     "uts": 0x04000000,
 }
-READ_ONLY, NO_SUID, NO_DEV, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
-PDEATHSIG, SECCOMP, NO_NEW_PRIVS, NO_HUGE_PAGES = 1, 22, 38, 41
+READ_ONLY = 1
+NO_SUID = 2
+NO_DEV = 4
+REMOUNT = 32
+BIND = 4096
+RECURSIVE = 16384
+PRIVATE = 1 << 18
+PDEATHSIG = 1
+SECCOMP = 22
+NO_NEW_PRIVS = 38
+NO_HUGE_PAGES = 41
 DEVICES = ("null", "urandom")
 """Without `zero`: mapped as shared, it is memory that nobody counts."""
 HOST = b"sandbox"
@@ -41,7 +50,8 @@ def enter(limits: dict[str, Any]) -> None:
 
     libc = ctypes.CDLL(None, use_errno=True)
     kinds = ["mount", "pid", "net", "ipc", "uts"] + (["user"] if limits["uid"] is None else [])
-    uid, gid = os.getuid(), os.getgid()
+    uid = os.getuid()
+    gid = os.getgid()
     _call(libc.unshare, sum(CLONE[k] for k in kinds))
     if limits["uid"] is None:
         for name, text in (

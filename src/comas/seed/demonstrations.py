@@ -70,8 +70,11 @@ class Course:
 
 
 def solve(rng: random.Random, question: Question, course: Course) -> str:
-    """A list of tries in the order of the numbers; it ends at random, without regard to the target."""
-    numbers, target = question.meta["numbers"], question.meta["target"]
+    """A list of tries in the order of the numbers; it ends at random, without
+    regard to the target.
+    """
+    numbers = question.meta["numbers"]
+    target = question.meta["target"]
     k = pick.CHOSEN[question.kind]
     lines = []
     for choice in itertools.combinations(numbers, k):
@@ -88,7 +91,8 @@ def solve(rng: random.Random, question: Question, course: Course) -> str:
 
 def write_try(rng: random.Random, chosen: list[int], slip: float) -> str:
     """`10 + 5 = 15 + 9 = 24`, each sum false with chance `slip`."""
-    text, total = str(chosen[0]), chosen[0]
+    text = str(chosen[0])
+    total = chosen[0]
     for n in chosen[1:]:
         total += n
         if rng.random() < slip:
@@ -101,7 +105,8 @@ def faulty(rng: random.Random, question: Question, fault: str) -> list[int]:
     """Numbers chosen in a way that shows `fault`; where the fault leaves room, half of them hit the
     target.
     """
-    numbers, target = list(question.meta["numbers"]), question.meta["target"]
+    numbers = list(question.meta["numbers"])
+    target = question.meta["target"]
     k = pick.CHOSEN[question.kind]
     rng.shuffle(numbers)
     hit = rng.random() < 0.5
@@ -149,7 +154,9 @@ def evaluate(
 
     `written` is the sum that visible work claims (form `two`), None where work is hidden.
     """
-    words, total, seen = [], 0, set()
+    words = []
+    total = 0
+    seen = set()
     for i, n in enumerate(chosen):
         tag = "again" if n in seen else "in" if n in question.meta["numbers"] else "out"
         seen.add(n)

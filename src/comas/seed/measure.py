@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from comas.evaluation.accuracy import accuracy, answer_all
 from comas.game.agent import Agent, Member
@@ -77,14 +78,17 @@ async def measure(
         member = Member("model", host, "model", sampling=Sampling(1.0, 1.0, 64))
         held_out = pick.load("test", form=form, limit=count)
         found = accuracy(await answer_all([member], pick.task, held_out, seed=0, occasion="card"))
-        nothing = lambda *_: None  # noqa: E731
-        scene = Scene(
-            Method(judge, nothing, nothing, nothing, supervised=True), pick.task, [member], 0
-        )  # type: ignore[arg-type]
+
+        def nothing(*_: Any) -> Any:
+            """Nobody is paid and nobody learns."""
+
+        asked = Method(judge, nothing, nothing, nothing, supervised=True)
+        scene = Scene(asked, pick.task, [member], 0)
         episodes = await play_all(scene, exercises(form, count), "card")
     finally:
         host.close()
-    right, by_fault = defaultdict(list), defaultdict(list)
+    right = defaultdict(list)
+    by_fault = defaultdict(list)
     for e in episodes:
         for turn in e.turns:
             right[turn.role].append(turn.info["said"] is e.question.meta["right"])

@@ -97,9 +97,12 @@ def make_model(seed: int) -> LlamaForCausalLM:
 def batch(
     rng: random.Random, role: str, count: int, questions: list, course: Course
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`count` demonstrations of a role as ids_BT and the mask of their reply tokens, right-padded."""
+    """`count` demonstrations of a role as ids_BT and the mask of their reply
+    tokens, right-padded.
+    """
     index = {w: i for i, w in enumerate(VOCABULARY)}
-    rows, starts = [], []
+    rows = []
+    starts = []
     for _ in range(count):
         prompt, reply = demonstration(rng, role, questions, course)
         head = f"<user> {prompt} <end> <assistant>".split()
@@ -130,7 +133,8 @@ def teach(course: Course, steps: int, lr: float = 2e-3, log=print) -> LlamaForCa
     rng = random.Random(f"teach {course.seed}")
     questions = warm_questions(course.form)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-    began, sums = time.monotonic(), dict.fromkeys(BATCH, 0.0)
+    began = time.monotonic()
+    sums = dict.fromkeys(BATCH, 0.0)
     for step in range(steps):
         scale = min(1.0, (step + 1) / 100) * min(1.0, (steps - step) / (0.3 * steps))
         for group in optimizer.param_groups:

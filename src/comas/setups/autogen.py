@@ -10,7 +10,7 @@ execution, group chats.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from comas.game.agent import Agent
 from comas.game.prompts import defuse, words
@@ -50,9 +50,10 @@ async def play(
             break
         facts = {"question": question.prompt, "own": work}
         remark = words(WORDING, task, "history", work=work, evaluation=defuse(reply.text))
-        prompt = lambda history, facts=facts: words(
-            WORDING, task, "revision", history="\n".join(history), **facts
-        )  # noqa: E731
+
+        def prompt(history: Sequence[str], facts: Mapping[str, str] = facts) -> str:
+            return words(WORDING, task, "revision", history="\n".join(history), **facts)
+
         answer = await assistant.ask("revision", prompt, history=[remark], about=answer, round=at)
     return answer.text if answer.finished else None
 

@@ -63,7 +63,9 @@ class Log:
             self.found[record["id"]] = record
 
     def add(self, record: dict[str, Any]) -> None:
-        """One more line; the system writes it to the disk in its own time, which `close` waits for."""
+        """One more line; the system writes it to the disk in its own time, which
+        `close` waits for.
+        """
         self._take(record)
         files.append(self.path, files.as_json(record) + "\n")
 

@@ -35,7 +35,9 @@ def episode_of(record: Mapping[str, Any]) -> Episode:
 
 
 def line(record: Any) -> str:
-    """A record as a line of JSON; a fact that JSON does not know is written as what comes nearest."""
+    """A record as a line of JSON; a fact that JSON does not know is written as
+    what comes nearest.
+    """
     try:
         return files.as_json(record, default=plain) + "\n"
     except (TypeError, ValueError):  # keys that are no texts, or a fact that holds itself

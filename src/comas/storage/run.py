@@ -131,7 +131,8 @@ class Run:
 
     def change(self, changes: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Other values of some dotted keys from now on; returns what they were and are."""
-        config, changed = self.config(), dict[str, list[Any]]()
+        config = self.config()
+        changed = dict[str, list[Any]]()
         for key, value in changes.items():
             *path, last = key.split(".")
             table = reduce(lambda found, part: found[part], path, config)
@@ -423,7 +424,8 @@ class Run:
 
     def _log_damage(self, marker: Mapping[str, Any]) -> str | None:
         """What is wrong with the part of the log that a checkpoint stands on."""
-        size, step = marker["metrics_bytes"], marker["step"]
+        size = marker["metrics_bytes"]
+        step = marker["step"]
         with (self.path / "metrics.jsonl").open("rb") as log:
             head = log.read(size)
         steps = head.count(b"\n")
@@ -466,7 +468,8 @@ def run_at(name: str) -> tuple[Run, int | None] | None:
     """
     folder, at, step = name.rpartition("@")
     if not at or not (Path(folder) / "config.toml").is_file():
-        folder, step = name, ""
+        folder = name
+        step = ""
     if not (Path(folder) / "config.toml").is_file():
         return None
     run = Run(Path(folder))

@@ -48,7 +48,8 @@ def extract(question: Question, text: str) -> str | None:
 
 def same(a: str, b: str) -> bool:
     """Whether two answers are the same number."""
-    left, right = number(a), number(b)
+    left = number(a)
+    right = number(b)
     return left is not None and left == right
 
 
@@ -78,7 +79,8 @@ def load(
 
 
 def _question(row: Row, where: str) -> Question:
-    prompt, worked = row["question"].strip(), row["answer"].strip()
+    prompt = row["question"].strip()
+    worked = row["answer"].strip()
     solution, mark, last = worked.rpartition("####")
     value = number(last)
     answer = None if not mark else canonical(value) if value is not None else last.strip()

@@ -36,7 +36,8 @@ def load(
 
 
 def _question(row: Row, where: str) -> Question:
-    prompt, name = row["prompt"], row["entry_point"]
+    prompt = row["prompt"]
+    name = row["entry_point"]
     meta = {
         "tests": row["test"],
         "names": [name],

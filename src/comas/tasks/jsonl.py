@@ -55,7 +55,8 @@ def load(
 
 
 def _question(row: Row, where: str) -> Question:
-    kind, answer = row.get("kind", "math"), row.get("answer")
+    kind = row.get("kind", "math")
+    answer = row.get("answer")
     if not isinstance(kind, str) or kind not in KINDS:
         raise UserMistake(f"{where}: `kind` is {kind!r}: one of {', '.join(KINDS)}")
     prompt = row["question"].strip()

@@ -30,7 +30,8 @@ def load(
 
 
 def _question(row: Row, where: str) -> Question:
-    choices, right = row.get("choices"), row["answer"]
+    choices = row.get("choices")
+    right = row["answer"]
     if (
         not isinstance(choices, list | tuple)
         or type(right) is not int

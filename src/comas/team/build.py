@@ -85,7 +85,8 @@ class Team:
 
     def bases(self) -> list[str]:
         """The models that its policies started from."""
-        hosts, agents = self.config.hosts, self.config.agents.values()
+        hosts = self.config.hosts
+        agents = self.config.agents.values()
         return sorted(
             {
                 (a.base or hosts[a.host].base)
@@ -153,7 +154,9 @@ def build_team(
 def local_host(
     config: Config, name: str, bases: Mapping[str, str], method: Method | None
 ) -> LocalHost:
-    """The host of a resolved config whose policies start from `bases`; with `method` it can learn."""
+    """The host of a resolved config whose policies start from `bases`; with
+    `method` it can learn.
+    """
     host = config.hosts[name]
     learn = method is not None
     under = under_of(config, name, bases, learn)
@@ -184,7 +187,8 @@ def bases_at(config: Config, name: str, weights: Path | None = None) -> dict[str
     host = config.hosts[name]
     for agent, a in config.agents.items():
         if a.host == name:
-            policy, base = a.policy or agent, a.base or host.base
+            policy = a.policy or agent
+            base = a.base or host.base
             if host.api is None:
                 base = str(weights / policy) if weights else weights_of(base, policy)
             if bases.setdefault(policy, base) != base:
@@ -224,7 +228,8 @@ def under_of(config: Config, name: str, sources: Mapping[str, str], learn: bool)
     found: dict[str, str] = {}
     for agent, a in config.agents.items():
         if a.host == name:
-            policy, base = a.policy or agent, a.base or config.hosts[name].base
+            policy = a.policy or agent
+            base = a.base or config.hosts[name].base
             if is_adapter(sources[policy]):
                 _agree(config, agent, sources[policy])
                 place = resolve_base(at_hand(below := _below(base, policy)))
@@ -255,11 +260,14 @@ def _agree(config: Config, agent: str, folder: str) -> None:
     """
     from comas.learners.lora.peft_folder import spec_of
 
-    a, there = config.agents[agent], spec_of(folder)
+    a = config.agents[agent]
+    there = spec_of(folder)
     for key in ("rank", "alpha", "targets"):
-        given, where = getattr(a, key), f"agents.{agent}"
+        given = getattr(a, key)
+        where = f"agents.{agent}"
         if given is None and a.base is None:
-            given, where = getattr(config.hosts[a.host], key), f"hosts.{a.host}"
+            given = getattr(config.hosts[a.host], key)
+            where = f"hosts.{a.host}"
         found: Any = getattr(there, key)
         if key == "targets":
             found = sorted({name.rpartition(".")[2] for name in found})

@@ -143,7 +143,8 @@ def records(found: Mapping[str, Mapping[str, Account]]) -> list[dict[str, Any]]:
 def told(found: Mapping[str, Account]) -> Iterator[str]:
     """A line per host: requests, tokens, money, and how often what went wrong."""
     for name, account in found.items():
-        spent, money = account["spent"], account["money"]
+        spent = account["spent"]
+        money = account["money"]
         parts = [
             f"{spent.get('requests', 0):,} answers",
             f"{spent.get('prompt_tokens', 0):,} prompt tokens",

@@ -64,11 +64,9 @@ class Scripted:
     def __init__(
         self, script: Script | Table, name: str = "script", room: int | None = None
     ) -> None:
-        self.script, self.name, self.room = (
-            script if callable(script) else script_of(script),
-            name,
-            room,
-        )
+        self.script = script if callable(script) else script_of(script)
+        self.name = name
+        self.room = room
         self.asked: list[tuple[str, str, str, str, int]] = []
         """(turn, policy, role, prompt, seed) in the order of arrival."""
         self.buffer: dict[str, set[str]] = {}
@@ -286,7 +284,8 @@ async def check_host(host: Host, policy: str, method: Method) -> None:
     """The contract of a host that learns: it keeps what it is told to, joins, forgets, counts
     versions, saves and loads.
     """
-    messages, sampling = [{"role": "user", "content": "1 2 4 5 -> 7"}], Sampling(max_tokens=8)
+    messages = [{"role": "user", "content": "1 2 4 5 -> 7"}]
+    sampling = Sampling(max_tokens=8)
 
     async def ask(turn: str, keep: bool = True, seed: int = 7) -> Reply:
         return await host.ask(turn, policy, messages, sampling, seed, keep, "solution")
@@ -477,7 +476,9 @@ GOLDEN = {"comas": {"rounds": 2, "evaluations": 2}, "ttrl": {"votes": 5}, "rlvr"
 
 
 def golden_script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
-    """Replies for the golden transcripts: right, wrong, cut and unreadable ones, drawn by the seed."""
+    """Replies for the golden transcripts: right, wrong, cut and unreadable ones,
+    drawn by the seed.
+    """
     if role == "solution":
         texts: list[str | Reply] = [
             "1 + 2 = 3 + 4 = 7",

@@ -80,5 +80,7 @@ class Watch:
         """An accuracy: `before`, `validation` or `after`."""
 
     def note(self, text: str) -> None:
-        """Something that its owner should know; a warning of the logger `comas` unless overridden."""
+        """Something that its owner should know; a warning of the logger `comas`
+        unless overridden.
+        """
         logging.getLogger("comas").warning(text)

@@ -183,13 +183,19 @@ class Session:
     run: Run
 
     def __init__(self, team: Team, watch: Watch, asked: RunQuestions) -> None:
-        self.team, self.watch, self.config = team, watch, team.config
+        self.team = team
+        self.watch = watch
+        self.config = team.config
         self.pulse = Pulse(watch, team.hosts, team.config)
-        self.questions, self.validation, self.test = asked.train, asked.validation, asked.test
+        self.questions = asked.train
+        self.validation = asked.validation
+        self.test = asked.test
         self.overlap = overlap(self.questions, self.test)
         if self.overlap.exact or self.overlap.near:
             watch.note(str(self.overlap))
-        self.tokens, self.best, self.began = 0, (-1.0, None), time.monotonic()
+        self.tokens = 0
+        self.best = (-1.0, None)
+        self.began = time.monotonic()
         self.signal = LearningSignal(self.config, team.method, team.task)
         self.broken: dict[str, int] = {}
         """`host/policy` -> steps in a row whose update was skipped."""
@@ -199,7 +205,8 @@ class Session:
         """The questions of a step: a new order for each pass over them, a function of (seed, step)
         alone.
         """
-        n, count = len(self.questions), self.config.questions or 1
+        n = len(self.questions)
+        count = self.config.questions or 1
         drawn = []
         for place in range(step * count, (step + 1) * count):
             turn, i = divmod(place, n)
@@ -285,10 +292,8 @@ class Session:
         for step in range(start, self.config.steps):
             if self._spent():  # also where a run is resumed that ended so
                 return step
-            began, spent = (
-                time.monotonic(),
-                {n: dict(h.seconds) for n, h in self.team.hosts.items()},
-            )
+            began = time.monotonic()
+            spent = {n: dict(h.seconds) for n, h in self.team.hosts.items()}
             self.looping = True
             try:
                 questions = self.draw(step)
@@ -330,7 +335,8 @@ class Session:
         spent: Mapping[str, Mapping[str, float]],
     ) -> None:
         """The second half of a step: learn, write."""
-        config, team = self.config, self.team
+        config = self.config
+        team = self.team
         self.pulse.turn_to("learning", step)
         paid = payoffs(episodes, team.members)
         async with asyncio.TaskGroup() as group:
@@ -471,6 +477,7 @@ def result_of(run: Run, seconds: float) -> Result:
     found = {
         n: Interval(**r["accuracy"]) if r and r["accuracy"] else None for n, r in records.items()
     }
-    before, after = records["before"], records["after"]
+    before = records["before"]
+    after = records["after"]
     gain = paired_gain(before["answers"], after["answers"]) if before and after else None
     return Result(run.path, last.get("step", -1) + 1, last.get("tokens", 0), seconds, found, gain)

@@ -20,7 +20,8 @@ class Compiled:
     """A model's forward pass; compiled at the first pass of one token per row."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.quick = model, torch.compile(model.forward, dynamic=True)
+        self.model = model
+        self.quick = torch.compile(model.forward, dynamic=True)
         self.failed: str | None = None
         """Why it runs as it is."""
 

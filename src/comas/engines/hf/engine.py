@@ -58,12 +58,10 @@ class TorchEngine:
         max_rows: int = 512,
         compiled: bool = False,
     ) -> None:
-        self.end_ids, self.pad_id, self.max_rows, self.context = (
-            np.array(sorted(end_ids)),
-            pad_id,
-            max_rows,
-            context,
-        )
+        self.end_ids = np.array(sorted(end_ids))
+        self.pad_id = pad_id
+        self.max_rows = max_rows
+        self.context = context
         self.population = weights if isinstance(weights, Population) else None
         self.policies = weights.policies if isinstance(weights, Population) else sorted(weights)
         self.models = (
@@ -189,10 +187,8 @@ class TorchEngine:
         model = self.population.model if self.population else self.models[next(iter(batch))]
         policy_R = [p for p, column in enumerate(batch.values()) for _ in column]
         first = next(iter(batch))
-        packed, call = (
-            self.packed.get(first),
-            self.compiled[first] if self.compiled is not None else model,
-        )
+        packed = self.packed.get(first)
+        call = self.compiled[first] if self.compiled is not None else model
         with packed.running() if packed else nullcontext():
             lanes = Lanes(model, self.population, self.pad_id, self.context, call)
             return self._decode(lanes, policy_R, requests, wanted)
@@ -222,7 +218,8 @@ class TorchEngine:
                 or not live_B.any()
             ):
                 free = self.max_rows - int(live_B.sum()) if lanes.mixes or not live_B.any() else 0
-                coming, queue = queue[:free], queue[free:]
+                coming = queue[:free]
+                queue = queue[free:]
                 prompts = [(policy_R[i], requests[i].prompt_ids) for i in coming]
                 lanes.change(live_B, coming, prompts, tape.draw)
             else:
@@ -235,7 +232,8 @@ class TorchEngine:
         self, batch: dict[str, list[int]], requests: Sequence[Request], wanted: Callable[[], bool]
     ) -> list[Generation]:
         """All policies as one grid of P x B rows; row -1 is padding of the grid."""
-        stack, tape = self.stack, Tape(requests, self.end_ids, self.meter)
+        stack = self.stack
+        tape = Tape(requests, self.end_ids, self.meter)
         assert stack is not None
         rows_PB = _grid(
             [len(column) for column in batch.values()], np.cumsum([0, *map(len, batch.values())])
@@ -245,14 +243,16 @@ class TorchEngine:
         room = T + int(tape.limit_R.max())
         stack.start(P, B, room)
         positions = (torch.arange(T) - pad_N[:, None]).clamp(min=0)
-        query, key = torch.arange(T)[:, None], torch.arange(T)[None]
+        query = torch.arange(T)[:, None]
+        key = torch.arange(T)[None]
         # padding sees itself: no row without keys
         seen = (key <= query) & (key >= pad_N[:, None, None]) | (key == query)
         logits_PBV = stack.forward(
             ids_PBT, positions.view(P, B, T), 0, _additive(seen, stack.dtype)[:, None]
         )
         mask_N11S = _additive(torch.arange(room) >= pad_N[:, None], stack.dtype)[:, None, None]
-        positions_N, parts = T - pad_N, _parts(pad_N)
+        positions_N = T - pad_N
+        parts = _parts(pad_N)
         for step in range(room - T):
             flat_N = rows_PB.reshape(-1)
             drawn_N = tape.draw(logits_PBV.view(len(flat_N), -1), flat_N)
@@ -267,12 +267,10 @@ class TorchEngine:
                 kept_N = torch.from_numpy(kept)
                 # of each policy the living rows move to the front, in their order
                 stack.select(kept.tolist(), T + step)
-                mask_N11S, positions_N, pad_N, drawn_N = (
-                    mask_N11S[kept_N],
-                    positions_N[kept_N],
-                    pad_N[kept_N],
-                    drawn_N[kept],
-                )
+                mask_N11S = mask_N11S[kept_N]
+                positions_N = positions_N[kept_N]
+                pad_N = pad_N[kept_N]
+                drawn_N = drawn_N[kept]
                 parts = _parts(pad_N)
             shape = (P, rows_PB.shape[1], 1)
             ids = torch.from_numpy(drawn_N).view(shape)
@@ -286,7 +284,9 @@ class TorchEngine:
     def _prompts(
         self, requests: Sequence[Request], rows_PB: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Prompts of a grid padded on the left, (P, B, T), and the length of the padding, (P * B,)."""
+        """Prompts of a grid padded on the left, (P, B, T), and the length of the
+        padding, (P * B,).
+        """
         width = max(len(r.prompt_ids) for r in requests)
         ids_NT = np.full((rows_PB.size, width), self.pad_id)
         pad_N = np.zeros(rows_PB.size, dtype=np.int64)

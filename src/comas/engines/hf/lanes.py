@@ -40,7 +40,10 @@ class Lanes:
         """`context` is the number of positions that a row may have, `call` the model's forward
         pass.
         """
-        self.model, self.population, self.pad_id, self.call = model, population, pad_id, call
+        self.model = model
+        self.population = population
+        self.pad_id = pad_id
+        self.call = call
         self.last_position = context - 1
         self.row_B, self.policy_B, self.drawn_B = (np.zeros(0, dtype=np.int64) for _ in range(3))
         self.empty_B = np.zeros(0, dtype=np.int64)
@@ -89,11 +92,9 @@ class Lanes:
         policies = np.array([p for p, _ in prompts], dtype=np.int64)
         order = np.argsort(np.concatenate([self.policy_B[kept], policies]), kind="stable")
         places = np.argsort(order).tolist()
-        pieces, empty, drawn = (
-            [Piece(self.cache, kept.tolist(), places[: len(kept)])] if len(kept) else [],
-            self.empty_B[kept],
-            [],
-        )
+        pieces = [Piece(self.cache, kept.tolist(), places[: len(kept)])] if len(kept) else []
+        empty = self.empty_B[kept]
+        drawn = []
         lengths = [self.cache.used - empty] if len(kept) else []
         for part, cache, source, logits in self._begin(prompts) if len(prompts) else []:
             drawn.append((part, draw(logits[source], np.array(rows)[part])))
@@ -201,7 +202,8 @@ class Lanes:
 
     def _forward(self, ids_BT: Tensor, policy_B: Any, empty_B: np.ndarray, cache: Any) -> Tensor:
         """Logits of the last tokens, (B, V); rows of a population go through their adapters."""
-        device, held = self.model.device, cache.get_seq_length()
+        device = self.model.device
+        held = cache.get_seq_length()
         empty_B1 = torch.from_numpy(empty_B)[:, None]
         columns = torch.arange(held + ids_BT.shape[1])
         # padding has no position, and rows that have ended go on counting: behind the context there
@@ -230,7 +232,8 @@ class Lanes:
             self._only(kept)
             return
         order = sorted(range(len(prompts)), key=lambda i: prompts[i][0])
-        self.row_B, self.policy_B = np.array(rows)[order], np.array([prompts[i][0] for i in order])
+        self.row_B = np.array(rows)[order]
+        self.policy_B = np.array([prompts[i][0] for i in order])
         ids = [prompts[i][1] for i in order]
         self.cache = DynamicCache(config=self.model.config)
         logits = self._read(ids, self.policy_B, np.zeros(len(ids), np.int64), self.cache)

@@ -29,7 +29,8 @@ Prompt = tuple[int, np.ndarray]
 def distinct(prompts: Sequence[Prompt]) -> tuple[list[int], list[int]]:
     """Where each different prompt is first, and for each prompt its place among those."""
     places: dict[tuple[int, bytes], int] = {}
-    first, of = [], []
+    first = []
+    of = []
     for i, prompt in enumerate(prompts):
         key = _key(prompt, 0)
         if key not in places:
@@ -52,13 +53,16 @@ class Split:
 
 def split(prompts: Sequence[Prompt]) -> Split | None:
     """The suffix length with which the fewest tokens are computed; None where that saves little."""
-    least, best = (1 - SAVED) * sum(len(ids) for _, ids in prompts), None
-    suffix, longest = 1, max(len(ids) for _, ids in prompts)
+    least = (1 - SAVED) * sum(len(ids) for _, ids in prompts)
+    best = None
+    suffix = 1
+    longest = max(len(ids) for _, ids in prompts)
     while suffix < longest and suffix * len(prompts) < least:
         made = _split(prompts, suffix)
         computed = suffix * len(prompts) + sum(len(prompts[h][1]) - suffix for h in made.heads)
         if computed < least:
-            least, best = computed, made
+            least = computed
+            best = made
         suffix = math.ceil(suffix * 1.25)
     return best
 

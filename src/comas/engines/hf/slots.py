@@ -39,7 +39,9 @@ class _Layer(CacheLayerMixin):
 
     def __init__(self, window: int | None, used: int = 0) -> None:
         super().__init__()
-        self.window, self.is_sliding, self.used = window, window is not None, used
+        self.window = window
+        self.is_sliding = window is not None
+        self.used = used
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Buffers come with the first tokens (`update`)."""
@@ -47,7 +49,8 @@ class _Layer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        first, end = self._first(), self.used + key_states.shape[-2]
+        first = self._first()
+        end = self.used + key_states.shape[-2]
         if self.keys is None or end > self.keys.shape[-2]:
             self.keys, self.values = (
                 _longer(self.keys, key_states, self.used),
@@ -107,10 +110,10 @@ class Slots(Cache):
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows, in ascending order."""
         used = self.used
-        for layer in self.layers:
-            layer.keys, layer.values = (
-                moved(buffer, rows, used) for buffer in (layer.keys, layer.values)
-            )  # type: ignore[arg-type]
+        layers: Any = self.layers
+        for layer in layers:
+            layer.keys = moved(layer.keys, rows, used)
+            layer.values = moved(layer.values, rows, used)
 
     def drop(self, columns: int) -> None:
         """Forget the first columns of all rows; nothing is copied."""
@@ -149,10 +152,8 @@ def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
     """A cache of these rows that ends where all of them end; `columns` is the length of the
     longest. Uses the pieces up.
     """
-    made, moves = (
-        Slots(pieces[0].cache.windows, columns),
-        [_move(piece, columns) for piece in pieces],
-    )
+    made = Slots(pieces[0].cache.windows, columns)
+    moves = [_move(piece, columns) for piece in pieces]
     for i, layer in enumerate(made.layers):
         assert isinstance(layer, _Layer)
         layer.keys, layer.values = (
@@ -180,7 +181,9 @@ class _Move:
 
 
 def _move(piece: Piece, columns: int) -> _Move:
-    used, device = piece.cache.used, piece.cache.layers[0].keys.device  # type: ignore[union-attr]
+    used = piece.cache.used
+    first: Any = piece.cache.layers[0]
+    device = first.keys.device
     source, places = (torch.tensor(x, device=device) for x in (piece.rows, piece.places))
     moved = range(used - min(columns, used), used)
     if piece.less is None:

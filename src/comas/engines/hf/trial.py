@@ -73,7 +73,9 @@ def try_rows(model: Any, context: int, base: str) -> None:
 
 
 def _check_cache(model: Any, name: str) -> None:
-    """Rows that run together are told apart by keys and values: an error for models that have none."""
+    """Rows that run together are told apart by keys and values: an error for
+    models that have none.
+    """
     try:
         DynamicCache(config=model.config).get_seq_length()
     except ValueError as error:

@@ -30,7 +30,8 @@ class Trouble(Exception):
 
     def __init__(self, kind: str, said: str, after: float | None = None) -> None:
         super().__init__(said)
-        self.kind, self.after = kind, after
+        self.kind = kind
+        self.after = after
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def read_said(data: bytes) -> Said:
     found = _parsed(data)
     usage = _usage(found)
     if wrong := found.get("error"):
-        code, said = _code(wrong), _words(wrong)
+        code = _code(wrong)
+        said = _words(wrong)
         raise ErrorInside(code, said, usage)
     choices = found.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -139,7 +141,9 @@ def split_thoughts(content: str) -> tuple[str, str]:
 
 
 def _reasoning(message: dict[str, Any]) -> str:
-    """Thoughts that the server keeps apart; several spell their key both ways, with the same text."""
+    """Thoughts that the server keeps apart; several spell their key both ways,
+    with the same text.
+    """
     for key in ("reasoning_content", "reasoning"):
         found = message.get(key)
         if isinstance(found, str) and found:

@@ -65,7 +65,9 @@ class Ledger:
         self.spent["tokens"] += usage.tokens or 0
 
     def count_unsettled(self, prompt_tokens: int, tokens: int) -> None:
-        """Add a request of which nobody told what it has cost, with what it can have cost at most."""
+        """Add a request of which nobody told what it has cost, with what it can
+        have cost at most.
+        """
         self.unsettled += Counter(requests=1, prompt_tokens=prompt_tokens, tokens=tokens)
 
     def money(self, counted: Mapping[str, int] | None = None) -> float | None:

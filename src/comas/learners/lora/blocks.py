@@ -24,7 +24,8 @@ class Route:
     """
 
     def __init__(self, counts: Sequence[int], device: Any) -> None:
-        self.rows, here = sum(counts), [p for p, n in enumerate(counts) if n]
+        self.rows = sum(counts)
+        here = [p for p, n in enumerate(counts) if n]
         self.present = slice(here[0], here[-1] + 1)
         self.even = len({counts[p] for p in range(here[0], here[-1] + 1)}) == 1
         """Whether the policies that are present are neighbours with the same number of rows: then

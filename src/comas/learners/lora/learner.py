@@ -35,7 +35,10 @@ class AdapterLearner:
     def __init__(
         self, population: Population, recipe: Recipe, method: Method, pad_id: int, base: str
     ) -> None:
-        self.population, self.recipe, self.pad_id, self.base = population, recipe, pad_id, base
+        self.population = population
+        self.recipe = recipe
+        self.pad_id = pad_id
+        self.base = base
         self.meter = Meter()
         self.grads_PN = population.collect()
         if any(method.kl.values()):

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-ROWS, TOKENS = 3, 8
+ROWS = 3
+TOKENS = 8
 """Of the batch on which the order of tokens is tried; unlike each other, so that one is not taken
 for the other.
 """
@@ -52,7 +53,8 @@ def row_by_row(
     tokens of a layer's input that are NaN must be that row's. A layer that is not called is in
     neither.
     """
-    fine, odd = set(layers), dict[str, tuple[int, ...]]()
+    fine = set(layers)
+    odd = dict[str, tuple[int, ...]]()
     for row in range(ROWS - 1):  # the last one's tokens are then those that are left
         seen = _nans_of(model, layers, row)
         for name, shape, nan_N in seen:
@@ -74,7 +76,8 @@ def _nans_of(
 
     Rows are of several lengths, since some models leave padding out.
     """
-    words, device = model.get_input_embeddings(), model.device
+    words = model.get_input_embeddings()
+    device = model.device
     seen: list[tuple[str, tuple[int, ...], Tensor]] = []
 
     def note(name: str, inputs: Sequence[Tensor]) -> None:

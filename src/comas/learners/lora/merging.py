@@ -28,7 +28,8 @@ def save_merged(population: Population, policy: str, folder: Path) -> float:
     """Write base + adapter as one model; returns by how much its log-probs differ at most from
     those of the two apart.
     """
-    model, merged = population.model, population.merged(policy)
+    model = population.model
+    merged = population.merged(policy)
     ids = (
         torch.arange(TRIED, device=model.device)[None] % model.get_input_embeddings().num_embeddings
     )

@@ -22,7 +22,8 @@ from comas.learners.lora.population import Population, Spec
 from comas.models.sources import ADAPTER
 from comas.types import UserMistake
 
-TENSORS, PREFIX = "adapter_model.safetensors", "base_model.model."
+TENSORS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
 """peft puts PREFIX before a module's name."""
 PLAIN = {
     "peft_type": "LORA",
@@ -80,7 +81,8 @@ def facts(folder: str | Path) -> dict[str, Any]:
 
 def spec_of(folder: str | Path) -> Spec:
     """Rank, alpha and modules of the adapter in this folder."""
-    found, ranks = facts(folder), _ranks(Path(folder))
+    found = facts(folder)
+    ranks = _ranks(Path(folder))
     if len(set(ranks.values())) != 1:
         raise UserMistake(
             f"adapter {folder}: ranks {sorted(set(ranks.values()))} in one adapter; one rank is"
@@ -104,7 +106,8 @@ def spec_of(folder: str | Path) -> Spec:
 def save(population: Population, policy: str, folder: Path, base: str) -> None:
     """Write a policy's adapter; `base` is where its base can be loaded from."""
     folder.mkdir(parents=True, exist_ok=True)
-    spec, linear = population.specs[policy], linear_layers(population.model)
+    spec = population.specs[policy]
+    linear = linear_layers(population.model)
     named = {
         f"{PREFIX}{n}.weight": t.contiguous().cpu() for n, t in population.tensors(policy).items()
     }
@@ -125,8 +128,11 @@ def save(population: Population, policy: str, folder: Path, base: str) -> None:
 
 
 def load(population: Population, policy: str, folder: Path) -> None:
-    """Read an adapter into a policy of the same shape; an error where it belongs to another base."""
-    there, here = spec_of(folder), population.specs[policy]
+    """Read an adapter into a policy of the same shape; an error where it belongs
+    to another base.
+    """
+    there = spec_of(folder)
+    here = population.specs[policy]
     if (there.rank, there.alpha) != (here.rank, here.alpha):
         raise UserMistake(
             f"adapter {folder} has rank {there.rank} and alpha {there.alpha:g}, and policy {policy}"
@@ -136,10 +142,8 @@ def load(population: Population, policy: str, folder: Path) -> None:
         made_for = (file.metadata() or {}).get("base")
         tensors = {_plain(key, folder): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
     if made_for is not None and made_for != population.fingerprint:
-        named, base = (
-            facts(folder).get("base_model_name_or_path"),
-            population.model.config.name_or_path,
-        )
+        named = facts(folder).get("base_model_name_or_path")
+        base = population.model.config.name_or_path
         another = f"another base, {named!r}, than {base!r}: their weights differ"
         raise UserMistake(
             f"adapter {folder} was made for"
@@ -184,9 +188,7 @@ def _of_pattern(pattern: dict[str, Any] | None, name: str, default: Any) -> Any:
 
 def _shortest(population: Population, policy: str) -> list[str]:
     """Ends of names where they mean the same modules as whole names; peft takes both."""
-    targets, ends = (
-        population.targets[policy],
-        {n.rpartition(".")[2] for n in population.targets[policy]},
-    )
+    targets = population.targets[policy]
+    ends = {n.rpartition(".")[2] for n in population.targets[policy]}
     linear = {n for n in linear_layers(population.model) if n.rpartition(".")[2] in ends}
     return sorted(ends if linear == targets else targets)

@@ -45,11 +45,9 @@ class Population:
     """
 
     def __init__(self, model: Any, specs: Mapping[str, Spec], seed: int = 0) -> None:
-        self.model, self.specs, self.policies = (
-            model.requires_grad_(False),
-            dict(specs),
-            sorted(specs),
-        )
+        self.model = model.requires_grad_(False)
+        self.specs = dict(specs)
+        self.policies = sorted(specs)
         self.targets = {p: targets_of(model, s) for p, s in specs.items()}
         wanted = {name for names in self.targets.values() for name in names}
         self.names = [name for name, _ in model.named_modules() if name in wanted]
@@ -98,10 +96,8 @@ class Population:
             return
         if (np.diff(policy_B) < 0).any():
             raise ValueError("rows of a population are sorted by policy")
-        self.route, self.width = (
-            self._route_of(np.bincount(policy_B, minlength=len(self.policies))),
-            None,
-        )
+        self.route = self._route_of(np.bincount(policy_B, minlength=len(self.policies)))
+        self.width = None
         if reference and self.start_PN is not None:
             self._use(self.start_PN)
         try:
@@ -165,7 +161,8 @@ class Population:
         """Weights of adapted modules with this policy's adapter added: W + (alpha / rank) B A, in
         the base's dtype.
         """
-        p, found = self.policies.index(policy), {}
+        p = self.policies.index(policy)
+        found = {}
         for layer, (a, b) in zip(self.layers, self._views(self.flat_PN), strict=True):
             change = b[p].mT.to(torch.float64) @ a[p].to(torch.float64) * layer.scales[p]
             found[f"{layer.name}.weight"] = with_change(
@@ -177,7 +174,9 @@ class Population:
         """`<module>.lora_A` (rank, in) and `<module>.lora_B` (out, rank) of a policy; of another
         tensor of that layout too.
         """
-        p, rank, found = self.policies.index(policy), self.specs[policy].rank, {}
+        p = self.policies.index(policy)
+        rank = self.specs[policy].rank
+        found = {}
         for name, (a, b) in zip(
             self.names, self._views(self.flat_PN if flat_PN is None else flat_PN), strict=True
         ):
@@ -205,7 +204,9 @@ class Population:
 
     def _views(self, flat_PN: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Per layer the stacks A (P, rank, in) and B transposed (P, rank, out)."""
-        made, at, P = [], 0, len(flat_PN)
+        made = []
+        at = 0
+        P = len(flat_PN)
         for name in self.names:
             wide, out = sizes(self.model.get_submodule(name))
             middle = at + self.rank * wide
@@ -222,7 +223,8 @@ class Population:
     def _use(self, flat_PN: Tensor) -> None:
         learning = flat_PN is self.flat_PN and self.grad_PN is not None
         for layer, (a, b) in zip(self.layers, self._views(flat_PN), strict=True):
-            layer.a, layer.b = a.detach().requires_grad_(learning), b
+            layer.a = a.detach().requires_grad_(learning)
+            layer.b = b
 
     def _begin(self, policy: str, seed: int) -> None:
         """A uniform within 1 / root of its inputs, as usual for LoRA; B zero.
@@ -269,7 +271,8 @@ class _Layer:
     """What is added to the output of one linear layer."""
 
     def __init__(self, population: Population, name: str, module: Any) -> None:
-        self.population, self.name = population, name
+        self.population = population
+        self.name = name
         self.ordered = False
         """Whether it was seen to get the tokens of a batch one row after the other, so that other
         shapes than (B, T, D) will do.
@@ -295,7 +298,8 @@ class _Layer:
         self.grads: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, module: Any, inputs: tuple[Tensor, ...], output_BTO: Tensor) -> Tensor:
-        route, x_BTD = self.population.route, inputs[0]
+        route = self.population.route
+        x_BTD = inputs[0]
         if route is None:
             return output_BTO
         if torch.compiler.is_compiling():
@@ -334,8 +338,10 @@ class _Layer:
         Where keys and values are made of a compressed cache, a row has as many tokens as that: (B,
         1, T, D).
         """
-        scale, kind = self.scale, x_BTD.dtype
-        a, b = self.a.detach().to(kind), self.b.detach().to(kind)
+        scale = self.scale
+        kind = x_BTD.dtype
+        a = self.a.detach().to(kind)
+        b = self.b.detach().to(kind)
         b = b * (scale.to(kind)[:, None, None] if isinstance(scale, Tensor) else scale)
         if x_BTD.dim() != 3 and not self._row_by_row(x_BTD, len(route.like_B), 1):
             raise self.mistake(x_BTD.shape, len(route.like_B))
@@ -359,14 +365,17 @@ class _Mixed(torch.autograd.Function):
         h_NR = _add(output_BTO, x_BTD, layer, route)
         ctx.mark_dirty(output_BTO)
         ctx.save_for_backward(x_BTD, h_NR)
-        ctx.layer, ctx.route = layer, route
+        ctx.layer = layer
+        ctx.route = route
         return output_BTO
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g_BTO,), (x_BTD, h_NR) = grads, ctx.saved_tensors
-        layer, route = ctx.layer, ctx.route
-        g_NO, x_ND = g_BTO.contiguous().flatten(0, -2), x_BTD.flatten(0, -2)
+        layer = ctx.layer
+        route = ctx.route
+        g_NO = g_BTO.contiguous().flatten(0, -2)
+        x_ND = x_BTD.flatten(0, -2)
         T = len(x_ND) // route.rows
         a, b = (w[route.present].to(x_ND.dtype) for w in (layer.a, layer.b))
         gh_NR = _scaled(times(g_NO, b.mT, route, T), layer, route, T)
@@ -380,7 +389,8 @@ class _Mixed(torch.autograd.Function):
 def _add(output_BTO: Tensor, x_BTD: Tensor, layer: _Layer, route: Route) -> Tensor:
     """Add to `output_BTO`; returns scale x A^T, (tokens, rank)."""
     x_ND = x_BTD.flatten(0, -2)
-    T, kind = len(x_ND) // route.rows, x_BTD.dtype
+    T = len(x_ND) // route.rows
+    kind = x_BTD.dtype
     a, b = (w.detach()[route.present].to(kind) for w in (layer.a, layer.b))
     h_NR = _scaled(times(x_ND, a.mT, route, T), layer, route, T)
     if route.even:
