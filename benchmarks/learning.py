@@ -216,12 +216,14 @@ def markdown(out: Path, rows: dict[str, list[dict]]) -> str:
     """
     show = lambda v: f"{v['mean']:.3f} [{v['low']:.3f}, {v['high']:.3f}]"  # noqa: E731
     page = [
-        "# Results",
+        "# Results by seed",
         "",
         (
-            "Made by `python benchmarks/learning.py OUT --write docs/results.md`; intervals are 95"
-            " %: of a seed over its 512 held-out puzzles, of `all` over seeds (Student's t)."
+            "Made by `python benchmarks/learning.py OUT --write docs/results-by-seed.md`; intervals"
+            " are 95 %: of a seed over its 512 held-out puzzles, of `all` over seeds (Student's t)."
         ),
+        "",
+        f"Made with {made_with(out, rows)}.",
         "",
         "| setup | seed | before | after | gain | best validation | tokens |",
         "|---|---|---|---|---|---|---|",
@@ -262,6 +264,23 @@ def markdown(out: Path, rows: dict[str, list[dict]]) -> str:
                 + " |"
             )
     return "\n".join(page) + "\n"
+
+
+def made_with(out: Path, rows: dict[str, list[dict]]) -> str:
+    """Commit, processor, torch and threads of all runs behind the report, as they recorded them."""
+    folders = [
+        f for name in rows for r in rows[name] for f, _ in commands(out, [name], [r["seed"]])
+    ]
+    processes = [
+        process
+        for folder in folders
+        for process in json.loads((folder / "processes.json").read_text())["processes"]
+    ]
+    parts = []
+    for key in ("commit", "processor", "torch", "python", "threads"):
+        values = sorted({str(process.get(key, "unknown")) for process in processes})
+        parts.append(f"{key} {', '.join(values)}")
+    return "; ".join(parts)
 
 
 def quarters(folders: list[Path]) -> list[dict[str, float]]:

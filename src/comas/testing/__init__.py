@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import inspect
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -509,10 +508,3 @@ def golden(name: str) -> str:
         options=GOLDEN[name],
     )
     return "[" + ",\n".join(_records(found)) + "]\n"
-
-
-if __name__ == "__main__":  # python -m comas.testing FOLDER: write the golden transcripts anew
-    for method_name in GOLDEN:
-        (Path(sys.argv[1]) / f"{method_name}.json").write_text(
-            golden(method_name), encoding="utf-8"
-        )
