@@ -38,15 +38,21 @@ WORDING = {
     ),
     "scoring_bare": "Question:\n{question}\n\nA proposed solution:\n{work}\n\n" + SCALE,
 }
-Judged = tuple[Turn | None, Turn]  # evaluation, scoring
+Judged = tuple[Turn | None, Turn]
+"""An evaluation, where there is one, and the scoring of it."""
+Round = tuple[Turn, list[Judged]]
+"""A solution, and what was said of it."""
 _SCORE = re.compile(r"<\s*score\s*>\s*([123])\s*<\s*/\s*score\s*>\s*\Z")
 _TAG = re.compile(r"<\s*/?\s*score\b", re.IGNORECASE)
 
 
 def read_score(turn: Turn) -> int | None:
-    """1, 2 or 3 if the reply is finished and its one score element ends it; None otherwise."""
-    found = _SCORE.search(turn.text)
-    return int(found[1]) if found and turn.finished and len(_TAG.findall(turn.text)) == 2 else None
+    """Read 1, 2 or 3 if the reply is finished and its one score element ends it; None otherwise."""
+    match = _SCORE.search(turn.text)
+    if match is None or not turn.finished:
+        return None
+    tags = _TAG.findall(turn.text)
+    return int(match[1]) if len(tags) == 2 else None
 
 
 async def play(
@@ -63,17 +69,14 @@ async def play(
     format_check: bool = True,
     evaluate: bool = True,
 ) -> str | None:
-    """`rounds` solutions in turn, each seeing the last `kappa` rounds and up to `references`
-    criticisms of each.
+    """Play `rounds` solutions in turn, and answer with the best-scored one.
+
+    Each solution sees the last `kappa` rounds, and up to `references` criticisms of each.
     """
-    past: list[tuple[Turn, list[Judged]]] = []
+    past: list[Round] = []
     for at in range(rounds):
         seen = past[max(0, len(past) - kappa) :]
-        history = [
-            _quote(task, question, s, e)
-            for s, js in seen
-            for e, _ in js[:references] or [(None, None)]
-        ]
+        history = _history(question, task, seen, references)
 
         def prompt(kept: Sequence[str]) -> str:
             earlier = "\n".join(kept)
@@ -81,82 +84,97 @@ async def play(
 
         author = _draw(agents, rng, "solution")
         solution = await author.ask("solution", prompt, history=history, round=at)
-        solution.info["readable"] = readable = (
-            solution.finished and task.extract(question, solution.text) is not None
-        )
-        drawn = []
+        readable = solution.finished and task.extract(question, solution.text) is not None
+        solution.info["readable"] = readable
+        judges = []
         for _ in range(evaluations if readable or not format_check else 0):
-            critic = (
-                _draw(agents, rng, "evaluation", solution.agent if avoid_self else "")
-                if evaluate
-                else None
-            )
-            barred = [solution.agent, critic.name if critic else ""] if avoid_self else []
-            drawn.append((critic, _draw(agents, rng, "scoring", *barred)))
+            barred = [solution.agent] if avoid_self else []
+            critic = _draw(agents, rng, "evaluation", *barred) if evaluate else None
+            if avoid_self and critic is not None:
+                barred.append(critic.name)
+            judges.append((critic, _draw(agents, rng, "scoring", *barred)))
         async with asyncio.TaskGroup() as group:
-            judged = [
-                group.create_task(_judge(question, solution, critic, scorer, task))
-                for critic, scorer in drawn
-            ]
-        past.append((solution, [j.result() for j in judged]))
-    # the best-scored solution, the latest among equals; unscored ones come last
-    means = [_mean([scoring.info["score"] for _, scoring in js]) or 0.0 for _, js in past]
-    return past[max(range(rounds), key=lambda i: (means[i], i))][0].text
+            asked = [group.create_task(_judge(question, solution, *pair, task)) for pair in judges]
+        judged = [task_of_pair.result() for task_of_pair in asked]
+        past.append((solution, judged))
+    return _best(past).text
+
+
+def _history(question: Question, task: Task, rounds: Sequence[Round], references: int) -> list[str]:
+    """Quote earlier solutions, each with up to `references` of its criticisms."""
+    quoted = []
+    for solution, judged in rounds:
+        evaluations = [evaluation for evaluation, _ in judged[:references]] or [None]
+        quoted += [_quote(task, question, solution, evaluation) for evaluation in evaluations]
+    return quoted
+
+
+def _best(rounds: Sequence[Round]) -> Turn:
+    """The best-scored solution, the latest among equals; unscored ones come last."""
+    best = rounds[0][0]
+    highest = -1.0
+    for solution, judged in rounds:
+        scores = [scoring.info["score"] for _, scoring in judged]
+        mean = _mean(scores) or 0.0
+        if mean >= highest:
+            best = solution
+            highest = mean
+    return best
 
 
 async def _judge(
     question: Question, solution: Turn, critic: Agent | None, scorer: Agent, task: Task
 ) -> Judged:
-    facts = {"question": question.prompt, "work": defuse(task.shown(question, solution.text))}
-    evaluation = None
-    role = "scoring_bare"
-    if critic:
-        evaluation = await critic.ask(
-            "evaluation", words(WORDING, task, "evaluation", **facts), about=solution
-        )
-        role = "scoring"
-        facts["evaluation"] = defuse(evaluation.text)
-    scoring = await scorer.ask(
-        "scoring", words(WORDING, task, role, **facts), about=evaluation or solution
-    )
+    """Have a solution criticised, where there is a critic, and scored."""
+    work = defuse(task.shown(question, solution.text))
+    facts = {"question": question.prompt, "work": work}
+    if critic is None:
+        evaluation = None
+        prompt = words(WORDING, task, "scoring_bare", **facts)
+    else:
+        prompt = words(WORDING, task, "evaluation", **facts)
+        evaluation = await critic.ask("evaluation", prompt, about=solution)
+        criticism = defuse(evaluation.text)
+        prompt = words(WORDING, task, "scoring", **facts, evaluation=criticism)
+    scoring = await scorer.ask("scoring", prompt, about=evaluation or solution)
     scoring.info["score"] = read_score(scoring)
     return evaluation, scoring
 
 
 def _quote(task: Task, question: Question, solution: Turn, evaluation: Turn | None) -> str:
-    said = {"evaluation": defuse(evaluation.text)} if evaluation else {}
-    return words(
-        WORDING,
-        task,
-        "history" if said else "history_bare",
-        work=defuse(task.shown(question, solution.text)),
-        **said,
-    )
+    """Quote a solution for those who come after it, with its criticism where there is one."""
+    work = defuse(task.shown(question, solution.text))
+    if evaluation is None:
+        return words(WORDING, task, "history_bare", work=work)
+    return words(WORDING, task, "history", work=work, evaluation=defuse(evaluation.text))
 
 
 def _draw(agents: Sequence[Agent], rng: random.Random, role: str, *barred: str) -> Agent:
-    """An agent for the role, uniformly; of `barred` only if the team is too small for another."""
-    able = [a for a in agents if a.takes(role)]
-    return rng.choice(
-        next(fit for n in (2, 1, 0) if (fit := [a for a in able if a.name not in barred[:n]]))
-    )
+    """Draw an agent for the role, uniformly; of `barred` only if the team is too small."""
+    able = [agent for agent in agents if agent.takes(role)]
+    for most in (2, 1):
+        others = [agent for agent in able if agent.name not in barred[:most]]
+        if others:
+            return rng.choice(others)
+    return rng.choice(able)
 
 
-def _mean(scores: list[int | None]) -> float | None:
-    readable = [s for s in scores if s is not None]
+def _mean(scores: Sequence[int | None]) -> float | None:
+    """The mean of the readable scores; None where there is none."""
+    readable = [score for score in scores if score is not None]
     return sum(readable) / len(readable) if readable else None
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
-    """Zero-sum between a solution and its criticism; an unreadable score pays its scorer -1 and
-    settles nothing else.
+    """Pay a solution and its criticism against each other.
+
+    An unreadable score pays its scorer -1 and settles nothing else.
     """
     for episode in episodes:
-        turns = {t.id: t for t in episode.turns}
-        scores: dict[str, list[int | None]] = {
-            t.id: [] for t in episode.turns if t.role == "solution"
-        }
-        for scoring in [t for t in episode.turns if t.role == "scoring"]:
+        turns = {turn.id: turn for turn in episode.turns}
+        solutions = [turn for turn in episode.turns if turn.role == "solution"]
+        scores: dict[str, list[int | None]] = {solution.id: [] for solution in solutions}
+        for scoring in [turn for turn in episode.turns if turn.role == "scoring"]:
             score = scoring.info["score"]
             scoring.reward = -1.0 if score is None else 0.0
             judged = turns[scoring.about or ""]
@@ -164,11 +182,12 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
                 judged.reward = None if score is None else 1.0 - (score - 1) / 2
                 judged = turns[judged.about or ""]
             scores[judged.id].append(score)
-        for key, given in scores.items():
-            if (mean := _mean(given)) is not None:
-                turns[key].reward = (mean - 1) / 2
-            elif format_check and not turns[key].info["readable"]:
-                turns[key].reward = 0.0
+        for solution in solutions:
+            mean = _mean(scores[solution.id])
+            if mean is not None:
+                solution.reward = (mean - 1) / 2
+            elif format_check and not solution.info["readable"]:
+                solution.reward = 0.0
 
 
 KL = {"solution": 0.1, "evaluation": 0.5, "scoring": 0.5}

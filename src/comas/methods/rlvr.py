@@ -23,10 +23,9 @@ WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
 ) -> str | None:
-    """`votes` independent solutions by one agent, drawn uniformly; the answer is
-    the first of them.
-    """
-    agent = rng.choice([a for a in agents if a.takes("solution")])
+    """Have one agent, drawn uniformly, solve it `votes` times; answer with the first."""
+    able = [agent for agent in agents if agent.takes("solution")]
+    agent = rng.choice(able)
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(agent.ask("solution", prompt)) for _ in range(votes)]
@@ -34,8 +33,9 @@ async def play(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """1 for a right answer, 0 for a wrong or unfinished one; a verifier that failed leaves the turn
-    unpaid.
+    """Pay 1 for a right answer and 0 for a wrong or unfinished one.
+
+    Where the verifier itself failed, the turn is not paid.
     """
     for episode in episodes:
         for turn in episode.turns:

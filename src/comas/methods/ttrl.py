@@ -29,26 +29,22 @@ async def play(
     *,
     votes: Count = 16,
 ) -> str | None:
-    """`votes` independent solutions by agents drawn in turn from a shuffled team; the answer is a
-    majority solution.
-    """
-    able = [a for a in agents if a.takes("solution")]
+    """Have the agents of a shuffled team solve it in turn, `votes` times; the majority answers."""
+    able = [agent for agent in agents if agent.takes("solution")]
     rng.shuffle(able)
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    in_turn = [able[vote % len(able)] for vote in range(votes)]
     async with asyncio.TaskGroup() as group:
-        asked = [
-            group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)
-        ]
-    turns = [t.result() for t in asked]
+        asked = [group.create_task(agent.ask("solution", prompt)) for agent in in_turn]
+    turns = [reply.result() for reply in asked]
     return await decide(question, turns, task)
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """1 for the majority's answer, 0 for any other; a question whose every reply is unreadable pays
-    all 0.
-    """
+    """Pay 1 for the majority's answer and 0 for any other; where none is readable, all get 0."""
     for episode in episodes:
-        best = majority([t.info["answer"] for t in episode.turns], task)
+        answers = [turn.info["answer"] for turn in episode.turns]
+        best = majority(answers, task)
         for turn in episode.turns:
             turn.reward = float(best is not None and agrees(turn, best, task))
             turn.group = f"{episode.id}/{turn.policy}"

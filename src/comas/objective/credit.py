@@ -18,8 +18,9 @@ EPS = 1e-8
 
 
 def kl_to_go(row: Row, beta: float) -> np.ndarray:
-    """beta * sum_{k >= t} log(pi(o_k) / pi_ref(o_k)) on generated tokens, shape (T,), in nats
-    (CoMAS eq. 9).
+    """Sum the price of leaving the reference from each token to the end, shape (T,), in nats.
+
+    beta * sum_{k >= t} log(pi(o_k) / pi_ref(o_k)) on generated tokens, 0 elsewhere (CoMAS eq. 9).
     """
     if beta == 0:
         return np.zeros(len(row.token_ids_T))
@@ -27,8 +28,10 @@ def kl_to_go(row: Row, beta: float) -> np.ndarray:
         raise ValueError(
             f"role {row.role!r} has beta {beta}, but row {row.turn} carries no reference log-probs"
         )
-    ratio_T = np.where(row.mask_T, row.logprobs_T.astype(np.float64) - row.ref_logprobs_T, 0.0)
-    return np.where(row.mask_T, beta * ratio_T[::-1].cumsum()[::-1], 0.0)
+    difference_T = row.logprobs_T.astype(np.float64) - row.ref_logprobs_T
+    ratio_T = np.where(row.mask_T, difference_T, 0.0)
+    to_go_T = ratio_T[::-1].cumsum()[::-1]
+    return np.where(row.mask_T, beta * to_go_T, 0.0)
 
 
 def reinforce_pp(
@@ -48,68 +51,89 @@ def reinforce_pp(
     by a spread of zero would turn rounding noise into unit advantages.
     """
     if normalise == "all":
-        return _normalise_tokens(
-            rows,
-            [np.where(r.mask_T, r.reward, 0.0) - kl_to_go(r, kl.get(r.role, 0.0)) for r in rows],
-        )
+        rewards = [row.reward for row in rows]
+        return _normalise_tokens(rows, _per_token(rows, rewards, kl))
     if normalise != "role":
         raise UserMistake(f"credit.normalise is {normalise!r}: 'role' or 'all'")
-    scaled = _standardise([r.reward for r in rows], [r.role for r in rows], min_rows)
-    return _spread(rows, scaled, kl)
+    roles = [row.role for row in rows]
+    scaled = _standardise(rows, roles, min_rows)
+    return _per_token(rows, scaled, kl)
 
 
 def grpo(rows: Sequence[Row], kl: Mapping[str, float], *, scale: bool = True) -> list[np.ndarray]:
-    """GRPO (arXiv 2402.03300 eq. 3): rewards minus the mean of their group, divided by its standard
-    deviation.
+    """GRPO: rewards minus the mean of their group, over its standard deviation.
 
-    `scale = False` leaves the division out (Dr. GRPO, arXiv 2503.20783). A row without a group, or
-    whose group is all equal, gets no advantage; the KL is subtracted afterwards, unscaled.
+    Equation 3 of arXiv 2402.03300. `scale = False` leaves the division out (Dr. GRPO, arXiv
+    2503.20783). A row without a group, or whose group is all equal, gets no advantage; the KL is
+    subtracted afterwards, unscaled.
     """
-    groups = [r.group if r.group is not None else f"alone {i}" for i, r in enumerate(rows)]
-    return _spread(rows, _standardise([r.reward for r in rows], groups, 2, scale), kl)
+    groups = [
+        f"alone {place}" if row.group is None else row.group for place, row in enumerate(rows)
+    ]
+    scaled = _standardise(rows, groups, 2, scale)
+    return _per_token(rows, scaled, kl)
 
 
 def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
-    """Reward minus the mean of the *other* rows of its group (arXiv 2402.14740); KL subtracted
-    afterwards.
+    """RLOO: the reward minus the mean of the *other* rows of its group; KL subtracted afterwards.
+
+    arXiv 2402.14740. A row without a group, or whose group is all equal, gets no advantage.
     """
-    values = np.array([r.reward for r in rows], dtype=np.float64)
-    left = np.zeros(len(rows))
-    for group in {r.group for r in rows if r.group is not None}:
-        mine = np.array([r.group == group for r in rows])
+    rewards_R = _rewards(rows)
+    advantages_R = np.zeros(len(rows))
+    for group in {row.group for row in rows if row.group is not None}:
+        members_R = np.array([row.group == group for row in rows])
+        group_rewards = rewards_R[members_R]
+        n = len(group_rewards)
         # equal numbers minus their mean may leave a rounding error
-        if (n := int(mine.sum())) > 1 and np.ptp(values[mine]) > 0:
-            left[mine] = (values[mine] - values[mine].mean()) * n / (n - 1)
-    return _spread(rows, left, kl)
+        if n > 1 and np.ptp(group_rewards) > 0:
+            advantages_R[members_R] = (group_rewards - group_rewards.mean()) * n / (n - 1)
+    return _per_token(rows, advantages_R, kl)
+
+
+def _rewards(rows: Sequence[Row]) -> np.ndarray:
+    """The rewards of R rows, float64, shape (R,)."""
+    return np.array([row.reward for row in rows], dtype=np.float64)
 
 
 def _standardise(
-    rewards: Sequence[float], keys: Sequence[str], min_rows: int, scale: bool = True
+    rows: Sequence[Row], keys: Sequence[str], min_rows: int, scale: bool = True
 ) -> np.ndarray:
-    values = np.array(rewards, dtype=np.float64)
-    scaled = np.zeros(len(rewards))
-    labels = np.array(keys)
+    """Rewards normalised among the rows of one key, shape (R,); 0 for too few or equal ones."""
+    rewards_R = _rewards(rows)
+    scaled_R = np.zeros(len(rows))
+    keys_R = np.array(keys)
     for key in set(keys):
-        mine = labels == key
-        part = values[mine]
-        if len(part) >= max(2, min_rows) and part.max() > part.min():
-            scaled[mine] = (part - part.mean()) / ((part.std() + EPS) if scale else 1.0)
-    return scaled
+        members_R = keys_R == key
+        rewards = rewards_R[members_R]
+        if len(rewards) < max(2, min_rows) or rewards.max() == rewards.min():
+            continue
+        divisor = rewards.std() + EPS if scale else 1.0
+        scaled_R[members_R] = (rewards - rewards.mean()) / divisor
+    return scaled_R
 
 
-def _spread(rows: Sequence[Row], scaled: np.ndarray, kl: Mapping[str, float]) -> list[np.ndarray]:
-    return [
-        np.where(r.mask_T, a, 0.0) - kl_to_go(r, kl.get(r.role, 0.0))
-        for r, a in zip(rows, scaled, strict=True)
-    ]
+def _per_token(
+    rows: Sequence[Row], values: Sequence[float] | np.ndarray, kl: Mapping[str, float]
+) -> list[np.ndarray]:
+    """The value of each row on its generated tokens, minus its KL-to-go."""
+    advantages: list[np.ndarray] = []
+    for row, value in zip(rows, values, strict=True):
+        price_T = kl_to_go(row, kl.get(row.role, 0.0))
+        advantages.append(np.where(row.mask_T, value, 0.0) - price_T)
+    return advantages
 
 
-def _normalise_tokens(rows: Sequence[Row], raw: list[np.ndarray]) -> list[np.ndarray]:
-    tokens = np.concatenate([a[r.mask_T] for r, a in zip(rows, raw, strict=True)])
+def _normalise_tokens(rows: Sequence[Row], raw: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The same advantages with mean 0 and standard deviation 1 over all generated tokens."""
+    generated = [raw_T[row.mask_T] for row, raw_T in zip(rows, raw, strict=True)]
+    tokens = np.concatenate(generated)
     if tokens.max() == tokens.min():  # the mean of equal numbers may be off by a rounding error
-        return [np.zeros(len(a)) for a in raw]
+        return [np.zeros(len(raw_T)) for raw_T in raw]
     mean = tokens.mean()
-    std = tokens.std()
-    return [
-        np.where(r.mask_T, (a - mean) / (std + EPS), 0.0) for r, a in zip(rows, raw, strict=True)
-    ]
+    spread = tokens.std() + EPS
+    advantages: list[np.ndarray] = []
+    for row, raw_T in zip(rows, raw, strict=True):
+        normalised_T = (raw_T - mean) / spread
+        advantages.append(np.where(row.mask_T, normalised_T, 0.0))
+    return advantages

@@ -19,20 +19,20 @@ class Batch:
 
     advantages_BT: Any
     old_logprobs_BT: Any
-    """Under the policy at the start of the learning step (the learner's own recomputation, or what
-    the engine said).
-    """
+    """Under the policy at the start of the step: recomputed by the learner, or as sampled."""
     mask_BT: Any
 
 
 def clipped(logprobs_BT: Any, batch: Batch, *, clip: Annotated[float, Gt(0)] = 0.2) -> Any:
-    """PPO's clipped objective as a loss (arXiv 1707.06347 eq.
+    """PPO's clipped objective as a loss, per token: -min(rho A, clamp(rho, 1 - c, 1 + c) A).
 
-    7; CoMAS eq. 11): -min(rho A, clamp(rho, 1-c, 1+c) A).
+    Equation 7 of arXiv 1707.06347, equation 11 of CoMAS.
     """
     ratio_BT = (logprobs_BT - batch.old_logprobs_BT).exp()
-    inside_BT = ratio_BT.clamp(1 - clip, 1 + clip) * batch.advantages_BT
-    return -(ratio_BT * batch.advantages_BT).minimum(inside_BT)
+    bounded_BT = ratio_BT.clamp(1 - clip, 1 + clip)
+    gain_BT = ratio_BT * batch.advantages_BT
+    bounded_gain_BT = bounded_BT * batch.advantages_BT
+    return -gain_BT.minimum(bounded_gain_BT)
 
 
 def plain(logprobs_BT: Any, batch: Batch) -> Any:

@@ -31,25 +31,22 @@ WORDING = {
 async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, turns: Count = 4
 ) -> str | None:
-    """The assistant's last answer; None where it ran out of room."""
+    """Answer with the assistant's last answer; None where it was cut."""
     assistant = next(a for a in agents if a.takes("solution"))
     proxy = agents[1] if len(agents) > 1 else agents[0]
-    answer = await assistant.ask(
-        "solution", words(WORDING, task, "solution", question=question.prompt, history="")
-    )
+    opening = words(WORDING, task, "solution", question=question.prompt, history="")
+    answer = await assistant.ask("solution", opening)
     for at in range(1, turns):
         if _ended(answer, task):
             break
         work = defuse(task.shown(question, answer.text))
-        reply = await proxy.ask(
-            "proxy",
-            words(WORDING, task, "proxy", question=question.prompt, work=work),
-            about=answer,
-        )
+        shown = words(WORDING, task, "proxy", question=question.prompt, work=work)
+        reply = await proxy.ask("proxy", shown, about=answer)
         if _ended(reply, task):
             break
         facts = {"question": question.prompt, "own": work}
-        remark = words(WORDING, task, "history", work=work, evaluation=defuse(reply.text))
+        criticism = defuse(reply.text)
+        remark = words(WORDING, task, "history", work=work, evaluation=criticism)
 
         def prompt(history: Sequence[str], facts: Mapping[str, str] = facts) -> str:
             return words(WORDING, task, "revision", history="\n".join(history), **facts)
@@ -60,10 +57,11 @@ async def play(
 
 def _ended(turn: Turn, task: Task) -> bool:
     """Whether its last word declares the end; case and punctuation do not matter."""
-    last = turn.text.split()[-1:] if turn.finished else []
-    return [w.strip(".!*'\"`()").casefold() for w in last] == [
-        words(WORDING, task, "end").casefold()
-    ]
+    if not turn.finished or not turn.text.split():
+        return False
+    last_word = turn.text.split()[-1].strip(".!*'\"`()")
+    end = words(WORDING, task, "end")
+    return last_word.casefold() == end.casefold()
 
 
 setup = Setup(play)

@@ -37,29 +37,37 @@ async def play(
     *,
     revisions: Whole = 1,
 ) -> str | None:
-    """The first of the last round's replies that give the majority's answer; None where none of
-    them can be read.
+    """Answer with the first of the last round's replies that give the majority's answer.
+
+    None where none of them can be read.
     """
-    able = [a for a in agents if a.takes("solution")]
+    able = [agent for agent in agents if agent.takes("solution")]
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    turns = await _together([a.ask("solution", prompt) for a in able])
+    turns = await _together([agent.ask("solution", prompt) for agent in able])
     for at in range(1, revisions + 1):
-        turns = await _together(
-            [_revise(question, agent, i, turns, task, at) for i, agent in enumerate(able)]
-        )
+        revised = [
+            _revise(question, agent, place, turns, task, at) for place, agent in enumerate(able)
+        ]
+        turns = await _together(revised)
     return await decide(question, turns, task)
 
 
 def _revise(
     question: Question, agent: Agent, own: int, turns: Sequence[Turn], task: Task, at: int
 ) -> Ask:
+    """Ask for the answer of `turns[own]` again, after those of the others."""
+    works = [_shown(question, turn, task) for turn in turns]
     others = [
-        words(WORDING, task, "history_bare", work=_shown(question, t, task))
-        for i, t in enumerate(turns)
-        if i != own
+        words(WORDING, task, "history_bare", work=work)
+        for place, work in enumerate(works)
+        if place != own
     ]
-    facts = {"question": question.prompt, "own": _shown(question, turns[own], task)}
-    prompt = lambda history: words(WORDING, task, "revision", history="\n".join(history), **facts)  # noqa: E731
+
+    def prompt(kept: Sequence[str]) -> str:
+        answers = "\n".join(kept)
+        asked = question.prompt
+        return words(WORDING, task, "revision", history=answers, question=asked, own=works[own])
+
     return agent.ask("revision", prompt, history=others, about=turns[own], round=at)
 
 
@@ -68,9 +76,10 @@ def _shown(question: Question, turn: Turn, task: Task) -> str:
 
 
 async def _together(asks: Sequence[Ask]) -> list[Turn]:
+    """Ask side by side."""
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(ask) for ask in asks]
-    return [a.result() for a in asked]
+    return [reply.result() for reply in asked]
 
 
 setup = Setup(play)

@@ -20,10 +20,9 @@ WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
 ) -> str | None:
-    """The reply of the first agent; None where it ran out of room, which counts as wrong."""
-    turn = await agents[0].ask(
-        "solution", words(WORDING, task, "solution", question=question.prompt, history="")
-    )
+    """Answer with the reply of the first agent; None where it was cut, which counts as wrong."""
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    turn = await agents[0].ask("solution", prompt)
     return turn.text if turn.finished else None
 
 

@@ -22,14 +22,13 @@ WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
 ) -> str | None:
-    """The first of the majority's replies; None where none of them can be read."""
-    able = [a for a in agents if a.takes("solution")]
+    """Answer with the first of the majority's replies; None where none of them can be read."""
+    able = [agent for agent in agents if agent.takes("solution")]
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    in_turn = [able[vote % len(able)] for vote in range(votes)]
     async with asyncio.TaskGroup() as group:
-        asked = [
-            group.create_task(able[i % len(able)].ask("solution", prompt)) for i in range(votes)
-        ]
-    turns = [a.result() for a in asked]
+        asked = [group.create_task(agent.ask("solution", prompt)) for agent in in_turn]
+    turns = [reply.result() for reply in asked]
     return await decide(question, turns, task)
 
 
