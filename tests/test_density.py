@@ -32,7 +32,7 @@ CEILINGS = {
     "learners": (14, 32),
     "methods": (14, 24),
     "models": (11, 30),
-    "objective": (12, 25),
+    "objective": (13, 25),
     "questions": (15, 27),
     "seed": (13, 31),
     "setups": (15, 25),

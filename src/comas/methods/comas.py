@@ -94,7 +94,10 @@ async def play(
                 barred.append(critic.name)
             judges.append((critic, _draw(agents, rng, "scoring", *barred)))
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(_judge(question, solution, *pair, task)) for pair in judges]
+            asked = [
+                group.create_task(_judge(question, solution, critic, scorer, task))
+                for critic, scorer in judges
+            ]
         judged = [task_of_pair.result() for task_of_pair in asked]
         past.append((solution, judged))
     return _best(past).text
