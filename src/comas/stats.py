@@ -96,11 +96,10 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def paired_bootstrap(
     differences: Sequence[float], seed: int = 0, draws: int = 9999, level: float = 0.95
 ) -> Interval:
-    """Mean of paired differences with its percentile interval over resampled questions (Efron and
-    Tibshirani 1993, chapter 13).
+    """Mean of paired differences with a percentile interval over resampled questions.
 
-    Where all differences are equal nothing is resampled: the interval is what as many questions
-    without an exception allow.
+    Efron and Tibshirani 1993, chapter 13. Where all differences are equal nothing is resampled: the
+    interval is then what as many questions without an exception allow.
     """
     array = np.asarray(differences, dtype=np.float64)
     if len(array) < 2:
@@ -118,9 +117,10 @@ def paired_bootstrap(
 
 
 def sign_flips(differences: Sequence[float], seed: int = 0, draws: int = 9999) -> float:
-    """Two-sided p of no difference: how often a mean as far from 0 comes about if every difference
-    may as well have the other sign (Fisher's randomisation test). Exact up to 13 differences that
-    are not 0, sampled beyond.
+    """Two-sided p of no difference, by Fisher's randomisation test.
+
+    How often a mean is as far from 0 if every difference may as well have the other sign. Exact up
+    to 13 differences that are not 0, sampled beyond.
     """
     array = np.asarray([d for d in differences if d != 0], dtype=np.float64)
     if len(array) == 0:

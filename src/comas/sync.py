@@ -64,9 +64,7 @@ def _beside(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _plainly(work: Coroutine[Any, Any, T]) -> T:
-    """A user's mistake or a dead host that was found inside task groups, without the groups around
-    it.
-    """
+    """Await work, and raise a mistake or a dead host without the exception groups around it."""
     try:
         return await work
     except ExceptionGroup as group:

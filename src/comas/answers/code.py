@@ -206,8 +206,9 @@ def verify(question: Question, text: str) -> Verdict:
 
 
 def question(task: str, prompt: str, tests: str) -> Question:
-    """A question whose tests are functions `test_...`; one without tests where
-    they are no Python.
+    """Build a question whose tests are functions `test_...`.
+
+    It has no tests where they are no Python.
     """
     try:
         meta = {"tests": tests, "names": called(tests)}

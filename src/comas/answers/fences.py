@@ -88,7 +88,7 @@ def _language(behind: str) -> str:
 
 
 def _before_the_end(line: str, fence: _Fence) -> str | None:
-    """What stands before the end of a block in its last line; None where the block goes on."""
+    """Return what stands before the closing fence in its line; None where the block goes on."""
     bare = line.rstrip()
     code = bare.rstrip(fence.sign)
     length = len(bare) - len(code)
@@ -98,7 +98,7 @@ def _before_the_end(line: str, fence: _Fence) -> str | None:
 
 
 def _within_a_line(line: str) -> Block | None:
-    """A block of Python that begins and ends in one line."""
+    """Return a block of Python that begins and ends in one line."""
     first = line.find("```")
     last = line.rfind("```")
     if last - first < SHORTEST:

@@ -77,7 +77,7 @@ def _found(*request: str) -> Any:
 
 @lru_cache(maxsize=65536)
 def told(*request: str) -> Any:
-    """The checker's answer, or the failure that every asking would meet.
+    """Ask the checker, and remember failures that every repetition would meet.
 
     Raises a WorkerFailed that another try may not meet.
     """
@@ -107,12 +107,11 @@ def _is_harmless(text: str) -> bool:
 
 
 def same(a: str, b: str) -> bool:
-    """Whether two answers are the same, for votes: what the checker does not digest is the same
-    only as what is written alike.
+    """Whether two answers are the same, for votes.
 
-    That is asked of each answer by itself, once, so that a vote does not wait for it again and
-    again, and no other answer is blamed for it. Raises HostFailure where the checker does not work
-    at all.
+    Answers that the checker cannot digest are the same only if they are spelt alike. Whether it can
+    is asked once per answer, so that a vote does not wait for it again, and no other answer is
+    blamed. Raises HostFailure where the checker does not work at all.
     """
     by_writing = a == b or notation.decided(a, b)
     if by_writing is not None:

@@ -46,8 +46,9 @@ def equal(gold: str, answer: str) -> bool:
 
 
 def _far(gold: Any, answer: Any) -> bool:
-    """Whether two numbers differ by more than the rounding of decimals: to six places 0.0000101 and
-    0.00001 are one.
+    """Whether two numbers differ by more than the rounding of decimals.
+
+    To six places 0.0000101 and 0.00001 are one.
     """
     from sympy import Float, Number
 
@@ -61,7 +62,7 @@ def _far(gold: Any, answer: Any) -> bool:
 
 
 def digests(text: str) -> bool:
-    """Come to an end with a text: read it, and compare it with 1."""
+    """Parse a text and compare it with 1, to see whether the checker can handle it at all."""
     from math_verify import verify
 
     found = _parsed(text)

@@ -206,7 +206,7 @@ def _numeral(text: str) -> tuple[str, int] | None:
 
 
 def _brackets(bare: str) -> str:
-    """`set` for braces around a list, `tuple` for other brackets around one, else nothing."""
+    """Classify the outer brackets: `set` for braces around a list, `tuple` for others, else empty."""
     inside = bare.rpartition(r"\in")[2]
     if "," not in inside:
         return ""
@@ -236,8 +236,9 @@ _BARE_NAMES = re.compile(r"(?<![\\a-zA-Z{])(pi|sin|cos|tan|cot|ln|log)(?![a-zA-Z
 
 
 def readable(text: str) -> str | None:
-    """LaTeX that math-verify reads as what it says; None where it is no mathematical object (`1 2`,
-    `5 (not 6)`).
+    """Rewrite LaTeX so that math-verify reads what it says.
+
+    None where it is no mathematical object (`1 2`, `5 (not 6)`).
     """
     out = _WIDE.sub(" ", in_latex(text).strip().strip("$")).strip()
     if _CHANGED.search(out):
@@ -295,8 +296,9 @@ _TURNED = str.maketrans("<>", "><")
 
 
 def as_interval(text: str) -> str:
-    r"""`[1,2)` for `1 \le x < 2`, `(2,\infty)` for `x > 2`, a union for two with `or`; any other
-    text as it is.
+    """Write inequalities as intervals: `[1,2)` for `1 <= x < 2`, a union for two with `or`.
+
+    Any other text stays as it is.
     """
     parts = [_interval(part) for part in _OR.split(text)]
     return r"\cup".join(part for part in parts if part) if all(parts) else text

@@ -218,8 +218,9 @@ def _is_unit(rest: str) -> bool:
 
 
 def _flat(text: str) -> str:
-    """Without LaTeX's boxes, superscripts as `^`; of the spaces one stays between two words, and
-    `_` before a number.
+    """Normalise a text for reading: drop LaTeX boxes and write superscripts as `^`.
+
+    One space stays between two words, and `_` before a number.
     """
     out = text.replace("−", "-").replace("–", "-").replace("{,}", ",")
     out = _RAISED.sub(lambda run: "^" + run[0].translate(_LOWERED), out)

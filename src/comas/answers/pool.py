@@ -55,7 +55,7 @@ class Workers:
         atexit.register(self.close)
 
     def ask(self, request: Any) -> Any:
-        """The answer to a request, both of them JSON; waits for a free process.
+        """Send a request to a free process and wait for its answer; both are JSON.
 
         Raises WorkerFailed.
         """

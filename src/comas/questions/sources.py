@@ -49,9 +49,10 @@ class Source:
         seed: int,
         keep: Callable[[Question], bool] = lambda q: True,
     ) -> list[Question]:
-        """What `make` makes of each row (and of where it stands), as far as it is to keep: each
-        text once, in an order drawn by `seed`, at most `limit`: the same first ones for every
-        limit.
+        """Build the questions of a split with `make(row, place)`, each text once.
+
+        The order is drawn by `seed`; at most `limit` are returned, and a smaller limit gives the
+        first ones of a larger.
         """
         found = {q.id: q for q in (make(row, where) for row, where in self.rows(split, path))}
         chosen = [q for q in found.values() if keep(q)]

@@ -38,7 +38,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a program did when it was called; two that did the same have the same."""
+    """Behaviour of a program on shown calls; equal behaviour compares equal."""
 
     calls: int
     values: int
@@ -82,9 +82,10 @@ def check(
 def observe(
     program: str, calls: str, *, names: Sequence[str], limits: Limits | None = None
 ) -> Seen | None:
-    """What the functions `names` of `program` do when `calls` is run, whose asserts all count as
-    true: what they say of results is not looked at. None where the program does not run, or ends or
-    reaches a limit on the way. Raises Broken.
+    """Record what the functions `names` of `program` do when `calls` is run.
+
+    Asserts in `calls` all count as true: what they expect is not looked at. None where the program
+    does not run, ends early or reaches a limit. Raises Broken.
     """
     case = {
         "program": program,
@@ -219,7 +220,7 @@ ATTACKS = {
 
 
 def prove() -> dict[str, str]:
-    """The isolation that is in force here, and how some attacks on it ended."""
+    """Run known attacks in the isolation in force; returns attack -> how it ended."""
     try:
         kind = isolation()
         filtered = probe(kind)

@@ -58,7 +58,7 @@ class Group:
             self._write("cgroup.kill", 1)
 
     def end(self) -> None:
-        """Remove it, when the last process is gone."""
+        """Remove the control group once its last process is gone."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:

@@ -219,8 +219,10 @@ def _argument(index: int, refused: list[tuple[str, int]], error: int) -> list[by
 
 
 def _among(numbers: list[int], error: int) -> list[bytes]:
-    """Fail if the call is one of these: by halves, since the kernel tries every number when it
-    takes a filter.
+    """Build filter instructions that fail a listed system call.
+
+    The list is searched by bisection: the kernel runs the filter for every system call number when
+    it loads it, and refuses filters that take too many instructions.
     """
     if len(numbers) <= 4:
         last = len(numbers) - 1

@@ -152,7 +152,10 @@ def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
 
 
 def _prepared(case: dict[str, Any], receive: Any, send: Any) -> tuple[dict[str, Any], ast.Module]:
-    """What the tests see, and the tests; the program's functions are asked for over there."""
+    """Return the names that the tests see, and the tests.
+
+    The functions of the program are stand-ins that ask the other process.
+    """
     import ast
 
     space: dict[str, Any] = {"__name__": "tests"}
@@ -169,7 +172,7 @@ def _prepared(case: dict[str, Any], receive: Any, send: Any) -> tuple[dict[str, 
 def _passes(
     case: dict[str, Any], space: dict[str, Any], tests: ast.Module, receive: Any, send: Any
 ) -> bool:
-    """Whether there were tests; what fails raises."""
+    """Run the tests; returns whether there were any. A failing test raises."""
     import ast
 
     exec(compile(tests, "<tests>", "exec"), space)
@@ -298,9 +301,9 @@ def _become(limits: dict[str, Any], fds: list[int]) -> None:
 
 
 def main() -> None:
-    """`sys.argv[1]`: limits as JSON; the first line of stdin is then the case, for the tests' side.
+    """Entry point inside the walls: `sys.argv[1]` has the limits as JSON, or is `forks`.
 
-    Or `forks`.
+    On the side of the tests the first line of stdin is the case.
     """
     if sys.argv[1] == "forks":
         import socket

@@ -88,8 +88,9 @@ def decode(told: Any, depth: int = DEPTH) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A literal value such that equal ones are the same text as JSON: numbers to ten digits, sets
-    and dicts in one order.
+    """Convert a literal so that equal values are equal texts as JSON.
+
+    Numbers are rounded to ten digits; sets and dicts get one order.
     """
     if isinstance(value, dict):
         return ["dict", *sorted(([plain(k), plain(v)] for k, v in value.items()), key=repr)]

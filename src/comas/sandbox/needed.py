@@ -34,7 +34,7 @@ NAMES = 200
 
 
 def python() -> str:
-    """The interpreter behind a virtual environment."""
+    """Find the interpreter behind a virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
@@ -55,8 +55,10 @@ def system_folders() -> list[str]:
 
 @lru_cache
 def shown() -> list[tuple[str, str, Any]]:
-    """The same as steps of building it, parents first: a `way` to others, a `link` with where it
-    leads, or a `folder` or `file` with the flags of its mount that stay.
+    """Describe needed folders and files as steps that build the new root, parents first.
+
+    A step is a `way` (a folder on the path to others), a `link` with its target, or a `folder` or
+    `file` with the mount flags that are kept.
     """
     steps: dict[str, tuple[str, str, Any]] = {}
     kept = os.ST_NOSUID | NO_DEV | NO_EXEC
@@ -90,9 +92,7 @@ def _standard_library() -> list[str]:
 
 
 def _libraries() -> Iterator[Path]:
-    """Shared libraries below the prefix that the interpreter and the standard library are linked
-    with, and those of these.
-    """
+    """List the shared libraries below the prefix that the interpreter needs, directly or not."""
     prefixes = dict.fromkeys(os.path.realpath(p) for p in (sys.base_prefix, sys.base_exec_prefix))
     folders = [Path(p, name) for p in prefixes for name in dict.fromkeys(("lib", sys.platlibdir))]
     there = {path.name: path for folder in folders for path in folder.glob("*.so*")}

@@ -42,7 +42,7 @@ KEYCTL = {"x86_64": 250, "aarch64": 219}
 
 
 def enter(limits: dict[str, Any]) -> None:
-    """Namespaces of its own, a root that holds nothing but a read-only system, and no rights.
+    """Enter new namespaces with an empty root, a read-only system and no rights.
 
     Raises OSError.
     """

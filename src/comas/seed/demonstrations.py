@@ -70,8 +70,9 @@ class Course:
 
 
 def solve(rng: random.Random, question: Question, course: Course) -> str:
-    """A list of tries in the order of the numbers; it ends at random, without
-    regard to the target.
+    """Write a list of tries in the order of the numbers.
+
+    It stops at random, without regard to the target.
     """
     numbers = question.meta["numbers"]
     target = question.meta["target"]

@@ -75,9 +75,9 @@ _BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
 
 
 def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
-    """A reference as verifiers read it.
+    """Return a reference answer in the form that the verifier of its kind reads.
 
-    Raises UserMistake where it is of a wrong type, or one that no reply can match.
+    Raises UserMistake where it has a wrong type, or is one that no reply can match.
     """
     if (
         isinstance(answer, bool)
@@ -110,7 +110,7 @@ def _can_be_matched(reference: str, kind: str, prompt: str) -> bool:
 
 
 def verify(question: Question, text: str) -> Verdict:
-    """By the verifier of the question's kind; failed where there is no answer."""
+    """Judge by the verifier of the question's kind; `failed` where there is no answer."""
     return KINDS[question.kind].verify(question, text)
 
 
