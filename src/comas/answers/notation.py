@@ -206,7 +206,7 @@ def _numeral(text: str) -> tuple[str, int] | None:
 
 
 def _brackets(bare: str) -> str:
-    """Classify the outer brackets: `set` for braces around a list, `tuple` for others, else empty."""
+    """Classify brackets: `set` for braces around a list, `tuple` for others, else empty."""
     inside = bare.rpartition(r"\in")[2]
     if "," not in inside:
         return ""
