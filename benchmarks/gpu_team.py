@@ -20,8 +20,8 @@ import torch
 from shapes import METHOD, adapter_learner, arguments, clock, names, random_model, show
 from training import flops
 
-from comas.engines.hf.engine import TorchEngine
-from comas.types import Request, Row, Sampling
+from comas.engines.hf.engine import HFEngine
+from comas.types import EnginePlan, Request, Row, Sampling
 
 GIB = 2**30
 
@@ -52,9 +52,14 @@ def step_of(model: Any, scene: Scene, agents: int, steps: int, compiled: bool) -
     learner = adapter_learner(
         model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True
     )
-    engine = TorchEngine(
-        learner.population, [-1], 0, scene.prompt + scene.new, scene.rows, compiled
+    plan = EnginePlan(
+        end_ids=[-1],
+        pad_id=0,
+        context=scene.prompt + scene.new,
+        max_rows=scene.rows,
+        compiled=compiled,
     )
+    engine = HFEngine(plan, learner.weights())
     sampling = []
     learning = []
     rows = {}
@@ -87,13 +92,14 @@ def step_of(model: Any, scene: Scene, agents: int, steps: int, compiled: bool) -
     }
 
 
-def _worked(engine: TorchEngine) -> str:
-    failed = [c.failed for c in (engine.compiled or {}).values() if c.failed]
-    return "no" if engine.compiled is None else f"fails: {failed[0]}" if failed else "yes"
+def _worked(engine: HFEngine) -> str:
+    if not engine.compiled:
+        return "no"
+    return f"fails: {engine.failures[0]}" if engine.failures else "yes"
 
 
 def said(
-    engine: TorchEngine, scene: Scene, agents: int, step: int, vocabulary: int
+    engine: HFEngine, scene: Scene, agents: int, step: int, vocabulary: int
 ) -> dict[str, list[Row]]:
     """Replies to random prompts, dealt out evenly, with rewards."""
     rng = np.random.default_rng(step)

@@ -164,14 +164,14 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from comas.engines.hf.engine import TorchEngine
+    from comas.engines import auto
     from comas.learners.lora.learner import AdapterLearner
     from comas.learners.lora.population import Population, Spec
     from comas.learners.step import Recipe
     from comas.learners.whole import FullLearner
     from comas.objective.credit import reinforce_pp
     from comas.objective.losses import clipped
-    from comas.types import Method, Request, Row, Sampling
+    from comas.types import EnginePlan, Method, Request, Row, Sampling
 
     recipe = Recipe(1e-6, tokens_per_pass=TOKENS, checkpointing=keys.get("checkpointing", False))
     kind = getattr(torch, keys.get("dtype", "float32"))
@@ -188,7 +188,8 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
         )
     else:
         learner = FullLearner(dict.fromkeys(policies, model), recipe, method, 0, kind)
-    engine = TorchEngine(learner.weights(), [-1], 0, longest, count)
+    plan = EnginePlan(end_ids=[-1], pad_id=0, context=longest, max_rows=count)
+    engine: Any = auto.build(plan, learner.weights())
     rng = np.random.default_rng(0)
     prompt = longest // 4
     sampling = Sampling(max_tokens=longest - prompt)

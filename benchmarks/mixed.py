@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from comas.engines.hf.engine import TorchEngine
-from comas.types import Request, Sampling
+from comas.engines import auto
+from comas.engines.hf.engine import HFEngine
+from comas.types import EnginePlan, Request, Sampling, WholeModel
 
 LLAMA = {
     "model_type": "llama",
@@ -193,10 +195,11 @@ def rows_of(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for count in args.batches:
         asked = every[:count]
-        engine = TorchEngine({"p": model}, [-1], 0, 512)
+        plan = EnginePlan(end_ids=[-1], pad_id=0, context=512)
+        engine: Any = auto.build(plan, {"p": WholeModel(model)})
         work: dict[str, Callable[[], object]] = {"ours": lambda e=engine, a=asked: e.generate(a)}
-        if "compiled" in args.peers and engine.stack is None:
-            quick = TorchEngine({"p": model}, [-1], 0, 512, compiled=True)
+        if "compiled" in args.peers and isinstance(engine, HFEngine):
+            quick = HFEngine(replace(plan, compiled=True), {"p": WholeModel(model)})
             work["ours, compiled"] = lambda e=quick, a=asked: e.generate(a)
         if "eager" in args.peers:
             work["eager"] = lambda a=asked: generate(model, a)

@@ -31,9 +31,10 @@ from shapes import (
 )
 from transformers import GenerationConfig
 
-from comas.engines.hf.engine import TorchEngine
+from comas.engines.hf.engine import HFEngine
 from comas.learners.step import Recipe, passes
 from comas.learners.whole import FullLearner
+from comas.types import EnginePlan, WholeModel
 
 Work = dict[str, Callable[[], object]]
 
@@ -81,11 +82,11 @@ def rollout(
     """
     work: Work = {}
     room = shape["prompt"] + shape["new"]
-    rows = shape["count"]
+    plan = EnginePlan(end_ids=[-1], pad_id=0, context=room, max_rows=shape["count"])
     base = beside(model)
     for n in agents:
         asked = random_requests(**shape, agents=n)
-        engine = TorchEngine(adapter_learner(base, n).population, [-1], 0, room, rows)
+        engine = HFEngine(plan, adapter_learner(base, n).weights())
         work[f"{n} adapters"] = lambda engine=engine, asked=asked: engine.generate(asked)
         if n in looped:
             parts = [[r for r in asked if r.policy == p] for p in names(n)]
@@ -95,7 +96,7 @@ def rollout(
             work[f"{n} adapters, peft"] = mixed_by_peft(model, n, asked, shape["new"])
     for n in whole:
         asked = random_requests(**shape, agents=n)
-        engine = TorchEngine({p: copy.deepcopy(model) for p in names(n)}, [-1], 0, room, rows)
+        engine = HFEngine(plan, {p: WholeModel(copy.deepcopy(model)) for p in names(n)})
         work[f"{n} whole models"] = lambda engine=engine, asked=asked: engine.generate(asked)
     return work
 

@@ -32,11 +32,12 @@ from transformers import GenerationConfig
 
 import comas
 from comas.engines.chat import Chat
-from comas.engines.hf.engine import TorchEngine, use_threads
-from comas.hosts.local import load_models
+from comas.engines.stacked.engine import StackedEngine
+from comas.machine import use_threads
+from comas.models.loading import load_models
 from comas.storage.run import Run
 from comas.tasks import pick
-from comas.types import Request, Sampling
+from comas.types import EnginePlan, Request, Sampling, WholeModel
 
 POLICIES = 4
 
@@ -58,7 +59,9 @@ def compare(rows: int, new: int, repeats: int, compiled: bool) -> dict[str, floa
     chat = Chat(tokenizer)
     questions = pick.load("train", limit=rows)
     prompts = [chat.encode([{"role": "user", "content": f"solve {q.prompt}"}]) for q in questions]
-    engine = TorchEngine(models, [-1], 0, 512, max_rows=rows)  # -1: no token ends a reply
+    # -1: no token ends a reply
+    plan = EnginePlan(end_ids=[-1], pad_id=0, context=512, max_rows=rows)
+    engine = StackedEngine(plan, {policy: WholeModel(model) for policy, model in models.items()})
     asked = [
         Request(f"a{i % POLICIES}", p, Sampling(max_tokens=new), i) for i, p in enumerate(prompts)
     ]

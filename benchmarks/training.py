@@ -51,7 +51,7 @@ def theirs(model: Any, rows: list[Row], micro: int) -> Callable[[], object]:
     from peft import LoraConfig
     from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
 
-    from comas.hosts.local import load_models
+    from comas.models.loading import load_models
 
     chunks = [batch_of(rows[i : i + micro], len(rows)) for i in range(0, len(rows), micro)]
     with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ import pytest
 from comas.config.schema import HostConfig
 from comas.evaluation.runner import Exam, Observer, Plan
 from comas.hosts.api import ApiHost
-from comas.hosts.local import make_local_host
+from comas.hosts.build import make_local_host
 from comas.models.sources import seed_models
 from comas.team.build import run_sync
 from comas.types import Sampling

@@ -16,13 +16,13 @@ from torch._dynamo.utils import counters
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from comas.engines.hf.engine import TorchEngine
 from comas.learners.lora import population
 from comas.learners.lora.linear import row_by_row
 from comas.learners.lora.population import Population, Spec
 from comas.learners.memory import Shape, adapter_parameters, mixed_bytes
 from comas.types import UserMistake
 from tests.apart import ApartForCausalLM, Experts
+from tests.engines import engine_of
 from tests.test_engines import llama
 from tests.test_lanes import same
 from tests.test_memory import model_of
@@ -205,13 +205,11 @@ def test_sampling_in_company_says_what_is_said_alone(
     real = population._add
     by_hand = set[int | None]()
     monkeypatch.setattr(population, "_add", lambda *given: by_hand.add(made.width) or real(*given))
-    said = TorchEngine(made, [3], 0, 128, 6, compiled=compiled).generate(asked)
+    said = engine_of(made, [3], 0, 128, 6, compiled=compiled).generate(asked)
     assert (1 in by_hand) != compiled
     assert not counters["graph_break"]
     for request, got in zip(asked, said, strict=True):
-        same(
-            TorchEngine(made_of(base, [request.policy]), [3], 0, 128, 1).generate([request]), [got]
-        )
+        same(engine_of(made_of(base, [request.policy]), [3], 0, 128, 1).generate([request]), [got])
     assert len({tuple(got.token_ids.tolist()) for got in said}) > 5
     torch._dynamo.reset()
 

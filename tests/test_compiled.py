@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from comas.engines.hf.engine import TorchEngine
-from comas.hosts.local import load_models
 from comas.learners.lora.population import Population, Spec
+from comas.models.loading import load_models
 from comas.types import UserMistake
+from tests.engines import engine_of, publish
 from tests.families import family_model
 from tests.test_engines import llama
 from tests.test_lanes import asked, same
@@ -79,13 +79,13 @@ def test_compiled_it_says_the_same_from_few_graphs_and_follows_the_weights(
 ) -> None:
     found = weights(tmp_path, kind)
     requests = asked(3, 18)
-    plain = TorchEngine(found, [15], 0, 512, 7)
-    engine = TorchEngine(found, [15], 0, 512, 7, compiled=True)
+    plain = engine_of(found, [15], 0, 512, 7)
+    engine = engine_of(found, [15], 0, 512, 7, compiled=True)
     first = [done.token_ids.tolist() for done in engine.generate(requests)]
     for count in (11, 1):
         same(plain.generate(requests[:count]), engine.generate(requests[:count]))
     shake(found)
-    engine.refresh(found)
+    publish(engine, found)
     second = engine.generate(requests)
     same(plain.generate(requests), second)
     assert [done.token_ids.tolist() for done in second] != first
@@ -99,14 +99,12 @@ def test_with_a_compiler_as_well(dtype: torch.dtype, tmp_path: Path) -> None:
     model = load_models({"p": str(family_model(tmp_path, "qwen2.5"))})[0]["p"].to(dtype)
     found = Population(model, {p: Spec(4) for p in ("p0", "p1", "p2")})
     shake(found)
-    plain = TorchEngine(found, [15], 0, 512, 7)
-    engine = TorchEngine(found, [15], 0, 512, 7, compiled=True)
+    plain = engine_of(found, [15], 0, 512, 7)
+    engine = engine_of(found, [15], 0, 512, 7, compiled=True)
     near = 1e-4 if dtype == torch.float32 else 0.05
     for a, b in zip(plain.generate(asked(3, 18)), engine.generate(asked(3, 18)), strict=True):
         assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < near
-    compiled = engine.compiled
-    assert compiled is not None
-    assert compiled["p0"].failed is None
+    assert not engine.failures
 
 
 def test_without_a_compiler_it_goes_on_as_it_is_and_says_so_once(
@@ -117,8 +115,8 @@ def test_without_a_compiler_it_goes_on_as_it_is_and_says_so_once(
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, str(tmp_path / "none")))
     found = weights(tmp_path, "population")
     requests = asked(3, 6)
-    wanted = TorchEngine(found, [15], 0, 512).generate(requests)
-    engine = TorchEngine(found, [15], 0, 512, compiled=True)
+    wanted = engine_of(found, [15], 0, 512).generate(requests)
+    engine = engine_of(found, [15], 0, 512, compiled=True)
     with caplog.at_level(logging.WARNING, "comas"):
         for _ in range(2):
             same(wanted, engine.generate(requests))
@@ -130,4 +128,4 @@ def test_without_a_compiler_it_goes_on_as_it_is_and_says_so_once(
 
 def test_a_stack_of_small_models_is_not_compiled() -> None:
     with pytest.raises(UserMistake, match=r"compile: small Llamas.*leave it out"):
-        TorchEngine({"p": llama(0)}, [3], 0, 128, compiled=True)
+        engine_of({"p": llama(0)}, [3], 0, 128, compiled=True)

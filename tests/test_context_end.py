@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import comas
-from comas.engines.hf import engine as torch_engine
-from comas.engines.hf.engine import TorchEngine
+from comas.engines.stacked.engine import StackedEngine
 from comas.learners.lora.population import Population, Spec
 from comas.storage.run import Run
 from comas.types import Request, Sampling
+from tests.engines import engine_of, is_stacked
 from tests.test_engines import llama
 from tests.test_lanes import same
 from tests.test_memory import model_of
@@ -94,11 +94,10 @@ def test_long_prompts_with_short_replies_stand_beside_short_prompts_with_long_on
     single = kind == "mpt"
     model = MODELS[kind]() if single else MODELS[kind]().double()
 
-    def engine(weights: Any, compiled: bool) -> TorchEngine:
-        if kind == "llama":
-            monkeypatch.setattr(torch_engine, "can_stack", lambda models: False)
-        made = TorchEngine(weights, [], 0, CONTEXT, compiled=compiled)
-        assert (made.stack is not None) == (kind == "stack")
+    def engine(weights: Any, compiled: bool) -> Any:
+        name = "hf" if kind == "llama" else "auto"
+        made = engine_of(weights, [], 0, CONTEXT, compiled=compiled, engine=name)
+        assert (is_stacked(made)) == (kind == "stack")
         return made
 
     weights: Any = Population(model, {"p": Spec(2)}) if way == "population" else {"p": model}
@@ -115,9 +114,8 @@ def test_long_prompts_with_short_replies_stand_beside_short_prompts_with_long_on
 
 @pytest.mark.parametrize("stacked", [True, False])
 def test_a_reply_that_would_not_fit_is_refused(stacked: bool) -> None:
-    engine = TorchEngine({"p": llama(max_position_embeddings=CONTEXT)}, [3], 0, CONTEXT)
-    if not stacked:
-        engine.stack = None
+    model = llama(max_position_embeddings=CONTEXT)
+    engine = engine_of({"p": model}, [3], 0, CONTEXT, engine="stacked" if stacked else "hf")
     request = Request("p", np.arange(4, 44), Sampling(max_tokens=CONTEXT - 39), 0)
     with pytest.raises(
         ValueError, match="a prompt and its reply need 65 tokens, and the context has 64"
@@ -134,15 +132,15 @@ def test_a_run_whose_rooms_differ_from_role_to_role_lives_in_a_small_context(
     """
     context = 80
     widest: list[int] = []
-    real = TorchEngine.generate
+    real = StackedEngine.generate
 
-    def generate(self: TorchEngine, requests: Any, *rest: Any) -> Any:
+    def generate(self: StackedEngine, requests: Any, *rest: Any) -> Any:
         widest.append(
             max(len(r.prompt_ids) for r in requests) + max(r.sampling.max_tokens for r in requests)
         )
         return real(self, requests, *rest)
 
-    monkeypatch.setattr(TorchEngine, "generate", generate)
+    monkeypatch.setattr(StackedEngine, "generate", generate)
     comas.train(
         out=str(tmp_path / "run"),
         threads=1,

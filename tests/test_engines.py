@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,11 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
-from comas.engines.hf.engine import TorchEngine
 from comas.engines.sampling import draw, uniforms
-from comas.engines.stacked import StackedLlama, can_stack
+from comas.engines.stacked.llama import StackedLlama, can_stack
 from comas.seed.teach import make_tokenizer
 from comas.types import Generation, Request, Sampling, UserMistake
+from tests.engines import engine_of, publish
 
 
 def llama(seed: int = 0, **changes: object) -> LlamaForCausalLM:
@@ -99,11 +100,11 @@ def requests(count: int, policies: int = 3, tokens: int = 20, **sampling: float)
     ]
 
 
-def engine(dtype: torch.dtype, max_rows: int = 512, stacked: bool = True) -> TorchEngine:
-    made = TorchEngine({f"p{i}": llama(i).to(dtype) for i in range(3)}, [3, 4], 0, 128, max_rows)
-    if not stacked:
-        made.stack = None
-    return made
+def engine(dtype: torch.dtype, max_rows: int = 512, stacked: bool = True, **others: Any) -> Any:
+    """An engine of three policies; `others` are models in the place of theirs."""
+    models = {f"p{i}": llama(i).to(dtype) for i in range(3)} | others
+    name = "stacked" if stacked else "hf"
+    return engine_of(models, [3, 4], 0, 128, max_rows, engine=name)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
@@ -152,10 +153,8 @@ def test_rows_of_one_batch_keep_their_own_sampling_and_limits() -> None:
 
 def test_refreshed_weights_are_the_ones_sampled_from() -> None:
     made = engine(torch.float64)
-    other = engine(torch.float64)
-    made.refresh({"p1": llama(9).double()})
-    other.models["p1"] = llama(9).double()
-    other.stack = None
+    other = engine(torch.float64, stacked=False, p1=llama(9).double())
+    publish(made, {"p1": llama(9).double()})
     stale = engine(torch.float64).generate(requests(12))
     for i, (a, b) in enumerate(
         zip(made.generate(requests(12)), other.generate(requests(12)), strict=True)
@@ -177,7 +176,7 @@ def test_logprobs_are_those_of_a_plain_forward_at_the_temperature() -> None:
     made = engine(torch.float64)
     for request, got in zip(asked, made.generate(asked), strict=True):
         ids = torch.from_numpy(np.concatenate([request.prompt_ids, got.token_ids]))[None]
-        logprobs = (made.models[request.policy](ids).logits[0] / 0.6).log_softmax(-1)
+        logprobs = (made.models[request.policy].model(ids).logits[0] / 0.6).log_softmax(-1)
         wanted = [
             logprobs[len(request.prompt_ids) + t - 1, i]
             for t, i in enumerate(got.token_ids.tolist())

@@ -405,7 +405,7 @@ def test_steps_of_a_run_have_names(trained: Path) -> None:
 
 
 def weights(team: Any, policy: str) -> Any:
-    return next(iter(team.hosts["home"].engine.models[policy].state_dict().values())).clone()
+    return next(iter(team.hosts["home"].engine.models[policy].model.state_dict().values())).clone()
 
 
 def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:

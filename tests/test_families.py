@@ -22,8 +22,10 @@ from comas.evaluation.runner import Exam, Observer
 from comas.evaluation.spec import Plan
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
-from comas.hosts.local import LocalHost, load_models, make_local_host
+from comas.hosts.build import make_local_host
+from comas.hosts.local import LocalHost
 from comas.methods import comas as game
+from comas.models.loading import load_models
 from comas.storage.records import episode_of, episode_record
 from comas.storage.run import Run
 from comas.tasks import pick

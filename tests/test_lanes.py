@@ -12,13 +12,13 @@ import torch
 from transformers import Llama4TextConfig, LlamaConfig, MambaConfig
 
 from comas.engines.hf import lanes as lanes_module
-from comas.engines.hf.engine import TorchEngine
 from comas.engines.hf.packed import can_pack
 from comas.engines.hf.prefill import distinct, passes, split
 from comas.engines.hf.slots import holds
-from comas.hosts.local import load_models
 from comas.learners.lora.population import Population, Spec
+from comas.models.loading import load_models
 from comas.types import Request, Sampling
+from tests.engines import engine_of, publish
 from tests.families import FAMILIES, family_model
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -57,7 +57,7 @@ def same(wanted: list, got: list) -> None:
 
 @every_family
 def test_any_family_says_the_same_whatever_the_rows_and_as_its_plain_forward(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, tmp_path: Path
 ) -> None:
     model = load_models({"p0": str(family_model(tmp_path, family))})[0]["p0"].double()
     requests = asked()
@@ -65,9 +65,8 @@ def test_any_family_says_the_same_whatever_the_rows_and_as_its_plain_forward(
     assert plan is not None
     assert len(plan.heads) < len(plan.of)
 
-    def say(rows: int) -> list:
-        made = TorchEngine({"p0": model}, [15], 0, 512, rows)
-        made.stack = None
+    def say(rows: int, continuous: bool = True) -> list:
+        made = engine_of({"p0": model}, [15], 0, 512, rows, continuous=continuous)
         return made.generate(requests)
 
     wanted = say(512)
@@ -82,21 +81,16 @@ def test_any_family_says_the_same_whatever_the_rows_and_as_its_plain_forward(
     for rows in (1, 3, 8):
         same(wanted, say(rows))
     assert holds(model.config)
-    # as for a family with another kind of cache
-    monkeypatch.setattr(lanes_module, "holds", lambda config: False)
-    for rows in (3, 512):
-        same(wanted, say(rows))
+    for rows in (3, 512):  # as for a family with another kind of cache
+        same(wanted, say(rows, continuous=False))
 
 
 @pytest.mark.parametrize("columns", [7, 64])
-def test_long_prompts_in_columns_say_the_same(
-    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_prompts_in_columns_say_the_same(columns: int, tmp_path: Path) -> None:
     models, _, _ = load_models({"p0": str(family_model(tmp_path, "gemma3"))})
-    engine = TorchEngine({"p0": models["p0"].double()}, [15], 0, 512, 5)
-    wanted = engine.generate(asked())
-    monkeypatch.setattr(lanes_module, "PREFILL", columns)
-    same(wanted, engine.generate(asked()))
+    model = {"p0": models["p0"].double()}
+    wanted = engine_of(model, [15], 0, 512, 5).generate(asked())
+    same(wanted, engine_of(model, [15], 0, 512, 5, prefill=columns).generate(asked()))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +105,8 @@ def test_a_population_shares_no_prefix_between_policies(
     torch.manual_seed(1)
     population.flat_PN.normal_(std=0.1)
     requests = asked(3, 18)
-    engine = TorchEngine(population, [15], 0, 512, rows)
-    assert bool(engine.packed) == (dtype == torch.float32)
+    engine = engine_of(population, [15], 0, 512, rows)
+    assert can_pack(model) == (dtype == torch.float32)
     wanted = [engine.generate([r])[0] for r in requests]
     got = engine.generate(requests)
     assert engine.generate([]) == []
@@ -136,7 +130,7 @@ def test_a_request_enters_when_rows_are_free_and_not_when_all_have_ended(
         Request("p0", np.array([20 + i, 30]), Sampling(max_tokens=n), i)
         for i, n in enumerate(limits)
     ]
-    engine = TorchEngine(models, [-1], 0, 512, 2)
+    engine = engine_of(models, [-1], 0, 512, 2)
     done = engine.generate(requests)
     assert [len(g.token_ids) for g in done] == limits
     assert len(steps) < 7 * 16  # one after the other beside the long one
@@ -180,14 +174,11 @@ def test_packed_weights_are_those_of_the_last_refresh_and_the_model_stays_as_it_
         load_models({"p0": str(family_model(tmp_path / str(i), "qwen2.5", i))})[0] for i in range(2)
     )
     assert can_pack(first["p0"])
-    engine = TorchEngine(first, [15], 0, 512)
-    plain = TorchEngine(first, [15], 0, 512)
-    plain.packed = {}
+    engine = engine_of(first, [15], 0, 512)
+    plain = engine_of(first, [15], 0, 512, packed=False)
     for weights in (first, second):
-        engine.refresh(weights)
-        plain.refresh(weights)
-        plain.packed = {}
+        publish(engine, weights)
+        publish(plain, weights)
         for a, b in zip(engine.generate(asked()), plain.generate(asked()), strict=True):
             assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
-    assert engine.packed["p0"].layers
-    assert not any("forward" in vars(layer) for layer in engine.packed["p0"].layers)
+    assert not any("forward" in vars(layer) for layer in second["p0"].modules())

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from comas.hosts.local import make_local_host
+from comas.hosts.build import make_local_host
 from comas.learners.step import Recipe, _gap
 from comas.learners.whole import FullLearner
 from comas.objective.credit import grpo, reinforce_pp
 from comas.objective.losses import clipped, plain
 from comas.types import Method, Payoff, Row, Sampling, UserMistake
+from tests.engines import publish
 from tests.test_engines import llama
 
 METHOD = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"solution": 0.1})  # type: ignore[arg-type, return-value]
@@ -308,7 +309,7 @@ def test_a_refresh_reaches_the_engine(untaught: Path) -> None:
         for p in host.learner.models["a"].parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)) * 0.2)
     assert asyncio.run(say(host, "t2")).logprob == before.logprob
-    host.engine.refresh(host.learner.weights())
+    publish(host.engine, host.learner.weights())
     after = asyncio.run(say(host, "t3"))
     assert after.logprob != before.logprob
     row = host._buffer["a"]["t3"]

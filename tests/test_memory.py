@@ -24,10 +24,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.engines import tape
-from comas.engines.hf import lanes
-from comas.engines.hf.engine import TorchEngine
 from comas.forecast.memory import estimate, memory
-from comas.hosts.local import make_local_host
+from comas.hosts.build import make_local_host
 from comas.learners import whole as full
 from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.memory import Facts, Meter, Shape, decode_bytes, facts_of, pass_bytes
@@ -39,6 +37,7 @@ from comas.team.build import run_sync
 from comas.testing import FAMILIES
 from comas.training.loop import Watch, resume_async
 from comas.types import Payoff, UserMistake
+from tests.engines import engine_of
 from tests.test_engines import llama, requests
 from tests.test_learner import METHOD, host_of, rows, say
 from tests.test_runs import essence, run_of
@@ -300,8 +299,7 @@ def test_a_learner_that_recomputes_takes_the_same_step_and_its_model_still_sampl
     drawn = []
     for learner in learners:
         learner.step({"p": rows()}, METHOD)
-        made = TorchEngine(learner.weights(), [3], 0, 128)
-        made.stack = None
+        made = engine_of(learner.weights(), [3], 0, 128, engine="hf")
         drawn.append(
             made.generate([replace(r, policy="p") for r in requests(6, policies=1, tokens=8)])
         )
@@ -440,10 +438,10 @@ def test_a_bfloat16_host_samples_from_the_rounded_weights(untaught: Path) -> Non
             await say(host, f"t{i}")
         await host.learn({"a": [Payoff(f"t{i}", float(i % 2), "g") for i in range(4)]}, method)
 
-    before = copy.deepcopy(host.engine.models["a"])
+    before = copy.deepcopy(host.engine.models["a"].model)
     asyncio.run(main())
     trained = host.learner.models["a"]
-    sampled = host.engine.models["a"]
+    sampled = host.engine.models["a"].model
     assert all(
         torch.equal(s, t.bfloat16())
         for s, t in zip(sampled.parameters(), trained.parameters(), strict=True)
@@ -462,7 +460,7 @@ def test_auto_is_float32_on_the_cpu_and_a_team_that_only_answers_is_loaded_once(
     for dtype in ("auto", "float32", "bfloat16"):
         host = make_local_host("home", bases, device="cpu", dtype=dtype)
         assert host.learner is None
-        kinds[dtype] = {p.dtype for p in host.engine.models["a"].parameters()}
+        kinds[dtype] = {p.dtype for p in host.engine.models["a"].model.parameters()}
         host.close()
     assert kinds == {
         "auto": {torch.float32},
@@ -470,7 +468,7 @@ def test_auto_is_float32_on_the_cpu_and_a_team_that_only_answers_is_loaded_once(
         "bfloat16": {torch.bfloat16},
     }
     host, _ = host_of(untaught, dtype="auto")
-    assert host.learner.weights()["a"] is host.learner.models["a"]
+    assert host.learner.weights()["a"].model is host.learner.models["a"]
     host.close()
 
 
@@ -613,14 +611,11 @@ def test_slices_of_prompts_and_of_draws_change_no_text(
     asked = requests(12, policies=1)
     model = model_of(family, max_position_embeddings=128).double()
 
-    def texts() -> list:
-        made = TorchEngine({"p0": model}, [3, 4], 0, 128)
-        made.stack = None
-        return made.generate(asked)
+    def texts(prefill: int) -> list:
+        return engine_of({"p0": model}, [3, 4], 0, 128, prefill=prefill).generate(asked)
 
-    wanted = texts()
-    monkeypatch.setattr(lanes, "PREFILL", 36)
+    wanted = texts(8192)
     monkeypatch.setattr(tape, "DRAWN", 250)
-    for a, b in zip(wanted, texts(), strict=True):
+    for a, b in zip(wanted, texts(36), strict=True):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-6)

@@ -11,11 +11,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from comas.engines.chat import Chat
-from comas.engines.hf.engine import TorchEngine
-from comas.engines.stacked import can_stack
-from comas.hosts.local import load_models, make_local_host
+from comas.engines.stacked.llama import can_stack
+from comas.hosts.build import make_local_host
+from comas.models.loading import load_models
 from comas.testing import tiny_model
 from comas.types import Request, Sampling, UserMistake
+from tests.engines import engine_of
 from tests.test_engines import llama
 from tests.test_lanes import same
 
@@ -40,9 +41,9 @@ def test_llamas_of_one_shape_that_count_differently_are_no_stack(change: dict[st
     requests = [
         Request(p, np.arange(5, 12), Sampling(max_tokens=9), i) for i, p in enumerate("pqpq")
     ]
-    said = TorchEngine(models, [3], 0, 128).generate(requests)
+    said = engine_of(models, [3], 0, 128).generate(requests)
     same(
-        [TorchEngine({r.policy: models[r.policy]}, [3], 0, 128).generate([r])[0] for r in requests],
+        [engine_of({r.policy: models[r.policy]}, [3], 0, 128).generate([r])[0] for r in requests],
         said,
     )
 
@@ -79,10 +80,10 @@ def test_padding_that_was_added_to_the_tokenizer_only_is_never_read(tmp_path: Pa
         "home", {"p": str(with_token(tmp_path, pad_token="<new pad>"))}, device="cpu"
     )
     host.close()
-    engine = host.engine
-    assert isinstance(engine, TorchEngine)
-    assert host.chat.tokenizer.pad_token_id == len(engine.models["p"].get_input_embeddings().weight)
-    engine.stack = None
+    model = host.engine.models["p"].model
+    pad_id = host.engine.pad_id
+    assert host.chat.tokenizer.pad_token_id == len(model.get_input_embeddings().weight) > pad_id
+    engine = engine_of({"p": model}, [3], pad_id, 128, engine="hf")
     asked = [Request("p", np.arange(5, 5 + n), Sampling(max_tokens=3), n) for n in (1, 30)]
     for a, b in zip(engine.generate(asked), [engine.generate([r])[0] for r in asked], strict=True):
         assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4

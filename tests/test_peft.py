@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import comas
-from comas.hosts.local import load_population
 from comas.learners.lora import peft_folder
+from comas.learners.lora.loading import load_population
 from comas.learners.lora.merging import save_merged
 from comas.learners.lora.population import Population, Spec
 from comas.storage.run import Run
@@ -298,11 +298,16 @@ def test_a_run_writes_adapters_that_peft_reads(first: Run, tiny: Path) -> None:
     }
     assert ranks == {"a0": 2, "a1": 3, "a2": 5}
     team = comas.load(first.path)
-    made: Population = team.hosts["home"].engine.population  # type: ignore[union-attr, attr-defined]
+    made = population_of(team)
     for p in ranks:
         np.testing.assert_allclose(read_by_peft(tiny, folder / p), ours(made, p), atol=2e-5)
         assert np.abs(ours(made, p) - logits(plain(tiny))).max() > 1e-4
     team.close()
+
+
+def population_of(team: Any) -> Population:
+    """The population that the host `home` samples from."""
+    return next(iter(team.hosts["home"].engine.models.values())).shared
 
 
 @pytest.mark.parametrize("family", ["gpt2", "opt"])
@@ -318,7 +323,7 @@ def test_bases_of_other_shapes_play_learn_and_are_read_by_peft(
             for p in metrics["policies"].values()
         )
     team = comas.load(made.path)
-    there: Population = team.hosts["home"].engine.population  # type: ignore[union-attr, attr-defined]
+    there = population_of(team)
     for p in ("a0", "a1", "a2"):
         np.testing.assert_allclose(
             read_by_peft(base, made.path / "checkpoints" / "step-3" / p), ours(there, p), atol=5e-5
@@ -375,7 +380,7 @@ def test_adapters_on_what_a_run_trained_whole_are_loaded_onto_that(
         tmp_path / "upon", whole.path, hosts__home__learner="adapters", agents={"a": {}}, **paid
     )
     team = comas.load(upon.path)
-    made: Population = team.hosts["home"].engine.population  # type: ignore[union-attr, attr-defined]
+    made = population_of(team)
     np.testing.assert_array_equal(
         logits(made.model), logits(plain(whole.path / "checkpoints" / "step-3" / "a"))
     )

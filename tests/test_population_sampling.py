@@ -16,14 +16,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from comas.engines.hf.engine import TorchEngine
-from comas.hosts.local import make_local_host
+from comas.hosts.build import make_local_host
 from comas.learners import step
 from comas.learners.logprobs import halve
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
 from comas.learners.step import Recipe
 from comas.types import Payoff, Request, Row, Sampling
+from tests.engines import engine_of, is_stacked, publish
 from tests.families import FAMILIES, family_model
 from tests.test_engines import llama
 from tests.test_learner import METHOD, rows, say
@@ -56,11 +56,8 @@ def requests(
     ]
 
 
-def engine_of(made: Population, max_rows: int = 512, stacked: bool = True) -> TorchEngine:
-    engine = TorchEngine(made, [3, 4], 0, 128, max_rows)
-    if not stacked:
-        engine.stack = None
-    return engine
+def sampler(made: Population, max_rows: int = 512, stacked: bool = True) -> Any:
+    return engine_of(made, [3, 4], 0, 128, max_rows, engine="auto" if stacked else "hf")
 
 
 def as_rows(asked: Sequence[Request], said: Sequence[Any]) -> list[tuple[str, Row]]:
@@ -115,8 +112,8 @@ def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Pat
     }
     made = population(specs, torch.float32, model=model)
     learner = learner_of(made)
-    engine = engine_of(made, stacked=stacked)
-    assert (engine.stack is not None) == stacked
+    engine = sampler(made, stacked=stacked)
+    assert (is_stacked(engine)) == stacked
     asked = requests(24, "abc", size, temperature=temperature)
     owned = as_rows(asked, engine.generate(asked))
     assert gap(learner, owned) < 1e-4
@@ -127,7 +124,7 @@ def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Pat
         parts.setdefault(p, []).append(r)
     learner.step(parts, METHOD)
     assert gap(learner, owned) > 1e-3
-    engine.refresh(learner.weights())
+    publish(engine, learner.weights())
     assert gap(learner, as_rows(asked, engine.generate(asked))) < 1e-4
 
 
@@ -135,23 +132,23 @@ def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Pat
 def test_the_same_texts_whatever_the_batch_and_the_path_in_fp64(temperature: float) -> None:
     made = population()
     asked = requests(40, "abcd", temperature=temperature)
-    wanted = engine_of(made).generate(asked)
+    wanted = sampler(made).generate(asked)
     assert {g.finished for g in wanted} == {True, False}
     for max_rows, stacked in ((7, True), (512, False), (5, False), (1, False)):
-        for a, b in zip(wanted, engine_of(made, max_rows, stacked).generate(asked), strict=True):
+        for a, b in zip(wanted, sampler(made, max_rows, stacked).generate(asked), strict=True):
             np.testing.assert_array_equal(a.token_ids, b.token_ids)
             np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
-    back = engine_of(made, stacked=False).generate(asked[::-1])[::-1]
+    back = sampler(made, stacked=False).generate(asked[::-1])[::-1]
     assert all(np.array_equal(a.token_ids, b.token_ids) for a, b in zip(wanted, back, strict=True))
     moved = replace(asked[0], policy="a" if asked[0].policy != "a" else "b")
-    assert not np.array_equal(engine_of(made).generate([moved])[0].logprobs, wanted[0].logprobs)
+    assert not np.array_equal(sampler(made).generate([moved])[0].logprobs, wanted[0].logprobs)
 
 
 def flips(made: Population, asked: Sequence[Request], max_rows: int) -> tuple[int, int]:
     """Texts that a small batch changes, and those that were near a tie; none may change that was
     not.
     """
-    one, two = (engine_of(made, n, stacked=False).generate(asked) for n in (512, max_rows))
+    one, two = (sampler(made, n, stacked=False).generate(asked) for n in (512, max_rows))
     near = [min(a.margin, b.margin) < 1e-4 for a, b in zip(one, two, strict=True)]
     other = [not np.array_equal(a.token_ids, b.token_ids) for a, b in zip(one, two, strict=True)]
     assert not [i for i, flip in enumerate(other) if flip and not near[i]]
@@ -171,7 +168,7 @@ def test_sampling_leaves_nothing_behind_and_bare_calls_are_the_base() -> None:
     ids = torch.arange(6, 12)[None]
     with torch.no_grad():
         wanted = llama(7).bfloat16()(ids).logits
-        engine_of(made).generate(requests(6, "abcd"))
+        sampler(made).generate(requests(6, "abcd"))
         assert torch.equal(made.model(ids).logits, wanted)
         with made.routed([1]):
             adapted = made.model(ids).logits
@@ -250,7 +247,7 @@ def test_what_is_sampled_is_what_is_trained(tiny: Path) -> None:
     assert isinstance(learner, AdapterLearner)
     for i, p in enumerate("ab"):
         fill(learner.population, p, 0.3, i)
-    engine.refresh(learner.weights())
+    publish(engine, learner.weights())
     texts = {
         f"{p}{i}": asyncio.run(say(host, f"{p}{i}", p, temperature=0.9)).text
         for i in range(3)

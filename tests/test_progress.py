@@ -26,7 +26,6 @@ from comas.cli.outlet import Outlet
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import onlooker
-from comas.engines.hf.engine import TorchEngine
 from comas.evaluation.accuracy import by_agent
 from comas.learners.step import Recipe
 from comas.learners.whole import FullLearner
@@ -38,6 +37,7 @@ from comas.training.hooks import Progress, Watch
 from comas.training.loop import Session, train_async
 from comas.training.progress import EVERY, Pulse, expected_replies
 from comas.types import Meter, Question, Request, Sampling, Turn
+from tests.engines import engine_of, is_stacked
 from tests.test_engines import llama
 from tests.test_learner import METHOD, rows
 from tests.test_runs import SMALL
@@ -198,10 +198,10 @@ def test_of_an_own_game_as_many_are_expected_as_in_the_step_before(tmp_path: Pat
 
 @pytest.mark.parametrize("attention_bias", [False, True], ids=["stack", "general"])
 def test_the_engine_counts_while_it_generates(attention_bias: bool) -> None:
-    engine = TorchEngine(
+    engine = engine_of(
         {f"p{i}": llama(i, attention_bias=attention_bias) for i in range(2)}, [3], 0, 128
     )
-    assert (engine.stack is None) == attention_bias
+    assert (not is_stacked(engine)) == attention_bias
     seen: list[tuple[int, int]] = []
 
     def wanted() -> bool:

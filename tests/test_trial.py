@@ -15,13 +15,14 @@ import torch
 from transformers import MptConfig
 
 from comas.engines.hf import trial
-from comas.engines.hf.engine import TorchEngine
 from comas.engines.hf.trial import try_rows
-from comas.hosts.local import load_models, make_local_host
+from comas.hosts.build import make_local_host
 from comas.learners.memory import facts_of
+from comas.models.loading import load_models
 from comas.models.sources import apart_up_to, positions_of
 from comas.testing import tiny_model
 from comas.types import Request, Sampling, UserMistake
+from tests.engines import engine_of
 from tests.families import family_model
 from tests.test_engines import llama
 from tests.test_lanes import same
@@ -165,8 +166,8 @@ def test_with_long_rope_rows_are_their_own_up_to_the_first_context_only() -> Non
         for i, n in enumerate(lengths)
     ]
     model = model.double()
-    said = TorchEngine({"p": model}, [], 0, FIRST).generate(requests)
-    same([TorchEngine({"p": model}, [], 0, FIRST).generate([r])[0] for r in requests], said)
+    said = engine_of({"p": model}, [], 0, FIRST).generate(requests)
+    same([engine_of({"p": model}, [], 0, FIRST).generate([r])[0] for r in requests], said)
 
 
 @pytest.mark.parametrize(("asked", "told"), [(None, True), (64, True), (FIRST, False), (16, False)])

@@ -162,3 +162,14 @@ def _windows_memory() -> Memory:
     if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined]
         return Memory(None, None)
     return Memory(int(status.free), int(status.total))
+
+
+def use_threads(count: int | None) -> None:
+    """Set the threads of torch in this process; None is one per CPU that it may use (torch itself
+    counts the machine's).
+    """
+    import torch
+
+    if count is None and hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    torch.set_num_threads(count or os.cpu_count() or 1)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -360,7 +362,7 @@ class Meter:
     """How much work a host has done since it was made, for displays: counts that the working thread
     raises and anybody reads.
 
-    An engine or a learner with an attribute `meter` is given its host's.
+    The engine, the learner and the host share one.
     """
 
     replies: int = 0
@@ -386,25 +388,209 @@ class Meter:
             self.rows_learnt += rows
 
 
+TIE = 1e-4
+"""A near-tie: a draw whose margin is below this might flip in fp32 if it were batched otherwise."""
+
+
 def always() -> bool:
+    """Somebody waits: the default of `generate(requests, wanted)`."""
     return True
 
 
-class Engine(Protocol):
-    """Samples."""
+class CausalLM(Protocol):
+    """What engines use of a Hugging Face causal language model; torch is not imported here."""
 
-    def generate(
-        self, requests: Sequence[Request], wanted: Callable[[], bool] = always
-    ) -> list[Generation]:
-        """One generation per request, in their order.
+    config: Any
+    device: Any
+    """A torch device."""
+    dtype: Any
+    """A torch dtype."""
 
-        Once `wanted` says no, nobody waits for them: end with what there is.
+    def __call__(self, **inputs: Any) -> Any: ...
+
+    def parameters(self) -> Iterator[Any]: ...
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
+
+    def modules(self) -> Iterator[Any]: ...
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+    def num_parameters(self) -> int: ...
+
+
+class AdaptedModel(Protocol):
+    """One base model that carries the adapters of several policies."""
+
+    @property
+    def model(self) -> CausalLM:
+        """The base; without `routed` it runs as if it had no adapters."""
+        ...
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """Names, in the order of their numbers."""
+        ...
+
+    def routed(self, policy_B: Any) -> AbstractContextManager[None]:
+        """Send row b of a batch through the adapter of policy number `policy_B[b]`; rows are sorted
+        by it.
         """
         ...
 
-    def refresh(self, weights: Any) -> None:
-        """Take over new weights, as its learner's `weights` gives them."""
+    def sampling(self) -> AbstractContextManager[None]:
+        """Keep the adapters ready for many passes without gradients."""
         ...
+
+    def merged(self, policy: str) -> Mapping[str, Any]:
+        """Adapted weights by name, with this policy's adapter added."""
+        ...
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """Weights of a policy that has a model of its own."""
+
+    model: CausalLM
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Weights of a policy that is an adapter on a base; others share the same `shared`."""
+
+    shared: AdaptedModel
+
+
+Weights = WholeModel | Adapter
+"""What a policy is sampled from. Engines in this process read it in place: nothing is copied that
+need not be.
+"""
+
+
+class StaleWeights(RuntimeError):
+    """An engine cannot show that it samples from the weights that were published."""
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What an engine promises."""
+
+    deterministic: bool
+    """Whether a text follows from policy, prompt, sampling and seed alone, whatever else is sampled
+    at the time; in float32 apart from near-ties.
+    """
+    margin_known: bool
+    """Whether `Generation.margin` is measured; it is 1 otherwise."""
+    counts: bool = False
+    """Whether tokens and replies are counted on the plan's meter while they are drawn; otherwise
+    the host counts replies that are complete.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlan:
+    """What an engine is built for."""
+
+    end_ids: Sequence[int]
+    """Tokens that end a reply."""
+    pad_id: int
+    """A token that the model can read; what it stands for is read by nobody."""
+    context: int
+    """Tokens that prompt and reply share."""
+    max_rows: int = 512
+    """Rows that are decoded at once, at most."""
+    compiled: bool = False
+    """Whether torch.compile is asked for."""
+    host: str = "<name>"
+    """For error messages: `hosts.<name>`."""
+    meter: Meter = field(default_factory=Meter)
+    worker: Executor | None = None
+    """One thread, shared with the learner: what runs in it never meets a learning step. An engine
+    that reads weights in place samples there; without one it makes its own.
+    """
+
+
+class Engine(Protocol):
+    """Samples.
+
+    An engine is a file or folder with `build(plan, models) -> Engine`, where `models` are the
+    weights of each policy, and with `memory(load)`, so that forecasts need no built engine.
+    """
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What it promises."""
+        ...
+
+    async def sample(self, request: Request) -> Generation:
+        """One reply. Batching is the engine's own business; where the caller is cancelled, nobody
+        waits for the reply any more.
+        """
+        ...
+
+    def publish(self, policy: str, weights: Weights, version: int) -> None:
+        """Return once `sample` serves exactly these weights; raise StaleWeights where that cannot
+        be shown. Nothing is sampled meanwhile.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give threads and memory back."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """A model that is to be sampled from, by its config.json."""
+
+    parameters: int
+    """Tied ones once."""
+    vocabulary: int
+    family: str
+    """`model_type` of its config."""
+    decoding: Callable[[int | None], int]
+    """Bytes at the peak of decoding all rows to their full length, besides weights and the drawing,
+    with prompts read in slices of so many padded tokens; None: at once.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLoad:
+    """What an engine would be built for and asked, as forecasts know it."""
+
+    models: Sequence[ModelSize]
+    """Of each policy; the base alone where policies are adapters."""
+    policies: int
+    rows: int
+    """Rows that are decoded at once."""
+    adapter_parameters: int = 0
+    """Of the adapter of one policy; 0 where policies are whole models."""
+    gpu: bool = False
+    half: bool = False
+    """Whether it samples in bfloat16."""
+    compiled: bool = False
+
+
+class EngineModule(Protocol):
+    """A file or folder that defines an engine."""
+
+    def build(self, plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
+        """An engine for these policies; UserMistake where it cannot serve them."""
+        ...
+
+    def memory(self, load: EngineLoad) -> EngineMemory:
+        """What the engine would take."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """Bytes that an engine takes, by what they are for."""
+
+    copies: int
+    """Of weights, besides those that it is given."""
+    sampling: int
+    """At the peak of sampling: caches, activations, probabilities."""
 
 
 class Learner(Protocol):
@@ -412,14 +598,24 @@ class Learner(Protocol):
 
     def logprobs(
         self, policy: str, rows: Sequence[Row], reference: bool = False
-    ) -> list[np.ndarray]: ...
+    ) -> list[np.ndarray]:
+        """Per row float32 log-probs of its generated tokens, shape (T,), 0 outside the mask."""
+        ...
 
     def step(
         self, rows: Mapping[str, Sequence[Row]], method: Method
-    ) -> dict[str, dict[str, float]]: ...
+    ) -> dict[str, dict[str, float]]:
+        """One optimizer step per policy that has rows; statistics per policy."""
+        ...
 
-    def weights(self) -> Any: ...
+    def weights(self) -> Mapping[str, Weights]:
+        """Policy -> what to sample from; trained in place, or rounded anew in each step."""
+        ...
 
-    def save(self, path: Path) -> None: ...
+    def save(self, path: Path) -> None:
+        """Write weights and optimizer of every policy below `path`."""
+        ...
 
-    def load(self, path: Path) -> None: ...
+    def load(self, path: Path) -> None:
+        """The inverse of `save`."""
+        ...

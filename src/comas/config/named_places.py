@@ -56,6 +56,10 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
             continue
         if isinstance(base := given.get("base"), str) and base not in seed_models():
             given["base"] = _beside(base, folder)
+    for table in (hosts[name] for name in hosts if name not in away):
+        engine = table.get("engine") if isinstance(table, dict) else None
+        if isinstance(engine, str) and engine.endswith(".py"):
+            table["engine"] = _beside(engine, folder)
     for key in ("method", "task", "data"):
         if isinstance(name := data.get(key), str) and (key == "data" or name.endswith(".py")):
             data[key] = _beside(name, folder)

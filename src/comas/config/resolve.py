@@ -8,10 +8,7 @@ keywords. Leaves out: reading (`config`), building anything (`team`).
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-import sys
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +20,8 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from comas.config.engines import check_engine_name
+from comas.config.plugin_file import import_file
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, checked, nearest
 from comas.game.prompts import check_holes
 from comas.models.sources import adapter_base, is_adapter, is_seed
@@ -66,26 +65,7 @@ def load_plugin(kind: str, name: str) -> Any:
     its attribute of that kind.
     """
     if name.endswith(".py"):
-        path = Path(name).resolve()
-        spec = importlib.util.spec_from_file_location(f"comas_user_{path.stem}", path)
-        if spec is None or spec.loader is None or not path.is_file():
-            raise UserMistake(f"{kind} {name!r}: no such file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        try:
-            spec.loader.exec_module(module)
-        except (SyntaxError, ImportError) as error:
-            raise UserMistake(f"{kind} {name!r} cannot be imported: {error}") from error
-        except Exception as error:
-            where = [
-                frame.lineno
-                for frame in traceback.extract_tb(error.__traceback__)
-                if frame.filename == str(path)
-            ]
-            line = f", line {where[-1]}" if where else ""
-            raise UserMistake(
-                f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{line}"
-            ) from error
+        module: Any = import_file(name, kind)
     else:
         known = plugin_names(kind)
         if name not in known:
@@ -225,6 +205,7 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     data["loss"] = filled("loss", data["loss"], method.loss)
     data["task_options"] = filled("task_options", data["task_options"], task.load)
     for name, host in data["hosts"].items():
+        check_engine_name(host["engine"], f"hosts.{name}.engine")
         host["learner"] = None if host["api"] else host["learner"] or _learner(config, name)
         # as ever: the embedded recipe gives the same bits on every machine
         if host["api"] or seeds_only(config, name):
@@ -355,6 +336,9 @@ def _absolute(data: dict[str, Any]) -> None:
         data["data"] = str(Path(data["data"]).resolve())
     # elsewhere a base is a name only
     own = {name: host for name, host in data["hosts"].items() if host["api"] is None}
+    for host in own.values():
+        if host["engine"].endswith(".py"):
+            host["engine"] = str(Path(host["engine"]).resolve())
     for table in (*own.values(), *(a for a in data["agents"].values() if a["host"] in own)):
         if (base := table["base"]) is None or is_seed(base):
             continue

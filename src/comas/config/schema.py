@@ -30,6 +30,11 @@ def _none(value: Any) -> Any:
     return None if value == "none" else value
 
 
+def _engine(value: Any) -> Any:
+    """Runs from before engines had names say `torch` for what is `auto` now."""
+    return "auto" if value == "torch" else value
+
+
 Price = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Of Adam's moving averages."""
@@ -64,7 +69,10 @@ class HostConfig(_Table):
     """
     targets: list[str] | None = Field(None, min_length=1)
     """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
-    engine: Literal["torch"] = "torch"
+    engine: Annotated[Place, BeforeValidator(_engine)] = "auto"
+    """What samples: `hf`, `stacked`, or a file with `build(plan, models)`; auto is stacked for
+    small plain Llamas of one shape on a CPU, otherwise hf.
+    """
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -1,15 +1,14 @@
-"""Pending asks of all games -> batches for a synchronous engine.
+"""Single requests of all games -> batches for an engine that generates synchronously.
 
 The batch is flushed when the event loop goes quiet: every live game waits for an answer. So it is a
-function of the program, not of timing. Leaves out: asynchronous engines, which batch for
-themselves.
+function of the program, not of timing. Leaves out: engines that batch for themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from comas.types import Generation, Request
 
@@ -20,7 +19,10 @@ callbacks (future, task, TaskGroup) before its game asks again.
 
 
 Generate = Callable[[Sequence[Request], Callable[[], bool]], list[Generation]]
-"""Requests, and whether anybody still waits for them -> generations."""
+"""`generate(requests, wanted)` -> one generation per request. `wanted()` returning False means that
+all callers were cancelled: stop early and return partial generations.
+"""
+Waiting = tuple[Request, "asyncio.Future[Generation]"]
 
 
 class Batcher:
@@ -28,10 +30,12 @@ class Batcher:
     came.
     """
 
-    def __init__(self, generate: Generate, worker: ThreadPoolExecutor) -> None:
+    def __init__(self, generate: Generate, worker: Executor | None = None) -> None:
+        """`worker` has one thread; without one the batcher has its own."""
         self._generate = generate
-        self._worker = worker
-        self._pending: list[tuple[Request, asyncio.Future[Generation]]] = []
+        self._own = None if worker else ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._worker = worker or self._own
+        self._pending: list[Waiting] = []
         self._flusher: asyncio.Task[None] | None = None
 
     async def __call__(self, request: Request) -> Generation:
@@ -43,27 +47,36 @@ class Batcher:
             self._flusher = loop.create_task(self._flush())
         return await future
 
+    def close(self) -> None:
+        """End its own thread, where it has one."""
+        if self._own is not None:
+            self._own.shutdown(wait=True)
+
     async def _flush(self) -> None:
         while self._pending:
-            quiet = 0
-            seen = len(self._pending)
-            while quiet < QUIET:
-                await asyncio.sleep(0)
-                quiet, seen = (
-                    (quiet + 1, seen) if len(self._pending) == seen else (0, len(self._pending))
-                )
+            await self._quiet()
             batch = [(r, f) for r, f in self._pending if not f.done()]
             self._pending = []
             if batch:
                 await self._answer(batch)
 
-    async def _answer(self, batch: list[tuple[Request, asyncio.Future[Generation]]]) -> None:
+    async def _quiet(self) -> None:
+        """Wait until `QUIET` turns of the event loop brought no new request."""
+        quiet = 0
+        while quiet < QUIET:
+            before = len(self._pending)
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(self._pending) == before else 0
+
+    async def _answer(self, batch: list[Waiting]) -> None:
         requests = [request for request, _ in batch]
-        wanted = lambda: not all(future.done() for _, future in batch)  # noqa: E731 - games that are cancelled do not wait
+
+        def wanted() -> bool:
+            return not all(future.done() for _, future in batch)
+
+        loop = asyncio.get_running_loop()
         try:
-            done = await asyncio.get_running_loop().run_in_executor(
-                self._worker, self._generate, requests, wanted
-            )
+            done = await loop.run_in_executor(self._worker, self._generate, requests, wanted)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who wait
             for _, future in batch:
                 if not future.done():

@@ -21,6 +21,14 @@ larger: bounds memory.
 """
 
 
+def drawing_bytes(vocabulary: int, rows: int) -> int:
+    """Bytes of drawing a token for each of these rows: logits, probabilities, their sums and what
+    is between.
+    """
+    at_once = min(rows, max(1, DRAWN // vocabulary))
+    return 8 * 4 * vocabulary * at_once
+
+
 @dataclass
 class Tape:
     """What has been drawn so far for R requests; row r holds `length[r]` tokens."""
@@ -52,38 +60,44 @@ class Tape:
         rows = np.maximum(rows_B, 0)
         # rows that have ended draw what nobody reads
         step_B = np.minimum(self.length_R[rows], self.limit_R[rows] - 1)
-        size = max(1, DRAWN // logits_BV.shape[1])
-        given = (
-            logits_BV,
-            *map(
-                torch.from_numpy,
-                (self.noise_RT[rows, step_B], self.temperature_R[rows], self.top_p_R[rows]),
-            ),
-        )
-        parts = [draw(*part) for part in zip(*(g.split(size) for g in given), strict=True)]
-        ids_B, logprobs_B, margin_B = (torch.cat(t).cpu().numpy() for t in zip(*parts, strict=True))
+        ids_B, logprobs_B, margin_B = self._drawn(logits_BV, rows, step_B)
         live_B = (rows_B >= 0) & self.alive_R[rows]
-        r = rows[live_B]
+        live = rows[live_B]
         step = step_B[live_B]
-        self.ids_RT[r, step], self.logprobs_RT[r, step] = ids_B[live_B], logprobs_B[live_B]
-        self.margin_R[r] = np.minimum(self.margin_R[r], margin_B[live_B])
-        self.length_R[r] = step + 1
-        self.ended_R[r] = (ids_B[live_B][:, None] == self.end_ids).any(1)
-        done = r[self.ended_R[r] | (self.limit_R[r] == step + 1)]
+        ids = ids_B[live_B]
+        self.ids_RT[live, step] = ids
+        self.logprobs_RT[live, step] = logprobs_B[live_B]
+        self.margin_R[live] = np.minimum(self.margin_R[live], margin_B[live_B])
+        self.length_R[live] = step + 1
+        self.ended_R[live] = (ids[:, None] == self.end_ids).any(1)
+        done = live[self.ended_R[live] | (self.limit_R[live] == step + 1)]
         self.alive_R[done] = False
         self.seconds_R[done] = time.monotonic() - self.began
-        self.meter.tokens += len(r)
+        self.meter.tokens += len(live)
         self.meter.replies += len(done)
         return ids_B
 
+    def _drawn(
+        self, logits_BV: torch.Tensor, rows: np.ndarray, step_B: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Ids, log-probs and margins, at most `DRAWN` probabilities at once."""
+        settings = self.noise_RT[rows, step_B], self.temperature_R[rows], self.top_p_R[rows]
+        inputs = (logits_BV, *map(torch.from_numpy, settings))
+        size = max(1, DRAWN // logits_BV.shape[1])
+        slices = zip(*(tensor.split(size) for tensor in inputs), strict=True)
+        parts = [draw(*inputs_of_part) for inputs_of_part in slices]
+        return tuple(torch.cat(tensors).cpu().numpy() for tensors in zip(*parts, strict=True))
+
     def generations(self) -> list[Generation]:
-        return [
-            Generation(
-                self.ids_RT[i, :n].copy(),
-                self.logprobs_RT[i, :n].copy(),
-                bool(self.ended_R[i]),
-                float(self.margin_R[i]),
-                float(self.seconds_R[i]),
-            )
-            for i, n in enumerate(self.length_R)
-        ]
+        """What was drawn for each request, in their order."""
+        return list(map(self._generation, range(len(self.requests))))
+
+    def _generation(self, row: int) -> Generation:
+        length = self.length_R[row]
+        return Generation(
+            self.ids_RT[row, :length].copy(),
+            self.logprobs_RT[row, :length].copy(),
+            bool(self.ended_R[row]),
+            float(self.margin_R[row]),
+            float(self.seconds_R[row]),
+        )

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from comas.hosts.local import resolve_base
+from comas.models.loading import resolve_base
 from comas.models.sources import snapshot
 from comas.storage import files as disk
 from comas.types import Question

@@ -21,7 +21,7 @@ from comas.config.resolve import bases_of, origins
 from comas.config.schema import Config, read
 from comas.export.facts import story
 from comas.export.model_card import Part, card
-from comas.hosts.local import load_population, resolve_base
+from comas.models.loading import resolve_base
 from comas.models.sources import (
     ADAPTER,
     TEAM,
@@ -244,6 +244,7 @@ def _write_whole(job: _Job, policy: str, host: str) -> None:
 
 
 def _write_merged(job: _Job, adapters: Sequence[str], host: str) -> None:
+    from comas.learners.lora.loading import load_population
     from comas.learners.lora.merging import dtype_of, model_bytes, save_merged
 
     below = {job.base or adapter_base(job.source / p) for p in adapters}

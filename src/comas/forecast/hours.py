@@ -8,6 +8,7 @@ as a team learns; saving.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +26,11 @@ from comas.game.agent import derive_seed
 from comas.game.play import Scene, play_all
 from comas.game.prompts import words
 from comas.hosts.local import LocalHost
+from comas.machine import use_threads
 from comas.setups import single
 from comas.team.build import bases_at, local_host, members_of, run_sync
 from comas.testing import Scripted
-from comas.types import Method, Question, Reply, Request, Row, Sampling, Task
+from comas.types import Generation, Method, Question, Reply, Request, Row, Sampling, Task
 
 PATIENCE = 60.0
 """Seconds after which a batch is cut; so long only what is too slow to be timed well takes."""
@@ -125,8 +127,6 @@ def hours(config: Config, method: Method, task: Task) -> Hours | None:
 
     Loads its models, one host after the other.
     """
-    from comas.engines.hf.engine import use_threads
-
     use_threads(config.threads)
     asked = task.load(
         "train", path=config.data, limit=ROWS, seed=config.seed, **config.task_options
@@ -218,9 +218,9 @@ class _Stopwatch:
         self.policies = list(host.versions)
         self._filled: dict[int, float] = {}
 
-    def replies(self, count: int, length: int) -> tuple[float, list[Any], list[Request]]:
-        """Seconds, and so many replies of at most `length` tokens with what was asked."""
-        requests = [
+    def requests(self, count: int, length: int) -> list[Request]:
+        """So many requests for replies of at most `length` tokens."""
+        return [
             Request(
                 self.policies[i % len(self.policies)],
                 self.prompts[i % len(self.prompts)],
@@ -229,9 +229,34 @@ class _Stopwatch:
             )
             for i in range(count)
         ]
+
+    def replies(self, count: int, length: int) -> tuple[float, list[Generation], list[Request]]:
+        """Seconds, and so many replies of at most `length` tokens with what was asked."""
+        requests = self.requests(count, length)
         began = time.monotonic()
-        made = self.host.engine.generate(requests, lambda: time.monotonic() - began < PATIENCE)
-        return time.monotonic() - began, made, requests
+        replies = run_sync(self._sampled(requests))
+        return time.monotonic() - began, replies, requests
+
+    async def _sampled(self, requests: Sequence[Request]) -> list[Generation]:
+        return await asyncio.gather(*map(self.host.engine.sample, requests))
+
+    def listen(self, count: int, length: int) -> tuple[int, list[Generation], list[Request]]:
+        """Replies of at most `length` tokens, or of as many as they reach within `PATIENCE`; how
+        many, the replies, and what was asked.
+        """
+        before = self.host.meter.tokens
+        requests = self.requests(count, length)
+        try:
+            return length, run_sync(self._patiently(requests)), requests
+        except TimeoutError:
+            reached = (self.host.meter.tokens - before) // count
+        length = max(1, min(length - 1, reached))
+        _, replies, requests = self.replies(count, length)
+        return length, replies, requests
+
+    async def _patiently(self, requests: Sequence[Request]) -> list[Generation]:
+        async with asyncio.timeout(PATIENCE):
+            return await self._sampled(requests)
 
     def prefill(self, count: int) -> tuple[float, int]:
         """Seconds of so many prompts with a token each, the fastest of some; and the tokens of
@@ -273,10 +298,11 @@ def pace(
     many = max(few, min(most, TIMED_ROWS))
 
     # also what is made at the first call, untimed
-    seconds, replies, requests = watch.replies(ROWS, min(room, LISTENED))
-    cut = seconds > PATIENCE
+    wanted = min(room, LISTENED)
+    listened, replies, requests = watch.listen(ROWS, wanted)
+    cut = listened < wanted
     filling, prompt_tokens = watch.prefill(many)
-    length = min(room, PIECE)
+    length = min(listened, PIECE)
     short = watch.per_token(few, length)
     long = watch.per_token(many, length) if many > few else short
     row = max(0.0, (long - short) / max(1, many - few))

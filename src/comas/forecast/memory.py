@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from comas import sandbox
+from comas.config.engines import load_engine
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
 from comas.forecast.lengths import asked_at_once, replies_shown, reply_tokens, tokens_of_question
-from comas.hosts.local import place_of, resolve_base
+from comas.models.loading import place_of, resolve_base
 from comas.models.sources import adapter_base, config_folder, is_adapter, is_seed, seed_models
 from comas.storage import files as disk
 from comas.storage.run import run_at
 from comas.team.build import shapes_of, under_of, weights_of
-from comas.types import Method, Task, UserMistake
+from comas.types import EngineLoad, EngineModule, Method, ModelSize, Task, UserMistake
 
 EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
@@ -126,7 +127,11 @@ def host_needs(
         longest = min(_room(host, folders[0]), asked)
         reference = learn and any((config.kl or {}).values())
         rows = min(asked_at_once(config, name), host.max_rows or MAX_ROWS)
-        load = Load(host, longest, rows, reference, 0.0 if _place(host)[0] else SCATTERED)
+        engine = load_engine(host.engine, f"hosts.{name}.engine")
+        if not hasattr(engine, "memory"):
+            return f"{host.engine} defines no memory(load)"
+        scattered = 0.0 if _place(host)[0] else SCATTERED
+        load = Load(host, longest, rows, reference, engine, scattered)
         learning = [learn and not a.frozen for a in agents.values()]
         started = any(map(is_adapter, bases.values()))
         if started or (learn and _adapting(config, name, bases)):
@@ -227,6 +232,7 @@ class Load:
     longest: int
     rows: int
     reference: bool
+    engine: EngineModule
     scattered: float = 0.0
     """Further share of a learner's pass that an allocator holds in blocks which are free but do not
     fit.
@@ -242,28 +248,20 @@ def host_memory(
     """Bytes by what they are for; policies have the models of `folders` and those of `learning` are
     trained.
     """
-    from comas.engines.hf.packed import LARGEST
-    from comas.engines.stacked import SMALL
     from comas.learners import memory as fake
+    from comas.learners.whole import SMALL
 
     gpu, half = _place(load.host)
     facts = {f: fake.counted(fake.facts_of, f, f) for f in set(folders)}
     sizes = [facts[f].parameters for f in folders]
     trained = [f for f, on in zip(folders, learning or [True] * len(folders), strict=True) if on]
     small = not gpu and max(sizes) < SMALL
-    stacked = (
-        small
-        and not half
-        and {x.family for x in facts.values()} == {"llama"}
-        and len(set(sizes)) == 1
-    )
-    packed = not gpu and not load.host.compile
     beside = min(threads or os.cpu_count() or 1, len(trained)) if small else 1
     passes = 0
-    samples = 0
-    for f, fact in facts.items():
-        shape = fake.Shape(f, half, min(load.longest, load.host.context or fact.positions))
-        samples = max(samples, _samples(shape, fact, load.rows, stacked))
+    shapes = {f: _shape(load, f, fact) for f, fact in facts.items()}
+    sampled = [_model_size(shapes[f], facts[f], load.rows) for f in folders]
+    engine = load.engine.memory(_engine_load(load, sampled, len(folders)))
+    for f, shape in shapes.items():
         if f in trained:
             found = fake.counted(
                 fake.pass_bytes, f, shape, tokens_of_pass(load.host), load.host.checkpointing
@@ -274,17 +272,15 @@ def host_memory(
         "bytes of float32 weights": 4 * sum(sizes),
         "bytes of moments": 8 * sum(facts[f].parameters for f in trained),
         "bytes of the reference": (2 if half else 4) * sum(sizes) * load.reference,
-        "bytes of the engine's copy": (
-            2 * sum(sizes) if half else 4 * sum(n for n in sizes if packed and n <= LARGEST)
-        ),
+        "bytes of the engine's copy": 2 * sum(sizes) * half + engine.copies,
     }
     kept = sum(needs.values())
     needs["bytes of gradients, of policies that learn side by side"] = 4 * largest * beside
     needs["bytes of a learner's pass, of policies that learn side by side"] = passes * beside
-    needs["bytes of sampling, caches included"] = samples
+    needs["bytes of sampling, caches included"] = engine.sampling
     update = 4 * largest * beside * small  # a temporary of AdamW's
     needs["bytes at the peak"] = kept + max(
-        samples, 4 * largest * beside + max(passes * beside, update)
+        engine.sampling, 4 * largest * beside + max(passes * beside, update)
     )
     return needs
 
@@ -295,16 +291,14 @@ def population_memory(
     """The same for adapters of these shapes on one base, of which so many learn; `started`: not all
     of them start at zero.
     """
-    from comas.engines.hf.packed import LARGEST
-    from comas.engines.stacked import SMALL
     from comas.learners import memory as fake
 
     gpu, half = _place(load.host)
     fact = fake.counted(fake.facts_of, folder, folder)
-    stacked = not gpu and not half and fact.family == "llama" and fact.parameters <= SMALL
-    copied = not gpu and not half and not load.host.compile and fact.parameters <= LARGEST
     each = fake.counted(fake.adapter_parameters, folder, folder, specs, gpu)
-    shape = fake.Shape(folder, half, min(load.longest, load.host.context or fact.positions))
+    shape = _shape(load, folder, fact)
+    sampled = [_model_size(shape, fact, load.rows)]
+    engine = load.engine.memory(_engine_load(load, sampled, len(specs), each))
     largest = max(specs, key=lambda spec: spec.rank)
     pass_of = (shape, tokens_of_pass(load.host), load.host.checkpointing, largest)
     passes = (
@@ -312,19 +306,17 @@ def population_memory(
         if learning
         else 0
     )
-    # rounded adapters
-    samples = _samples(shape, fact, load.rows, stacked) + 2 * each * len(specs) * half
     needs = {
         "bytes of the base": (2 if half else 4) * fact.parameters,
         "bytes of adapters and their gradients": 8 * each * len(specs),
         "bytes of moments": 8 * each * learning,
         "bytes of the reference": 4 * each * len(specs) * (load.reference and started),
-        "bytes of the engine's copy": 4 * fact.parameters * (len(specs) if stacked else copied),
+        "bytes of the engine's copy": engine.copies,
     }
     kept = sum(needs.values())
     needs["bytes of a learner's pass"] = passes
-    needs["bytes of sampling, caches included"] = samples
-    needs["bytes at the peak"] = kept + max(samples, passes)
+    needs["bytes of sampling, caches included"] = engine.sampling
+    needs["bytes at the peak"] = kept + max(engine.sampling, passes)
     return needs
 
 
@@ -341,15 +333,37 @@ def _place(host: HostConfig) -> tuple[bool, bool]:
     return gpu, host.dtype == "bfloat16" or (host.dtype == "auto" and gpu)
 
 
-def _samples(shape: Any, fact: Any, rows: int, stacked: bool) -> int:
-    """Bytes of sampling, its caches and the drawing included."""
-    from comas.engines import tape
-    from comas.engines.hf import prefill
+def _shape(load: Load, folder: str, fact: Any) -> Any:
+    from comas.learners.memory import Shape
+
+    longest = min(load.longest, load.host.context or fact.positions)
+    return Shape(folder, _place(load.host)[1], longest)
+
+
+def _model_size(shape: Any, fact: Any, rows: int) -> ModelSize:
+    """A model as an engine's `memory` is told of it; decoding is counted when it asks."""
     from comas.learners import memory as fake
 
-    tokens = shape.longest * rows if stacked else prefill.PREFILL
-    drawn = 8 * 4 * fact.vocabulary * min(rows, max(1, tape.DRAWN // fact.vocabulary))
-    return fake.counted(fake.decode_bytes, shape.folder, shape, rows, tokens) + drawn
+    def decoding(slice_tokens: int | None) -> int:
+        tokens = slice_tokens or shape.longest * rows
+        return fake.counted(fake.decode_bytes, shape.folder, shape, rows, tokens)
+
+    return ModelSize(fact.parameters, fact.vocabulary, fact.family, decoding)
+
+
+def _engine_load(
+    load: Load, models: Sequence[ModelSize], policies: int, adapter_parameters: int = 0
+) -> EngineLoad:
+    gpu, half = _place(load.host)
+    return EngineLoad(
+        models=models,
+        policies=policies,
+        rows=load.rows,
+        adapter_parameters=adapter_parameters,
+        gpu=gpu,
+        half=half,
+        compiled=load.host.compile,
+    )
 
 
 def parameters(base: str) -> int | None:

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 
-from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.hosts.out_of_memory import in_memory
-from comas.models.sources import apart_up_to, is_adapter, is_seed, positions_of, seed_models
-from comas.training.metrics import TIE
 from comas.types import (
+    TIE,
     Engine,
     Generation,
     Learner,
@@ -38,7 +35,8 @@ from comas.types import (
     UserMistake,
 )
 
-LOG = logging.getLogger("comas")
+TurnFacts = dict[str, tuple[float, float]]
+"""Turn -> mean advantage and mean KL of its generated tokens."""
 
 
 class LocalHost:
@@ -53,7 +51,13 @@ class LocalHost:
         learner: Learner | None,
         context: int,
         device: str = "cpu",
+        *,
+        meter: Meter | None = None,
+        worker: Executor | None = None,
     ) -> None:
+        """`meter` is the one that engine and learner count on; `worker` the thread that the engine
+        samples in, where it reads the learner's weights in place.
+        """
         self.name = name
         self.chat = chat
         self.engine = engine
@@ -62,12 +66,11 @@ class LocalHost:
         self.device = device
         self.versions = dict.fromkeys(policies, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
-        self.meter = Meter()
-        self._counts_for_itself = _counted_by(engine, self.meter)
-        _counted_by(learner, self.meter)
+        self.meter = meter or Meter()
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"host-{name}")
-        self._batched = Batcher(self._generate, self._worker)
+        self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
+        self._asking = 0
+        self._asked_since = 0.0
 
     def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
         """Whether prompt and reply have room in the context."""
@@ -97,10 +100,7 @@ class LocalHost:
                 f" {sampling.temperature}; set top_p = 1 and temperature > 0"
             )
         request = Request(policy, self.chat.encode(messages), sampling, seed)
-        done = await self._batched(request)
-        if not self._counts_for_itself:
-            self.meter.replies += 1
-            self.meter.tokens += len(done.token_ids)
+        done = await self._sample(request)
         if not np.isfinite(done.logprobs).all():
             raise UserMistake(
                 f"turn {turn}: the probabilities of policy {self.name}/{policy} are not finite: the"
@@ -108,7 +108,8 @@ class LocalHost:
             )
         if keep:
             self._file(turn, role, request, done)
-        text, thoughts = self.chat.decode(done.token_ids, done.finished, self.chat.opens(messages))
+        opened = self.chat.opens(messages)
+        text, thoughts = self.chat.decode(done.token_ids, done.finished, opened)
         return Reply(
             text,
             done.finished,
@@ -121,19 +122,30 @@ class LocalHost:
             thoughts,
         )
 
-    def _generate(
-        self, requests: Sequence[Request], wanted: Callable[[], bool]
-    ) -> list[Generation]:
-        began = time.perf_counter()
+    async def _sample(self, request: Request) -> Generation:
         remedy = (
             "lower {host}.max_rows or {host}.context"
             + f" (now {self.context}), or have fewer agents"
         )
+        with self._sampling(), in_memory(self.name, f"sampling on {self.device}", remedy):
+            done = await self.engine.sample(request)
+        if not self.engine.facts.counts:
+            self.meter.replies += 1
+            self.meter.tokens += len(done.token_ids)
+        return done
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """Count seconds in which at least one reply is waited for."""
+        if self._asking == 0:
+            self._asked_since = time.perf_counter()
+        self._asking += 1
         try:
-            with in_memory(self.name, f"sampling on {self.device}", remedy):
-                return self.engine.generate(requests, wanted)
+            yield
         finally:
-            self.seconds["sampling"] += time.perf_counter() - began
+            self._asking -= 1
+            if self._asking == 0:
+                self.seconds["sampling"] += time.perf_counter() - self._asked_since
 
     def _file(self, turn: str, role: str, request: Request, done: Generation) -> None:
         ids_T = np.concatenate([request.prompt_ids, done.token_ids])
@@ -153,7 +165,7 @@ class LocalHost:
 
     async def learn(
         self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
-    ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
+    ) -> tuple[dict[str, dict[str, float]], TurnFacts]:
         """Join payoffs with rows, take one step per policy, sample from the new weights; empties
         the buffer.
         """
@@ -161,22 +173,15 @@ class LocalHost:
             raise UserMistake(
                 f"host {self.name} was loaded without a learner: load it for training"
             )
-        rows = {p: self._join(p, paid) for p, paid in payoffs.items()}
+        rows = {policy: self._join(policy, paid) for policy, paid in payoffs.items()}
         ties = {p: expected_ties(list(buffer.values())) for p, buffer in self._buffer.items()}
         for buffer in self._buffer.values():
             buffer.clear()
-        stats = await asyncio.get_running_loop().run_in_executor(
-            self._worker, self._step, rows, method
-        )
-        for policy, told in stats.items():
-            told["near_ties_expected"] = ties[policy]
-        turns = {
-            row.turn: (float(row.advantages_T[row.mask_T].mean()), _mean_kl(row))
-            for part in rows.values()
-            for row in part
-            if row.advantages_T is not None and np.isfinite(row.advantages_T).all()
-        }
-        return stats, turns
+        loop = asyncio.get_running_loop()
+        stats = await loop.run_in_executor(self._worker, self._step, rows, method)
+        for policy, own_stats in stats.items():
+            own_stats["near_ties_expected"] = ties[policy]
+        return stats, _turn_facts([row for part in rows.values() for row in part])
 
     def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
         rows = []
@@ -199,18 +204,25 @@ class LocalHost:
     ) -> dict[str, dict[str, float]]:
         assert self.learner is not None
         began = time.perf_counter()
-        knobs = (
+        remedy = (
             "lower {host}.tokens_per_pass or {host}.context"
-            + f" (now {self.context}), set {{host}}.checkpointing=true, "
+            + f" (now {self.context}), set {{host}}.checkpointing=true, or have fewer agents"
         )
         self.meter.rows_due += method.epochs * sum(map(len, rows.values()))
-        with in_memory(self.name, f"learning on {self.device}", knobs + "or have fewer agents"):
+        with in_memory(self.name, f"learning on {self.device}", remedy):
             stats = self.learner.step(rows, method)
-            self.engine.refresh(self.learner.weights())
-        for policy, told in stats.items():
-            self.versions[policy] += told["updates"] > 0
+            for policy, own_stats in stats.items():
+                self.versions[policy] += own_stats["updates"] > 0
+            self._publish(stats)
         self.seconds["learning"] += time.perf_counter() - began
         return stats
+
+    def _publish(self, policies: Iterable[str]) -> None:
+        """Have the engine sample from the learner's weights of these policies."""
+        assert self.learner is not None
+        weights = self.learner.weights()
+        for policy in policies:
+            self.engine.publish(policy, weights[policy], self.versions[policy])
 
     async def save(self, path: Path) -> None:
         """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the
@@ -230,12 +242,14 @@ class LocalHost:
         """The inverse of `save`."""
         if self.learner is None:
             raise UserMistake(f"host {self.name} was loaded without a learner")
-        await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.load, path)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._worker, self.learner.load, path)
         self.versions = json.loads((path / f"{self.name}.json").read_text())["versions"]
-        self.engine.refresh(self.learner.weights())
+        self._publish(self.versions)
 
     def close(self) -> None:
-        """End the worker thread."""
+        """End the engine and the worker thread."""
+        self.engine.close()
         self._worker.shutdown(wait=True)
 
 
@@ -258,14 +272,16 @@ def expected_ties(rows: Sequence[Row]) -> float:
     return float((-np.expm1(np.add.reduceat(np.log1p(-near), starts))).sum())
 
 
-def _counted_by(worker: Any, meter: Meter) -> bool:
-    """Have an engine or a learner count on this meter; whether it does: those of others may have
-    none.
+def _turn_facts(rows: Sequence[Row]) -> TurnFacts:
+    """Mean advantage and KL of each turn that was learnt from; advantages that are not finite are
+    left out.
     """
-    counts = isinstance(getattr(worker, "meter", None), Meter)
-    if counts:
-        worker.meter = meter
-    return counts
+    facts: TurnFacts = {}
+    for row in rows:
+        advantages_T = row.advantages_T
+        if advantages_T is not None and np.isfinite(advantages_T).all():
+            facts[row.turn] = float(advantages_T[row.mask_T].mean()), _mean_kl(row)
+    return facts
 
 
 def _mean_kl(row: Row) -> float:
@@ -273,270 +289,3 @@ def _mean_kl(row: Row) -> float:
     if row.ref_logprobs_T is None:
         return 0.0
     return float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
-
-
-def load_models(
-    bases: Mapping[str, str],
-    device: str = "cpu",
-    dtype: Any = None,
-    trust_remote_code: bool = False,
-) -> Any:
-    """Policy -> model, their common tokenizer, and the end-of-turn ids, from Hugging Face names or
-    folders.
-
-    `dtype` is a torch dtype, by default float32.
-
-    Policies of one host must share a tokenizer; agents with another belong to a host of their own.
-    """
-    import torch
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging as transformers_logging
-
-    from comas.engines.hf.trial import try_rows
-
-    transformers_logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
-    models = {}
-    tokenizers = {}
-    for policy, base in bases.items():
-        source = resolve_base(base)
-        if is_adapter(source):
-            raise UserMistake(
-                f"base {base!r} is an adapter, no whole model: it goes onto the base that it was"
-                " made for"
-            )
-        if source.startswith((".", "/", "~")) and not Path(source).is_dir():
-            raise UserMistake(f"base {base!r}: no such folder")
-        try:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=dtype or torch.float32,
-                trust_remote_code=trust_remote_code,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
-        except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
-            raise UserMistake(
-                f"base {base!r} cannot be loaded as a causal language model: {_brief(error)}"
-            ) from error
-        except RuntimeError as error:
-            if "mismatched_sizes" not in str(error):
-                raise
-            raise UserMistake(
-                f"base {base!r}: its weights have other shapes than its config.json says"
-            ) from error
-        model, found = loaded
-        if missing := sorted(found["missing_keys"]):  # transformers would invent them
-            raise UserMistake(
-                f"base {base!r} lacks weights ({missing[0]} and {len(missing) - 1} more): it is no"
-                " whole causal LM"
-            )
-        try:
-            tokenizers[policy] = AutoTokenizer.from_pretrained(
-                source, trust_remote_code=trust_remote_code
-            )
-        except (OSError, ValueError) as error:
-            raise UserMistake(
-                f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}"
-            ) from error
-        # with peft installed, transformers follows its base
-        if getattr(model, "_hf_peft_config_loaded", False):
-            raise UserMistake(
-                f"base {base!r} is an adapter: download it, and give the folder that it is in"
-            )
-        models[policy] = model.to(device).eval()
-        try_rows(models[policy], apart_up_to(model.config) or positions_of(model.config), base)
-    first = next(iter(tokenizers.values()))
-    for policy, tokenizer in tokenizers.items():
-        if (
-            tokenizer.get_vocab() != first.get_vocab()
-            or tokenizer.chat_template != first.chat_template
-        ):
-            raise UserMistake(
-                f"base {bases[policy]!r} of policy {policy} has another tokenizer than"
-                f" {next(iter(bases.values()))!r}: give it a host of its own (hosts.<name>.base)"
-            )
-    return models, first, _ends(models, first, bases)
-
-
-def _ends(models: Mapping[str, Any], tokenizer: Any, bases: Mapping[str, str]) -> list[int]:
-    """Ids that end a turn: the tokenizer's and those of each generation_config.json."""
-    own: int | None = tokenizer.eos_token_id
-    ends: set[int] = set() if own is None else {own}
-    sizes: list[int] = []
-    for policy, model in models.items():
-        configured = model.generation_config.eos_token_id
-        listed = (
-            configured
-            if isinstance(configured, list)
-            else [configured]
-            if configured is not None
-            else []
-        )
-        if odd := [i for i in listed if type(i) is not int]:
-            raise UserMistake(
-                f"base {bases[policy]!r}: eos_token_id in its generation_config.json is {odd[0]!r},"
-                " not a number"
-            )
-        size = len(model.get_input_embeddings().weight)
-        if beyond := [i for i in listed if not 0 <= i < size]:
-            raise UserMistake(
-                f"base {bases[policy]!r}: eos_token_id {beyond[0]} in its generation_config.json is"
-                f" beyond its vocabulary of {size}, and no reply would end by it: set the id of its"
-                " end token"
-            )
-        ends |= set(listed)
-        sizes.append(size)
-    # one that was added to the tokenizer and not to the model is never sampled
-    ends = {i for i in ends if i < max(sizes)}
-    if not ends:
-        lost = (
-            f" but {own}, which is beyond its vocabulary of {max(sizes)}" if own is not None else ""
-        )
-        first = next(iter(bases.values()))
-        raise UserMistake(
-            f"base {first!r} names no end token{lost}: set eos_token_id in its"
-            " generation_config.json"
-        )
-    return sorted(ends)
-
-
-def load_population(
-    sources: Mapping[str, str],
-    under: str,
-    device: Any,
-    dtype: Any,
-    trust_remote_code: bool,
-    shapes: Mapping[str, Any],
-    seed: int,
-) -> Any:
-    """A population on the base `under`, its tokenizer and end-of-turn ids; `sources` are adapter
-    folders, or the base itself.
-    """
-    from comas.learners.lora import peft_folder
-    from comas.learners.lora.population import Population, Spec, targets_of
-
-    models, tokenizer, ends = load_models({"base": under}, device, dtype, trust_remote_code)
-    kept = {p: s for p, s in sources.items() if is_adapter(s)}
-    found = {
-        p: peft_folder.spec_of(kept[p]) if p in kept else shapes.get(p, Spec()) for p in sources
-    }
-    for policy, folder in kept.items():
-        try:
-            targets_of(models["base"], found[policy])
-        except UserMistake as error:
-            raise UserMistake(f"adapter {folder} does not fit base {under!r}: {error}") from error
-    population = Population(models["base"], found, seed)
-    for policy, folder in kept.items():
-        peft_folder.load(population, policy, Path(folder))
-    return population, tokenizer, ends
-
-
-def place_of(device: str, dtype: str) -> tuple[Any, Any]:
-    """The torch device and dtype that these names mean on this machine; an error where the device
-    cannot be used.
-    """
-    import torch
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserMistake(
-            f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu"
-        ) from error
-    if dtype == "auto":
-        dtype = "float32" if place.type == "cpu" else "bfloat16"
-    return place, getattr(torch, dtype)
-
-
-def _brief(error: Exception) -> str:
-    words = " ".join(str(error).split())
-    return words if len(words) <= 200 else words[:200] + " ..."
-
-
-def resolve_base(base: str) -> str:
-    """A shipped seed model's folder, an existing folder, or the hub name as it is."""
-    return str(seed_models()[base]) if is_seed(base) else base
-
-
-def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:
-    """Tokens of room at this host: the model's positions, or `limit` where it is smaller; a warning
-    where neither can be had.
-    """
-    room = positions_of(model.config)
-    wanted = min(room, limit) if limit else room
-    apart = apart_up_to(model.config)
-    if apart is None or wanted <= apart:
-        return wanted
-    LOG.warning(
-        "hosts.%s.context is %d, not %d: base %r has LongRoPE, and longer rows would change the"
-        " probabilities of the others in their batch",
-        name,
-        apart,
-        wanted,
-        str(model.config.name_or_path),
-    )
-    return apart
-
-
-def make_local_host(
-    name: str,
-    bases: Mapping[str, str],
-    *,
-    method: Method | None = None,
-    recipe: Any = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    context: int | None = None,
-    thinking: bool | None = None,
-    max_rows: int = 512,
-    compiled: bool = False,
-    trust_remote_code: bool = False,
-    under: str | None = None,
-    shapes: Mapping[str, Any] | None = None,
-    seed: int = 0,
-) -> LocalHost:
-    """A host with torch inside: policies with these bases; with `method` and `recipe` also a
-    learner.
-
-    With `under`, policies are adapters on that one model: those found in the folders of `bases`,
-    elsewhere new ones of `shapes` (policy -> Spec). Otherwise each has a model of its own: what
-    learns is loaded in float32, and copied where `dtype` is another; what only samples is loaded in
-    `dtype`, once.
-    """
-    from comas.engines.hf.engine import TorchEngine
-    from comas.learners.lora.learner import AdapterLearner
-    from comas.learners.whole import FullLearner
-
-    place, kind = place_of(device, dtype)
-    if under is not None:
-        population, tokenizer, ends = load_population(
-            bases, under, place, kind, trust_remote_code, shapes or {}, seed
-        )
-        weights = population
-        models = [population.model]
-    else:
-        weights, tokenizer, ends = load_models(
-            bases, place, None if method is not None else kind, trust_remote_code
-        )
-        models = list(weights.values())
-    known = min(len(m.get_input_embeddings().weight) for m in models)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
-    # added to the tokenizer and not to the model; what padding says is read by nobody
-    if pad >= known:
-        pad = 0
-    learner: AdapterLearner | FullLearner | None = None
-    if method is not None and under is not None:
-        learner = AdapterLearner(weights, recipe, method, pad, str(models[0].config.name_or_path))
-    elif method is not None:
-        learner = FullLearner(weights, recipe, method, pad, kind)
-    room = min(context_of(m, context, name) for m in models)
-    engine = TorchEngine(
-        learner.weights() if learner else weights, ends, pad, room, max_rows, compiled
-    )
-    return LocalHost(
-        name, list(bases), Chat(tokenizer, ends, thinking, known), engine, learner, room, str(place)
-    )

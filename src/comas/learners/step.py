@@ -1,5 +1,5 @@
-"""One learning step, the same for whole models and for adapters: log-probs, advantages,
-minibatches, losses, updates.
+"""One learning step, the same for whole models and for adapters: recompute log-probs, credit
+turns, collect gradients, apply them.
 
 The old policy is the learner's own recomputation, fixed before the first minibatch; the engine's
 log-probs are kept to measure the gap, which a truncated importance weight corrects where it exceeds
@@ -87,129 +87,122 @@ class Weights(Protocol):
         ...
 
 
-def logprobs(weights: Weights, owned: Sequence[Owned], reference: bool = False) -> list[np.ndarray]:
-    """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0 outside
-    the mask.
-    """
-    out: list[np.ndarray] = [np.empty(0)] * len(owned)
-    with torch.no_grad():
-        for part in passes(owned, weights.recipe.tokens_per_pass):
-            chosen = [owned[i] for i in part]
-            got_BT = weights.forward(chosen, reference).cpu().numpy()
-            for i, (_, row), got in zip(part, chosen, got_BT, strict=True):
-                out[i] = got[: len(row.token_ids_T)]
-            weights.meter.read(len(chosen))
-    return out
+@dataclass(frozen=True)
+class Update:
+    """An optimizer step that was taken."""
+
+    loss: float
+    grad_norm: float
 
 
 def learn(
     weights: Weights, rows: Mapping[str, Sequence[Row]], method: Method
 ) -> dict[str, dict[str, float]]:
     """One learning step for these policies together; statistics per policy."""
-    owned = [(policy, row) for policy in sorted(rows) for row in rows[policy]]
-    referred = [(p, r) for p, r in owned if method.kl.get(r.role, 0.0)]
-    for (_, row), ref in zip(
-        referred, logprobs(weights, referred, reference=True) if referred else [], strict=True
-    ):
-        row.ref_logprobs_T = ref
-    sampled = weights.recipe.old_logprobs == "sampled"
-    graphs = None
-    if sampled:
-        for _, row in owned:
-            row.logprobs_T = _sampled(row)
-    elif (
-        graphs := _graphs(weights, owned) if method.epochs == method.minibatches == 1 else None
-    ) is None:
-        for (_, row), old in zip(owned, logprobs(weights, owned), strict=True):
-            row.logprobs_T = old
-    told: dict[str, dict[str, float]] = {}
-    weight: dict[str, np.ndarray] = {}
-    for policy in sorted(rows):
-        for row, advantages in zip(
-            rows[policy], method.advantage(rows[policy], method.kl), strict=True
-        ):
-            row.advantages_T = advantages
-        if not sampled:
-            told[policy], weight_of = _gap(
-                policy, [(r, r.logprobs_T) for r in rows[policy]], weights.recipe
-            )
-            weight |= weight_of
-    taken: dict[str, list[tuple[float, float] | None]] = {p: [] for p in rows}
+    batch = LearningBatch(weights, rows, method)
+    recompute(batch)
+    credit(batch)
     for _ in range(method.epochs):
         for k in range(method.minibatches):
-            part = [(p, r) for p in sorted(rows) for r in rows[p][k :: method.minibatches]]
-            for policy, update in _update(
-                weights, part, method, weight, graphs, told if sampled else None
-            ).items():
-                taken[policy].append(update)
-    return {
-        p: {**_stats(told[p], len(rows[p]), taken[p]), "lr": weights.recipe.rate(p)}
-        for p in sorted(rows)
-    }
+            part = [(p, r) for p in batch.policies for r in rows[p][k :: method.minibatches]]
+            losses = gradients(batch, part)
+            apply(batch, losses)
+    return {policy: batch.stats(policy) for policy in batch.policies}
 
 
-def _stats(
-    gap: dict[str, float], rows: int, updates: Sequence[tuple[float, float] | None]
-) -> dict[str, float]:
-    taken = [u for u in updates if u is not None]
-    stats = {**gap, "rows": rows, "updates": len(taken), "skipped": len(updates) - len(taken)}
-    if taken:
-        stats["loss"], stats["grad_norm"] = (
-            float(np.mean(column)) for column in zip(*taken, strict=True)
-        )
-    return {k: v for k, v in stats.items() if np.isfinite(v)}
+@dataclass
+class LearningBatch:
+    """The rows of a step on their way through its phases."""
+
+    weights: Weights
+    rows: Mapping[str, Sequence[Row]]
+    method: Method
+    gaps: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    """Policy -> how far the engine's log-probs were from the learner's, once that is known."""
+    importance: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    """Turn -> importance weights (T,) that correct a gap above the tolerance."""
+    graphs: list[torch.Tensor] | None = None
+    """Log-probs of the passes of a step that takes only one update, with gradients."""
+    updates: dict[str, list[Update | None]] = field(default_factory=dict[str, Any])
+    """Policy -> its updates; None for one that was skipped."""
+
+    def __post_init__(self) -> None:
+        self.policies = sorted(self.rows)
+        self.owned = [(policy, row) for policy in self.policies for row in self.rows[policy]]
+        self.updates = {policy: [] for policy in self.policies}
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the old policy is what the engine said."""
+        return self.weights.recipe.old_logprobs == "sampled"
+
+    def stats(self, policy: str) -> dict[str, float]:
+        """Statistics of a policy's step; what is not finite is left out."""
+        taken = [update for update in self.updates[policy] if update is not None]
+        stats: dict[str, float] = {
+            **self.gaps[policy],
+            "rows": len(self.rows[policy]),
+            "updates": len(taken),
+            "skipped": len(self.updates[policy]) - len(taken),
+        }
+        if taken:
+            stats["loss"] = float(np.mean([update.loss for update in taken]))
+            stats["grad_norm"] = float(np.mean([update.grad_norm for update in taken]))
+        finite = {key: value for key, value in stats.items() if np.isfinite(value)}
+        return {**finite, "lr": self.weights.recipe.rate(policy)}
 
 
-def _update(
-    weights: Weights,
-    owned: Sequence[Owned],
-    method: Method,
-    weight: Mapping[str, np.ndarray],
-    graphs: list[torch.Tensor] | None,
-    gaps: dict[str, dict[str, float]] | None,
-) -> dict[str, tuple[float, float] | None]:
-    """One optimizer step of each policy present. Returns loss and gradient norm, None where the
-    step was not taken.
+# --- recompute: log-probs of the reference and of the old policy
 
-    The gap of a policy that is not in `gaps` yet is measured along the way, and put there before
-    its weights change.
+
+def recompute(batch: LearningBatch) -> None:
+    """Set `ref_logprobs_T` of rows whose role has a KL, and `logprobs_T` of all rows."""
+    kl = batch.method.kl
+    referred = [(policy, row) for policy, row in batch.owned if kl.get(row.role, 0.0)]
+    if referred:
+        references = logprobs(batch.weights, referred, reference=True)
+        for (_, row), reference_T in zip(referred, references, strict=True):
+            row.ref_logprobs_T = reference_T
+    if batch.sampled:
+        for _, row in batch.owned:
+            row.logprobs_T = _sampled(row)
+        return
+    if batch.method.epochs == batch.method.minibatches == 1:
+        batch.graphs = _graphs(batch.weights, batch.owned)
+    if batch.graphs is None:
+        for (_, row), old_T in zip(batch.owned, logprobs(batch.weights, batch.owned), strict=True):
+            row.logprobs_T = old_T
+
+
+def logprobs(weights: Weights, owned: Sequence[Owned], reference: bool = False) -> list[np.ndarray]:
+    """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0 outside
+    the mask.
     """
-    fresh: dict[str, list[tuple[Row, np.ndarray]]] = {
-        p: [] for p, _ in owned if gaps is not None and p not in gaps
-    }
-    tokens = dict.fromkeys((p for p, _ in owned), 0)
-    total = dict.fromkeys((p for p, _ in owned), 0.0)
-    for policy, row in owned:
-        tokens[policy] += int(row.mask_T.sum())
-    for n, part in enumerate(passes(owned, weights.recipe.tokens_per_pass)):
-        chosen = [owned[i] for i in part]
-        logprobs_BT = graphs[n] if graphs is not None else weights.forward(chosen)
-        fill = lambda arrays, like=logprobs_BT: _pad(arrays, like)  # noqa: E731
-        mask_BT = fill([r.mask_T for _, r in chosen]).bool()
-        batch = Batch(
-            fill([r.advantages_T for _, r in chosen]),
-            fill([r.logprobs_T for _, r in chosen]),
-            mask_BT,
-        )
-        terms_BT = torch.where(mask_BT, method.loss(logprobs_BT, batch), 0.0)
-        if any(r.turn in weight for _, r in chosen):
-            terms_BT = terms_BT * fill(
-                [weight.get(r.turn, np.ones(len(r.mask_T))) for _, r in chosen]
-            )
-        loss_B = terms_BT.sum(1) / terms_BT.new_tensor([tokens[p] for p, _ in chosen])
-        weights.backward(chosen, loss_B.sum())
-        weights.meter.learnt(len(chosen))
-        for (policy, row), got in zip(
-            chosen, logprobs_BT.detach().cpu().numpy() if fresh else [], strict=bool(fresh)
-        ):
-            if policy in fresh:
-                fresh[policy].append((row, got[: len(row.token_ids_T)]))
-        for (policy, _), loss in zip(chosen, loss_B.detach().cpu().tolist(), strict=True):
-            total[policy] += loss
-    for policy, known in fresh.items():
-        gaps[policy], _ = _gap(policy, known, weights.recipe)  # pyright: ignore[reportOptionalSubscript]
-    updates = {p: (loss, weights.finish(p, loss)) for p, loss in total.items()}
-    return {p: (loss, norm) if norm is not None else None for p, (loss, norm) in updates.items()}
+    found: list[np.ndarray] = [np.empty(0)] * len(owned)
+    with torch.no_grad():
+        for part in passes(owned, weights.recipe.tokens_per_pass):
+            chosen = [owned[i] for i in part]
+            logprobs_BT = weights.forward(chosen, reference).cpu().numpy()
+            for i, (_, row), logprobs_T in zip(part, chosen, logprobs_BT, strict=True):
+                found[i] = logprobs_T[: len(row.token_ids_T)]
+            weights.meter.read(len(chosen))
+    return found
+
+
+def _graphs(weights: Weights, owned: Sequence[Owned]) -> list[torch.Tensor] | None:
+    """The forward passes of a step that takes only one update, kept for its backward; None where
+    they would need too much room.
+    """
+    parts = passes(owned, weights.recipe.tokens_per_pass)
+    lengths = [len(row.token_ids_T) for _, row in owned]
+    padded = sum(len(part) * max(lengths[i] for i in part) for part in parts)
+    if padded > weights.recipe.tokens_per_pass:
+        return None
+    graphs = [weights.forward([owned[i] for i in part]) for part in parts]
+    for part, graph in zip(parts, graphs, strict=True):
+        for i, logprobs_T in zip(part, graph.detach().cpu().numpy(), strict=True):
+            owned[i][1].logprobs_T = logprobs_T[: lengths[i]]
+    return graphs
 
 
 def _sampled(row: Row) -> np.ndarray:
@@ -221,17 +214,38 @@ def _sampled(row: Row) -> np.ndarray:
     return row.sampled_logprobs_T.copy()
 
 
+# --- credit: advantages, and the weights that correct a gap
+
+
+def credit(batch: LearningBatch) -> None:
+    """Set the advantages of all rows; measure the gap to the engine where the old policy is the
+    learner's own.
+    """
+    for policy in batch.policies:
+        rows = batch.rows[policy]
+        advantages = batch.method.advantage(rows, batch.method.kl)
+        for row, advantages_T in zip(rows, advantages, strict=True):
+            row.advantages_T = advantages_T
+        if not batch.sampled:
+            own = [(row, row.logprobs_T) for row in rows]
+            batch.gaps[policy], importance = _gap(policy, own, batch.weights.recipe)
+            batch.importance |= importance
+
+
 def _gap(
     policy: str, rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """How far the engine's log-probs were from the learner's, and the importance weights that this
     calls for.
     """
-    known = [
-        (r, own_T - r.sampled_logprobs_T) for r, own_T in rows if r.sampled_logprobs_T is not None
-    ]
-    gaps = np.concatenate([d[r.mask_T] for r, d in known]) if known else np.zeros(1)
-    stats = {"gap_mean": float(np.abs(gaps).mean()), "gap_max": float(np.abs(gaps).max())}
+    differences: list[tuple[Row, np.ndarray]] = []
+    for row, own_T in rows:
+        if row.sampled_logprobs_T is not None:
+            differences.append((row, own_T - row.sampled_logprobs_T))
+    gaps = np.zeros(1)
+    if differences:
+        gaps = np.abs(np.concatenate([d_T[row.mask_T] for row, d_T in differences]))
+    stats = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}
     if stats["gap_mean"] > recipe.gap_limit:
         raise RuntimeError(
             f"policy {policy}: engine and learner disagree by {stats['gap_mean']:.2f} nats per"
@@ -239,24 +253,68 @@ def _gap(
         )
     if stats["gap_mean"] <= recipe.gap_tolerance:
         return stats, {}
-    return stats, {r.turn: np.exp(d).clip(max=recipe.gap_clip) for r, d in known}
+    return stats, {row.turn: np.exp(d_T).clip(max=recipe.gap_clip) for row, d_T in differences}
 
 
-def _graphs(weights: Weights, owned: Sequence[Owned]) -> list[torch.Tensor] | None:
-    """The forward passes of a step that takes only one, kept for its backward; None where they
-    would need too much room.
+# --- gradients: of one minibatch, in passes that policies share
+
+
+def gradients(batch: LearningBatch, owned: Sequence[Owned]) -> dict[str, float]:
+    """Add the gradients of the loss of these rows; loss per policy.
+
+    The gap of a policy whose old policy is what the engine said is measured along the way, before
+    its weights change.
     """
-    parts = passes(owned, weights.recipe.tokens_per_pass)
-    if (
-        sum(len(part) * max(len(owned[i][1].token_ids_T) for i in part) for part in parts)
-        > weights.recipe.tokens_per_pass
-    ):
-        return None
-    graphs = [weights.forward([owned[i] for i in part]) for part in parts]
-    for part, graph in zip(parts, graphs, strict=True):
-        for i, got in zip(part, graph.detach().cpu().numpy(), strict=True):
-            owned[i][1].logprobs_T = got[: len(owned[i][1].token_ids_T)]
-    return graphs
+    weights = batch.weights
+    policies = list(dict.fromkeys(policy for policy, _ in owned))
+    tokens = dict.fromkeys(policies, 0)
+    for policy, row in owned:
+        tokens[policy] += int(row.mask_T.sum())
+    losses = dict.fromkeys(policies, 0.0)
+    unknown: dict[str, list[tuple[Row, np.ndarray]]] = {
+        policy: [] for policy in policies if policy not in batch.gaps
+    }
+    for n, part in enumerate(passes(owned, weights.recipe.tokens_per_pass)):
+        chosen = [owned[i] for i in part]
+        logprobs_BT = weights.forward(chosen) if batch.graphs is None else batch.graphs[n]
+        terms_BT = _terms(batch, chosen, logprobs_BT)
+        loss_B = terms_BT.sum(1) / terms_BT.new_tensor([tokens[policy] for policy, _ in chosen])
+        weights.backward(chosen, loss_B.sum())
+        weights.meter.learnt(len(chosen))
+        if unknown:
+            _note_logprobs(unknown, chosen, logprobs_BT)
+        for (policy, _), loss in zip(chosen, loss_B.detach().cpu().tolist(), strict=True):
+            losses[policy] += loss
+    for policy, own in unknown.items():
+        batch.gaps[policy], _ = _gap(policy, own, weights.recipe)
+    return losses
+
+
+def _terms(
+    batch: LearningBatch, chosen: Sequence[Owned], logprobs_BT: torch.Tensor
+) -> torch.Tensor:
+    """The method's terms per token, (B, T), 0 outside the mask, corrected for the gap."""
+    rows = [row for _, row in chosen]
+    mask_BT = _pad([row.mask_T for row in rows], logprobs_BT).bool()
+    advantages_BT = _pad([row.advantages_T for row in rows], logprobs_BT)
+    old_BT = _pad([row.logprobs_T for row in rows], logprobs_BT)
+    terms_BT = batch.method.loss(logprobs_BT, Batch(advantages_BT, old_BT, mask_BT))
+    terms_BT = torch.where(mask_BT, terms_BT, 0.0)
+    if not any(row.turn in batch.importance for row in rows):
+        return terms_BT
+    importance = [batch.importance.get(row.turn, np.ones(len(row.mask_T))) for row in rows]
+    return terms_BT * _pad(importance, logprobs_BT)
+
+
+def _note_logprobs(
+    unknown: Mapping[str, list[tuple[Row, np.ndarray]]],
+    chosen: Sequence[Owned],
+    logprobs_BT: torch.Tensor,
+) -> None:
+    """Keep the log-probs (T,) of the rows of policies whose gap is not known yet."""
+    for (policy, row), logprobs_T in zip(chosen, logprobs_BT.detach().cpu().numpy(), strict=True):
+        if policy in unknown:
+            unknown[policy].append((row, logprobs_T[: len(row.token_ids_T)]))
 
 
 def passes(owned: Sequence[Owned], tokens_per_pass: int) -> list[list[int]]:
@@ -265,22 +323,38 @@ def passes(owned: Sequence[Owned], tokens_per_pass: int) -> list[list[int]]:
 
     Inside a pass rows are sorted by policy, as `Population` wants them.
     """
-    order = sorted(range(len(owned)), key=lambda i: len(owned[i][1].token_ids_T))
-    made: list[list[int]] = []
-    for i in order:
-        length = len(owned[i][1].token_ids_T)
-        if made and (len(made[-1]) + 1) * length <= tokens_per_pass:
-            shortest = len(owned[made[-1][0]][1].token_ids_T)
-            if length <= SPREAD * shortest or len(made[-1]) * shortest < FULL:
-                made[-1].append(i)
-                continue
-        made.append([i])
-    return [sorted(part, key=lambda i: owned[i][0]) for part in made]
+    lengths = [len(row.token_ids_T) for _, row in owned]
+    parts: list[list[int]] = []
+    for i in sorted(range(len(owned)), key=lengths.__getitem__):
+        if parts and _joins(parts[-1], i, lengths, tokens_per_pass):
+            parts[-1].append(i)
+        else:
+            parts.append([i])
+    return [sorted(part, key=lambda i: owned[i][0]) for part in parts]
+
+
+def _joins(part: Sequence[int], i: int, lengths: Sequence[int], tokens_per_pass: int) -> bool:
+    """Whether row i, which is no shorter than those of the pass, goes with them."""
+    if (len(part) + 1) * lengths[i] > tokens_per_pass:
+        return False
+    shortest = lengths[part[0]]
+    return lengths[i] <= SPREAD * shortest or len(part) * shortest < FULL
 
 
 def _pad(arrays: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
     """Rows of arrays -> a tensor of the shape, dtype and device of `like`, 0 on the right."""
-    out = np.zeros(like.shape, dtype=np.float64 if like.dtype == torch.float64 else np.float32)
-    for i, array in enumerate(arrays):
-        out[i, : len(array)] = array
-    return torch.from_numpy(out).to(like.device)
+    padded = np.zeros(like.shape, dtype=np.float64 if like.dtype == torch.float64 else np.float32)
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return torch.from_numpy(padded).to(like.device)
+
+
+# --- apply: one optimizer step of each policy
+
+
+def apply(batch: LearningBatch, losses: Mapping[str, float]) -> None:
+    """Clip and apply the gradients of each policy that has a loss."""
+    for policy, loss in losses.items():
+        grad_norm = batch.weights.finish(policy, loss)
+        update = None if grad_norm is None else Update(loss, grad_norm)
+        batch.updates[policy].append(update)

@@ -22,7 +22,7 @@ from comas.learners import step as update
 from comas.learners.logprobs import LOGITS, Halves, few_logits, halve, token_logprobs
 from comas.learners.precision import allow_recomputing, copy_in, publish, recomputing, working_copy
 from comas.learners.step import Owned, Recipe
-from comas.types import Meter, Method, Row, UserMistake
+from comas.types import Meter, Method, Row, UserMistake, Weights, WholeModel
 
 SMALL = 4_000_000
 """Parameters below which policies learn side by side on CPU, and AdamW may take temporaries of the
@@ -42,6 +42,8 @@ class FullLearner:
         method: Method,
         pad_id: int,
         dtype: torch.dtype | None = None,
+        *,
+        meter: Meter | None = None,
     ) -> None:
         self.models = dict(models)
         self.recipe = recipe
@@ -69,11 +71,11 @@ class FullLearner:
             for p, m in self.models.items()
         }
         self._halves: dict[Any, Halves | None] = {}
-        self.meter = Meter()
+        self.meter = meter or Meter()
 
-    def weights(self) -> Mapping[str, Any]:
-        """Policy -> model to sample from, as it is now."""
-        return self.working
+    def weights(self) -> dict[str, Weights]:
+        """Policy -> model to sample from: the one that is trained, or its working copy."""
+        return {policy: WholeModel(model) for policy, model in self.working.items()}
 
     def logprobs(
         self, policy: str, rows: Sequence[Row], reference: bool = False

@@ -14,14 +14,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from comas.config.engines import load_engine
 from comas.config.resolve import bases_of, resolve, split_options
 from comas.config.roles import check_seats
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, checked, parse_pair, read
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
 from comas.hosts.api import ApiHost
-from comas.hosts.local import LocalHost, make_local_host, resolve_base
+from comas.hosts.build import make_local_host
+from comas.hosts.local import LocalHost
 from comas.hosts.out_of_memory import in_memory
+from comas.machine import use_threads
+from comas.models.loading import resolve_base
 from comas.models.sources import adapter_base, at_hand, is_adapter, is_seed, team_file
 from comas.program import command
 from comas.storage.run import Run, run_at
@@ -124,7 +128,6 @@ def build_team(
     `apis` are its hosts behind an API where somebody has made them already (`greeting.assemble`):
     they are the team's from here on.
     """
-    from comas.engines.hf.engine import use_threads
     from comas.forecast.fitting import filled
     from comas.sandbox import jail
 
@@ -160,6 +163,7 @@ def local_host(
     host = config.hosts[name]
     learn = method is not None
     under = under_of(config, name, bases, learn)
+    engine = load_engine(host.engine, f"hosts.{name}.engine")
     with in_memory(
         name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"
     ):
@@ -168,6 +172,7 @@ def local_host(
             bases,
             method=method,
             recipe=_recipe(config, name) if learn else None,
+            engine=engine,
             device=host.device,
             dtype=host.dtype,
             context=host.context,

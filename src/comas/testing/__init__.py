@@ -24,6 +24,7 @@ from comas.game.prompts import check_holes
 from comas.storage.records import episode_of, episode_record
 from comas.storage.run import Run
 from comas.team.build import members_of, run_sync
+from comas.testing.engines import check_engine as check_engine
 from comas.testing.tasks import check_task as check_task
 from comas.testing.tasks import check_wording as check_wording
 from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling, Task, UserMistake

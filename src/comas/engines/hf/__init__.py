@@ -1,0 +1,28 @@
+"""`engine = "hf"`: any Hugging Face causal LM, whole or with adapters, with continuous batching.
+
+Leaves out: paged caches, other processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from comas.engines.hf.engine import HFEngine
+from comas.engines.hf.packed import LARGEST
+from comas.engines.hf.prefill import PREFILL
+from comas.engines.tape import drawing_bytes
+from comas.types import Engine, EngineLoad, EngineMemory, EnginePlan, Weights
+
+
+def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
+    """An engine for these policies."""
+    return HFEngine(plan, models)
+
+
+def memory(load: EngineLoad) -> EngineMemory:
+    """Packed copies of float32 weights on a CPU, rounded adapters, and prompts in slices."""
+    packed = not load.gpu and not load.half and not load.compiled
+    parameters = [m.parameters for m in load.models if m.parameters <= LARGEST]
+    rounded = 2 * load.adapter_parameters * load.policies if load.half else 0
+    peaks = [m.decoding(PREFILL) + drawing_bytes(m.vocabulary, load.rows) for m in load.models]
+    return EngineMemory(copies=4 * sum(parameters) * packed, sampling=max(peaks) + rounded)

@@ -1,7 +1,7 @@
 """The rows of one model that are decoded together: they leave and enter, and prompts are computed
 once for all that share them.
 
-Rows are sorted by policy, for a population. Leaves out: which rows those are (`torch.py`), what is
+Rows are sorted by policy, for a population. Leaves out: which rows those are (`engine.py`), what is
 drawn (`tape.py`).
 """
 
@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from comas.engines.hf.prefill import PREFILL, Prompt, distinct, passes, split
 from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
-from comas.learners.lora.population import Population
+from comas.types import AdaptedModel, CausalLM
 
 EMPTY = 0.1
 """Share of the columns that may be empty in all rows before a cache is made anew."""
@@ -31,24 +31,31 @@ class Lanes:
 
     def __init__(
         self,
-        model: Any,
-        population: Population | None,
+        model: CausalLM,
+        adapted: AdaptedModel | None,
         pad_id: int,
         context: int,
         call: Callable[..., Any],
+        *,
+        continuous: bool = True,
+        prefill: int = PREFILL,
     ) -> None:
         """`context` is the number of positions that a row may have, `call` the model's forward
-        pass.
+        pass. Without `continuous` all rows begin together, whatever the cache; `prefill` is the
+        number of padded prompt tokens in one pass.
         """
         self.model = model
-        self.population = population
+        self.adapted = adapted
+        self.prefill = prefill
         self.pad_id = pad_id
         self.call = call
         self.last_position = context - 1
-        self.row_B, self.policy_B, self.drawn_B = (np.zeros(0, dtype=np.int64) for _ in range(3))
+        self.row_B = np.zeros(0, dtype=np.int64)
+        self.policy_B = np.zeros(0, dtype=np.int64)
+        self.drawn_B = np.zeros(0, dtype=np.int64)
         self.empty_B = np.zeros(0, dtype=np.int64)
         """Columns of padding in front of each row."""
-        self.mixes = holds(model.config)
+        self.mixes = continuous and holds(model.config)
         """Whether rows may enter while others run; where the cache is of another kind, all begin
         together.
         """
@@ -187,7 +194,7 @@ class Lanes:
         self, ids: Sequence[np.ndarray], policy_B: Any, empty_B: np.ndarray, cache: Any
     ) -> Tensor:
         """Logits behind these tokens, which follow what the cache holds; in columns, so that a pass
-        stays within `PREFILL`.
+        stays within `prefill`.
         """
         width = max(map(len, ids))
         ids_BT = np.full((len(ids), width), self.pad_id)
@@ -195,7 +202,7 @@ class Lanes:
             row[width - len(own) :] = own
         short_B = np.array([width - len(own) for own in ids])
         logits = None
-        for part in torch.from_numpy(ids_BT).split(max(1, PREFILL // len(ids)), 1):
+        for part in torch.from_numpy(ids_BT).split(max(1, self.prefill // len(ids)), 1):
             logits = self._forward(part, policy_B, empty_B + short_B, cache)
         assert logits is not None
         return logits
@@ -209,7 +216,7 @@ class Lanes:
         # padding has no position, and rows that have ended go on counting: behind the context there
         # is none either
         positions_BT = (columns[held:] - empty_B1).clamp(0, self.last_position)
-        with self.population.routed(policy_B) if self.population else nullcontext():
+        with self.adapted.routed(policy_B) if self.adapted else nullcontext():
             return self.call(
                 input_ids=ids_BT.to(device),
                 attention_mask=(columns >= empty_B1).long().to(device),

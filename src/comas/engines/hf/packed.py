@@ -42,13 +42,16 @@ class Packed:
         ]
         self.weights: list[Tensor] | None = None
 
+    def forget(self) -> None:
+        """Copy the weights anew at the next use."""
+        self.weights = None
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """In here the model uses the copies; hooks on its layers work as ever, gradients do not."""
         if self.weights is None:
-            self.weights = [
-                torch.ops.mkldnn._reorder_linear_weight(m.weight.detach()) for m in self.layers
-            ]
+            reorder = torch.ops.mkldnn._reorder_linear_weight
+            self.weights = [reorder(layer.weight.detach()) for layer in self.layers]
         for layer, weight in zip(self.layers, self.weights, strict=True):
             layer.forward = partial(_linear, layer, weight)  # pyright: ignore[reportAttributeAccessIssue]
         try:

@@ -17,6 +17,8 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
+from comas.engines.rows import moved
+
 AHEAD = 128
 """Columns by which a full buffer grows: it is copied once in so many tokens, not with each."""
 
@@ -129,18 +131,6 @@ class Slots(Cache):
     def used(self) -> int:
         """Columns in use."""
         return self.layers[0].get_seq_length()  # type: ignore[union-attr]
-
-
-def moved(buffer_NKSW: Tensor, rows: Sequence[int], used: int) -> Tensor:
-    """These rows of keys or values, and the first `used` slots of each; a row that moves away from
-    the front is lost.
-
-    They move within their buffer: fresh memory would cost ten times the copying.
-    """
-    for place, row in enumerate(rows):
-        if place != row:
-            buffer_NKSW[place, :, :used] = buffer_NKSW[row, :, :used]
-    return buffer_NKSW[: len(rows)]
 
 
 def windows_of(config: Any) -> list[int | None]:

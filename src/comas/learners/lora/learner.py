@@ -24,7 +24,7 @@ from comas.learners.lora import peft_folder
 from comas.learners.lora.population import Population
 from comas.learners.precision import allow_recomputing, recomputing
 from comas.learners.step import Owned, Recipe
-from comas.types import Meter, Method, Row
+from comas.types import Adapter, Meter, Method, Row, Weights
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -33,13 +33,20 @@ class AdapterLearner:
     """Trains the adapters of `population`, whose base can be loaded from `base`."""
 
     def __init__(
-        self, population: Population, recipe: Recipe, method: Method, pad_id: int, base: str
+        self,
+        population: Population,
+        recipe: Recipe,
+        method: Method,
+        pad_id: int,
+        base: str,
+        *,
+        meter: Meter | None = None,
     ) -> None:
         self.population = population
         self.recipe = recipe
         self.pad_id = pad_id
         self.base = base
-        self.meter = Meter()
+        self.meter = meter or Meter()
         self.grads_PN = population.collect()
         if any(method.kl.values()):
             population.keep_start()
@@ -61,9 +68,9 @@ class AdapterLearner:
             for p, weights_N in self._rows_N.items()
         }
 
-    def weights(self) -> Population:
-        """What to sample from: it is trained in place."""
-        return self.population
+    def weights(self) -> dict[str, Weights]:
+        """Policy -> what to sample from: adapters are trained in place."""
+        return dict.fromkeys(self.population.policies, Adapter(self.population))
 
     def logprobs(
         self, policy: str, rows: Sequence[Row], reference: bool = False

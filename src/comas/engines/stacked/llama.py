@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
-from comas.engines.hf.slots import moved
+from comas.engines.rows import moved
 
 SMALL = 4_000_000
 """Parameters per model above which stacking was not measured to pay."""
+
+EMBEDDING = "model.embed_tokens.weight"
 
 Parts = Sequence[tuple[slice, int]]
 """Rows, and the first slot that any of them sees."""
@@ -65,6 +67,11 @@ def _counts(config: Any) -> tuple[Any, ...]:
     return *heads, config.rms_norm_eps, _theta(config)
 
 
+def _rows(state: Mapping[str, torch.Tensor], *layers: str) -> torch.Tensor:
+    """Weights (out, in) of these linear layers as one, in double precision."""
+    return torch.cat([state[f"{layer}.weight"] for layer in layers]).double()
+
+
 class StackedLlama:
     """Weights of P models as (P, in, out) stacks, with a key-value cache for a
     grid of P x B rows.
@@ -80,59 +87,72 @@ class StackedLlama:
         self.kv_heads = config.num_key_value_heads
         self.width = config.head_dim or config.hidden_size // self.heads
         self.depth = config.num_hidden_layers
-        self.load(states)
-        self.floor = torch.tensor(
-            math.sqrt(config.rms_norm_eps * config.hidden_size), dtype=self.dtype
-        )
-        inverse = 1.0 / _theta(config) ** (
-            torch.arange(0, self.width, 2, dtype=torch.float32) / self.width
-        )
-        angle = torch.arange(context, dtype=torch.float32)[:, None] * inverse
-        self.turns = torch.complex(angle.cos().to(self.dtype), angle.sin().to(self.dtype))
+        self.dtype: torch.dtype = states[0]["lm_head.weight"].dtype
+        self.vocab, self.size = states[0][EMBEDDING].shape
+        self._allocate(states)
+        for policy, state in enumerate(states):
+            self.put(policy, state)
+        smallest = math.sqrt(config.rms_norm_eps * config.hidden_size)
+        self.floor = torch.tensor(smallest, dtype=self.dtype)
+        self.turns = self._rotations(_theta(config), context)
+        self.caches: list[torch.Tensor] = []
 
-    def load(self, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Take over these weights."""
-        self.dtype = states[0]["lm_head.weight"].dtype
-        self.embedding = torch.cat([s["model.embed_tokens.weight"] for s in states])
-        self.vocab, size = states[0]["model.embed_tokens.weight"].shape
-        # the two halves that RoPE turns against each other, paired
+    def _allocate(self, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Empty stacks for as many policies as there are states."""
+        policies = len(states)
+        first = self._folded(states[0])
+        stacks = [torch.empty(policies, *matrix.shape, dtype=self.dtype) for matrix in first]
+        self._stacks = stacks
+        self.head = stacks[-1]
+        of_layers = stacks[:-1]
+        self.layers = list(zip(*(of_layers[i::4] for i in range(4)), strict=True))
+        """Per layer: q, k and v; attention's output; gate and up; down."""
+        self.embedding = torch.empty(policies * self.vocab, self.size, dtype=self.dtype)
+
+    def _rotations(self, theta: float, context: int) -> torch.Tensor:
+        """Complex numbers that turn queries and keys, (context, width / 2)."""
+        powers = torch.arange(0, self.width, 2, dtype=torch.float32) / self.width
+        inverse = 1.0 / theta**powers
+        angle = torch.arange(context, dtype=torch.float32)[:, None] * inverse
+        return torch.complex(angle.cos().to(self.dtype), angle.sin().to(self.dtype))
+
+    def put(self, policy: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Copy the weights of one policy into the stacks."""
+        first = policy * self.vocab
+        self.embedding[first : first + self.vocab] = state[EMBEDDING]
+        for stack, matrix in zip(self._stacks, self._folded(state), strict=True):
+            stack[policy] = matrix
+
+    def _folded(self, state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Matrices (in, out) of one policy, in the order of the stacks; norms are folded in."""
+        matrices: list[torch.Tensor] = []
+        for i in range(self.depth):
+            layer = f"model.layers.{i}."
+            attention = layer + "self_attn."
+            mlp = layer + "mlp."
+            norm = state[layer + "input_layernorm.weight"]
+            qkv = self._paired(_rows(state, *(f"{attention}{n}_proj" for n in "qkv")))
+            matrices.append(self._normed(qkv, norm))
+            matrices.append(self._finished(_rows(state, attention + "o_proj")))
+            norm = state[layer + "post_attention_layernorm.weight"]
+            gate_up = _rows(state, mlp + "gate_proj", mlp + "up_proj")
+            matrices.append(self._normed(gate_up, norm))
+            matrices.append(self._finished(_rows(state, mlp + "down_proj")))
+        matrices.append(self._normed(_rows(state, "lm_head"), state["model.norm.weight"]))
+        return matrices
+
+    def _paired(self, weight_OI: torch.Tensor) -> torch.Tensor:
+        """Rows of q and k with the two halves that RoPE turns against each other side by side."""
         half = torch.arange(self.width).view(2, -1).T.flatten()
         turned = self.heads + self.kv_heads
+        q_k, v = weight_OI.split([turned * self.width, self.kv_heads * self.width])
+        return torch.cat([q_k.unflatten(0, (turned, self.width))[:, half].flatten(0, 1), v])
 
-        def stack(names: list[str], norm: str | None = None, pair: bool = False) -> torch.Tensor:
-            weights = torch.stack([torch.cat([s[n] for n in names]) for s in states]).double()
-            if pair:
-                q_k, v = weights.split([turned * self.width, self.kv_heads * self.width], 1)
-                weights = torch.cat(
-                    [q_k.unflatten(1, (turned, self.width))[:, :, half].flatten(1, 2), v], 1
-                )
-            if norm:
-                weights = (
-                    weights
-                    * torch.stack([s[norm] for s in states]).double()[:, None]
-                    * math.sqrt(size)
-                )
-            return weights.to(self.dtype).transpose(1, 2).contiguous()
+    def _normed(self, weight_OI: torch.Tensor, norm_I: torch.Tensor) -> torch.Tensor:
+        return self._finished(weight_OI * norm_I.double() * math.sqrt(self.size))
 
-        self.layers = []
-        for i in range(self.depth):
-            at = f"model.layers.{i}."
-            self.layers.append(
-                (
-                    stack(
-                        [f"{at}self_attn.{n}_proj.weight" for n in "qkv"],
-                        f"{at}input_layernorm.weight",
-                        pair=True,
-                    ),
-                    stack([f"{at}self_attn.o_proj.weight"]),
-                    stack(
-                        [f"{at}mlp.{n}_proj.weight" for n in ("gate", "up")],
-                        f"{at}post_attention_layernorm.weight",
-                    ),
-                    stack([f"{at}mlp.down_proj.weight"]),
-                )
-            )
-        self.head = stack(["lm_head.weight"], "model.norm.weight")
+    def _finished(self, weight_OI: torch.Tensor) -> torch.Tensor:
+        return weight_OI.to(self.dtype).T
 
     def start(self, policies: int, rows: int, room: int) -> None:
         """Empty caches for a grid of policies x rows with `room` slots: (keys and values, N, heads,
@@ -165,31 +185,36 @@ class StackedLlama:
         part sees.
         """
         P, B, T = ids_PBT.shape
-        N = P * B
-        turned = self.heads + self.kv_heads
-        x = embedding(ids_PBT + torch.arange(P)[:, None, None] * self.vocab, self.embedding).view(
-            P, B * T, -1
-        )
-        turns = self.turns[positions_PBT].view(N, T, 1, -1)
+        offsets_P11 = torch.arange(P)[:, None, None] * self.vocab
+        x = embedding(ids_PBT + offsets_P11, self.embedding).view(P, B * T, -1)
+        turns = self.turns[positions_PBT].view(P * B, T, 1, -1)
+        used = mask_N1TS.shape[-1]
         for i, (qkv, out, gate_up, down) in enumerate(self.layers):
-            heads = torch.bmm(self._norm(x), qkv).view(N, T, -1, self.width)
-            torch.view_as_complex(heads[:, :, :turned].unflatten(-1, (-1, 2))).mul_(turns)
-            self.caches[i][:, :, :, slot : slot + T] = (
-                heads[:, :, self.heads :].unflatten(2, (2, -1)).permute(2, 0, 3, 1, 4)
-            )
-            q = heads[:, :, : self.heads]
+            q = self._enter(i, torch.bmm(self._norm(x), qkv), turns, slot)
             if i == self.depth - 1 and T > 1:  # of the last layer only the last token is asked for
                 x = x.view(P, B, T, -1)[:, :, -1]
                 q = q[:, -1:]
                 mask_N1TS = mask_N1TS[:, :, -1:]
                 T = 1
-            mixed = self._attend(
-                q, self.caches[i][:, :, :, : mask_N1TS.shape[-1]], mask_N1TS, parts
-            ).reshape(P, B * T, -1)
-            x = torch.baddbmm(x, mixed, out)
+            mixed = self._attend(q, self.caches[i][:, :, :, :used], mask_N1TS, parts)
+            x = torch.baddbmm(x, mixed.reshape(P, B * T, -1), out)
             gate, up = torch.bmm(self._norm(x), gate_up).chunk(2, -1)
             x = torch.baddbmm(x, silu(gate) * up, down)
         return torch.bmm(self._norm(x), self.head)
+
+    def _enter(
+        self, layer: int, heads_PMC: torch.Tensor, turns_NT1C: torch.Tensor, slot: int
+    ) -> torch.Tensor:
+        """Queries, (N, T, H, W); keys and values are turned and written into the layer's cache."""
+        N, T = turns_NT1C.shape[:2]
+        turned = self.heads + self.kv_heads
+        heads = heads_PMC.view(N, T, -1, self.width)
+        pairs = heads[:, :, :turned].unflatten(-1, (-1, 2))
+        torch.view_as_complex(pairs).mul_(turns_NT1C)
+        keys_values = heads[:, :, self.heads :].unflatten(2, (2, -1))
+        cache = self.caches[layer]
+        cache[:, :, :, slot : slot + T] = keys_values.permute(2, 0, 3, 1, 4)
+        return heads[:, :, : self.heads]
 
     def _attend(
         self, q_NTHW: torch.Tensor, cache_2NKSW: torch.Tensor, mask_N1TS: torch.Tensor, parts: Parts
@@ -199,22 +224,20 @@ class StackedLlama:
         """
         if q_NTHW.shape[1] > 1:
             keys, values = cache_2NKSW
+            q_NHTW = q_NTHW.transpose(1, 2)
             grouped = self.kv_heads != self.heads
-            return scaled_dot_product_attention(
-                q_NTHW.transpose(1, 2), keys, values, mask_N1TS, enable_gqa=grouped
-            ).transpose(1, 2)
-        if len(parts) == 1:
-            return self._mix(
-                q_NTHW, cache_2NKSW[:, :, :, parts[0][1] :], mask_N1TS[..., parts[0][1] :]
+            mixed = scaled_dot_product_attention(
+                q_NHTW, keys, values, mask_N1TS, enable_gqa=grouped
             )
-        return torch.cat(
-            [
-                self._mix(
-                    q_NTHW[rows], cache_2NKSW[:, rows, :, first:], mask_N1TS[rows, ..., first:]
-                )
-                for rows, first in parts
-            ]
-        )
+            return mixed.transpose(1, 2)
+        if len(parts) == 1:
+            first = parts[0][1]
+            return self._mix(q_NTHW, cache_2NKSW[:, :, :, first:], mask_N1TS[..., first:])
+        mixed_parts = []
+        for rows, first in parts:
+            cache = cache_2NKSW[:, rows, :, first:]
+            mixed_parts.append(self._mix(q_NTHW[rows], cache, mask_N1TS[rows, ..., first:]))
+        return torch.cat(mixed_parts)
 
     def _mix(
         self, q_N1HW: torch.Tensor, cache_2NKSW: torch.Tensor, mask_N11S: torch.Tensor
@@ -223,9 +246,8 @@ class StackedLlama:
         # rows and their heads lie behind each other: a view
         keys, values = cache_2NKSW.flatten(1, 2)
         mask = mask_N11S.expand(-1, self.kv_heads, -1, -1).flatten(0, 1)
-        shares = torch.baddbmm(
-            mask, q_N1HW.reshape(N * self.kv_heads, -1, W), keys.mT, alpha=W**-0.5
-        ).softmax(-1)
+        q = q_N1HW.reshape(N * self.kv_heads, -1, W)
+        shares = torch.baddbmm(mask, q, keys.mT, alpha=W**-0.5).softmax(-1)
         return torch.bmm(shares, values).view(N, 1, H, W)
 
     def _norm(self, x: torch.Tensor) -> torch.Tensor:

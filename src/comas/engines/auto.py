@@ -1,0 +1,25 @@
+"""`engine = "auto"`: a stack where a host's models are small plain Llamas of one shape on a CPU,
+otherwise `hf`.
+
+Leaves out: engines of others, which are asked for by name or file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from comas.engines import hf, stacked
+from comas.engines.stacked.engine import serves
+from comas.types import Engine, EngineLoad, EngineMemory, EnginePlan, Weights
+
+
+def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
+    """The engine that fits these policies."""
+    chosen = stacked if serves(models) else hf
+    return chosen.build(plan, models)
+
+
+def memory(load: EngineLoad) -> EngineMemory:
+    """That of the engine which these models would get."""
+    chosen = stacked if stacked.expects(load) else hf
+    return chosen.memory(load)

@@ -1,0 +1,52 @@
+"""Rows of a running batch, as every engine that decodes in this process has them.
+
+Leaves out: what is cached of a row (`hf/slots.py`, `stacked/llama.py`), what is drawn (`tape.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from comas.types import Request
+
+LEAVE = 0.9
+"""Fraction of live rows below which finished rows are dropped when no request waits (cheap: those
+that stay move within their buffers).
+"""
+
+
+def moved(buffer_NKSW: Tensor, rows: Sequence[int], used: int) -> Tensor:
+    """Move these rows of keys or values to the front, the first `used` slots of each; a row that
+    moves away from the front is lost.
+
+    They move within their buffer: fresh memory would cost ten times the copying.
+    """
+    for place, row in enumerate(rows):
+        if place != row:
+            buffer_NKSW[place, :, :used] = buffer_NKSW[row, :, :used]
+    return buffer_NKSW[: len(rows)]
+
+
+def by_policy(requests: Sequence[Request], policies: Iterable[str]) -> dict[str, list[int]]:
+    """Policy -> places of its requests, for all policies; KeyError for a request of another one."""
+    places: dict[str, list[int]] = {policy: [] for policy in policies}
+    unknown = sorted({r.policy for r in requests} - set(places))
+    if unknown:
+        raise KeyError(f"no policy {', '.join(unknown)} at this engine: it has {', '.join(places)}")
+    for place, request in enumerate(requests):
+        places[request.policy].append(place)
+    return places
+
+
+def check_context(requests: Sequence[Request], context: int) -> None:
+    """Refuse what does not fit: rows that have ended are held within the context, and so would be
+    one that has not.
+    """
+    for request in requests:
+        needed = len(request.prompt_ids) + request.sampling.max_tokens
+        if needed > context:
+            raise ValueError(
+                f"a prompt and its reply need {needed} tokens, and the context has {context}"
+            )

@@ -1,0 +1,34 @@
+"""`engine = "stacked"`: small plain Llamas of one shape on a CPU as one batched model.
+
+Leaves out: everything else, which `hf` serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from comas.engines.stacked.engine import StackedEngine
+from comas.engines.stacked.llama import SMALL
+from comas.engines.tape import drawing_bytes
+from comas.types import Engine, EngineLoad, EngineMemory, EnginePlan, Weights
+
+
+def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
+    """An engine for these policies; UserMistake where they cannot be stacked."""
+    return StackedEngine(plan, models)
+
+
+def expects(load: EngineLoad) -> bool:
+    """Whether models of these sizes can be stacked, as far as their config.json tells."""
+    plain = all(m.family == "llama" and m.parameters <= SMALL for m in load.models)
+    alike = len({m.parameters for m in load.models}) == 1
+    return plain and alike and not load.gpu and not load.half
+
+
+def memory(load: EngineLoad) -> EngineMemory:
+    """A copy of all weights, and prompts that are read at once."""
+    parameters = [m.parameters for m in load.models]
+    if load.adapter_parameters:
+        parameters = parameters * load.policies
+    peaks = [m.decoding(None) + drawing_bytes(m.vocabulary, load.rows) for m in load.models]
+    return EngineMemory(copies=4 * sum(parameters), sampling=max(peaks))

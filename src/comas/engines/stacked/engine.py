@@ -1,0 +1,261 @@
+"""Sampling from a team of small Llamas of one shape: all policies in one grid of P x B rows.
+
+Prompts are padded on the left; where rows have ended, those that live move to the front and the
+grid shrinks. Leaves out: other shapes and devices, torch.compile, which was slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from comas.engines.batcher import Batcher
+from comas.engines.rows import LEAVE, by_policy, check_context
+from comas.engines.stacked.llama import StackedLlama, can_stack
+from comas.engines.tape import Tape
+from comas.types import (
+    Adapter,
+    CausalLM,
+    EngineFacts,
+    EnginePlan,
+    Generation,
+    Request,
+    StaleWeights,
+    UserMistake,
+    Weights,
+    always,
+)
+
+SLOTS = 16
+"""Rows whose padding differs by fewer slots are read together."""
+PART = 16
+"""Rows below which dividing a pass is not worth its calls, as measured."""
+
+
+def _model_of(weights: Weights) -> CausalLM:
+    """The model that weights lie in."""
+    return weights.shared.model if isinstance(weights, Adapter) else weights.model
+
+
+def serves(models: Mapping[str, Weights]) -> bool:
+    """Whether these are small plain Llamas of one shape on a CPU."""
+    found = {id(model): model for model in map(_model_of, models.values())}
+    different = list(found.values())
+    return all(model.device.type == "cpu" for model in different) and can_stack(different)
+
+
+def state_of(policy: str, weights: Weights) -> Mapping[str, torch.Tensor]:
+    """Whole weights of a policy by name; an adapter's are merged with its base."""
+    if isinstance(weights, Adapter):
+        return {**weights.shared.model.state_dict(), **weights.shared.merged(policy)}
+    return weights.model.state_dict()
+
+
+class StackedEngine:
+    """Samples for policies whose models are small plain Llamas of one shape; holds a copy of their
+    weights.
+    """
+
+    facts = EngineFacts(deterministic=True, margin_known=True, counts=True)
+
+    def __init__(self, plan: EnginePlan, models: Mapping[str, Weights]) -> None:
+        if not serves(models):
+            raise UserMistake(
+                f"hosts.{plan.host}.engine = 'stacked' is for small plain Llamas of one shape on a"
+                " CPU, in float32: leave it out, or set it to hf"
+            )
+        if plan.compiled:
+            raise UserMistake(
+                "hosts.<name>.compile: small Llamas on a CPU are decoded as one stack, which was"
+                " slower when it was compiled: leave it out"
+            )
+        self.models = dict(models)
+        self.policies = sorted(models)
+        self.versions = dict.fromkeys(self.policies, 0)
+        self.end_ids = np.array(sorted(plan.end_ids))
+        self.pad_id = plan.pad_id
+        self.context = plan.context
+        self.max_rows = plan.max_rows
+        self.meter = plan.meter
+        states = [state_of(policy, self.models[policy]) for policy in self.policies]
+        self.stack = StackedLlama(_model_of(models[self.policies[0]]).config, states, self.context)
+        self._batcher = Batcher(self.generate, plan.worker)
+
+    async def sample(self, request: Request) -> Generation:
+        """One reply, decoded together with whatever else is asked for at the time."""
+        return await self._batcher(request)
+
+    @torch.no_grad()
+    def publish(self, policy: str, weights: Weights, version: int) -> None:
+        """Copy these weights into the stack."""
+        if policy not in self.models:
+            raise StaleWeights(
+                f"policy {policy!r} is not at this engine, which has {', '.join(self.policies)}"
+            )
+        known, new = (_model_of(w) for w in (self.models[policy], weights))
+        if new is not known and not can_stack([known, new]):
+            raise StaleWeights(f"policy {policy!r}: its new weights do not fit into the stack")
+        self.stack.put(self.policies.index(policy), state_of(policy, weights))
+        self.models[policy] = weights
+        self.versions[policy] = version
+
+    def close(self) -> None:
+        """End the thread, where it is the engine's own."""
+        self._batcher.close()
+
+    @torch.no_grad()
+    def generate(
+        self, requests: Sequence[Request], wanted: Callable[[], bool] = always
+    ) -> list[Generation]:
+        """One generation per request, in their order. `wanted()` returning False means that all
+        callers were cancelled: stop early and return partial generations.
+        """
+        places = by_policy(requests, self.policies)
+        check_context(requests, self.context)
+        done: dict[int, Generation] = {}
+        for columns in self._grids(places, requests):
+            order = [place for column in columns for place in column]
+            grid = _Grid(self, [requests[place] for place in order], list(map(len, columns)))
+            done.update(zip(order, grid.decode(wanted), strict=True))
+        return [done[place] for place in range(len(requests))]
+
+    def _grids(
+        self, places: Mapping[str, list[int]], requests: Sequence[Request]
+    ) -> list[list[list[int]]]:
+        """Grids of at most `max_rows` rows, each as places of requests per policy.
+
+        Neighbours have prompts of similar length, so that what is in front of the shorter ones need
+        not be read.
+        """
+        columns = [
+            sorted(column, key=lambda place: len(requests[place].prompt_ids))
+            for column in places.values()
+        ]
+        height = max(1, self.max_rows // len(columns))
+        longest = max(map(len, columns))
+        return [[c[i : i + height] for c in columns] for i in range(0, longest, height)]
+
+
+class _Grid:
+    """P x B rows on their way; row -1 is padding of the grid."""
+
+    def __init__(
+        self, engine: StackedEngine, requests: Sequence[Request], counts: Sequence[int]
+    ) -> None:
+        self.engine = engine
+        self.stack = engine.stack
+        self.requests = requests
+        self.tape = Tape(requests, engine.end_ids, engine.meter)
+        self.rows_PB = _numbered(counts)
+        self.width = max(len(r.prompt_ids) for r in requests)
+        """Slots of the prompts."""
+        self.room = self.width + int(self.tape.limit_R.max())
+        """Slots in all."""
+
+    def decode(self, wanted: Callable[[], bool]) -> list[Generation]:
+        """Generations of the requests, in their order."""
+        logits_PBV = self._read_prompts()
+        for used in range(self.width, self.room):
+            flat_N = self.rows_PB.reshape(-1)
+            drawn_N = self.tape.draw(logits_PBV.view(len(flat_N), -1), flat_N)
+            live_N = (flat_N >= 0) & self.tape.alive_R[np.maximum(flat_N, 0)]
+            if not live_N.any() or not wanted():
+                break
+            drawn_N = self._shrink(live_N, drawn_N, used)
+            logits_PBV = self._step(drawn_N, used)
+        return self.tape.generations()
+
+    def _read_prompts(self) -> torch.Tensor:
+        """Logits behind the prompts, (P, B, V)."""
+        ids_PBT = self._padded()
+        P, B, T = ids_PBT.shape
+        self.stack.start(P, B, self.room)
+        positions_NT = (torch.arange(T) - self.pad_N[:, None]).clamp(min=0)
+        query = torch.arange(T)[:, None]
+        key = torch.arange(T)[None]
+        prompt = (key <= query) & (key >= self.pad_N[:, None, None])
+        # padding sees itself: no row without keys
+        seen_NTT = prompt | (key == query)
+        mask_N1TT = _additive(seen_NTT, self.stack.dtype)[:, None]
+        slots = torch.arange(self.room) >= self.pad_N[:, None]
+        self.mask_N11S = _additive(slots, self.stack.dtype)[:, None, None]
+        self.positions_N = T - self.pad_N
+        self.parts = _parts(self.pad_N)
+        return self.stack.forward(ids_PBT, positions_NT.view(P, B, T), 0, mask_N1TT)
+
+    def _padded(self) -> torch.Tensor:
+        """Prompts padded on the left, (P, B, T); sets `pad_N`, the tokens of padding of each."""
+        ids_NT = np.full((self.rows_PB.size, self.width), self.engine.pad_id)
+        pad_N = np.zeros(self.rows_PB.size, dtype=np.int64)
+        for n, row in enumerate(self.rows_PB.reshape(-1)):
+            if row >= 0:
+                prompt_ids = self.requests[row].prompt_ids
+                pad_N[n] = self.width - len(prompt_ids)
+                ids_NT[n, pad_N[n] :] = prompt_ids
+        self.pad_N = torch.from_numpy(pad_N)
+        return torch.from_numpy(ids_NT).view(*self.rows_PB.shape, self.width)
+
+    def _shrink(self, live_N: np.ndarray, drawn_N: np.ndarray, used: int) -> np.ndarray:
+        """Make the grid as wide as its policy with the most living rows, where that is worth it;
+        the drawn tokens of the rows that are left.
+        """
+        P, B = self.rows_PB.shape
+        live_PB = live_N.reshape(P, B)
+        widest = int(live_PB.sum(1).max())
+        if widest >= LEAVE * B:
+            return drawn_N
+        # of each policy the living rows move to the front, in their order
+        order = np.argsort(~live_PB, axis=1, kind="stable")[:, :widest]
+        kept = (order + np.arange(P)[:, None] * B).reshape(-1)
+        flat_N = np.where(live_N, self.rows_PB.reshape(-1), -1)
+        self.rows_PB = flat_N[kept].reshape(P, widest)
+        self.stack.select(kept.tolist(), used)
+        kept_N = torch.from_numpy(kept)
+        self.mask_N11S = self.mask_N11S[kept_N]
+        self.positions_N = self.positions_N[kept_N]
+        self.pad_N = self.pad_N[kept_N]
+        self.parts = _parts(self.pad_N)
+        return drawn_N[kept]
+
+    def _step(self, drawn_N: np.ndarray, used: int) -> torch.Tensor:
+        """Logits behind the tokens that were drawn last, (P, B, V), which are written into slot
+        `used`.
+        """
+        shape = (*self.rows_PB.shape, 1)
+        ids = torch.from_numpy(drawn_N).view(shape)
+        mask = self.mask_N11S[..., : used + 1]
+        positions = self.positions_N.view(shape)
+        logits_PBV = self.stack.forward(ids, positions, used, mask, self.parts)
+        # rows that have ended go on counting, and there is no position behind the context
+        self.positions_N = (self.positions_N + 1).clamp(max=self.engine.context - 1)
+        return logits_PBV
+
+
+def _numbered(counts: Sequence[int]) -> np.ndarray:
+    """Numbers of requests that come one policy after the other, as a grid; -1 is padding."""
+    grid = np.full((len(counts), max(counts)), -1)
+    first = 0
+    for column, count in zip(grid, counts, strict=True):
+        column[:count] = np.arange(first, first + count)
+        first += count
+    return grid
+
+
+def _parts(pad_N: torch.Tensor) -> list[tuple[slice, int]]:
+    """Slices of the rows of a grid, and the first slot that any row of each sees."""
+    size = max(PART, len(pad_N) // 4)
+    found: list[tuple[slice, int]] = []
+    for i in range(0, len(pad_N), size):
+        first = int(pad_N[i : i + size].min())
+        if found and abs(first - found[-1][1]) < SLOTS:
+            before, lowest = found[-1]
+            found[-1] = slice(before.start, i + size), min(first, lowest)
+        else:
+            found.append((slice(i, i + size), first))
+    return found
+
+
+def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, -torch.inf)

@@ -1,0 +1,104 @@
+"""A local host from bases: models are loaded, a learner and an engine are built on them.
+
+Leaves out: what a base name means (`models.sources`), configs (`team`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from comas.engines.chat import Chat
+from comas.hosts.local import LocalHost
+from comas.models.loading import context_of, load_models, place_of
+from comas.types import Adapter, EngineModule, EnginePlan, Learner, Meter, Method, WholeModel
+
+
+def make_local_host(
+    name: str,
+    bases: Mapping[str, str],
+    *,
+    method: Method | None = None,
+    recipe: Any = None,
+    engine: EngineModule | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    context: int | None = None,
+    thinking: bool | None = None,
+    max_rows: int = 512,
+    compiled: bool = False,
+    trust_remote_code: bool = False,
+    under: str | None = None,
+    shapes: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> LocalHost:
+    """A host with torch inside: policies with these bases; with `method` and `recipe` also a
+    learner.
+
+    With `under`, policies are adapters on that one model: those found in the folders of `bases`,
+    elsewhere new ones of `shapes` (policy -> Spec). Otherwise each has a model of its own: what
+    learns is loaded in float32, and copied where `dtype` is another; what only samples is loaded in
+    `dtype`, once. `engine` is a module with `build`; None is `engines.auto`.
+    """
+    from comas.engines import auto
+    from comas.learners.lora.learner import AdapterLearner
+    from comas.learners.lora.loading import load_population
+    from comas.learners.whole import FullLearner
+
+    place, kind = place_of(device, dtype)
+    learns = method is not None
+    meter = Meter()
+    learner: Learner | None = None
+    if under is not None:
+        population, tokenizer, ends = load_population(
+            bases, under, place, kind, trust_remote_code, shapes or {}, seed
+        )
+        models = [population.model]
+        weights = dict.fromkeys(population.policies, Adapter(population))
+        pad_id = _padding(tokenizer, ends, models)
+        if learns:
+            origin = str(population.model.config.name_or_path)
+            learner = AdapterLearner(population, recipe, method, pad_id, origin, meter=meter)
+    else:
+        stored = None if learns else kind
+        loaded, tokenizer, ends = load_models(bases, place, stored, trust_remote_code)
+        models = list(loaded.values())
+        weights = {policy: WholeModel(model) for policy, model in loaded.items()}
+        pad_id = _padding(tokenizer, ends, models)
+        if learns:
+            learner = FullLearner(loaded, recipe, method, pad_id, kind, meter=meter)
+    room = min(context_of(model, context, name) for model in models)
+    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"host-{name}")
+    plan = EnginePlan(
+        end_ids=ends,
+        pad_id=pad_id,
+        context=room,
+        max_rows=max_rows,
+        compiled=compiled,
+        host=name,
+        meter=meter,
+        worker=worker,
+    )
+    try:
+        built = (engine or auto).build(plan, learner.weights() if learner else weights)
+    except BaseException:
+        worker.shutdown()
+        raise
+    chat = Chat(tokenizer, ends, thinking, _embeddings(models))
+    return LocalHost(
+        name, list(bases), chat, built, learner, room, str(place), meter=meter, worker=worker
+    )
+
+
+def _embeddings(models: list[Any]) -> int:
+    """Number of ids that every model can read."""
+    return min(len(model.get_input_embeddings().weight) for model in models)
+
+
+def _padding(tokenizer: Any, ends: list[int], models: list[Any]) -> int:
+    """Id of the padding; 0 where it was added to the tokenizer and not to the model: what padding
+    says is read by nobody.
+    """
+    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
+    return pad_id if pad_id < _embeddings(models) else 0

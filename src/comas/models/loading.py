@@ -1,0 +1,234 @@
+"""Models and tokenizers from Hugging Face names or folders, with one clear line for each that
+cannot be used.
+
+Leaves out: what a base name means (`sources`), adapters (`learners.lora`), other formats than
+safetensors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from comas.models.sources import apart_up_to, is_adapter, is_seed, positions_of, seed_models
+from comas.types import UserMistake
+
+LOG = logging.getLogger("comas")
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How models are loaded."""
+
+    device: Any = "cpu"
+    """A torch device, or its name."""
+    dtype: Any = None
+    """A torch dtype; None is float32."""
+    trust_remote_code: bool = False
+
+
+def load_models(
+    bases: Mapping[str, str],
+    device: Any = "cpu",
+    dtype: Any = None,
+    trust_remote_code: bool = False,
+) -> tuple[dict[str, Any], Any, list[int]]:
+    """Policy -> model, their common tokenizer, and the end-of-turn ids, from Hugging Face names or
+    folders.
+
+    `dtype` is a torch dtype, by default float32. Policies of one host must share a tokenizer;
+    agents with another belong to a host of their own.
+    """
+    from comas.engines.hf.trial import try_rows
+
+    how = Loading(device, dtype, trust_remote_code)
+    models: dict[str, Any] = {}
+    tokenizers: dict[str, Any] = {}
+    for policy, base in bases.items():
+        source = _source(base)
+        model = _model(base, source, how)
+        tokenizers[policy] = _tokenizer(base, source, how)
+        # with peft installed, transformers follows its base
+        if getattr(model, "_hf_peft_config_loaded", False):
+            raise UserMistake(
+                f"base {base!r} is an adapter: download it, and give the folder that it is in"
+            )
+        model = model.to(device).eval()
+        longest = apart_up_to(model.config) or positions_of(model.config)
+        try_rows(model, longest, base)
+        models[policy] = model
+    first = next(iter(tokenizers.values()))
+    _check_alike(tokenizers, bases)
+    return models, first, _ends(models, first, bases)
+
+
+def _source(base: str) -> str:
+    """A folder or hub name; an error where it is no whole model."""
+    source = resolve_base(base)
+    if is_adapter(source):
+        raise UserMistake(
+            f"base {base!r} is an adapter, no whole model: it goes onto the base that it was made"
+            " for"
+        )
+    if source.startswith((".", "/", "~")) and not Path(source).is_dir():
+        raise UserMistake(f"base {base!r}: no such folder")
+    return source
+
+
+def _model(base: str, source: str, how: Loading) -> Any:
+    """The model, with all its weights."""
+    import torch
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
+    loaded: Any
+    try:
+        loaded = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=how.dtype or torch.float32,
+            trust_remote_code=how.trust_remote_code,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
+        raise UserMistake(
+            f"base {base!r} cannot be loaded as a causal language model: {_brief(error)}"
+        ) from error
+    except RuntimeError as error:
+        if "mismatched_sizes" not in str(error):
+            raise
+        raise UserMistake(
+            f"base {base!r}: its weights have other shapes than its config.json says"
+        ) from error
+    model, report = loaded
+    missing_keys = sorted(report["missing_keys"])
+    if missing_keys:  # transformers would invent them
+        raise UserMistake(
+            f"base {base!r} lacks weights ({missing_keys[0]} and {len(missing_keys) - 1} more): it"
+            " is no whole causal LM"
+        )
+    return model
+
+
+def _tokenizer(base: str, source: str, how: Loading) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=how.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise UserMistake(
+            f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}"
+        ) from error
+
+
+def _check_alike(tokenizers: Mapping[str, Any], bases: Mapping[str, str]) -> None:
+    """Refuse policies with different tokenizers."""
+    first = next(iter(tokenizers.values()))
+    vocabulary = first.get_vocab()
+    for policy, tokenizer in tokenizers.items():
+        same_words = tokenizer.get_vocab() == vocabulary
+        if not same_words or tokenizer.chat_template != first.chat_template:
+            raise UserMistake(
+                f"base {bases[policy]!r} of policy {policy} has another tokenizer than"
+                f" {next(iter(bases.values()))!r}: give it a host of its own (hosts.<name>.base)"
+            )
+
+
+def _ends(models: Mapping[str, Any], tokenizer: Any, bases: Mapping[str, str]) -> list[int]:
+    """Ids that end a turn: the tokenizer's and those of each generation_config.json."""
+    own: int | None = tokenizer.eos_token_id
+    ends: set[int] = set() if own is None else {own}
+    sizes: list[int] = []
+    for policy, model in models.items():
+        size = len(model.get_input_embeddings().weight)
+        ends.update(_configured_ends(model, bases[policy], size))
+        sizes.append(size)
+    # one that was added to the tokenizer and not to the model is never sampled
+    ends = {i for i in ends if i < max(sizes)}
+    if not ends:
+        beyond = f" but {own}, which is beyond its vocabulary of {max(sizes)}"
+        first = next(iter(bases.values()))
+        raise UserMistake(
+            f"base {first!r} names no end token{'' if own is None else beyond}: set eos_token_id in"
+            " its generation_config.json"
+        )
+    return sorted(ends)
+
+
+def _configured_ends(model: Any, base: str, size: int) -> list[int]:
+    """Ids in a model's generation_config.json; an error where they cannot be ids of its `size`
+    tokens.
+    """
+    configured = model.generation_config.eos_token_id
+    if configured is None:
+        return []
+    listed = configured if isinstance(configured, list) else [configured]
+    odd = [i for i in listed if type(i) is not int]
+    if odd:
+        raise UserMistake(
+            f"base {base!r}: eos_token_id in its generation_config.json is {odd[0]!r}, not a number"
+        )
+    beyond = [i for i in listed if not 0 <= i < size]
+    if beyond:
+        raise UserMistake(
+            f"base {base!r}: eos_token_id {beyond[0]} in its generation_config.json is beyond its"
+            f" vocabulary of {size}, and no reply would end by it: set the id of its end token"
+        )
+    return listed
+
+
+def place_of(device: str, dtype: str) -> tuple[Any, Any]:
+    """The torch device and dtype that these names mean on this machine; an error where the device
+    cannot be used.
+    """
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserMistake(
+            f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu"
+        ) from error
+    if dtype == "auto":
+        dtype = "float32" if place.type == "cpu" else "bfloat16"
+    return place, getattr(torch, dtype)
+
+
+def _brief(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return words if len(words) <= 200 else words[:200] + " ..."
+
+
+def resolve_base(base: str) -> str:
+    """A shipped seed model's folder, an existing folder, or the hub name as it is."""
+    return str(seed_models()[base]) if is_seed(base) else base
+
+
+def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:
+    """Tokens of room at this host: the model's positions, or `limit` where it is smaller; a warning
+    where neither can be had.
+    """
+    room = positions_of(model.config)
+    wanted = min(room, limit) if limit else room
+    apart = apart_up_to(model.config)
+    if apart is None or wanted <= apart:
+        return wanted
+    LOG.warning(
+        "hosts.%s.context is %d, not %d: base %r has LongRoPE, and longer rows would change the"
+        " probabilities of the others in their batch",
+        name,
+        apart,
+        wanted,
+        str(model.config.name_or_path),
+    )
+    return apart

@@ -1,0 +1,267 @@
+"""The contract of an engine, for those who write one: `check_engine`.
+
+Runs on tiny random Llamas that it makes itself. Leaves out: how fast an engine is, how much memory
+it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from comas.types import (
+    Adapter,
+    Engine,
+    EnginePlan,
+    Generation,
+    Meter,
+    Request,
+    Sampling,
+    StaleWeights,
+    Weights,
+    WholeModel,
+)
+
+Build = Callable[[EnginePlan, Mapping[str, Weights]], Engine]
+VOCABULARY = 40
+END = 3
+NEAR = 1e-3
+"""Nats by which the log-prob of a token may differ from that of a plain forward pass."""
+TIE = 1e-4
+"""Margin below which a draw may differ between batches in float32."""
+TOKENS = 16
+"""Of a reply, at most."""
+
+
+async def check_engine(build: Build, kind: Literal["whole", "adapters"] = "whole") -> None:
+    """The contract of an engine: texts that follow from request and seed alone, log-probs of the
+    weights that were published last, two policies kept apart, end tokens, lengths, cancelled
+    requests, `close`.
+
+    `build(plan, models)` is what the engine's file defines. With `kind` "adapters" the policies are
+    two adapters on one base, otherwise two whole models; in float64.
+    """
+    models = _adapters() if kind == "adapters" else {p: _model(i) for i, p in enumerate("ab")}
+    engine = build(_plan(), models)
+    try:
+        await _check_texts(engine, models)
+        await _check_cancelled(engine)
+        await _check_published(engine, models)
+        await _check_unknown(engine, models)
+    finally:
+        engine.close()
+    await _check_end_ids(build, models)
+
+
+def _plan(end_ids: Sequence[int] = (END,)) -> EnginePlan:
+    return EnginePlan(end_ids=end_ids, pad_id=0, context=64, max_rows=8, meter=Meter())
+
+
+def _model(seed: int) -> WholeModel:
+    """A random Llama whose distributions are peaked enough for texts to differ."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=END,
+    )
+    return WholeModel(LlamaForCausalLM(config).double().eval())
+
+
+def _adapters() -> dict[str, Weights]:
+    """Two different adapters on one base."""
+    from comas.learners.lora.population import Population, Spec
+
+    base: Any = _model(0).model
+    population = Population(base, {policy: Spec(4, 8.0) for policy in "ab"})
+    _shake(Adapter(population), 1)
+    return dict.fromkeys("ab", Adapter(population))
+
+
+def _shake(weights: Weights, seed: int) -> None:
+    """Change weights in place, as a learner does."""
+    import torch
+
+    shared: Any = weights.shared if isinstance(weights, Adapter) else None
+    model: Any = weights.model if isinstance(weights, WholeModel) else None
+    tensors = [shared.flat_PN] if shared is not None else list(model.parameters())
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor += 0.1 * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+
+
+def _requests(count: int = 12, policies: str = "ab", temperature: float = 1.0) -> list[Request]:
+    """Prompts of different lengths, limits of different sizes."""
+    rng = np.random.default_rng(0)
+    requests = []
+    for i in range(count):
+        prompt_ids = rng.integers(4, VOCABULARY, 2 + i % 7)
+        sampling = Sampling(temperature=temperature, max_tokens=TOKENS - i % 5)
+        requests.append(Request(policies[i % len(policies)], prompt_ids, sampling, 70 + i))
+    return requests
+
+
+async def _sample(engine: Engine, requests: Sequence[Request]) -> list[Generation]:
+    return list(await asyncio.gather(*map(engine.sample, requests)))
+
+
+async def _check_texts(engine: Engine, models: Mapping[str, Weights]) -> None:
+    for temperature in (1.0, 0.7, 0.0):
+        requests = _requests(temperature=temperature)
+        together = await _sample(engine, requests)
+        for request, generation in zip(requests, together, strict=True):
+            _check_generation(request, generation)
+            _check_logprobs(models, request, generation)
+        if engine.facts.deterministic:
+            alone = [await engine.sample(request) for request in requests]
+            backwards = await _sample(engine, requests[::-1])
+            for a, b, c in zip(together, alone, backwards[::-1], strict=True):
+                assert _same(a, b), "a text depends on what else is sampled at the time"
+                assert _same(a, c), "a text depends on the order of requests"
+    requests = _requests(count=24)
+    generations = await _sample(engine, requests)
+    assert any(g.finished for g in generations), "no reply ended at an end token"
+    assert not all(g.finished for g in generations), "no reply was cut at its length"
+    await _check_seeds(engine, requests[0])
+
+
+async def _check_seeds(engine: Engine, request: Request) -> None:
+    seeded = [
+        Request(request.policy, request.prompt_ids, request.sampling, seed) for seed in range(8)
+    ]
+    texts = {tuple(g.token_ids.tolist()) for g in await _sample(engine, seeded)}
+    assert len(texts) > 1, "eight seeds gave one text: the seed is not used"
+
+
+def _check_generation(request: Request, generation: Generation) -> None:
+    ids = generation.token_ids
+    limit = request.sampling.max_tokens
+    assert 0 < len(ids) <= limit, f"{len(ids)} tokens of at most {limit}"
+    assert len(generation.logprobs) == len(ids), "as many log-probs as tokens are wanted"
+    assert END not in ids[:-1], "a reply went on behind its end token"
+    assert generation.finished == (ids[-1] == END), "`finished`: whether an end token was drawn"
+    assert generation.finished or len(ids) == limit, "a reply was cut before its length"
+    assert generation.margin >= 0, f"a margin of {generation.margin}"
+
+
+def _check_logprobs(
+    models: Mapping[str, Weights], request: Request, generation: Generation
+) -> None:
+    """Log-probs must be those of a plain forward pass of the policy's own weights."""
+    wanted_T = _forward_logprobs(models, request, generation.token_ids)
+    apart = float(np.abs(wanted_T - generation.logprobs).max())
+    assert apart < NEAR, (
+        f"log-probs of policy {request.policy} differ by {apart:.2g} nats from those of the weights"
+        " that were published last: stale weights, another policy's, or another temperature"
+    )
+
+
+def _forward_logprobs(
+    models: Mapping[str, Weights], request: Request, token_ids: np.ndarray
+) -> np.ndarray:
+    """Log-probs (T,) of these tokens behind the prompt, of softmax(logits / temperature)."""
+    import torch
+
+    weights = models[request.policy]
+    ids = torch.from_numpy(np.concatenate([request.prompt_ids, token_ids]))[None]
+    with torch.no_grad():
+        if isinstance(weights, Adapter):
+            number = list(weights.shared.policies).index(request.policy)
+            with weights.shared.routed([number]):
+                logits_TV = weights.shared.model(input_ids=ids, use_cache=False).logits[0]
+        else:
+            logits_TV = weights.model(input_ids=ids, use_cache=False).logits[0]
+    temperature = request.sampling.temperature or 1.0
+    behind = logits_TV[len(request.prompt_ids) - 1 : -1] / temperature
+    chosen = torch.from_numpy(token_ids)[:, None]
+    return behind.log_softmax(-1).gather(1, chosen)[:, 0].numpy()
+
+
+def _same(one: Generation, other: Generation) -> bool:
+    near_tie = min(one.margin, other.margin) < TIE
+    return near_tie or one.token_ids.tolist() == other.token_ids.tolist()
+
+
+async def _check_cancelled(engine: Engine) -> None:
+    """Requests that nobody waits for any more must not hold up or change the others."""
+    requests = _requests()
+    wanted = await _sample(engine, requests)
+    tasks = [asyncio.ensure_future(engine.sample(request)) for request in requests]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    rest = await asyncio.gather(*tasks[1::2])
+    assert all(map(_same, wanted[1::2], rest)), "cancelled requests changed the text of others"
+    everybody = [asyncio.ensure_future(engine.sample(request)) for request in requests]
+    await asyncio.sleep(0)
+    for task in everybody:
+        task.cancel()
+    await asyncio.gather(*everybody, return_exceptions=True)
+    again = await _sample(engine, requests)
+    assert all(map(_same, wanted, again)), "cancelled callers changed what is sampled later"
+
+
+async def _check_published(engine: Engine, models: Mapping[str, Weights]) -> None:
+    """What is sampled after `publish` must be the weights that were published, and only of that
+    policy.
+    """
+    before = await _sample(engine, _requests())
+    current = dict(models)
+    _shake(current["a"], 2)
+    engine.publish("a", current["a"], 1)
+    if isinstance(current["b"], Adapter):  # both lie in one tensor
+        engine.publish("b", current["b"], 1)
+    await _check_serves(engine, current)
+    after = await _sample(engine, _requests(policies="a"))
+    texts = [tuple(g.token_ids.tolist()) for g in after]
+    assert texts != [tuple(g.token_ids.tolist()) for g in before], "publish changed no text"
+    if not isinstance(current["b"], Adapter):
+        current["b"] = _model(9)
+        engine.publish("b", current["b"], 2)
+        await _check_serves(engine, current)
+
+
+async def _check_serves(engine: Engine, models: Mapping[str, Weights]) -> None:
+    requests = _requests()
+    for request, generation in zip(requests, await _sample(engine, requests), strict=True):
+        _check_logprobs(models, request, generation)
+
+
+async def _check_unknown(engine: Engine, models: Mapping[str, Weights]) -> None:
+    try:
+        engine.publish("nobody", models["a"], 1)
+    except StaleWeights:
+        pass
+    else:
+        raise AssertionError("weights of a policy that the engine does not have were published")
+    stranger = Request("nobody", np.array([5, 6]), Sampling(max_tokens=2), 1)
+    try:
+        await engine.sample(stranger)
+    except KeyError:
+        return
+    raise AssertionError("a policy that the engine does not have was sampled from")
+
+
+async def _check_end_ids(build: Build, models: Mapping[str, Weights]) -> None:
+    """Every end token ends a reply, and a new engine works after another was closed."""
+    engine = build(_plan(end_ids=range(VOCABULARY)), models)
+    try:
+        generations = await _sample(engine, _requests(4))
+    finally:
+        engine.close()
+    lengths = [len(g.token_ids) for g in generations]
+    assert lengths == [1] * 4, f"replies of {lengths} tokens where each token is an end token"
