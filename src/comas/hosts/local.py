@@ -19,14 +19,20 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
+from comas.config.schema import MAX_ROWS
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.hosts.out_of_memory import in_memory
+from comas.hosts.plan import HostPlan
+from comas.machine import peak_bytes_of
 from comas.models.sources import apart_up_to, is_adapter, is_seed, positions_of, seed_models
-from comas.training.metrics import TIE
 from comas.types import (
+    TIE,
+    Account,
     Engine,
+    Fit,
     Generation,
+    Learned,
     Learner,
     Meter,
     Method,
@@ -53,6 +59,7 @@ class LocalHost:
         learner: Learner | None,
         context: int,
         device: str = "cpu",
+        dtype: str = "float32",
     ) -> None:
         self.name = name
         self.chat = chat
@@ -60,6 +67,7 @@ class LocalHost:
         self.learner = learner
         self.context = context
         self.device = device
+        self.dtype = dtype
         self.versions = dict.fromkeys(policies, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         self.meter = Meter()
@@ -69,16 +77,17 @@ class LocalHost:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"host-{name}")
         self._batched = Batcher(self._generate, self._worker)
 
-    def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
-        """Whether prompt and reply have room in the context."""
-        needed, there = self.needs(policy, messages, sampling)
-        return needed <= there
+    @property
+    def learns(self) -> bool:
+        """Whether it was made with a learner."""
+        return self.learner is not None
 
-    def needs(
+    async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
-    ) -> tuple[int, int]:
-        """Tokens that prompt and reply need, and those that there are."""
-        return len(self.chat.encode(messages)) + sampling.max_tokens, self.context
+    ) -> Fit:
+        """Whether prompt and reply have room in the context."""
+        needed = len(self.chat.encode(messages)) + sampling.max_tokens
+        return Fit(needed <= self.context, needed, self.context)
 
     async def ask(
         self,
@@ -151,9 +160,7 @@ class LocalHost:
             sampled_logprobs_T=sampled_T,
         )
 
-    async def learn(
-        self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
-    ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Join payoffs with rows, take one step per policy, sample from the new weights; empties
         the buffer.
         """
@@ -176,7 +183,7 @@ class LocalHost:
             for row in part
             if row.advantages_T is not None and np.isfinite(row.advantages_T).all()
         }
-        return stats, turns
+        return Learned(stats, turns)
 
     def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
         rows = []
@@ -233,6 +240,23 @@ class LocalHost:
         await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.load, path)
         self.versions = json.loads((path / f"{self.name}.json").read_text())["versions"]
         self.engine.refresh(self.learner.weights())
+
+    def clock(self) -> Mapping[str, float]:
+        """Seconds in which the engine, or the learner, worked."""
+        return dict(self.seconds)
+
+    def facts(self) -> Mapping[str, Any]:
+        """The device with its peak, and the dtype of sampling and of the learner's passes."""
+        return {
+            "device": self.device,
+            "dtype": self.dtype,
+            "context": self.context,
+            "peak_bytes": peak_bytes_of(self.device),
+        }
+
+    def account(self) -> Account:
+        """Nothing is paid for."""
+        return {}
 
     def close(self) -> None:
         """End the worker thread."""
@@ -482,6 +506,29 @@ def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:
     return apart
 
 
+def build(plan: HostPlan) -> LocalHost:
+    """The host that a plan describes; it learns where the plan names a method."""
+    table = plan.table
+    remedy = "have fewer agents, set {host}.learner=adapters, or take a smaller base"
+    with in_memory(plan.name, "loading", remedy):
+        return make_local_host(
+            plan.name,
+            plan.policies,
+            method=plan.method,
+            recipe=plan.recipe,
+            device=table.device,
+            dtype=table.dtype,
+            context=table.context,
+            thinking=table.thinking,
+            max_rows=table.max_rows or MAX_ROWS,
+            compiled=table.compile,
+            trust_remote_code=table.trust_remote_code,
+            under=plan.under,
+            shapes=plan.shapes,
+            seed=plan.seed,
+        )
+
+
 def make_local_host(
     name: str,
     bases: Mapping[str, str],
@@ -537,6 +584,6 @@ def make_local_host(
     engine = TorchEngine(
         learner.weights() if learner else weights, ends, pad, room, max_rows, compiled
     )
-    return LocalHost(
-        name, list(bases), Chat(tokenizer, ends, thinking, known), engine, learner, room, str(place)
-    )
+    chat = Chat(tokenizer, ends, thinking, known)
+    dtype_name = str(kind).removeprefix("torch.")
+    return LocalHost(name, list(bases), chat, engine, learner, room, str(place), dtype_name)

@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from comas.types import Episode, Turn
-
-TIE = 1e-4
-"""A draw whose margin is below this might flip in fp32 if it were batched otherwise."""
+from comas.types import TIE, Episode, Turn
 
 
 def summarise(episodes: Sequence[Episode], learned: Mapping[str, Any]) -> dict[str, Any]:
