@@ -305,7 +305,7 @@ def test_a_context_that_is_too_small_fails_the_turn(serve: Any, host_at: Any) ->
     with pytest.raises(HostFailure, match="do not fit the model's context"):
         asyncio.run(ask(host_at(server.url)))
     assert len(server.asked) == 1
-    assert host_at(server.url).fits("j", [], Sampling())
+    assert asyncio.run(host_at(server.url).fits("j", [], Sampling())).fits
 
 
 def test_large_replies_have_a_limit(serve: Any, host_at: Any) -> None:

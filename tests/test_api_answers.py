@@ -381,7 +381,7 @@ def test_a_host_at_which_usage_is_missing_goes_on_when_its_budget_is_left_out(
 ) -> None:
     host: ApiHost = host_at("http://x/v1", budget_tokens=100)
     host.ledger.spent.update({"requests": 1, "without usage": 1})
-    host.ledger.folder = tmp_path
+    host.ledger.work.folder = tmp_path
     with pytest.raises(
         UserMistake, match=r"without usage.*comas resume .* hosts.judge.budget_tokens=none$"
     ):

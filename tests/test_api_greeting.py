@@ -19,10 +19,9 @@ import pytest
 import comas
 from comas.config.schema import HostConfig
 from comas.evaluation.runner import Exam, Observer, Plan
-from comas.hosts import api
+from comas.hosts import api, local
 from comas.hosts.api import GREETING, ApiHost
 from comas.sync import run_sync
-from comas.team import build as teams
 from comas.training.loop import Watch, resume_async
 from comas.types import Sampling, UserMistake
 from tests.endpoint import (  # noqa: F401 - fixtures
@@ -47,7 +46,7 @@ def loading_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> Any:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(teams, "make_local_host", load)
+    monkeypatch.setattr(local, "make_local_host", load)
 
 
 def greeted(host: ApiHost, sampling: Sampling | None = None) -> list[str]:

@@ -40,7 +40,7 @@ CEILINGS = {
     "tasks": (17, 32),
     "team": (14, 32),
     "testing": (17, 30),
-    "training": (13, 29),
+    "training": (13, 30),
 }
 """Folder -> what it still holds where that is above the aim."""
 

@@ -24,7 +24,7 @@ from comas.tasks import pick
 from comas.team.build import build_team, run_sync
 from comas.testing import Recorded, Scripted, golden_script, replay, scripted_scene
 from comas.training.metrics import TIE
-from comas.types import Episode, Reply
+from comas.types import Episode, Fit, Reply
 from tests.test_runs import SMALL, essence, run_of
 
 
@@ -153,7 +153,11 @@ def test_what_was_not_recorded_is_an_error(whole: Run) -> None:
 
     scene = replace(scene, members=[Member(n, host, n) for n in ("a0", "a1", "a2", "a3")])
     host.prompts = {*host.prompts, *(q.prompt for q in team_questions)}
-    host.fits = lambda *_: True  # type: ignore[method-assign]
+
+    async def fits(*_: Any) -> Fit:
+        return Fit(True)
+
+    host.fits = fits  # type: ignore[method-assign]
     with pytest.raises(ExceptionGroup) as caught:
         run_sync(play_all(scene, team_questions, 99))
     assert "no reply to this prompt was recorded" in str(caught.value.exceptions[0])

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from comas.config.schema import Config, read
-from comas.game.agent import Member
+from comas.config.schema import read
 from comas.storage import files
 from comas.storage.run import Run
-from comas.team.build import Team, run_sync
+from comas.team.build import run_sync
 from comas.testing import Scripted, golden_script
 from comas.training.loop import Watch, resume_async, train_async
-from comas.types import Method, Task, UserMistake
+from comas.types import Host, UserMistake
 from tests.test_runs import SMALL, essence
 
 KEYS = [
@@ -66,17 +64,6 @@ class Chained(Scripted):
 
     async def load(self, path: Path) -> None:
         self.state, self.versions = json.loads((path / "state.json").read_text())
-
-
-@pytest.fixture
-def chained(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(config: Config, method: Method, task: Task, **_: Any) -> Team:
-        host = Chained()
-        return Team(
-            config, method, task, {"home": host}, [Member(n, host, n) for n in config.agents]
-        )  # type: ignore[dict-item]
-
-    monkeypatch.setattr(sys.modules["comas.team.greeting"], "build_team", build)
 
 
 class Faults:
@@ -140,14 +127,21 @@ class Faults:
             yield self
 
 
+def hosts_of(folder: Path) -> dict[str, Host]:
+    """A new instance for each host of a run that is one of ours."""
+    tables = Run(folder).config()["hosts"]
+    return {name: Chained() for name, table in tables.items() if table["own"]}
+
+
 def start(folder: Path) -> None:
-    run_sync(train_async(read(None, [*KEYS, f"out={folder}"]), Watch()))
+    pairs = [*KEYS, f"out={folder}"]
+    run_sync(train_async(read(None, pairs), Watch(), hosts={"home": Chained()}))
 
 
 def go_on(folder: Path) -> None:
     """What a user does: resume, or start where there is no run yet."""
     if (folder / "config.toml").exists():
-        run_sync(resume_async(folder, Watch()))
+        run_sync(resume_async(folder, Watch(), hosts=hosts_of(folder)))
     else:
         start(folder)
 
@@ -186,7 +180,7 @@ def died(work: Callable[[], None], faults: Faults) -> None:
 
 
 @pytest.fixture
-def whole(chained: None, tmp_path: Path) -> tuple[Any, list[str]]:
+def whole(tmp_path: Path) -> tuple[Any, list[str]]:
     with Faults().watching() as faults:
         start(tmp_path / "whole")
     return story(tmp_path / "whole"), faults.names
@@ -307,7 +301,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_one_line(
     folder = tmp_path / "whole"
     watch = Notes()
     break_it(folder / "checkpoints" / "step-5")
-    run_sync(resume_async(folder, watch))
+    run_sync(resume_async(folder, watch, hosts=hosts_of(folder)))
     assert story(folder) == whole[0]
     note, *others = watch.notes
     assert note.startswith("checkpoint of step 5 is damaged (")
@@ -326,7 +320,7 @@ def test_a_damaged_marker_is_replaced_by_the_checkpoints(
     (folder / "commit.json").unlink()
     if text is not None:
         (folder / "commit.json").write_text(text)
-    run_sync(resume_async(folder, watch))
+    run_sync(resume_async(folder, watch, hosts=hosts_of(folder)))
     assert story(folder) == whole[0]
     assert "commit.json is " + ("damaged" if text is not None else "missing") in watch.notes[0]
 
@@ -350,7 +344,7 @@ def test_a_damaged_record_that_can_be_made_again_stops_nothing(
     folder = tmp_path / "whole"
     watch = Notes()
     cut_short(folder / name)
-    run_sync(resume_async(folder, watch))
+    run_sync(resume_async(folder, watch, hosts=hosts_of(folder)))
     assert story(folder) == whole[0]
     assert f"{name} is damaged" in watch.notes[0]
 
@@ -365,14 +359,17 @@ def test_a_damaged_first_measurement_does_not_stop_a_resume_on_a_terminal(
     from comas.display import Display
 
     cut_short(tmp_path / "whole" / "eval" / "before.json")
-    run_sync(resume_async(tmp_path / "whole", Display(Console(file=StringIO()))))
+    folder = tmp_path / "whole"
+    display = Display(Console(file=StringIO()))
+    run_sync(resume_async(folder, display, hosts=hosts_of(folder)))
 
 
 def test_a_damaged_first_measurement_is_said_and_not_reported(
     whole: tuple[Any, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cut_short(tmp_path / "whole" / "eval" / "before.json")
-    result = run_sync(resume_async(tmp_path / "whole", Notes()))
+    folder = tmp_path / "whole"
+    result = run_sync(resume_async(folder, Notes(), hosts=hosts_of(folder)))
     assert result.accuracy["before"] is result.gain is None
     assert result.accuracy["after"] is not None
     assert "before.json is damaged" in caplog.text
@@ -395,7 +392,7 @@ def test_another_machine_is_noted_and_warned_of(
     record = json.loads((folder / "processes.json").read_text())
     record["processes"][-1] |= {"torch": "1.0", "threads": 77}
     (folder / "processes.json").write_text(json.dumps(record))
-    run_sync(resume_async(folder, watch))
+    run_sync(resume_async(folder, watch, hosts=hosts_of(folder)))
     assert sum("torch was 1.0" in n or "threads was 77" in n for n in watch.notes) == 2
     assert len(json.loads((folder / "processes.json").read_text())["processes"]) == 2
 

@@ -177,3 +177,43 @@ def test_nothing_is_evaluated_and_no_pickles_are_read() -> None:
             "torch.load",
             "os.system",
         }, path
+
+
+def asks_for_kinds(tree: ast.AST) -> list[int]:
+    """Lines that ask what kind of host something is: `isinstance(host, ...)`, `getattr(host, ...)`."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            asked = ast.unparse(node.args[0])
+            kinds = ast.unparse(node.args[1]) if len(node.args) > 1 else ""
+            about = re.search(r"\bhosts?\b", asked) and "config" not in asked
+            if node.func.id in ("isinstance", "getattr", "hasattr") and (
+                re.search(r"Host\b", kinds) or (about and node.func.id != "isinstance")
+            ):
+                found.append(node.lineno)
+    return found
+
+
+HOST_TABLES = {"config/schema.py", "evaluation/spec.py"}
+"""Here `host` is a table of the config, whose keys are asked for by name."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_nobody_asks_what_kind_a_host_is(path: Path) -> None:
+    if path.relative_to(SOURCE).as_posix() not in HOST_TABLES | {"forecast/fitting.py"}:
+        assert not asks_for_kinds(TREES[path])
+
+
+def test_no_type_is_ignored_on_a_host() -> None:
+    for path in (p for p in FILES if room(p) in ("hosts", "team", "training", "evaluation")):
+        assert "type: ignore" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_gate_on_kinds_of_hosts_closes() -> None:
+    for line in (
+        "isinstance(h, ApiHost)",
+        "getattr(host, 'meter', None)",
+        "hasattr(team.hosts[name], 'x')",
+    ):
+        assert asks_for_kinds(ast.parse(line)) == [1]
+    assert not asks_for_kinds(ast.parse("isinstance(host, Mapping)"))

@@ -18,7 +18,7 @@ from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.loop import Watch, resume_async, train_async
 from comas.types import HostFailure, UserMistake
-from tests.test_durability import KEYS, Chained, chained  # noqa: F401 - a fixture
+from tests.test_durability import KEYS, Chained
 
 
 class Gauge(Watch):
@@ -51,7 +51,7 @@ class Gauge(Watch):
 
 
 def test_two_thousand_steps_cost_no_more_at_the_end_than_at_the_start(
-    chained: None, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     gauge = Gauge(150, 1850)
     pairs = [
@@ -62,7 +62,9 @@ def test_two_thousand_steps_cost_no_more_at_the_end_than_at_the_start(
         "checkpoint_every=100",
         "task_options.largest=8",
     ]
-    run_sync(train_async(read(None, [*pairs, f"out={tmp_path / 'r'}"]), gauge))
+    run_sync(
+        train_async(read(None, [*pairs, f"out={tmp_path / 'r'}"]), gauge, hosts={"home": Chained()})
+    )
     assert len(list(Run.open(tmp_path / "r").metrics())) == 2000
     assert len(list((tmp_path / "r" / "checkpoints").iterdir())) == 2
     (objects, later_objects), (files, later_files), (calls, later_calls) = (
@@ -89,11 +91,9 @@ class Broken(Chained):
 
 
 def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
-    chained: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.test_durability.Chained", Broken)
     pairs = [
         "steps=20",
         "questions=8",
@@ -106,14 +106,14 @@ def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
         UserMistake,
         match=r"step 3: loss or gradient of policy home/a1 was not finite in 3 steps in a row",
     ):
-        run_sync(train_async(read(None, pairs), Watch()))
+        run_sync(train_async(read(None, pairs), Watch(), hosts={"home": Broken()}))
     run = Run.open(tmp_path / "r")
     assert [m["policies"]["home/a1"].get("skipped", 0) for m in run.metrics()] == [0, 1, 1, 1]
     assert (run.marker() or {})["step"] == 4  # what the others learnt is kept
     monkeypatch.setattr(Broken, "since", 0)
     # a resume does not begin to count anew
     with pytest.raises(UserMistake, match="in 4 steps in a row"):
-        run_sync(resume_async(tmp_path / "r", Watch()))
+        run_sync(resume_async(tmp_path / "r", Watch(), hosts={"home": Broken()}))
 
 
 class Dying(Chained):
@@ -147,22 +147,23 @@ class Dying(Chained):
     ],
 )
 def test_a_host_that_dies_is_named(
-    chained: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     duty: str,
     said: str,
 ) -> None:
-    monkeypatch.setattr("tests.test_durability.Chained", Dying)
     monkeypatch.setattr(Dying, "duty", duty)
     with pytest.raises((HostFailure, UserMistake), match=said):
         run_sync(
-            train_async(read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]), Watch())
+            train_async(
+                read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]),
+                Watch(),
+                hosts={"home": Dying()},
+            )
         )
 
 
 def test_an_error_in_a_game_loses_no_step_that_was_learnt(
-    chained: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,20 +184,22 @@ def test_an_error_in_a_game_loses_no_step_that_was_learnt(
         f"out={tmp_path / 'r'}",
     ]
     with pytest.raises(UserMistake, match="step 7: every discussion failed"):
-        run_sync(train_async(read(None, pairs), Watch()))
+        run_sync(train_async(read(None, pairs), Watch(), hosts={"home": Chained()}))
     assert (Run.open(tmp_path / "r").marker() or {})["step"] == 7
 
 
 def test_a_bug_in_a_host_keeps_its_traceback_and_names_it(
-    chained: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.test_durability.Chained", Dying)
     monkeypatch.setattr(Dying, "duty", "learn")
     monkeypatch.setattr(Dying, "error", ZeroDivisionError("a bug"))
     with pytest.raises(ExceptionGroup) as caught:
         run_sync(
-            train_async(read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]), Watch())
+            train_async(
+                read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]),
+                Watch(),
+                hosts={"home": Dying()},
+            )
         )
     assert caught.value.exceptions[0].__notes__ == ["in host home, learning of step 0"]

@@ -81,8 +81,8 @@ def scripted(
 ) -> Run:
     config, method, task = resolve(read(None, list(keys)))
     host = Scripted(script, name="home")
-    members = [replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))]  # type: ignore[arg-type]
-    team = Team(config, method, task, {"home": host}, members)  # type: ignore[dict-item]
+    members = [replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))]
+    team = Team(config, method, task, {"home": host}, members)
     run = Run.create(team.config.model_dump(), str(folder / "run"))
     try:
         asyncio.run(Session(team, watch, of_run(config, task, watch.note)).go(run, 0))
@@ -297,7 +297,7 @@ def test_speed_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> N
     clock = [50.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     meter = Meter()
-    pulse = Pulse(Watch(), {"home": SimpleNamespace(meter=meter)}, read(None))  # type: ignore[dict-item]
+    pulse = Pulse(Watch(), {"home": SimpleNamespace(meter=meter)}, read(None))
     pulse.turn_to("playing", 0, questions=[Question(id="q", prompt="p")])
     speeds = []
     for second in range(1, 21):

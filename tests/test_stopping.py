@@ -25,7 +25,6 @@ from comas.training.loop import Watch, train_async
 from tests.test_durability import (  # noqa: F401 - fixtures
     KEYS,
     Chained,
-    chained,
     go_on,
     story,
     whole,
@@ -53,8 +52,9 @@ class Interrupting(Watch):
 
 
 def interrupted(folder: Path, watch: Watch) -> None:
+    pairs = [*KEYS, f"out={folder}"]
     with pytest.raises(KeyboardInterrupt):
-        run_sync(train_async(read(None, [*KEYS, f"out={folder}"]), watch))
+        run_sync(train_async(read(None, pairs), watch, hosts={"home": Chained()}))
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
@@ -130,16 +130,15 @@ def test_a_signal_while_measuring_stops_at_once(
     assert story(tmp_path / "cut") == whole[0]
 
 
-def test_in_a_notebook_an_interrupt_ends_the_thread_too(chained: None, tmp_path: Path) -> None:
+def test_in_a_notebook_an_interrupt_ends_the_thread_too(tmp_path: Path) -> None:
     main = threading.main_thread().ident or 0
 
     # a loop is running already: the work goes to a thread, the interrupt to this one
     async def cell() -> None:
         threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
+        pairs = [*KEYS, "steps=100000", f"out={tmp_path / 'r'}"]
         with pytest.raises(KeyboardInterrupt):
-            run_sync(
-                train_async(read(None, [*KEYS, "steps=100000", f"out={tmp_path / 'r'}"]), Watch())
-            )
+            run_sync(train_async(read(None, pairs), Watch(), hosts={"home": Chained()}))
 
     with closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(cell())

@@ -28,7 +28,7 @@ from comas.testing import (
     scripted_scene,
     scripted_team,
 )
-from comas.types import Episode, HostFailure, Method, Question, Reply, Task, Turn
+from comas.types import Episode, Fit, HostFailure, Method, Question, Reply, Task, Turn
 
 Q = Question(id="q", prompt="1 2 4 5 -> 7", answer="1 2 4")
 R = Question(id="r", prompt="other")
@@ -208,9 +208,9 @@ def test_room_per_role_is_the_users_then_the_tasks_then_the_agents() -> None:
     host = Scripted({"solution": "x", "evaluation": "y", "scoring": "z"})
     seen = {}
 
-    def fits(policy: str, messages: Any, sampling: Any) -> bool:
+    async def fits(policy: str, messages: Any, sampling: Any) -> Fit:
         seen[messages[-1]["content"]] = sampling.max_tokens
-        return True
+        return Fit(True)
 
     async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> None:
         for role in ("solution", "evaluation", "scoring"):

@@ -11,6 +11,7 @@ _command = _Path(_sys.argv[0]).stem == "comas" or _sys.orig_argv[1:3] == ["-m", 
 """Whether this process is the command, for which what is imported here takes most of a second."""
 try:
     from comas.export.team import export
+    from comas.program import VERSION as __version__
     from comas.team.build import Team, load, team_of
     from comas.training.loop import Result, Watch, train
     from comas.types import Method, Question, Setup, Task, UserMistake
@@ -35,6 +36,7 @@ __all__ = [
     "Team",
     "UserMistake",
     "Watch",
+    "__version__",
     "compare",
     "evaluate",
     "export",
@@ -43,4 +45,3 @@ __all__ = [
     "team_of",
     "train",
 ]
-__version__ = "0.1.0"

@@ -1,5 +1,5 @@
-"""How much memory this machine can give now: of the CPU within the limits of control groups, and of
-a GPU.
+"""What this machine is, and how much memory it can give now: of the CPU within the limits of
+control groups, and of a GPU.
 
 Leaves out: swap, which is too slow to plan with, and what other processes are going to take.
 """
@@ -7,10 +7,16 @@ Leaves out: swap, which is too slow to plan with, and what other processes are g
 from __future__ import annotations
 
 import os
+import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+from comas.program import VERSION
+from comas.types import Host
 
 ROOT = Path("/")
 """Below it lie `proc` and `sys`."""
@@ -173,3 +179,85 @@ def use_threads(count: int | None) -> None:
     if count is None and hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
     torch.set_num_threads(count or os.cpu_count() or 1)
+
+
+def peak_bytes_of(device: str) -> int:
+    """The most memory so far: of a GPU, otherwise of this process; 0 where the system does not
+    tell.
+    """
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def peak_bytes(hosts: Mapping[str, Host]) -> int:
+    """The most memory so far: of all GPUs that hosts use, otherwise of this process."""
+    facts = [host.facts() for host in hosts.values()]
+    devices = {str(known.get("device", "cpu")): known.get("peak_bytes", 0) for known in facts}
+    gpus = [peak for device, peak in devices.items() if device.startswith("cuda")]
+    return sum(gpus) if gpus else peak_bytes_of("cpu")
+
+
+def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
+    """What results may depend on besides the config: versions, processor, threads, devices."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "comas": VERSION,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+    if commit := _commit():
+        facts["commit"] = commit
+    facts |= {name: version_of(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
+    facts["processor"] = _processor()
+    facts["threads"] = torch.get_num_threads()
+    known = {name: host.facts() for name, host in hosts.items()}
+    devices = sorted(f"{name}: {host.get('device', 'its own')}" for name, host in known.items())
+    dtypes = [f"{name}: {host['dtype']}" for name, host in known.items() if "dtype" in host]
+    facts["devices"] = ", ".join(devices)
+    facts["dtypes"] = ", ".join(dtypes)
+    return facts
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of a package; None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The git commit of the checkout that this code lies in, as 12 digits; None where it was
+    installed from a package.
+    """
+    git = Path(__file__).parents[2] / ".git"
+    try:
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head[:12]
+        name = head.removeprefix("ref: ")
+        if (git / name).is_file():
+            return (git / name).read_text(encoding="utf-8")[:12]
+        packed = (git / "packed-refs").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line[:12] for line in packed if line.endswith(f" {name}")), None)
+
+
+def _processor() -> str:
+    """Its name, as far as it can be learnt."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    known = platform.processor() or platform.machine()
+    return next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), known)

@@ -1,4 +1,5 @@
-"""The run that is meant where none is named, and the command by which this program was called.
+"""The run that is meant where none is named, the command by which this program was called, and how
+to go on with what it works on.
 
 Leaves out: opening runs (`store`).
 """
@@ -8,11 +9,27 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from comas.types import UserMistake
 
+VERSION = "0.1.0"
 RUNS = Path("runs")
+
+
+@dataclass
+class Work:
+    """The run or evaluation that is worked on: how to go on with it stands in messages."""
+
+    folder: Path | None = None
+    """None until there is one."""
+
+    def going_on(self, pair: str = "") -> str:
+        """The command that goes on, where there is something to go on with."""
+        if self.folder is None:
+            return ""
+        return f" and go on: {command()} resume {shlex.quote(str(self.folder))} {pair}".rstrip()
 
 
 def latest_run() -> Path | None:

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from annotated_types import Ge
@@ -282,12 +282,50 @@ class Setup:
     """Every agent plays it alone, rather than the team together."""
 
 
+@dataclass(frozen=True)
+class Fit:
+    """Whether a prompt and its reply have room in a policy's context."""
+
+    fits: bool
+    needed: int | None = None
+    """Tokens of prompt and reply together; None where the host does not count."""
+    context: int | None = None
+    """Tokens that there are; None where the host does not know."""
+
+
+class Learned(NamedTuple):
+    """What a host's learning step came to."""
+
+    policies: dict[str, dict[str, float]]
+    """Policy -> statistics of its step."""
+    turns: dict[str, tuple[float, float]]
+    """Turn id -> (mean advantage, mean KL) of its tokens, for the record."""
+
+
+Account = Mapping[str, Any]
+"""What a host has cost, as JSON: `spent` (requests and tokens), `money`, `events`, `unsettled`."""
+
+
 class Host(Protocol):
-    """Owns weights, buffer and optimizer of one or more policies; only text and
-    scalars leave it.
+    """Owns weights, buffer and optimizer of one or more policies; only text and scalars leave it.
+
+    `comas.testing.check_host` holds a host to what stands here.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether its policies can change; where not, their agents are frozen and not measured."""
+        ...
+
+    @property
+    def meter(self) -> Meter | None:
+        """Counts that go on within a reply; None: its replies are counted when they are
+        complete.
+        """
+        ...
 
     async def ask(
         self,
@@ -304,20 +342,14 @@ class Host(Protocol):
         """
         ...
 
-    def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
-        """Whether prompt and reply have room in the policy's context. A host may also have `needs`,
-        with these
-        arguments: the tokens needed and those that there are, for the error where nothing fits.
-        """
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
+        """Whether prompt and reply have room in the policy's context."""
         ...
 
-    async def learn(
-        self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
-    ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
-        """One step per policy.
-
-        Returns statistics per policy and `{turn: (mean advantage, mean KL)}`; empties the buffer.
-        """
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
+        """Take one step per policy, and empty the buffer."""
         ...
 
     async def save(self, path: Path) -> None:
@@ -325,10 +357,26 @@ class Host(Protocol):
         ...
 
     async def load(self, path: Path) -> None:
-        """The inverse of `save`."""
+        """The inverse of `save`; only hosts that learn are asked for it."""
         ...
 
-    def close(self) -> None: ...
+    def clock(self) -> Mapping[str, float]:
+        """Seconds of work since the host was made, by kind: `sampling`, `learning` ..."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """What results and their cost depend on here, as JSON: `device`, `dtype`, `peak_bytes` of
+        that device ...; whatever is known.
+        """
+        ...
+
+    def account(self) -> Account:
+        """What it has cost so far; empty where nothing is paid for."""
+        ...
+
+    def close(self) -> None:
+        """Give threads, memory and connections back."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from comas.evaluation.runner import Exam, Observer
 from comas.evaluation.spec import INSTEAD, LIMIT, UNUSED, Plan, limit_of
 from comas.sync import run_sync
 from comas.training.loop import Result, Watch, resume_async
-from comas.types import UserMistake
+from comas.types import Host, UserMistake
 
 System = str | Path | Sequence[str | Path]
 """A run, a model or a team, or several runs that count as one system."""
@@ -83,6 +83,7 @@ def resume(
     steps: int | None = None,
     tokens: int | None = None,
     watch: Watch | None = None,
+    hosts: Mapping[str, Host] | None = None,
     **changes: Any,
 ) -> Result:
     """Go on with a run from its last commit, to its own number of steps, or to `steps` or `tokens`
@@ -97,7 +98,7 @@ def resume(
     }
     pairs = _pairs({**length, **changes})
     with shown(watch) as told:
-        return run_sync(resume_async(run, told, changes=pairs))
+        return run_sync(resume_async(run, told, changes=pairs, hosts=hosts))
 
 
 def evaluate(
@@ -110,6 +111,7 @@ def evaluate(
     out: str | Path | None = None,
     equal_tokens: bool = False,
     observer: Observer | None = None,
+    hosts: Mapping[str, Host] | None = None,
     **keys: Any,
 ) -> Evaluation:
     """How good runs and models are on held-out questions; each against the first, with corrected
@@ -146,7 +148,7 @@ def evaluate(
             )
     plan = Plan(names, _listed(tasks), ways, limit, seed, pairs, place, equal_tokens)
     exam = Exam.create(plan, str(out) if out is not None else None)
-    found = run_sync(exam.go(observer or Observer()))
+    found = run_sync(exam.go(observer or Observer(), hosts))
     return Evaluation(
         Path(found["folder"]),
         found["cells"],

@@ -130,9 +130,9 @@ def _with_hint(message: str) -> str:
 
 def _version(show: bool) -> None:
     if show:
-        from comas import __version__
+        from comas.program import VERSION
 
-        print(__version__)
+        print(VERSION)
         raise typer.Exit
 
 

@@ -206,13 +206,16 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     data["task_options"] = filled("task_options", data["task_options"], task.load)
     for name, host in data["hosts"].items():
         check_engine_name(host["engine"], f"hosts.{name}.engine")
-        host["learner"] = None if host["api"] else host["learner"] or _learner(config, name)
+        here = config.hosts[name].here
+        host["learner"] = (host["learner"] or _learner(config, name)) if here else None
         # as ever: the embedded recipe gives the same bits on every machine
-        if host["api"] or seeds_only(config, name):
+        if not here or seeds_only(config, name):
             host["tokens_per_pass"] = host["tokens_per_pass"] or TOKENS_PER_PASS
             host["max_rows"] = host["max_rows"] or MAX_ROWS
     if data["test_questions"] is None:
-        seeds = all(host.api or seeds_only(config, name) for name, host in config.hosts.items())
+        seeds = all(
+            not host.here or seeds_only(config, name) for name, host in config.hosts.items()
+        )
         data["test_questions"] = SEED_TEST_QUESTIONS if seeds else TEST_QUESTIONS
     _recipe(data, config, task)
     open_roles = set(method.paid) - {*task.max_tokens, *config.room}
@@ -300,7 +303,7 @@ def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
         bases = {
             a.base or host["base"]
             for a in config.agents.values()
-            if a.host == name and not a.frozen
+            if a.host == name and not a.frozen and config.hosts[name].here
         }
         if foreign := sorted(o for b in bases for o in origins(b) if not is_seed(o)):
             recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
@@ -335,7 +338,11 @@ def _absolute(data: dict[str, Any]) -> None:
     if data["data"] is not None and Path(data["data"]).exists():
         data["data"] = str(Path(data["data"]).resolve())
     # elsewhere a base is a name only
-    own = {name: host for name, host in data["hosts"].items() if host["api"] is None}
+    own = {
+        name: host
+        for name, host in data["hosts"].items()
+        if host["api"] is None and not host["own"]
+    }
     for host in own.values():
         if host["engine"].endswith(".py"):
             host["engine"] = str(Path(host["engine"]).resolve())
@@ -353,11 +360,13 @@ def _absolute(data: dict[str, Any]) -> None:
 
 
 def bases_of(config: Config) -> set[str]:
-    """The models that the policies of a run start from; those behind an API are not ours."""
+    """The models that the policies of a run start from; those behind an API, and of hosts
+    of the caller's own, are not ours.
+    """
     return {
         a.base or config.hosts[a.host].base
         for a in config.agents.values()
-        if config.hosts[a.host].api is None
+        if config.hosts[a.host].here
     }
 
 

@@ -42,7 +42,7 @@ def check_room(config: Config, method: Method, task: Task) -> None:
         host = config.hosts[agent.host]
         base = agent.base or host.base
         folder = seed_models().get(base)
-        if folder is None or host.api is not None:
+        if folder is None or not host.here:
             continue
         context = (
             host.context

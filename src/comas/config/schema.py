@@ -106,6 +106,10 @@ class HostConfig(_Table):
     trust_remote_code: bool = False
     api: str | None = Field(None, pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$")
     """Base URL of an OpenAI-compatible endpoint: no weights here, and its agents are frozen."""
+    own: bool = False
+    """Whether it is an instance of the caller's: `comas.train(hosts={"mine": MyHost()})`; the other
+    keys of such a host say nothing.
+    """
     key_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """Name of the environment variable that holds the key; never the key."""
     concurrency: int = Field(16, ge=1)
@@ -124,6 +128,18 @@ class HostConfig(_Table):
     """
     budget_money: Annotated[float | None, BeforeValidator(_none)] = Field(None, gt=0)
     """The same in the unit of `price`."""
+
+    @property
+    def kind(self) -> Literal["local", "api", "own"]:
+        """The module below `comas.hosts` that builds it; `own` is built by nobody."""
+        if self.own:
+            return "own"
+        return "local" if self.api is None else "api"
+
+    @property
+    def here(self) -> bool:
+        """Whether its weights are loaded in this process."""
+        return self.kind == "local"
 
 
 class AgentConfig(_Table):
@@ -295,7 +311,9 @@ class Config(_Table):
                     " count: rename one"
                 )
         for name, host in self.hosts.items():
-            for key in ("rank", "alpha", "targets") if host.learner == "full" or host.api else ():
+            for key in (
+                ("rank", "alpha", "targets") if host.learner == "full" or not host.here else ()
+            ):
                 tables = {f"hosts.{name}": host} | {
                     f"agents.{n}": a for n, a in self.agents.items() if a.host == name
                 }

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from comas.config.schema import Config
 from comas.models.loading import resolve_base
 from comas.models.sources import snapshot
 from comas.storage import files as disk
@@ -66,6 +67,15 @@ def _of_folder(folder: Path) -> dict[str, str]:
     }
     known = {f: sealed.get(f"{folder.name}/{f.name}", {}).get("sha256") for f in sorted(files)}
     return {f.name: found or disk.digest(f) for f, found in known.items()}
+
+
+def of_plugins(config: Config) -> dict[str, str]:
+    """The method and the task: their names, of files of the user's own the digests."""
+    named = {"method": config.method, "task": config.task}
+    return {
+        kind: disk.digest(Path(name)) if name.endswith(".py") else name
+        for kind, name in named.items()
+    }
 
 
 def _sha256(text: str) -> str:

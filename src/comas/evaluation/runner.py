@@ -29,6 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from comas.answers.pool import usable_cpus
 from comas.config.resolve import bases_of, origins
 from comas.config.roles import check_roles
+from comas.config.schema import Config
 from comas.evaluation import fingerprints, report
 from comas.evaluation import spec as plans
 from comas.evaluation.accuracy import judged
@@ -48,12 +49,12 @@ from comas.evaluation.spec import (
     teams,
     way,
 )
-from comas.forecast.memory import peak_bytes
 from comas.game.agent import Member
 from comas.game.play import Scene, first, play_one
 from comas.hosts.api import ApiHost
 from comas.hosts.endpoint.ledger import BudgetSpent
-from comas.program import command
+from comas.machine import peak_bytes
+from comas.program import Work, command
 from comas.signals import listening
 from comas.storage import files, lineage
 from comas.storage.game_log import Log, logs_in
@@ -61,7 +62,7 @@ from comas.storage.out_folder import fresh
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, outline
 from comas.team.greeting import greet
-from comas.types import Episode, Question, Sampling, Task, UserMistake
+from comas.types import Account, Episode, Host, Question, Sampling, Task, UserMistake
 
 AT_ONCE = 512
 """Games that are played side by side."""
@@ -97,13 +98,15 @@ class Exam:
         """`made` is what this process made of the folder and those above it, from the inside out.
         """
         self.said_at_start: list[str] = []
+        self.own_hosts: dict[str, Host] = {}
+        self.work = Work(folder)
         self._lock = filelock.FileLock(folder / ".lock")
         self.asked: list[tuple[Task, list[Question]]] = []
         """Of all systems: the questions of the tasks that were named, or of the first system's own.
         """
         self.said: list[str] = []
         """What a reader has to know of the systems."""
-        self.accounts: dict[str, dict[str, spending.Account]] = {}
+        self.accounts: dict[str, dict[str, Account]] = {}
         """Run or model -> what its hosts behind an API have cost, over all processes."""
         self.games = 0
         """Planned ones; votes at equal tokens are planned when the tokens are known."""
@@ -161,8 +164,13 @@ class Exam:
                 f"{folder}/{PLAN} is damaged: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
             ) from error
 
-    async def go(self, observer: Observer) -> dict[str, Any]:
-        """Play what is missing; returns the report, which is also written."""
+    async def go(
+        self, observer: Observer, hosts: Mapping[str, Host] | None = None
+    ) -> dict[str, Any]:
+        """Play what is missing; returns the report, which is also written. `hosts` are instances of
+        the caller's own, for systems that have such.
+        """
+        self.own_hosts = dict(hosts or {})
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -216,8 +224,10 @@ class Exam:
         """Every system in every task and setup; with `only` those (system, task, setup)."""
         cells: dict[tuple[str, str, str], list[tuple[Log, int, str]]] = {}
         for system, run in self._runs(only):
-            team = self.plan.team(run)
-            self._restore(run, spending.api_hosts(team))
+            config = self.plan.resolved(run)[0]
+            apis = self._restored(run, config)
+            own = {name: host for name, host in self.own_hosts.items() if name in config.hosts}
+            team = self.plan.team(run, {**apis, **own})
             try:
                 self._write(plans.with_rooms(self.plan, run, team))
                 if team.sources:
@@ -252,9 +262,12 @@ class Exam:
             if only is None or any(s == name for name, *_ in only)
         ]
 
-    def _restore(self, run: str, hosts: Mapping[str, ApiHost]) -> None:
+    def _restored(self, run: str, config: Config) -> dict[str, ApiHost]:
+        """A run's hosts behind an API, with what they have cost so far; not yet opened."""
+        apis = api_hosts_of(config, self.work)
         others = [account for other, account in self.accounts.items() if other != run]
-        spending.restore(hosts, self.accounts.get(run, {}), others, self.folder)
+        spending.restore(apis, self.accounts.get(run, {}), others)
+        return apis
 
     async def _greet(self, there: Sequence[Team], observer: Observer) -> None:
         """Let the hosts behind an API that have something left to answer say one token, each
@@ -262,7 +275,7 @@ class Exam:
         """
         known: set[tuple[str, ...]] = set()
         for (_, run), team in zip(self._runs(), there, strict=True):
-            hosts = api_hosts_of(team.config)
+            hosts = self._restored(run, team.config)
             asked = [
                 (task, questions, setup)
                 for task, questions in self.asked
@@ -270,7 +283,6 @@ class Exam:
             ]
             if not hosts or not any(self._left(run, team, *cell)[2] for cell in asked):
                 continue
-            self._restore(run, hosts)
             try:
                 await greet(
                     hosts,
@@ -388,7 +400,7 @@ class Exam:
             spent = list[BaseException]()
             try:
                 async with (
-                    spending.kept(team, lambda: self._account(run, spending.api_hosts(team))),
+                    spending.kept(team, lambda: self._account(run, team.hosts)),
                     asyncio.TaskGroup() as group,
                 ):
                     for record in again:
@@ -411,13 +423,13 @@ class Exam:
                 gate.shutdown(wait=False, cancel_futures=True)
                 log.close(
                     seconds=time.monotonic() - began,
-                    peak_bytes=peak_bytes(team),
+                    peak_bytes=peak_bytes(team.hosts),
                     bases=bases,
                     team=described(team, chosen),
                 )
         return log, games, described(team, chosen)
 
-    def _account(self, run: str, hosts: Mapping[str, ApiHost]) -> None:
+    def _account(self, run: str, hosts: Mapping[str, Host]) -> None:
         self.accounts[run] = spending.accounts(hosts)
         files.replace(self.folder / SPENT, files.as_json(self.accounts, indent=1))
 

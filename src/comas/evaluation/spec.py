@@ -33,7 +33,7 @@ from comas.storage import files as disk
 from comas.storage.run import run_at
 from comas.team import spending
 from comas.team.build import Resolved, Team, system_config, system_team, table_of
-from comas.types import Method, Question, Setup, Task, UserMistake
+from comas.types import Host, Method, Question, Setup, Task, UserMistake
 
 OPTIONS = r":(?=\w+=)"
 """What stands between a setup and each of its options."""
@@ -116,9 +116,9 @@ class Plan:
         """Config, method and task of what stands under this name."""
         return system_config(*self._system(run))
 
-    def team(self, run: str) -> Team:
-        """What stands under this name, ready to be asked."""
-        return system_team(*self._system(run))
+    def team(self, run: str, hosts: Mapping[str, Host] | None = None) -> Team:
+        """What stands under this name, ready to be asked; `hosts` are those that are made."""
+        return system_team(*self._system(run), hosts)
 
     def _system(self, run: str) -> tuple[str, Sequence[str], Mapping[str, Any] | None]:
         name = self.places.get(run, run)

@@ -79,7 +79,7 @@ class _Job:
     def policies(self, host: str | None = None) -> dict[str, str]:
         """Policy -> host; those whose weights are ours."""
         agents = self.config.agents.items()
-        mine = {a.policy or n: a.host for n, a in agents if self.config.hosts[a.host].api is None}
+        mine = {a.policy or n: a.host for n, a in agents if self.config.hosts[a.host].here}
         return {p: h for p, h in mine.items() if host in (None, h)}
 
     def adapters(self) -> list[str]:

@@ -16,8 +16,9 @@ from typing import Any
 
 from comas.config.resolve import seeds_only
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
-from comas.forecast.memory import estimate, host_needs, longest_row, place_of, question_tokens
+from comas.forecast.memory import estimate, host_needs, longest_row, question_tokens
 from comas.machine import Memory, memory_of
+from comas.models.loading import place_of
 from comas.types import Method, Task, UserMistake
 
 SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
@@ -165,7 +166,7 @@ def fit(
     devices = {
         name: _device(host)
         for name, host in config.hosts.items()
-        if host.api is None and _inhabited(config, name)
+        if host.here and _inhabited(config, name)
     }
     known = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
     if config.memory is not None:
@@ -206,7 +207,7 @@ def filled(config: Config, method: Method, task: Task, learn: bool) -> Config:
     open_keys = [
         h
         for h in config.hosts.values()
-        if h.api is None and (h.tokens_per_pass is None or h.max_rows is None)
+        if h.here and (h.tokens_per_pass is None or h.max_rows is None)
     ]
     return fit(config, method, task, learn=learn)[0] if open_keys else config
 
@@ -302,7 +303,11 @@ def _with(config: Config, name: str, **keys: Any) -> Config:
 
 
 def _opened(host: HostConfig) -> HostConfig:
-    return host if host.api else host.model_copy(update={"tokens_per_pass": None, "max_rows": None})
+    return (
+        host
+        if not host.here
+        else host.model_copy(update={"tokens_per_pass": None, "max_rows": None})
+    )
 
 
 def _lower(config: Config, method: Method, task: Task, name: str) -> Change:

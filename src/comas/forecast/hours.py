@@ -136,7 +136,7 @@ def hours(config: Config, method: Method, task: Task) -> Hours | None:
     single_prompts: dict[str, float] = {}
     for name, host in config.hosts.items():
         bases = bases_at(config, name)
-        if host.api or not bases:
+        if not host.here or not bases:
             continue
         made = local_host(config, name, bases, method)
         try:

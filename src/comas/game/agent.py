@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from comas.types import Episode, Host, HostFailure, Sampling, Turn
+from comas.types import Episode, Fit, Host, HostFailure, Sampling, Turn
 
 Write = Callable[[Sequence[str]], str]
 """A prompt as a function of the history that there is room for."""
@@ -115,7 +115,7 @@ class Agent:
         sampling = member.sampling
         if role in table.max_tokens:
             sampling = replace(sampling, max_tokens=table.max_tokens[role])
-        messages, dropped = self._fit(role, prompt, history, sampling, turn_id)
+        messages, dropped = await self._fit(role, prompt, history, sampling, turn_id)
         began = time.monotonic()
         seed = derive_seed(table.seed, turn_id)
         keep = table.keep and not member.frozen
@@ -149,23 +149,22 @@ class Agent:
             table.heard(turn)
         return turn
 
-    def _fit(
+    async def _fit(
         self, role: str, prompt: str | Write, history: list[str], sampling: Sampling, turn_id: str
     ) -> tuple[list[dict[str, str]], int]:
         host = self.member.host
         policy = self.member.policy
-        messages: list[dict[str, str]] = []
+        fit = Fit(False)
         for dropped in range(len(history) + 1):
             text = prompt if isinstance(prompt, str) else prompt(history[dropped:])
             messages = [{"role": "user", "content": text}]
-            if host.fits(policy, messages, sampling):
+            fit = await host.fits(policy, messages, sampling)
+            if fit.fits:
                 return messages, dropped
             if isinstance(prompt, str):
                 break
-        told = ""
-        if needs := getattr(host, "needs", None):  # not every host can count
-            needed, there = needs(policy, messages, sampling)
-            told = f" ({needed} tokens of {there})"
+        known = fit.needed is not None and fit.context is not None
+        told = f" ({fit.needed} tokens of {fit.context})" if known else ""
         raise HostFailure(
             f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the"
             f" context of {self.member.address}{told}: lower room.{role}, shorten the question, or"

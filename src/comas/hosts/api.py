@@ -45,7 +45,19 @@ from comas.hosts.endpoint.connection import (
     wrong_address,
 )
 from comas.hosts.endpoint.ledger import Ledger
-from comas.types import HostFailure, Method, Payoff, Reply, Sampling, UserMistake
+from comas.hosts.plan import HostPlan
+from comas.program import Work
+from comas.types import (
+    Account,
+    Fit,
+    HostFailure,
+    Learned,
+    Method,
+    Payoff,
+    Reply,
+    Sampling,
+    UserMistake,
+)
 
 T = TypeVar("T")
 LARGEST = 8_000_000
@@ -91,10 +103,16 @@ class Refused(HostFailure):
 class ApiHost:
     """Policies are names of models at one endpoint."""
 
-    device = "api"
+    learns = False
+    meter = None
 
     def __init__(
-        self, name: str, models: Mapping[str, str], config: HostConfig, delay: float = 1.0
+        self,
+        name: str,
+        models: Mapping[str, str],
+        config: HostConfig,
+        delay: float = 1.0,
+        work: Work | None = None,
     ) -> None:
         """`delay`: seconds before the second try; doubled before each further one."""
         self.name = name
@@ -105,7 +123,7 @@ class ApiHost:
         self.versions = dict.fromkeys(models, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         """Seconds in which at least one request was open."""
-        self.ledger = Ledger(name, config)
+        self.ledger = Ledger(name, config, work)
         self._room_of: dict[str, str] = {}
         """Model -> what the room of a reply is called there, where that has been learnt."""
         self._key = SecretStr("")
@@ -151,9 +169,11 @@ class ApiHost:
             self._thread.join()
             self._loop = None
 
-    def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
         """The server knows; what it refuses is a failure of that turn."""
-        return True
+        return Fit(True)
 
     async def ask(
         self,
@@ -476,11 +496,9 @@ class ApiHost:
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         return text if len(text) <= 200 else text[:200] + " ..."
 
-    async def learn(
-        self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
-    ) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Nothing: payoffs of frozen agents never leave the loop."""
-        return {}, {}
+        return Learned({}, {})
 
     async def save(self, path: Path) -> None:
         """The account: there is nothing else."""
@@ -489,6 +507,28 @@ class ApiHost:
     async def load(self, path: Path) -> None:
         """The inverse of `save`."""
         self.ledger.restore(json.loads((path / f"{self.name}.json").read_text(encoding="utf-8")))
+
+    def clock(self) -> Mapping[str, float]:
+        """Seconds in which at least one request was open."""
+        return dict(self.seconds)
+
+    def facts(self) -> Mapping[str, Any]:
+        """There is no device here."""
+        return {"device": "api"}
+
+    def account(self) -> Account:
+        """Tokens and money over all processes, and what went wrong."""
+        return self.ledger.account()
+
+
+def build(plan: HostPlan) -> ApiHost:
+    """The host that a plan describes; opened where a run is going to learn beside it, so that what
+    is wrong with it is told before models are loaded.
+    """
+    host = ApiHost(plan.name, plan.policies, plan.table, work=plan.work)
+    if plan.method is not None:
+        host.open()
+    return host
 
 
 def words_of(data: bytes) -> tuple[str, str]:

@@ -86,8 +86,19 @@ def make_local_host(
         worker.shutdown()
         raise
     chat = Chat(tokenizer, ends, thinking, _embeddings(models))
+    dtype_name = str(kind).removeprefix("torch.")
+    policies = list(bases)
     return LocalHost(
-        name, list(bases), chat, built, learner, room, str(place), meter=meter, worker=worker
+        name,
+        policies,
+        chat,
+        built,
+        learner,
+        room,
+        str(place),
+        dtype_name,
+        meter=meter,
+        worker=worker,
     )
 
 

@@ -14,16 +14,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 
+from comas.config.schema import MAX_ROWS
 from comas.engines.chat import Chat
 from comas.hosts.out_of_memory import in_memory
+from comas.hosts.plan import HostPlan
+from comas.machine import peak_bytes_of
 from comas.types import (
     TIE,
+    Account,
     Engine,
+    Fit,
     Generation,
+    Learned,
     Learner,
     Meter,
     Method,
@@ -51,6 +58,7 @@ class LocalHost:
         learner: Learner | None,
         context: int,
         device: str = "cpu",
+        dtype: str = "float32",
         *,
         meter: Meter | None = None,
         worker: Executor | None = None,
@@ -64,6 +72,7 @@ class LocalHost:
         self.learner = learner
         self.context = context
         self.device = device
+        self.dtype = dtype
         self.versions = dict.fromkeys(policies, 0)
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         self.meter = meter or Meter()
@@ -72,16 +81,17 @@ class LocalHost:
         self._asking = 0
         self._asked_since = 0.0
 
-    def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
-        """Whether prompt and reply have room in the context."""
-        needed, there = self.needs(policy, messages, sampling)
-        return needed <= there
+    @property
+    def learns(self) -> bool:
+        """Whether it was made with a learner."""
+        return self.learner is not None
 
-    def needs(
+    async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
-    ) -> tuple[int, int]:
-        """Tokens that prompt and reply need, and those that there are."""
-        return len(self.chat.encode(messages)) + sampling.max_tokens, self.context
+    ) -> Fit:
+        """Whether prompt and reply have room in the context."""
+        needed = len(self.chat.encode(messages)) + sampling.max_tokens
+        return Fit(needed <= self.context, needed, self.context)
 
     async def ask(
         self,
@@ -163,9 +173,7 @@ class LocalHost:
             sampled_logprobs_T=sampled_T,
         )
 
-    async def learn(
-        self, payoffs: Mapping[str, Sequence[Payoff]], method: Method
-    ) -> tuple[dict[str, dict[str, float]], TurnFacts]:
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Join payoffs with rows, take one step per policy, sample from the new weights; empties
         the buffer.
         """
@@ -181,7 +189,7 @@ class LocalHost:
         stats = await loop.run_in_executor(self._worker, self._step, rows, method)
         for policy, own_stats in stats.items():
             own_stats["near_ties_expected"] = ties[policy]
-        return stats, _turn_facts([row for part in rows.values() for row in part])
+        return Learned(stats, _turn_facts([row for part in rows.values() for row in part]))
 
     def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
         rows = []
@@ -247,6 +255,23 @@ class LocalHost:
         self.versions = json.loads((path / f"{self.name}.json").read_text())["versions"]
         self._publish(self.versions)
 
+    def clock(self) -> Mapping[str, float]:
+        """Seconds in which the engine, or the learner, worked."""
+        return dict(self.seconds)
+
+    def facts(self) -> Mapping[str, Any]:
+        """The device with its peak, and the dtype of sampling and of the learner's passes."""
+        return {
+            "device": self.device,
+            "dtype": self.dtype,
+            "context": self.context,
+            "peak_bytes": peak_bytes_of(self.device),
+        }
+
+    def account(self) -> Account:
+        """Nothing is paid for."""
+        return {}
+
     def close(self) -> None:
         """End the engine and the worker thread."""
         self.engine.close()
@@ -289,3 +314,29 @@ def _mean_kl(row: Row) -> float:
     if row.ref_logprobs_T is None:
         return 0.0
     return float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
+
+
+def build(plan: HostPlan) -> LocalHost:
+    """Build the host that a plan describes; it learns where the plan names a method."""
+    from comas.hosts.build import make_local_host
+
+    table = plan.table
+    remedy = "have fewer agents, set {host}.learner=adapters, or take a smaller base"
+    with in_memory(plan.name, "loading", remedy):
+        return make_local_host(
+            plan.name,
+            plan.policies,
+            method=plan.method,
+            recipe=plan.recipe,
+            engine=plan.engine,
+            device=table.device,
+            dtype=table.dtype,
+            context=table.context,
+            thinking=table.thinking,
+            max_rows=table.max_rows or MAX_ROWS,
+            compiled=table.compile,
+            trust_remote_code=table.trust_remote_code,
+            under=plan.under,
+            shapes=plan.shapes,
+            seed=plan.seed,
+        )

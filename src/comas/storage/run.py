@@ -186,10 +186,10 @@ class Run:
         files.replace(self.path / "spent.json", files.as_json(accounts, indent=1))
 
     def spent(self) -> dict[str, Any]:
-        """The same as it was last written; nothing where nothing was, or where no host is behind an
-        API.
+        """The same as it was last written; nothing where nothing was, or where no host costs
+        anything.
         """
-        if not any(host.get("api") for host in self.config()["hosts"].values()):
+        if not any(host.get("api") or host.get("own") for host in self.config()["hosts"].values()):
             return {}
         path = self.path / "spent.json"
         remedy = "remove it to go on without what it said"

@@ -6,9 +6,10 @@ Leaves out: training (`train`), other kinds of hosts.
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,22 +18,34 @@ from typing import Any
 from comas.config.engines import load_engine
 from comas.config.resolve import bases_of, resolve, split_options
 from comas.config.roles import check_seats
-from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, checked, parse_pair, read
+from comas.config.schema import (
+    TOKENS_PER_PASS,
+    AgentConfig,
+    Config,
+    checked,
+    nearest,
+    parse_pair,
+    read,
+)
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
+from comas.hosts import api, local
 from comas.hosts.api import ApiHost
-from comas.hosts.build import make_local_host
 from comas.hosts.local import LocalHost
-from comas.hosts.out_of_memory import in_memory
+from comas.hosts.plan import HostPlan
 from comas.machine import use_threads
 from comas.models.loading import resolve_base
 from comas.models.sources import adapter_base, at_hand, is_adapter, is_seed, team_file
-from comas.program import command
+from comas.program import Work, command
 from comas.storage.run import Run, run_at
 from comas.sync import run_sync
 from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
 
 Resolved = tuple[Config, Method, Task]
+
+
+Builder = Callable[[HostPlan], Host]
+"""`build` of the module of a kind of host."""
 UNTRAINED = {"lr": 1e-6}
 """A base without a recipe can be asked as well."""
 
@@ -44,7 +57,7 @@ class Team:
     config: Config
     method: Method
     task: Task
-    hosts: Mapping[str, LocalHost | ApiHost]
+    hosts: Mapping[str, Host]
     members: Sequence[Member]
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     """`host/policy` -> the folder or hub name that its weights come from; none of those behind an
@@ -89,28 +102,76 @@ class Team:
 
     def bases(self) -> list[str]:
         """The models that its policies started from."""
-        hosts = self.config.hosts
-        agents = self.config.agents.values()
-        return sorted(
-            {
-                (a.base or hosts[a.host].base)
-                + (f" at {api}" if (api := hosts[a.host].api) else "")
-                for a in agents
-            }
-        )
+        return sorted({_told_base(self.config, agent) for agent in self.config.agents.values()})
 
     def close(self) -> None:
-        """Give threads and memory back."""
-        for host in self.hosts.values():
+        """Give threads and memory back; the caller's own hosts stay open."""
+        close_hosts(self.config, self.hosts)
+
+
+def close_hosts(config: Config, hosts: Mapping[str, Host]) -> None:
+    """Close those that are not the caller's own."""
+    for name, host in hosts.items():
+        if not config.hosts[name].own:
             host.close()
 
 
-def api_hosts_of(config: Config) -> dict[str, ApiHost]:
+def _told_base(config: Config, agent: AgentConfig) -> str:
+    """What an agent's policy starts from, in words."""
+    host = config.hosts[agent.host]
+    if host.own:
+        return f"host {agent.host}"
+    base = agent.base or host.base
+    return base if host.api is None else f"{base} at {host.api}"
+
+
+def api_hosts_of(config: Config, work: Work | None = None) -> dict[str, ApiHost]:
     """The hosts behind an API that a resolved config describes, not yet opened."""
-    found = {
-        name: (host, bases_at(config, name)) for name, host in config.hosts.items() if host.api
+    models = {
+        name: bases_at(config, name) for name, host in config.hosts.items() if host.kind == "api"
     }
-    return {name: ApiHost(name, models, host) for name, (host, models) in found.items() if models}
+    return {
+        name: api.build(HostPlan(name=name, table=config.hosts[name], policies=named, work=work))
+        for name, named in models.items()
+        if named
+    }
+
+
+def check_instances(config: Config, hosts: Mapping[str, Host]) -> None:
+    """An error for an instance without a seat, and for a seat without its instance."""
+    inhabited = {agent.host for agent in config.agents.values()}
+    for name, host in hosts.items():
+        if name not in inhabited:
+            known = nearest(name, inhabited)
+            raise UserMistake(f"hosts={{{name!r}: ...}}: no agent is at such a host: {known}")
+        if host.name != name:
+            raise UserMistake(
+                f"hosts={{{name!r}: ...}}: the instance is called {host.name!r}: give it the same"
+                " name"
+            )
+    for name, table in config.hosts.items():
+        if table.own and name not in hosts:
+            raise UserMistake(
+                f"host {name} was an instance of the caller's own, which no file can hold: give it"
+                f" again in Python, as hosts={{{name!r}: ...}}"
+            )
+
+
+def seated(config: Config, hosts: Mapping[str, Host]) -> Config:
+    """The config with these instances in the place of hosts that it would have built; agents of
+    those that do not learn are frozen.
+    """
+    check_instances(config, {**hosts})
+    if not hosts:
+        return config
+    data = config.model_dump(exclude_unset=True)
+    tables = data.setdefault("hosts", {})
+    for name in hosts:
+        tables[name] = {"own": True}
+    for name, agent in config.agents.items():
+        if agent.host in hosts and not hosts[agent.host].learns:
+            data["agents"][name]["frozen"] = True
+    return checked(data)
 
 
 def build_team(
@@ -120,70 +181,73 @@ def build_team(
     *,
     learn: bool = True,
     weights: Path | None = None,
-    apis: Mapping[str, ApiHost] | None = None,
+    hosts: Mapping[str, Host] | None = None,
 ) -> Team:
     """The team that a resolved config describes; with `weights`, policies come from that checkpoint
     instead of bases.
 
-    `apis` are its hosts behind an API where somebody has made them already (`greeting.assemble`):
-    they are the team's from here on.
+    `hosts` are those that somebody has made already: they are the team's from here on.
     """
     from comas.forecast.fitting import filled
     from comas.sandbox import jail
 
-    hosts: dict[str, Any] = {}
+    built: dict[str, Host] = dict(hosts or {})
     sources: dict[str, str] = {}
-    away = api_hosts_of(config) if apis is None else apis
     try:
+        check_instances(config, built)
         check_seats(config, method, learn)
-        for host in away.values() if learn else ():
-            host.open()  # what is wrong with them is told before models are loaded
+        # what is wrong with hosts elsewhere is told before models are loaded
+        for name, host in config.hosts.items():
+            if name not in built and not host.here and (policies := bases_at(config, name)):
+                built[name] = _host_of(config, name, policies, method if learn else None)
         use_threads(config.threads)
         jail.choose(config.sandbox)
         config = filled(config, method, task, learn)
         for name in config.hosts:
-            if name in away:
-                hosts[name] = away[name]
-            elif bases := bases_at(config, name, weights):
-                sources |= {f"{name}/{policy}": base for policy, base in bases.items()}
-                hosts[name] = local_host(config, name, bases, method if learn else None)
+            if name not in built and (policies := bases_at(config, name, weights)):
+                sources |= {f"{name}/{policy}": base for policy, base in policies.items()}
+                built[name] = _host_of(config, name, policies, method if learn else None)
     except BaseException:
-        for host in {**away, **hosts}.values():
-            host.close()
+        close_hosts(config, built)
         raise
-    return Team(config, method, task, hosts, members_of(config, hosts), sources)
+    in_order = {name: built[name] for name in config.hosts if name in built}
+    return Team(config, method, task, in_order, members_of(config, in_order), sources)
+
+
+def _host_of(config: Config, name: str, policies: Mapping[str, str], method: Method | None) -> Host:
+    """A host that the module of its kind builds."""
+    module: Any = importlib.import_module(f"comas.hosts.{config.hosts[name].kind}")
+    build: Builder = module.build
+    return build(plan_of(config, name, policies, method))
+
+
+def plan_of(
+    config: Config, name: str, policies: Mapping[str, str], method: Method | None
+) -> HostPlan:
+    """All that a kind of host has to know to build the host `name`, whose policies start from
+    `policies`; with `method` it can learn.
+    """
+    table = config.hosts[name]
+    learns = method is not None and table.here
+    under = under_of(config, name, policies, learns) if table.here else None
+    return HostPlan(
+        name=name,
+        table=table,
+        policies=policies,
+        method=method,
+        recipe=_recipe(config, name) if learns else None,
+        engine=load_engine(table.engine, f"hosts.{name}.engine") if table.here else None,
+        under=under,
+        shapes=shapes_of(config, name) if under else None,
+        seed=config.seed,
+    )
 
 
 def local_host(
     config: Config, name: str, bases: Mapping[str, str], method: Method | None
 ) -> LocalHost:
-    """The host of a resolved config whose policies start from `bases`; with
-    `method` it can learn.
-    """
-    host = config.hosts[name]
-    learn = method is not None
-    under = under_of(config, name, bases, learn)
-    engine = load_engine(host.engine, f"hosts.{name}.engine")
-    with in_memory(
-        name, "loading", "have fewer agents, set {host}.learner=adapters, or take a smaller base"
-    ):
-        return make_local_host(
-            name,
-            bases,
-            method=method,
-            recipe=_recipe(config, name) if learn else None,
-            engine=engine,
-            device=host.device,
-            dtype=host.dtype,
-            context=host.context,
-            thinking=host.thinking,
-            max_rows=host.max_rows or MAX_ROWS,
-            compiled=host.compile,
-            trust_remote_code=host.trust_remote_code,
-            under=under,
-            shapes=shapes_of(config, name) if under else None,
-            seed=config.seed,
-        )
+    """The host with weights here that a resolved config describes."""
+    return local.build(plan_of(config, name, bases, method))
 
 
 def bases_at(config: Config, name: str, weights: Path | None = None) -> dict[str, str]:
@@ -194,7 +258,7 @@ def bases_at(config: Config, name: str, weights: Path | None = None) -> dict[str
         if a.host == name:
             policy = a.policy or agent
             base = a.base or host.base
-            if host.api is None:
+            if host.here:
                 base = str(weights / policy) if weights else weights_of(base, policy)
             if bases.setdefault(policy, base) != base:
                 raise UserMistake(
@@ -366,16 +430,21 @@ def _recipe(config: Config, host: str) -> Any:
     )
 
 
-def load(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> Team:
+def load(
+    path: str | Path,
+    step: int | None = None,
+    overrides: Sequence[str] = (),
+    hosts: Mapping[str, Host] | None = None,
+) -> Team:
     """The team of a run as it was at its last checkpoint (or after `step` steps), without
     optimizer; or of a `team.toml`.
 
     `path` may also name the step: `RUN@40`, `RUN@best` (on the validation split); or a config file,
     or a folder with `team.toml` such as `comas export` writes. `overrides` are `key=value` pairs,
-    as on the command line.
+    as on the command line. `hosts` are instances of the caller's own, where the run had such.
     """
     resolved, weights = found_at(path, step, overrides)
-    return build_team(*resolved, learn=False, weights=weights)
+    return build_team(*resolved, learn=False, weights=weights, hosts=hosts)
 
 
 def found_at(
@@ -406,7 +475,7 @@ def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
         )
     config, method, task = resolve(read(run.path / "config.toml", overrides))
     for host, table in run.config()["hosts"].items():
-        if config.hosts[host].api and not table.get("api"):
+        if config.hosts[host].kind == "api" and not table.get("api"):
             raise UserMistake(
                 f"{run.path}: hosts.{host}.api would have others answer in the place of what was"
                 " trained: leave it out"
@@ -451,7 +520,7 @@ def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         host = config.hosts[agent.host]
         base = agent.base or host.base
         # the policies of a run differ
-        if agent.policy is None and (host.api or is_seed(base) or run_at(base) is None):
+        if agent.policy is None and (not host.here or is_seed(base) or run_at(base) is None):
             agent.policy = first.setdefault((agent.host, base), name)
     return config.model_dump()
 
@@ -463,14 +532,17 @@ def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:
 
 
 def system_team(
-    name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
+    name: str,
+    overrides: Sequence[str] = (),
+    table: Mapping[str, Any] | None = None,
+    hosts: Mapping[str, Host] | None = None,
 ) -> Team:
     """The team of `system_config`; of a run as it was at its last checkpoint, or at the one that is
     named; without a table also that of a config file, or of a folder with `team.toml`.
     """
     if table is None and (run_at(name) is not None or team_file(name) is not None):
-        return load(name, overrides=overrides)
-    return build_team(*system_config(name, overrides, table), learn=False)
+        return load(name, overrides=overrides, hosts=hosts)
+    return build_team(*system_config(name, overrides, table), learn=False, hosts=hosts)
 
 
 def outline(config: Config, method: Method, task: Task) -> Team:

@@ -12,9 +12,10 @@ from pathlib import Path
 from comas.config.roles import check_seats
 from comas.config.schema import Config
 from comas.hosts.api import ApiHost
+from comas.program import Work
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, build_team
-from comas.types import Method, Sampling, Task
+from comas.types import Account, Host, Method, Sampling, Task
 
 Note = Callable[[str], None]
 
@@ -25,8 +26,9 @@ async def assemble(
     task: Task,
     note: Note,
     *,
-    accounts: Mapping[str, spending.Account] | None = None,
-    folder: Path | None = None,
+    accounts: Mapping[str, Account] | None = None,
+    work: Work | None = None,
+    hosts: Mapping[str, Host] | None = None,
     asks: bool = True,
     learn: bool = True,
     weights: Path | None = None,
@@ -34,14 +36,29 @@ async def assemble(
     """The team of `build_team`, whose hosts behind an API have answered first, unless `asks` says
     that they will not be asked.
 
-    `accounts` are what they have cost in earlier processes on the run in `folder`.
+    `accounts` are what they have cost in earlier processes on the run of `work`; `hosts` are the
+    caller's own.
     """
     check_seats(config, method, learn)
-    apis = api_hosts_of(config)
-    spending.restore(apis, accounts or {}, folder=folder)
+    apis = api_hosts_of(config, work)
+    spending.restore(apis, accounts or {})
     if asks:
         await greet(apis, Sampling(config.temperature), note)
-    return build_team(config, method, task, learn=learn, weights=weights, apis=apis)
+    elif learn:
+        open_all(apis)
+    made = {**apis, **(hosts or {})}
+    return build_team(config, method, task, learn=learn, weights=weights, hosts=made)
+
+
+def open_all(apis: Mapping[str, ApiHost]) -> None:
+    """Find keys and check addresses: what can be told without a request is told first."""
+    try:
+        for host in apis.values():
+            host.open()
+    except BaseException:
+        for host in apis.values():
+            host.close()
+        raise
 
 
 async def greet(
@@ -54,9 +71,8 @@ async def greet(
 
     `known` is that of `ApiHost.greet`.
     """
+    open_all(apis)
     try:
-        for host in apis.values():
-            host.open()  # all of them: what can be told without a request is told first
         for host in apis.values():
             await host.greet(sampling, note, known)
     except BaseException:

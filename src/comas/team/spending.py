@@ -18,7 +18,7 @@ from typing import Any
 from comas.config.schema import Config, nearest, parse_pair
 from comas.hosts.api import ApiHost
 from comas.team.build import Team
-from comas.types import UserMistake
+from comas.types import Account, Host, UserMistake
 
 EVERY = 5.0
 """Seconds between two notes of what has been spent: so much a process that is killed may leave
@@ -38,17 +38,11 @@ ROOM = ("max_rows", "tokens_per_pass", "checkpointing")
 """Keys of a host with weights that bound its memory, and change what it computes by rounding only.
 """
 
-Account = Mapping[str, Any]
 
-
-def api_hosts(team: Team) -> dict[str, ApiHost]:
-    """Those of the team's hosts that cost money."""
-    return {name: host for name, host in team.hosts.items() if isinstance(host, ApiHost)}
-
-
-def accounts(hosts: Mapping[str, ApiHost]) -> dict[str, Account]:
-    """Host -> what it has cost so far, as JSON."""
-    return {name: host.ledger.account() for name, host in hosts.items()}
+def accounts(hosts: Mapping[str, Host]) -> dict[str, Account]:
+    """Host -> what it has cost so far; without those that cost nothing."""
+    known = {name: host.account() for name, host in hosts.items()}
+    return {name: account for name, account in known.items() if account}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -68,7 +62,11 @@ def kept_in(checkpoint: Path | None, config: Config) -> dict[str, Account]:
     where that is lost.
     """
     files = (
-        {name: checkpoint / f"{name}.json" for name, host in config.hosts.items() if host.api}
+        {
+            name: checkpoint / f"{name}.json"
+            for name, host in config.hosts.items()
+            if host.kind == "api"
+        }
         if checkpoint
         else {}
     )
@@ -79,10 +77,9 @@ def restore(
     hosts: Mapping[str, ApiHost],
     mine: Mapping[str, Account],
     others: Sequence[Mapping[str, Account]] = (),
-    folder: Path | None = None,
 ) -> None:
     """Go on counting where earlier processes stopped; `others` count against the budgets of hosts
-    of the same name. `folder` is that of the run or evaluation, for messages.
+    of the same name.
     """
     for name, host in hosts.items():
         if name in mine:
@@ -100,15 +97,14 @@ def restore(
             for amount in (account["money"], account.get("unsettled", {}).get("money"))
         ]
         host.ledger.elsewhere = (tokens, math.fsum(amount or 0.0 for amount in money))
-        host.ledger.folder = folder
 
 
 @asynccontextmanager
 async def kept(team: Team, write: Callable[[], None]) -> AsyncIterator[None]:
     """Have it written every few seconds and at the end, however that comes; nothing where no host
-    is behind an API.
+    costs anything.
     """
-    if not api_hosts(team):
+    if not accounts(team.hosts):
         yield
         return
 
@@ -202,7 +198,9 @@ def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
 def _takers(pair: str, config: Config) -> set[str]:
     """Hosts to which a change may belong."""
     return {
-        name for name, host in config.hosts.items() if (host.api is None) == (_key(pair) in ROOM)
+        name
+        for name, host in config.hosts.items()
+        if host.kind == ("local" if _key(pair) in ROOM else "api")
     }
 
 

@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import inspect
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,22 @@ from comas.storage.records import episode_of, episode_record
 from comas.storage.run import Run
 from comas.team.build import members_of, run_sync
 from comas.testing.engines import check_engine as check_engine
+from comas.testing.hosts import check_host as check_host
 from comas.testing.tasks import check_task as check_task
 from comas.testing.tasks import check_wording as check_wording
-from comas.types import Episode, Host, Method, Payoff, Question, Reply, Sampling, Task, UserMistake
+from comas.types import (
+    Account,
+    Episode,
+    Fit,
+    Learned,
+    Method,
+    Payoff,
+    Question,
+    Reply,
+    Sampling,
+    Task,
+    UserMistake,
+)
 
 Said = str | Reply
 Script = Callable[[str, str, str, int], Said]
@@ -61,6 +73,9 @@ class Scripted:
     Pays no attention to learning but its rules.
     """
 
+    learns = True
+    meter = None
+
     def __init__(
         self, script: Script | Table, name: str = "script", room: int | None = None
     ) -> None:
@@ -71,11 +86,12 @@ class Scripted:
         """(turn, policy, role, prompt, seed) in the order of arrival."""
         self.buffer: dict[str, set[str]] = {}
         self.versions: dict[str, int] = {}
-        self.seconds: dict[str, float] = {"sampling": 0.0, "learning": 0.0}
 
-    def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
         """Whether the prompt has at most `room` characters."""
-        return self.room is None or len(messages[-1]["content"]) <= self.room
+        return Fit(self.room is None or len(messages[-1]["content"]) <= self.room)
 
     async def ask(
         self,
@@ -106,7 +122,7 @@ class Scripted:
             0.0,
         )
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Any:
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Checks the join, counts a version and forgets the buffer."""
         for policy, paid in payoffs.items():
             for payoff in paid:
@@ -120,9 +136,10 @@ class Scripted:
         for policy in learning:
             self.versions[policy] = self.versions.get(policy, 0) + 1
         told = {payoff.turn: (0.0, 0.0) for paid in learning.values() for payoff in paid}
-        return {
+        stats = {
             policy: {"rows": float(len(paid)), "updates": 1.0} for policy, paid in learning.items()
-        }, told
+        }
+        return Learned(stats, told)
 
     async def save(self, path: Path) -> None:
         """The versions; there is nothing else."""
@@ -131,6 +148,18 @@ class Scripted:
     async def load(self, path: Path) -> None:
         """The inverse of `save`."""
         self.versions = json.loads((path / "scripted.json").read_text())
+
+    def clock(self) -> Mapping[str, float]:
+        """It takes no time."""
+        return {"sampling": 0.0, "learning": 0.0}
+
+    def facts(self) -> Mapping[str, Any]:
+        """It runs on no device."""
+        return {}
+
+    def account(self) -> Account:
+        """Nothing is paid for."""
+        return {}
 
     def close(self) -> None:
         """Nothing to close."""
@@ -280,57 +309,6 @@ def _stable(record: dict[str, Any]) -> str:
     return json.dumps(record, sort_keys=True, ensure_ascii=False, indent=1)
 
 
-async def check_host(host: Host, policy: str, method: Method) -> None:
-    """The contract of a host that learns: it keeps what it is told to, joins, forgets, counts
-    versions, saves and loads.
-    """
-    messages = [{"role": "user", "content": "1 2 4 5 -> 7"}]
-    sampling = Sampling(max_tokens=8)
-
-    async def ask(turn: str, keep: bool = True, seed: int = 7) -> Reply:
-        return await host.ask(turn, policy, messages, sampling, seed, keep, "solution")
-
-    async def refused(*turns: str) -> bool:
-        try:
-            await host.learn({policy: [Payoff(t, 1.0) for t in turns]}, method)
-        except KeyError:
-            return True
-        return False
-
-    assert host.fits(policy, messages, sampling), "a short prompt does not fit"
-    first, second = await asyncio.gather(ask("t1"), ask("t2"))
-    assert first.text == second.text, "the same seed gave another text"
-    assert 0 < first.tokens <= sampling.max_tokens, (
-        f"{first.tokens} tokens of at most {sampling.max_tokens}"
-    )
-    assert first.prompt_tokens > 0, "a prompt without tokens"
-    assert first.logprob <= 0, f"a log-probability of {first.logprob}"
-    await ask("t3", keep=False)
-    assert await refused("nobody said this"), "an unknown turn id was paid for"
-    assert await refused("t3"), "a turn was kept although keep was False"
-    stats, told = await host.learn(
-        {policy: [Payoff("t1", 1.0, "g"), Payoff("t2", 0.0, "g")]}, method
-    )
-    assert set(stats) == {policy}, f"statistics of {sorted(stats)}"
-    assert set(told) == {"t1", "t2"}, f"told of {sorted(told)}"
-    assert await refused("t1"), "a turn was kept after learning"
-    learnt = await ask("t4", keep=False)
-    assert learnt.version == first.version + 1, (
-        f"version {learnt.version} after one step from {first.version}"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        await host.save(Path(folder))
-        await ask("t5")
-        await host.learn({policy: [Payoff("t5", 1.0)]}, method)
-        await host.load(Path(folder))
-    again = await ask("t6", keep=False)
-    assert (again.text, again.version, again.logprob) == (
-        learnt.text,
-        learnt.version,
-        learnt.logprob,
-    ), "loaded: not what was saved"
-
-
 class Recorded(Scripted):
     """A host that says what was said in recorded episodes; anything else that it is asked is an
     error.
@@ -341,9 +319,11 @@ class Recorded(Scripted):
         self.turns = {t.id: t for e in episodes for t in e.turns if t.policy.startswith(f"{name}/")}
         self.prompts = {t.prompt for t in self.turns.values()}
 
-    def fits(self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> bool:
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
         """There was room for what was asked."""
-        return messages[-1]["content"] in self.prompts
+        return Fit(messages[-1]["content"] in self.prompts)
 
     async def ask(
         self,

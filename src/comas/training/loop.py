@@ -21,10 +21,10 @@ from comas.evaluation import equal_policies, fingerprints
 from comas.evaluation.accuracy import accuracy, answer_all, by_agent
 from comas.evaluation.contamination import overlap
 from comas.forecast import fitting
-from comas.forecast.memory import peak_bytes, process_facts
 from comas.game.agent import Member, derive_seed
 from comas.game.play import payoffs, play_all, settle_all
-from comas.hosts.api import ApiHost
+from comas.machine import peak_bytes, process_facts
+from comas.program import Work
 from comas.questions.checked import RunQuestions, of_run, order
 from comas.signals import listening
 from comas.stats import Interval
@@ -33,14 +33,14 @@ from comas.storage.out_folder import check_free
 from comas.storage.run import Run
 from comas.sync import collected_apart, run_sync
 from comas.team import spending
-from comas.team.build import Team
+from comas.team.build import Team, check_instances, seated
 from comas.team.greeting import assemble
 from comas.training.hooks import Progress, Stage
 from comas.training.hooks import Watch as Watch
 from comas.training.learning_signal import LearningSignal
 from comas.training.metrics import summarise
 from comas.training.progress import Pulse
-from comas.types import Episode, HostFailure, Question, Stopped, UserMistake
+from comas.types import Episode, Host, HostFailure, Question, Stopped, UserMistake
 
 LENGTH = ("steps", "tokens")
 """How long a run is: it may be made longer when it goes on, and is then what it would have been
@@ -73,22 +73,34 @@ class Result:
         )
 
 
-def train(config: str | Path | None = None, watch: Watch | None = None, **overrides: Any) -> Result:
+def train(
+    config: str | Path | None = None,
+    watch: Watch | None = None,
+    hosts: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Result:
     """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the
     dot of a nested key.
 
     Progress is shown where a person looks on: on a terminal and in notebooks. `watch=comas.Watch()`
     shows nothing.
     """
+    own = {name: host for name, host in (hosts or {}).items() if not isinstance(host, Mapping)}
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    keys |= {f"hosts.{name}": table for name, table in (hosts or {}).items() if name not in own}
+    keys |= {f"hosts.{name}.own": True for name in own}
     with shown(watch) as told:
-        return run_sync(
-            train_async(read(config, {k.replace("__", "."): v for k, v in overrides.items()}), told)
-        )
+        return run_sync(train_async(read(config, keys), told, own))
 
 
-async def train_async(config: Config, watch: Watch) -> Result:
-    """The same from a config, inside an event loop."""
-    resolved, method, task = resolve(config)
+async def train_async(
+    config: Config, watch: Watch, hosts: Mapping[str, Host] | None = None
+) -> Result:
+    """Train a team from a config, inside an event loop; `hosts` are instances of the caller's own,
+    which take the place of those that the config describes.
+    """
+    hosts = hosts or {}
+    resolved, method, task = resolve(seated(config, hosts))
     check_training(resolved, method, task)
     check_seats(resolved, method, learn=True)
     if resolved.out is not None:
@@ -99,11 +111,14 @@ async def train_async(config: Config, watch: Watch) -> Result:
     watch.working(Progress("loading"))
     resolved = fitting.fitted(resolved, method, task, watch.note)
     fitting.check_disk(resolved, method, task)
-    team = await assemble(resolved, method, task, watch.note, asks=resolved.steps > 0)
+    asks = resolved.steps > 0
+    work = Work()
+    team = await assemble(resolved, method, task, watch.note, work=work, asks=asks, hosts=hosts)
     run = None
     try:
         session = Session(team, watch, asked)
         run = Run.create(resolved.model_dump(), resolved.out)
+        work.folder = run.path
         return await session.go(run, 0)
     finally:
         team.close()
@@ -112,16 +127,19 @@ async def train_async(config: Config, watch: Watch) -> Result:
 
 
 async def resume_async(
-    path: str | Path, watch: Watch, steps: int | None = None, changes: Sequence[str] = ()
+    path: str | Path,
+    watch: Watch,
+    steps: int | None = None,
+    changes: Sequence[str] = (),
+    hosts: Mapping[str, Host] | None = None,
 ) -> Result:
     """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
 
     `changes` are pairs of keys in `LENGTH` and in `spending.CHANGEABLE`: they are written into the
-    run's config.
+    run's config. `hosts` are the instances that the run was begun with, or their like.
     """
     run = Run.open(path)
-    hosts = list(run.config()["hosts"])
-    changes = lifted(changes, hosts)
+    changes = lifted(changes, list(run.config()["hosts"]))
     of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in LENGTH]
     spending.check_changes(of_hosts)
     run.lock()
@@ -136,6 +154,7 @@ async def resume_async(
         config, method, task = resolve(
             read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
         )
+        check_instances(config, hosts or {})
         if "steps" in changed and config.steps < start:
             raise UserMistake(
                 f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
@@ -151,10 +170,17 @@ async def resume_async(
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
         asks = start < config.steps
         team = await assemble(
-            config, method, task, watch.note, accounts=accounts, folder=run.path, asks=asks
+            config,
+            method,
+            task,
+            watch.note,
+            accounts=accounts,
+            work=Work(run.path),
+            asks=asks,
+            hosts=hosts,
         )
         for name, host in team.hosts.items():
-            if checkpoint is not None and not isinstance(host, ApiHost):
+            if checkpoint is not None and host.learns:
                 await _at(name, f"loading step {start}", host.load(checkpoint))
         session = Session(team, watch, asked)
         return await session.go(run, start, run.change(values_of(config, changed)))
@@ -219,8 +245,6 @@ class Session:
         just changed in its config.
         """
         self.run = run
-        for host in spending.api_hosts(self.team).values():
-            host.ledger.folder = run.path
         for metrics in run.metrics():
             self._count(metrics)
         # that checkpoint was lost
@@ -232,7 +256,8 @@ class Session:
         facts = {
             "step": start,
             **({"changed": changed} if changed else {}),
-            **process_facts(self.team),
+            **process_facts(self.team.hosts),
+            **fingerprints.of_plugins(self.config),
             **self._asked(),
         }
         for change in run.write_process(facts):
@@ -293,7 +318,7 @@ class Session:
             if self._spent():  # also where a run is resumed that ended so
                 return step
             began = time.monotonic()
-            spent = {n: dict(h.seconds) for n, h in self.team.hosts.items()}
+            spent = {n: dict(h.clock()) for n, h in self.team.hosts.items()}
             self.looping = True
             try:
                 questions = self.draw(step)
@@ -345,6 +370,7 @@ class Session:
                     _at(n, f"learning of step {step}", h.learn(paid.get(n, {}), team.method))
                 )
                 for n, h in team.hosts.items()
+                if h.learns
             }
         metrics = {
             "step": step,
@@ -355,7 +381,7 @@ class Session:
             "seconds": time.monotonic() - began,
         }
         metrics["spent"] = _spent(team, spent)
-        metrics["peak_bytes"] = peak_bytes(team)
+        metrics["peak_bytes"] = peak_bytes(team.hosts)
         if self.validation and (step + 1) % config.eval_every == 0:
             answers = await self._answers(self.validation, "validation", step + 1)
             found = accuracy(answers)
@@ -410,15 +436,15 @@ class Session:
         )
 
     def _account(self) -> None:
-        if found := spending.accounts(spending.api_hosts(self.team)):
+        if found := spending.accounts(self.team.hosts):
             self.run.write_spent(found)
 
     def _equals(self) -> dict[str, str]:
         return equal_policies.measured_for(self.config, self.team.sources, self._measurable())
 
     def _measurable(self) -> list[Member]:
-        """Members with weights here; the others do not change, and cost."""
-        return [m for m in self.team.members if not isinstance(m.host, ApiHost)]
+        """Members that can change; the others cost, and say the same every time."""
+        return [m for m in self.team.members if m.host.learns]
 
     async def _answers(
         self, questions: Sequence[Question], stage: Stage, step: int, without: Collection[str] = ()
@@ -459,8 +485,11 @@ class Session:
 
 def _spent(team: Team, before: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Seconds of this step by kind of work, summed over hosts."""
-    kinds = next(iter(team.hosts.values())).seconds
-    return {k: sum(h.seconds[k] - before[n][k] for n, h in team.hosts.items()) for k in kinds}
+    spent: dict[str, float] = {}
+    for name, host in team.hosts.items():
+        for kind, seconds in host.clock().items():
+            spent[kind] = spent.get(kind, 0.0) + seconds - before[name].get(kind, 0.0)
+    return spent
 
 
 def result_of(run: Run, seconds: float) -> Result:

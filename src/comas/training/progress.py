@@ -54,10 +54,9 @@ class Pulse:
         """
         self._meters: dict[str, Meter] = {}
         for name, host in hosts.items():
-            meter = getattr(host, "meter", None)
-            if not isinstance(meter, Meter):
-                meter = self._own[name] = Meter()
-            self._meters[name] = meter
+            if host.meter is None:
+                self._own[name] = Meter()
+            self._meters[name] = host.meter or self._own[name]
         self._stage = Progress("loading")
         self._began = time.monotonic()
         self._before = Counts()

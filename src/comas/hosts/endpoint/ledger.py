@@ -7,16 +7,14 @@ Leaves out: reading what servers tell (`hosts.completion`), keeping it in a fold
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from comas.config.schema import HostConfig
 from comas.hosts.endpoint.completion import Usage
-from comas.program import command
+from comas.program import Work
 from comas.types import UserMistake
 
 REST = 30.0
@@ -32,7 +30,7 @@ class BudgetSpent(UserMistake):
 class Ledger:
     """Counts tokens, money and what went wrong, over all processes."""
 
-    def __init__(self, host: str, config: HostConfig) -> None:
+    def __init__(self, host: str, config: HostConfig, work: Work | None = None) -> None:
         self.host = host
         self.config = config
         self.events: Counter[str] = Counter()
@@ -53,8 +51,7 @@ class Ledger:
         """
         self._unpaid: tuple[float, str] = (-math.inf, "")
         """When the server last wanted to be paid, and how that is told."""
-        self.folder: Path | None = None
-        """Of the run or evaluation that is worked on: how to go on with it stands in messages."""
+        self.work = work or Work()
 
     def count(self, usage: Usage) -> None:
         """Add an answer."""
@@ -101,7 +98,7 @@ class Ledger:
                 raise BudgetSpent(
                     f"host {self.host}: its budget is spent: {tokens}"
                     f" tokens{cost}{self._of_them()}, and {key} is {budget:g}; raise"
-                    f" it{self.going_on(f'{key}=NUMBER')}"
+                    f" it{self.work.going_on(f'{key}=NUMBER')}"
                 )
 
     def out_of_credit(self, told: str) -> BudgetSpent:
@@ -111,7 +108,7 @@ class Ledger:
         self.events["out of credit"] += 1
         told = (
             f"host {self.host}: {told}; what was paid for there is used up: add to"
-            f" it{self.going_on()}"
+            f" it{self.work.going_on()}"
         )
         self._unpaid = (time.monotonic(), told)
         return BudgetSpent(told)
@@ -125,7 +122,7 @@ class Ledger:
                 raise UserMistake(
                     f"host {self.host}: {unknown} replies came without usage, so {key} cannot be"
                     " held: have the server report it, or leave the budget"
-                    f" out{self.going_on(f'{key}=none')}"
+                    f" out{self.work.going_on(f'{key}=none')}"
                 )
 
     def _of_them(self) -> str:
@@ -135,14 +132,6 @@ class Ledger:
         return (
             f" (up to {most} of them by {self.unsettled['requests']} requests that were not"
             " answered)"
-        )
-
-    def going_on(self, pair: str = "") -> str:
-        """The command that goes on, where there is something to go on with."""
-        return (
-            f" and go on: {command()} resume {shlex.quote(str(self.folder))} {pair}".rstrip()
-            if self.folder
-            else ""
         )
 
     def account(self) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""What the module of a kind of host is given to build one.
+
+Leaves out: what follows from it, which each kind knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from comas.config.schema import HostConfig
+from comas.program import Work
+from comas.types import EngineModule, Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPlan:
+    """One host of a resolved config."""
+
+    name: str
+    table: HostConfig
+    """`[hosts.<name>]`."""
+    policies: Mapping[str, str]
+    """Policy -> what it starts from; behind an API the model's name there."""
+    method: Method | None = None
+    """What the host learns by; None where it does not."""
+    recipe: Any = None
+    """`learners.step.Recipe`: rates and limits of its optimizer steps."""
+    engine: EngineModule | None = None
+    """The module of the engine that samples; None where the host has none."""
+    under: str | None = None
+    """The one base below all adapters; None where each policy has a model of its own."""
+    shapes: Mapping[str, Any] | None = None
+    """Policy -> shape of a new adapter."""
+    seed: int = 0
+    work: Work | None = None
+    """What is worked on, for messages on how to go on."""

@@ -1,0 +1,112 @@
+"""The contract of hosts: `check_host` holds any host to `comas.types.Host`.
+
+A broken contract is an AssertionError that says which. Leaves out: how good what it says is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from comas.types import Fit, Host, Learned, Meter, Method, Payoff, Reply, Sampling, UserMistake
+
+MESSAGES = ({"role": "user", "content": "1 2 4 5 -> 7"},)
+SAMPLING = Sampling(max_tokens=8)
+
+
+async def check_host(host: Host, policy: str, method: Method) -> None:
+    """The contract of a host: it answers, says what it costs and runs on; one that learns keeps
+    what it is told to, joins, forgets, counts versions, saves and loads; another one refuses to
+    keep.
+    """
+    assert isinstance(host.name, str), "name is no text"
+    assert host.name, "name is empty"
+    assert host.meter is None or isinstance(host.meter, Meter), "meter is neither a Meter nor None"
+    fit = await host.fits(policy, MESSAGES, SAMPLING)
+    assert isinstance(fit, Fit), f"fits returned {fit!r}, no Fit"
+    assert fit.fits, "a short prompt does not fit"
+    clock = _checked_clock(host)
+    await _check_reply(host, policy)
+    later = _checked_clock(host)
+    assert all(later.get(kind, 0.0) >= clock[kind] for kind in clock), "its clock went backwards"
+    for what, record in (("facts", host.facts()), ("account", host.account())):
+        assert isinstance(record, Mapping), f"{what} is no mapping"
+        json.dumps(dict(record))
+    if host.learns:
+        await _check_learning(host, policy, method)
+    else:
+        await _check_frozen(host, policy)
+
+
+def _checked_clock(host: Host) -> dict[str, float]:
+    clock = dict(host.clock())
+    assert all(seconds >= 0 for seconds in clock.values()), f"negative seconds: {clock}"
+    return clock
+
+
+async def _ask(host: Host, policy: str, turn: str, keep: bool = True) -> Reply:
+    return await host.ask(turn, policy, MESSAGES, SAMPLING, 7, keep, "solution")
+
+
+async def _check_reply(host: Host, policy: str) -> None:
+    """Counts that can be, and none that is kept."""
+    reply = await _ask(host, policy, "t0", keep=False)
+    assert isinstance(reply.text, str), f"a reply of {reply.text!r}"
+    assert 0 < reply.tokens <= SAMPLING.max_tokens, (
+        f"{reply.tokens} tokens of at most {SAMPLING.max_tokens}"
+    )
+    assert reply.prompt_tokens > 0, "a prompt without tokens"
+    assert reply.logprob <= 0, f"a log-probability of {reply.logprob}"
+
+
+async def _check_frozen(host: Host, policy: str) -> None:
+    try:
+        await _ask(host, policy, "t1")
+    except UserMistake:
+        return
+    raise AssertionError("it does not learn, and kept a turn for learning")
+
+
+async def _learn(host: Host, policy: str, method: Method, *turns: str) -> Learned:
+    paid = [Payoff(turn, float(place == 0), "g") for place, turn in enumerate(turns)]
+    return await host.learn({policy: paid}, method)
+
+
+async def _refused(host: Host, policy: str, method: Method, turn: str) -> bool:
+    try:
+        await _learn(host, policy, method, turn)
+    except KeyError:
+        return True
+    return False
+
+
+async def _check_learning(host: Host, policy: str, method: Method) -> None:
+    first, second = await asyncio.gather(_ask(host, policy, "t1"), _ask(host, policy, "t2"))
+    assert first.text == second.text, "the same seed gave another text"
+    await _ask(host, policy, "t3", keep=False)
+    assert await _refused(host, policy, method, "nobody said this"), (
+        "an unknown turn id was paid for"
+    )
+    assert await _refused(host, policy, method, "t3"), "a turn was kept although keep was False"
+    learned = await _learn(host, policy, method, "t1", "t2")
+    assert set(learned.policies) == {policy}, f"statistics of {sorted(learned.policies)}"
+    assert set(learned.turns) == {"t1", "t2"}, f"told of {sorted(learned.turns)}"
+    assert await _refused(host, policy, method, "t1"), "a turn was kept after learning"
+    learnt = await _ask(host, policy, "t4", keep=False)
+    assert learnt.version == first.version + 1, (
+        f"version {learnt.version} after one step from {first.version}"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        await host.save(Path(folder))
+        await _ask(host, policy, "t5")
+        await _learn(host, policy, method, "t5")
+        await host.load(Path(folder))
+    again = await _ask(host, policy, "t6", keep=False)
+    assert (again.text, again.version, again.logprob) == (
+        learnt.text,
+        learnt.version,
+        learnt.logprob,
+    ), "loaded: not what was saved"
