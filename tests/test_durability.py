@@ -17,14 +17,15 @@ from typing import Any
 
 import pytest
 
-from comas.config.schema import Config, read
+from comas.config.policies import Resolved
+from comas.config.schema import read
 from comas.game.agent import Member
 from comas.storage import files
 from comas.storage.run import Run
 from comas.team.build import Team, run_sync
 from comas.testing import Scripted, golden_script
 from comas.training.loop import Watch, resume_async, train_async
-from comas.types import Method, Task, UserMistake
+from comas.types import UserMistake
 from tests.test_runs import SMALL, essence
 
 KEYS = [
@@ -70,11 +71,10 @@ class Chained(Scripted):
 
 @pytest.fixture
 def chained(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(config: Config, method: Method, task: Task, **_: Any) -> Team:
+    def build(resolved: Resolved, **_: Any) -> Team:
         host = Chained()
-        return Team(
-            config, method, task, {"home": host}, [Member(n, host, n) for n in config.agents]
-        )  # type: ignore[dict-item]
+        members = [Member(n, host, n) for n in resolved.config.agents]
+        return Team(resolved, {"home": host}, members)  # type: ignore[dict-item]
 
     monkeypatch.setattr(sys.modules["comas.team.greeting"], "build_team", build)
 

@@ -158,7 +158,7 @@ def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> Any:
         raise AssertionError("a model is loaded")
 
-    monkeypatch.setattr(sys.modules["comas.train"], "assemble", load)
+    monkeypatch.setattr(sys.modules["comas.training.loop"], "assemble", load)
 
 
 BROKEN = """

@@ -11,6 +11,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from comas.types import UserMistake
 
 ROOT = Path("/")
 """Below it lie `proc` and `sys`."""
@@ -162,3 +165,23 @@ def _windows_memory() -> Memory:
     if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined]
         return Memory(None, None)
     return Memory(int(status.free), int(status.total))
+
+
+def place_of(device: str, dtype: str) -> tuple[Any, Any]:
+    """The torch device and dtype that these names mean on this machine; an error where the device
+    cannot be used.
+    """
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserMistake(
+            f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu"
+        ) from error
+    if dtype == "auto":
+        dtype = "float32" if place.type == "cpu" else "bfloat16"
+    return place, getattr(torch, dtype)

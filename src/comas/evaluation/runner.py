@@ -27,7 +27,7 @@ import filelock
 from pydantic import TypeAdapter, ValidationError
 
 from comas.answers.pool import usable_cpus
-from comas.config.resolve import bases_of, origins
+from comas.config.policies import Resolved
 from comas.config.roles import check_roles
 from comas.evaluation import fingerprints, report
 from comas.evaluation import spec as plans
@@ -48,11 +48,12 @@ from comas.evaluation.spec import (
     teams,
     way,
 )
-from comas.forecast.memory import peak_bytes
 from comas.game.agent import Member
 from comas.game.play import Scene, first, play_one
 from comas.hosts.api import ApiHost
 from comas.hosts.endpoint.ledger import BudgetSpent
+from comas.installed import peak_bytes
+from comas.models.sources import checkpoints
 from comas.program import command
 from comas.signals import listening
 from comas.storage import files, lineage
@@ -98,6 +99,8 @@ class Exam:
         """
         self.said_at_start: list[str] = []
         self._lock = filelock.FileLock(folder / ".lock")
+        self.resolved: dict[str, Resolved] = {}
+        """Run or model -> what its name means: asked once."""
         self.asked: list[tuple[Task, list[Question]]] = []
         """Of all systems: the questions of the tasks that were named, or of the first system's own.
         """
@@ -141,7 +144,7 @@ class Exam:
             raise UserMistake(f"--out {folder}: {error.strerror}") from error
         files.replace(folder / PLAN, json.dumps(asdict(plan), indent=1))
         exam = cls(folder, plan, made)
-        exam.said_at_start = list(lineage.hold(found.values(), folder))
+        exam.said_at_start = list(lineage.hold(checkpoints(found.values()), folder))
         return exam
 
     @classmethod
@@ -189,7 +192,7 @@ class Exam:
                     f"{self.folder}: every game failed; the first: {records[0]['error']}"
                 )
             if not any(r["verdict"] == "failed" for r in records):  # nothing is left to ask
-                lineage.release(self.plan.places.values(), self.folder)
+                lineage.release(checkpoints(self.plan.places.values()), self.folder)
             return found
         except BudgetSpent:  # there is something to go on with
             raise
@@ -216,10 +219,11 @@ class Exam:
         """Every system in every task and setup; with `only` those (system, task, setup)."""
         cells: dict[tuple[str, str, str], list[tuple[Log, int, str]]] = {}
         for system, run in self._runs(only):
-            team = self.plan.team(run)
+            team = self.plan.team(run, self.resolved[run])
             self._restore(run, spending.api_hosts(team))
             try:
-                self._write(plans.with_rooms(self.plan, run, team))
+                self._write(plans.with_rooms(self.plan, run, self.resolved[run], team))
+                self.resolved[run] = team.resolved
                 if team.sources:
                     self._same(f"weights of {run}", fingerprints.of_weights(team.sources))
                 wanted = lambda key: only is None or key in only  # noqa: E731
@@ -231,7 +235,7 @@ class Exam:
                 ]
                 if only is None:
                     past = (
-                        bases_of(team.config)
+                        team.resolved.base_names()
                         if run in self.plan.teams
                         else [self.plan.places.get(run, run)]
                     )
@@ -262,7 +266,7 @@ class Exam:
         """
         known: set[tuple[str, ...]] = set()
         for (_, run), team in zip(self._runs(), there, strict=True):
-            hosts = api_hosts_of(team.config)
+            hosts = api_hosts_of(team.resolved)
             asked = [
                 (task, questions, setup)
                 for task, questions in self.asked
@@ -288,7 +292,8 @@ class Exam:
         no answers of the first.
         """
         plan = self.plan
-        there = [outline(*plan.resolved(run)) for _, run in self._runs()]
+        self.resolved = {run: plan.resolved(run) for _, run in self._runs()}
+        there = [outline(self.resolved[run]) for _, run in self._runs()]
         check_hosts(plan.pairs, there)
         for what, digest in plans.contents(plan, there).items():
             self._same(what, digest)
@@ -381,7 +386,6 @@ class Exam:
         observer.cell(system, task.name, setup)
         if left or again:
             began = time.monotonic()
-            bases = sorted(set().union(*map(origins, team.bases())))
             room = asyncio.Semaphore(AT_ONCE)
             gate = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
             asked = {q.id: q for q in questions}
@@ -412,7 +416,7 @@ class Exam:
                 log.close(
                     seconds=time.monotonic() - began,
                     peak_bytes=peak_bytes(team),
-                    bases=bases,
+                    bases=team.origins(),
                     team=described(team, chosen),
                 )
         return log, games, described(team, chosen)

@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.hosts.out_of_memory import in_memory
-from comas.models.sources import apart_up_to, is_adapter, is_seed, positions_of, seed_models
+from comas.machine import place_of
+from comas.models.sources import adapters_among, apart_up_to, positions_of, whole_model
 from comas.training.metrics import TIE
 from comas.types import (
     Engine,
@@ -299,14 +300,7 @@ def load_models(
     models = {}
     tokenizers = {}
     for policy, base in bases.items():
-        source = resolve_base(base)
-        if is_adapter(source):
-            raise UserMistake(
-                f"base {base!r} is an adapter, no whole model: it goes onto the base that it was"
-                " made for"
-            )
-        if source.startswith((".", "/", "~")) and not Path(source).is_dir():
-            raise UserMistake(f"base {base!r}: no such folder")
+        source = whole_model(base)
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source,
@@ -417,7 +411,7 @@ def load_population(
     from comas.learners.lora.population import Population, Spec, targets_of
 
     models, tokenizer, ends = load_models({"base": under}, device, dtype, trust_remote_code)
-    kept = {p: s for p, s in sources.items() if is_adapter(s)}
+    kept = adapters_among(sources)
     found = {
         p: peft_folder.spec_of(kept[p]) if p in kept else shapes.get(p, Spec()) for p in sources
     }
@@ -432,34 +426,9 @@ def load_population(
     return population, tokenizer, ends
 
 
-def place_of(device: str, dtype: str) -> tuple[Any, Any]:
-    """The torch device and dtype that these names mean on this machine; an error where the device
-    cannot be used.
-    """
-    import torch
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserMistake(
-            f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu"
-        ) from error
-    if dtype == "auto":
-        dtype = "float32" if place.type == "cpu" else "bfloat16"
-    return place, getattr(torch, dtype)
-
-
 def _brief(error: Exception) -> str:
     words = " ".join(str(error).split())
     return words if len(words) <= 200 else words[:200] + " ..."
-
-
-def resolve_base(base: str) -> str:
-    """A shipped seed model's folder, an existing folder, or the hub name as it is."""
-    return str(seed_models()[base]) if is_seed(base) else base
 
 
 def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from comas.config.policies import Resolved
 from comas.config.roles import check_seats
-from comas.config.schema import Config
 from comas.hosts.api import ApiHost
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, build_team
-from comas.types import Method, Sampling, Task
+from comas.types import Sampling
 
 Note = Callable[[str], None]
 
 
 async def assemble(
-    config: Config,
-    method: Method,
-    task: Task,
+    resolved: Resolved,
     note: Note,
     *,
     accounts: Mapping[str, spending.Account] | None = None,
@@ -36,12 +34,12 @@ async def assemble(
 
     `accounts` are what they have cost in earlier processes on the run in `folder`.
     """
-    check_seats(config, method, learn)
-    apis = api_hosts_of(config)
+    check_seats(resolved.config, resolved.method, learn)
+    apis = api_hosts_of(resolved)
     spending.restore(apis, accounts or {}, folder=folder)
     if asks:
-        await greet(apis, Sampling(config.temperature), note)
-    return build_team(config, method, task, learn=learn, weights=weights, apis=apis)
+        await greet(apis, Sampling(resolved.config.temperature), note)
+    return build_team(resolved, learn=learn, weights=weights, apis=apis)
 
 
 async def greet(

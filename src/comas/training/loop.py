@@ -13,18 +13,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import bases_of, resolve, split_options
+from comas.config.resolve import resolve, split_options
 from comas.config.roles import check_room, check_seats, check_training
 from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
 from comas.display.onlooker import shown
-from comas.evaluation import equal_policies, fingerprints
-from comas.evaluation.accuracy import accuracy, answer_all, by_agent
+from comas.evaluation import fingerprints
+from comas.evaluation.accuracy import accuracy, answer_all, by_agent, copied
 from comas.evaluation.contamination import overlap
 from comas.forecast import fitting
-from comas.forecast.memory import peak_bytes, process_facts
 from comas.game.agent import Member, derive_seed
 from comas.game.play import payoffs, play_all, settle_all
 from comas.hosts.api import ApiHost
+from comas.installed import peak_bytes, process_facts
 from comas.questions.checked import RunQuestions, of_run, order
 from comas.signals import listening
 from comas.stats import Interval
@@ -34,6 +34,7 @@ from comas.storage.run import Run
 from comas.sync import collected_apart, run_sync
 from comas.team import spending
 from comas.team.build import Team
+from comas.team.equal_policies import measured_for
 from comas.team.greeting import assemble
 from comas.training.hooks import Progress, Stage
 from comas.training.hooks import Watch as Watch
@@ -88,22 +89,22 @@ def train(config: str | Path | None = None, watch: Watch | None = None, **overri
 
 async def train_async(config: Config, watch: Watch) -> Result:
     """The same from a config, inside an event loop."""
-    resolved, method, task = resolve(config)
-    check_training(resolved, method, task)
-    check_seats(resolved, method, learn=True)
-    if resolved.out is not None:
-        check_free(resolved.out)
+    resolved = resolve(config)
+    check_training(*resolved[:3])
+    check_seats(resolved.config, resolved.method, learn=True)
+    if resolved.config.out is not None:
+        check_free(resolved.config.out)
     # before what takes long; mistakes in them leave no folder behind
-    asked = of_run(resolved, task, watch.note)
-    check_room(resolved, method, task)
+    asked = of_run(resolved.config, resolved.task, watch.note)
+    check_room(resolved)
     watch.working(Progress("loading"))
-    resolved = fitting.fitted(resolved, method, task, watch.note)
-    fitting.check_disk(resolved, method, task)
-    team = await assemble(resolved, method, task, watch.note, asks=resolved.steps > 0)
+    resolved = fitting.fitted(resolved, watch.note)
+    fitting.check_disk(resolved)
+    team = await assemble(resolved, watch.note, asks=resolved.config.steps > 0)
     run = None
     try:
         session = Session(team, watch, asked)
-        run = Run.create(resolved.model_dump(), resolved.out)
+        run = Run.create(resolved.config.model_dump(), resolved.config.out)
         return await session.go(run, 0)
     finally:
         team.close()
@@ -133,26 +134,24 @@ async def resume_async(
         for note in notes:
             watch.note(note)
         watch.working(Progress("loading", start))
-        config, method, task = resolve(
+        resolved = resolve(
             read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
         )
+        config = resolved.config
         if "steps" in changed and config.steps < start:
             raise UserMistake(
                 f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
                 " anew"
             )
-        asked = of_run(config, task, watch.note)
-        check_room(config, method, task)
-        for note in fitting.warnings(config, method, task):
-            watch.note(note)
+        asked = of_run(config, resolved.task, watch.note)
+        check_room(resolved)
+        resolved = fitting.resumed(resolved, watch.note)
         checkpoint = (
             run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
         )
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
         asks = start < config.steps
-        team = await assemble(
-            config, method, task, watch.note, accounts=accounts, folder=run.path, asks=asks
-        )
+        team = await assemble(resolved, watch.note, accounts=accounts, folder=run.path, asks=asks)
         for name, host in team.hosts.items():
             if checkpoint is not None and not isinstance(host, ApiHost):
                 await _at(name, f"loading step {start}", host.load(checkpoint))
@@ -226,7 +225,7 @@ class Session:
         # that checkpoint was lost
         if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:
             self.best = run.best_kept(start)
-        for note in lineage.hold(bases_of(self.config), run.path):
+        for note in lineage.hold(self.team.resolved.checkpoints(), run.path):
             self.watch.note(note)
         self.watch.path = run.path
         facts = {
@@ -396,7 +395,7 @@ class Session:
             measured = self._equals() if step == 0 else {}
             copies = {agent: asked for agent, asked in measured.items() if agent != asked}
             answers = await self._answers(questions, name, step, set(copies))
-            answers = equal_policies.copied(answers, measured) if copies else answers
+            answers = copied(answers, measured) if copies else answers
             found = accuracy(answers)
             record = {
                 "step": step,
@@ -414,7 +413,7 @@ class Session:
             self.run.write_spent(found)
 
     def _equals(self) -> dict[str, str]:
-        return equal_policies.measured_for(self.config, self.team.sources, self._measurable())
+        return measured_for(self.team.resolved, self.team.sources, self._measurable())
 
     def _measurable(self) -> list[Member]:
         """Members with weights here; the others do not change, and cost."""
