@@ -26,7 +26,7 @@ from comas.types import Request, Sampling
 
 def decoded(count: int, sizes: list[int]) -> list[dict]:
     """A row per batch size: texts that are not those of one batch of all."""
-    team = build_team(*resolve(read(None, ["threads=1"])), learn=False)
+    team = build_team(resolve(read(None, ["threads=1"])), learn=False)
     host = team.hosts["home"]
     policies = sorted(host.versions)
     questions = team.task.load("train", limit=count)

@@ -72,12 +72,13 @@ def team_of(games: int, steps: int) -> tuple[Team, Scripted]:
         "checkpoint_every=1000",
         "agents=4",
     ]
-    config, method, task = resolve(read(None, keys))
+    resolved = resolve(read(None, keys))
+    config = resolved.config
     host = Scripted(golden_script, name="home")
     members: list[Member] = [
         replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))
     ]  # type: ignore
-    return Team(config, method, task, {"home": host}, members), host  # type: ignore[dict-item]
+    return Team(resolved, {"home": host}, members), host  # type: ignore[dict-item]
 
 
 class Told(loop.Watch):

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from comas.config.schema import HostConfig
+from comas.evaluation.systems import team_of
 from comas.hosts.api import GREETING, ApiHost
-from comas.team.build import team_of
 from comas.types import Sampling
 
 KEY = "sk-very-secret-0123456789"

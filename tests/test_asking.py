@@ -166,7 +166,7 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
         eval_every=0,
         checkpoint_every=1,
     )
-    config, _, _ = resolve(
+    config, _, _, _ = resolve(
         read(None, {"hosts.home.base": str(first.path), "agents": 1, "lr": 1e-3})
     )
     assert config.hosts["home"].base.endswith("@1")
@@ -179,7 +179,7 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
         eval_every=1,
         checkpoint_every=1,
     )
-    config, _, _ = resolve(
+    config, _, _, _ = resolve(
         read(None, {"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3})
     )
     assert config.hosts["home"].base == f"{best.path.resolve()}@{Run.open(best.path).best()}"

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,12 +17,13 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation import equal_policies
-from comas.evaluation.accuracy import Answer, accuracy, paired_gain
+from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
 from comas.forecast import fitting, overview
 from comas.forecast import hours as timing
 from comas.forecast.hours import Pace, Work
 from comas.machine import Memory
+from comas.team.equal_policies import measured_for
+from comas.training import loop
 from comas.types import Generation, Question, Request
 from tests.test_config_cli import run
 from tests.test_runs import run_of
@@ -41,11 +41,10 @@ def test_policies_that_start_from_the_same_weights_are_measured_once(
     learner: str, untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
-    real = equal_policies.copied
     monkeypatch.setattr(
-        equal_policies,
+        loop,
         "copied",
-        lambda answers, m: asked.append(sorted({a.agent for a in answers})) or real(answers, m),
+        lambda answers, m: asked.append(sorted({a.agent for a in answers})) or copied(answers, m),
     )
     keys = {
         "agents": 3,
@@ -75,7 +74,7 @@ def test_policies_that_start_from_the_same_weights_are_measured_once(
 def test_copies_make_no_interval_narrower() -> None:
     verdicts = ["right", "wrong", "wrong", "right", "wrong", "failed", "wrong"]
     one = [Answer(f"q{i}", "a0", "x", verdict, 1, 0.0) for i, verdict in enumerate(verdicts)]
-    many = equal_policies.copied(one, {"a0": "a0", "a1": "a0", "a2": "a0"})
+    many = copied(one, {"a0": "a0", "a1": "a0", "a2": "a0"})
     assert len(many) == 21
     assert accuracy(many) == accuracy(one)
     assert accuracy(one).n == 6  # type: ignore[union-attr]
@@ -94,9 +93,10 @@ def test_copies_make_no_interval_narrower() -> None:
 
 def test_what_is_not_equal_is_measured_by_itself(untaught: Path) -> None:
     def of(sources: dict[str, str], *keys: str) -> dict[str, str]:
-        config = resolve(read(None, ["lr=1e-3", "agents=3", *keys]))[0]
-        hosts = {name: SimpleNamespace(name=name) for name in config.hosts}
-        return equal_policies.measured_for(config, sources, timing.members_of(config, hosts))  # type: ignore[arg-type]
+        resolved = resolve(read(None, ["lr=1e-3", "agents=3", *keys]))
+        hosts = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
+        members = timing.members_of(resolved.config, hosts)  # type: ignore[arg-type]
+        return measured_for(resolved, sources, members)
 
     base = f"hosts.home.base={untaught}"
     same = {f"home/a{i}": str(untaught) for i in range(3)}
@@ -211,9 +211,7 @@ def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(timing, "local_host", lambda *_: pytest.fail("loaded"))
-    monkeypatch.setattr(
-        sys.modules["comas.training.loop"], "assemble", lambda *_, **__: pytest.fail("loaded")
-    )
+    monkeypatch.setattr(loop, "assemble", lambda *_, **__: pytest.fail("loaded"))
     monkeypatch.setattr(fitting, "fitted", lambda *_: pytest.fail("estimated"))
     keys = [
         "task=gsm8k",
@@ -283,7 +281,7 @@ def test_the_parts_of_a_run_add_up_from_its_pace_and_its_work() -> None:
     """A second per batch and step, ten per row of it; every tenth prompt token a second; a reply
     has 20 tokens.
     """
-    config, _, task = resolve(
+    resolved = resolve(
         read(
             None,
             [
@@ -299,7 +297,7 @@ def test_the_parts_of_a_run_add_up_from_its_pace_and_its_work() -> None:
     )
     pace = Pace(step=1.0, row=0.01, prompt=0.1, learning=0.5, reply=20.0, rows=16, text="")
     work = Work(replies=8, generated=100, prompts=50, learnt=40)
-    found = timing._added(config, task, {"home": pace}, {"home": work}, {"home": 7.0})
+    found = timing._added(resolved, {"home": pace}, {"home": work}, {"home": 7.0})
 
     def measured(replies: int) -> float:
         return replies * 15 * (1.0 / 16 + 0.01) + replies * 7 * 0.1
@@ -315,8 +313,7 @@ def test_the_parts_of_a_run_add_up_from_its_pace_and_its_work() -> None:
     )
     assert sum(found.shares().values()) == pytest.approx(1)
     less = timing._added(
-        config.model_copy(update={"tokens": 250}),
-        task,
+        resolved.with_config(resolved.config.model_copy(update={"tokens": 250})),
         {"home": pace},
         {"home": work},
         {"home": 7.0},
@@ -325,7 +322,7 @@ def test_the_parts_of_a_run_add_up_from_its_pace_and_its_work() -> None:
 
 
 def test_the_work_of_a_step_is_that_of_its_game() -> None:
-    config, method, task = resolve(
+    resolved = resolve(
         read(None, ["questions=10", "options.rounds=2", "agents=3", "room={solution=9,scoring=2}"])
     )
     host: Any = SimpleNamespace(
@@ -333,15 +330,15 @@ def test_the_work_of_a_step_is_that_of_its_game() -> None:
     )
     pace = Pace(0, 0, 0, 0, 6.0, 1, "reply")
     work = timing.work_of_step(
-        host, config, method, task, [Question(id=f"q{i}", prompt="what?") for i in range(9)], pace
+        host, resolved, [Question(id=f"q{i}", prompt="what?") for i in range(9)], pace
     )
     assert work.replies == 10 * 2 * 3  # solution, evaluation and scoring in each of two rounds
     assert work.generated == 10 * 2 * (6 + 6 + 2)
     assert work.prompts == 10 * 2 * 3 * 5
     assert work.learnt == work.prompts + work.generated
-    config.agents["a0"].frozen = True
+    resolved.config.agents["a0"].frozen = True
     less = timing.work_of_step(
-        host, config, method, task, [Question(id=f"q{i}", prompt="what?") for i in range(9)], pace
+        host, resolved, [Question(id=f"q{i}", prompt="what?") for i in range(9)], pace
     )
     assert less.generated == work.generated
     assert less.learnt < work.learnt
@@ -351,7 +348,7 @@ def test_a_real_model_is_timed(untaught: Path) -> None:
     given = resolve(
         read(None, [f"hosts.home.base={untaught}", "lr=1e-3", "agents=2", "steps=3", "threads=1"])
     )
-    found = timing.hours(*given)
+    found = timing.hours(given)
     assert found is not None
     assert all(math.isfinite(s) and s >= 0 for s in found.parts.values())
     assert found.parts["learning"] > 0 < found.parts["playing"]
@@ -398,8 +395,8 @@ class Machine:
         ]
 
     def pace(self) -> Pace:
-        config, method, task = resolve(read(None, ["agents=1", "hosts.home.max_rows=12"]))
-        return timing.pace(self, config, method, task, [Question(id="q", prompt="what?")])  # type: ignore[arg-type]
+        resolved = resolve(read(None, ["agents=1", "hosts.home.max_rows=12"]))
+        return timing.pace(self, resolved, [Question(id="q", prompt="what?")])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -442,10 +439,10 @@ def test_two_guesses_count_the_same_tokens(untaught: Path, monkeypatch: pytest.M
     given = resolve(
         read(None, [f"hosts.home.base={untaught}", "lr=1e-3", "agents=2", "steps=3", "threads=1"])
     )
-    one = timing.hours(*given)
+    one = timing.hours(given)
     real = timing.time.monotonic
     monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: 20 * real()))
-    other = timing.hours(*given)
+    other = timing.hours(given)
     assert one is not None
     assert other is not None
     assert (one.reply, one.steps) == (other.reply, other.steps)

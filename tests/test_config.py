@@ -13,6 +13,7 @@ import tomli_w
 
 from comas.config.resolve import (
     SEED_ADAPTER_LR,
+    SEED_LR,
     SEED_RECIPE,
     keywords,
     load_plugin,
@@ -221,7 +222,7 @@ def test_hosts_and_agents_override_what_is_shared() -> None:
 
 
 def test_the_embedded_recipe_is_for_the_seed_models_only() -> None:
-    assert resolved("hosts.home.base=seed-b").lr == SEED_RECIPE["lr"]
+    assert resolved("hosts.home.base=seed-b").lr == SEED_LR
     assert resolved("hosts.home.learner=adapters").lr == SEED_ADAPTER_LR
     for base in ("org/model", "./seed", "gpt2"):
         with pytest.raises(UserMistake, match=f"base '{base}' has no recipe for task pick: set lr"):
@@ -235,18 +236,18 @@ def test_the_embedded_recipe_is_for_the_seed_models_only() -> None:
     mixed = ("hosts.small.base=seed", "hosts.big.base=org/model")
     with pytest.raises(UserMistake, match=r"set lr, or hosts\.big\.lr"):
         resolved(*mixed)
-    assert (config := resolved(*mixed, "hosts.big.lr=1e-6")).lr == SEED_RECIPE["lr"]
+    assert (config := resolved(*mixed, "hosts.big.lr=1e-6")).lr == SEED_LR
     assert config.hosts["big"].lr == 1e-6
     both = resolved(*mixed, "task=gsm8k", "data=questions.jsonl")
     # ten times, for adapters
     assert (both.lr, both.hosts["small"].lr, both.hosts["big"].lr) == (
         None,
-        SEED_RECIPE["lr"],
+        SEED_LR,
         1e-5,
     )
     assert (
         resolved("agents.judge.base=org/model", "agents.judge.frozen=true", "agents.y.base=seed").lr
-        == SEED_RECIPE["lr"]
+        == SEED_LR
     )
 
 
@@ -269,7 +270,7 @@ method = Method(play, settle, grpo, plain, kl={"solution": 0.3}, epochs=2, sampl
                 presets={"mild": {"questions": 7, "options": {"bonus": 0.1}, "loss": {}}, "wild": {"samples": 9}})
 """,
     )
-    config, method, _ = resolve(read(None, [f"method={name}", "options.depth=1"]))
+    config, method, _, _ = resolve(read(None, [f"method={name}", "options.depth=1"]))
     assert config.options == {"drafts": 3, "depth": 1, "bonus": 0.1}
     assert (config.preset, config.questions, config.samples, config.epochs, method.epochs) == (
         "mild",
@@ -308,7 +309,7 @@ def test_files_without_a_method_and_files_that_are_not_there(tmp_path: Path) -> 
 
 
 def test_tables_are_bound_to_the_functions_that_use_them() -> None:
-    _, method, _ = resolve(
+    _, method, _, _ = resolve(
         read(
             None,
             [

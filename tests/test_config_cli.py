@@ -14,6 +14,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import Display, clean
 from comas.forecast.memory import parameters
+from comas.models.sources import seed_models
 from comas.types import UserMistake
 
 MISTAKES = [
@@ -102,7 +103,11 @@ def test_dry_run_writes_nothing(
     said = json.loads(capsys.readouterr().out)
     assert said["config"]["options"]["rounds"] == 1
     assert said["estimate"]["generated tokens, at most"] == 10 * 128 * 3 * 64
-    assert said["estimate"]["parameters of all policies"] == 4 * (parameters("seed") or 0) > 900_000
+    assert (
+        said["estimate"]["parameters of all policies"]
+        == 4 * (parameters(str(seed_models()["seed"])) or 0)
+        > 900_000
+    )
     assert run(["train", "--dry-run", "--full"], monkeypatch) == 0
     assert "rounds = 1" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

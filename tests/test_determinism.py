@@ -60,7 +60,7 @@ def texts(episodes: list[Episode]) -> dict[str, list[tuple[str, str]]]:
 
 def test_a_game_is_the_same_alone_and_among_64(untaught: Path) -> None:
     team = build_team(
-        *resolve(read(None, [f"hosts.home.base={untaught}", "lr=1", "threads=1"])), learn=False
+        resolve(read(None, [f"hosts.home.base={untaught}", "lr=1", "threads=1"])), learn=False
     )
     questions = team.task.load("train", limit=64)
     together = run_sync(play_all(team.scene(), questions, 0))

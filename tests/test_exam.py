@@ -18,14 +18,17 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config.resolve import origins, resolve
+from comas.config.policies import origins
+from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation import spec as plan_module
 from comas.evaluation.runner import Exam, Observer
 from comas.evaluation.spec import Plan, way
+from comas.evaluation.systems import load, system_team
 from comas.hosts.local import LocalHost
-from comas.storage.run import Run, run_at
-from comas.team.build import load, run_sync, system_team
+from comas.models.sources import run_at
+from comas.storage.run import Run
+from comas.sync import run_sync
 from comas.types import HostFailure, UserMistake
 from tests.test_config_cli import run
 from tests.test_runs import run_of
@@ -331,7 +334,7 @@ def test_bounds_of_memory_stay_those_of_the_first_sitting(
     monkeypatch.setattr(
         fitting,
         "_fit_host",
-        lambda c, m, t, name, device, room, learn: fitting.HostFit(
+        lambda r, name, device, room, learn: fitting.HostFit(
             name,
             device,
             {},
@@ -339,19 +342,19 @@ def test_bounds_of_memory_stay_those_of_the_first_sitting(
             {
                 key: free[0]
                 for key in ("tokens_per_pass", "max_rows")
-                if getattr(c.hosts[name], key) is None
+                if getattr(r.config.hosts[name], key) is None
             },
         ),
     )
     made: list[int | None] = []
-    build = plan_module.system_team
+    build = plan_module.asked
 
     def built(*system: Any) -> Any:
         team = build(*system)
         made.append(team.config.hosts["home"].max_rows)
         return team
 
-    monkeypatch.setattr(plan_module, "system_team", built)
+    monkeypatch.setattr(plan_module, "asked", built)
     sat(
         Exam.create(
             Plan([str(tiny)], limit=2, pairs=["max_tokens=4", "room.solution=4"]),

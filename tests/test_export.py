@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import comas
 from comas.evaluation.spec import overlaps, trained_on
+from comas.evaluation.systems import system_team
 from comas.learners.lora import population
-from comas.models.sources import exported
+from comas.models.sources import exported, run_at
 from comas.storage import files
-from comas.storage.run import Run, run_at
-from comas.team.build import system_team
+from comas.storage.run import Run
 from comas.types import Request, Sampling, UserMistake
 from tests.test_config_cli import run
 from tests.test_runs import SMALL, run_of

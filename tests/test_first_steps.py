@@ -17,13 +17,15 @@ from typing import Any
 import pytest
 
 from comas.config.roles import SHIPPED, check_roles
+from comas.config.systems import system_config
 from comas.evaluation import spec
 from comas.evaluation.runner import Exam, Observer
 from comas.evaluation.spec import Plan
 from comas.models import sources
 from comas.models.sources import at_hand
 from comas.storage.run import Run
-from comas.team.build import outline, run_sync, system_config
+from comas.sync import run_sync
+from comas.team.build import outline
 from comas.types import UserMistake
 from tests.test_config_cli import run
 from tests.test_runs import run_of
@@ -139,9 +141,9 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play)\n"
     )
     resolved = system_config("seed", ["room.critic=9"])
-    check_roles(*resolved, [spec.way(str(tmp_path / "mine.py"), outline(*resolved)).method])
+    check_roles(*resolved[:3], [spec.way(str(tmp_path / "mine.py"), outline(resolved)).method])
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
-        check_roles(*resolved)
+        check_roles(*resolved[:3])
 
 
 def test_where_everything_fails_for_want_of_room_is_told(

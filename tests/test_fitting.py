@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from comas import machine
+from comas.config.policies import Resolved
 from comas.config.resolve import resolve
-from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, read
+from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, read
 from comas.forecast import fitting
 from comas.learners.logprobs import few_logits
 from comas.learners.memory import Shape, pass_bytes
@@ -35,13 +36,11 @@ sampled; tokens of a row.
 """
 
 
-def needs_of(
-    config: Config, method: object = None, task: object = None, name: str = "home", **_: object
-) -> dict[str, int]:
+def needs_of(resolved: Resolved, name: str = "home", **_: object) -> dict[str, int]:
     """Of that host: everything is in proportion; recomputing makes a pass ten times smaller, half
     precision what is kept.
     """
-    host = config.hosts[name]
+    host = resolved.config.hosts[name]
     longest = min(ROW_TOKENS, host.context or ROW_TOKENS)
     rows = min(256, host.max_rows or MAX_ROWS)
     passes = (
@@ -157,8 +156,8 @@ def test_defaults_are_the_largest_powers_of_two_with_which_the_host_takes_half_o
     free: float, proportional: Callable[[float | None], None], untaught: Path
 ) -> None:
     proportional(free)
-    config, found = fitting.fit(*resolved(untaught))
-    host = config.hosts["home"]
+    fitted, found = fitting.fit(resolved(untaught))
+    host = fitted.config.hosts["home"]
     room = 0.5e9 * free - KEPT
     tokens = next(
         (n for n in (8192, 4096, 2048, 1024) if PER_TOKEN * n <= room), fitting.LEAST_TOKENS
@@ -166,17 +165,17 @@ def test_defaults_are_the_largest_powers_of_two_with_which_the_host_takes_half_o
     rows = next((n for n in (512, 128, 64, 32, 16, 8, 4, 2) if PER_ROW * min(256, n) <= room), 1)
     assert (host.tokens_per_pass, host.max_rows) == (tokens, rows)
     assert found.hosts[0].chosen == {"tokens_per_pass": tokens, "max_rows": rows}
-    assert found.peak_of("cpu") == needs_of(config)["bytes at the peak"]
+    assert found.peak_of("cpu") == needs_of(fitted)["bytes at the peak"]
 
 
 def test_what_is_set_stays_and_an_allowance_counts_instead_of_what_is_free(
     proportional: Callable[[float | None], None], untaught: Path
 ) -> None:
     proportional(7.0)
-    config, found = fitting.fit(*resolved(untaught, "hosts.home.max_rows=40"))
+    (config, *_), found = fitting.fit(resolved(untaught, "hosts.home.max_rows=40"))
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 40)
     assert found.hosts[0].chosen == {"tokens_per_pass": 2048}
-    config, found = fitting.fit(*resolved(untaught, "memory=4"))  # 3.6 GB of it
+    (config, *_), found = fitting.fit(resolved(untaught, "memory=4"))  # 3.6 GB of it
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 16)
     (note,) = found.notes()
     assert note.startswith(
@@ -190,7 +189,7 @@ def test_hosts_on_one_device_share_it(
 ) -> None:
     proportional(14.0)
     keys = [f"hosts.{n}.{k}" for n in ("home", "away") for k in ("device=cpu", f"base={untaught}")]
-    config, found = fitting.fit(*resolve(read(None, [*keys, "agents=2", "lr=1e-3"])))
+    (config, *_), found = fitting.fit(resolve(read(None, [*keys, "agents=2", "lr=1e-3"])))
     # 14 / 2 / 2 - 1 GB each
     assert {(h.tokens_per_pass, h.max_rows) for h in config.hosts.values()} == {(2048, 16)}
     assert found.peak_of("cpu") == sum(h.peak for h in found.hosts) == 2 * (KEPT + 2048 * PER_TOKEN)
@@ -200,11 +199,11 @@ def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and
     proportional: Callable[[float | None], None], untaught: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proportional(None)
-    config, found = fitting.fit(*resolved(untaught))
+    (config, *_), found = fitting.fit(resolved(untaught))
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 64)
     assert found.too_large() == found.tight() == []
     monkeypatch.setattr(fitting, "host_needs", lambda *_, **__: "it has a shape of its own")
-    config, found = fitting.fit(*resolved(untaught, "hosts.home.max_rows=5"))
+    (config, *_), found = fitting.fit(resolved(untaught, "hosts.home.max_rows=5"))
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 5)
     assert found.notes() == [
         "memory of host home is not known (it has a shape of its own): tokens_per_pass=2048"
@@ -218,7 +217,7 @@ def test_seed_models_get_the_same_on_every_machine(
     monkeypatch.setattr(fitting, "memory_of", lambda _: Memory(int(free * 1e9), 10**12))
     given = resolve(read(None))
     assert (given[0].hosts["home"].tokens_per_pass, given[0].hosts["home"].max_rows) == (8192, 512)
-    config, found = fitting.fit(*given)
+    (config, *_), found = fitting.fit(given)
     assert config.hosts == given[0].hosts
     assert bool(found.too_large()) == (free < 1)
     assert not found.notes()
@@ -227,8 +226,7 @@ def test_seed_models_get_the_same_on_every_machine(
 def test_seed_models_never_need_what_is_called_ample(untaught: Path) -> None:
     """The longest rows that they can have, all at once, for more agents than a team has."""
     keys = ["agents=16", "options.rounds=9", "room.solution=400", "threads=16", "questions=600"]
-    config, method, task = resolve(read(None, keys))
-    needs = fitting.host_needs(config, method, task, "home")
+    needs = fitting.host_needs(resolve(read(None, keys)), "home")
     assert isinstance(needs, dict)
     assert needs["bytes at the peak"] < fitting.AMPLE
 
@@ -257,11 +255,11 @@ def test_a_run_that_cannot_fit_is_refused_with_keys_that_make_it_fit(
     ]:
         proportional(free)
         given = resolved(untaught, *keys)
-        config, found = fitting.fit(*given)
+        config, found = fitting.fit(given)
         with pytest.raises(
             UserMistake, match=r"the run does not fit into memory: about .* GB at the peak"
         ) as refused:
-            fitting.check(found, config, *given[1:])
+            fitting.check(found, config)
         said = str(refused.value).rpartition(": set ")[2].split()
         assert said == wanted
         again = resolved(
@@ -269,13 +267,13 @@ def test_a_run_that_cannot_fit_is_refused_with_keys_that_make_it_fit(
             *[k for k in keys if k.split("=")[0] not in {s.split("=")[0] for s in said}],
             *said,
         )
-        fitted, found = fitting.fit(*again)
-        fitting.check(found, fitted, *again[1:])
+        fitted, found = fitting.fit(again)
+        fitting.check(found, fitted)
     proportional(0.2)
     given = resolved(untaught)
-    config, found = fitting.fit(*given)
+    config, found = fitting.fit(given)
     with pytest.raises(UserMistake, match="no setting makes it fit; have fewer agents"):
-        fitting.check(found, config, *given[1:])
+        fitting.check(found, config)
 
 
 def test_a_tight_run_is_warned_of(
@@ -283,11 +281,11 @@ def test_a_tight_run_is_warned_of(
 ) -> None:
     proportional(3.2)
     keys = ["hosts.home.tokens_per_pass=2048", "hosts.home.max_rows=4"]
-    _, found = fitting.fit(*resolved(untaught, *keys))
+    _, found = fitting.fit(resolved(untaught, *keys))
     told = "memory is tight: about 3.0 GB at the peak (learning), 3.2 GB free on the CPU"
     assert found.notes() == [f"{told}; lower hosts.home.tokens_per_pass if it runs out"]
     proportional(4.0)
-    assert fitting.fit(*resolved(untaught, *keys))[1].notes() == []
+    assert fitting.fit(resolved(untaught, *keys))[1].notes() == []
 
 
 def test_training_refuses_before_anything_is_written(
@@ -354,6 +352,6 @@ def test_a_row_that_is_longer_than_a_pass_has_its_logits_made_in_chunks() -> Non
 
 def test_all_agents_of_a_host_are_measured_at_once(untaught: Path) -> None:
     keys = ["agents=3", "questions=2", "test_questions=50", "eval_every=0", "task=pick"]
-    found = fitting.host_needs(*resolved(untaught, *keys), "home")
+    found = fitting.host_needs(resolved(untaught, *keys), "home")
     assert isinstance(found, dict)
     assert found["rows sampled at once"] == 150

@@ -67,6 +67,7 @@ LAZY = {
     "testing/__init__.py": {"torch", "transformers", "tokenizers"},
     "testing/engines.py": {"torch", "transformers"},
     "forecast/memory.py": {"torch"},
+    "installed.py": {"torch"},
     "machine.py": {"torch"},
     "forecast/lengths.py": {"transformers"},
     "questions/sources.py": {"datasets"},
@@ -217,3 +218,46 @@ def test_the_gate_on_kinds_of_hosts_closes() -> None:
     ):
         assert asks_for_kinds(ast.parse(line)) == [1]
     assert not asks_for_kinds(ast.parse("isinstance(host, Mapping)"))
+
+
+BASE_NAMES = {
+    "adapter_base",
+    "at_hand",
+    "is_adapter",
+    "is_seed",
+    "place_of_model",
+    "run_at",
+    "snapshot",
+}
+"""What asks what the name of a base means."""
+
+
+def derived(tree: ast.AST) -> list[int]:
+    """Lines that work out by themselves which policy or base an agent has."""
+    lines = []
+    for node in ast.walk(tree):
+        alternatives = isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or)
+        first = node.values[0] if alternatives else None
+        if isinstance(first, ast.Attribute) and first.attr in ("policy", "base"):
+            lines.append(node.lineno)
+        if isinstance(node, ast.Call) and ".get('policy'" in ast.unparse(node):
+            lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in FILES if room(p) != "config"],
+    ids=lambda p: p.relative_to(SOURCE).as_posix(),
+)
+def test_policies_and_bases_are_resolved_once(path: Path) -> None:
+    assert not derived(TREES[path])
+    if path != SOURCE / "models" / "sources.py":
+        names = {n.id for n in ast.walk(TREES[path]) if isinstance(n, ast.Name)}
+        assert not names & BASE_NAMES
+
+
+def test_the_gate_for_policies_closes() -> None:
+    for line in ("a.policy or name", "x = a.base or host.base", "t.get('policy', n)"):
+        assert derived(ast.parse(line)) == [1]
+    assert not derived(ast.parse("plan.policy"))

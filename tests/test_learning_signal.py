@@ -24,7 +24,7 @@ Q = pick.make_question((1, 2, 4, 5), 7, "three")
 
 
 def signs(*keys: str) -> LearningSignal:
-    return LearningSignal(*resolve(read(None, keys)))
+    return LearningSignal(*resolve(read(None, keys))[:3])
 
 
 def news(watch: LearningSignal, step: int, played: list[Episode]) -> list[str]:

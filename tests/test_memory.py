@@ -546,7 +546,7 @@ def test_the_estimate_adds_up_and_says_what_it_does_not_know(tmp_path: Path) -> 
         rounded["host home: bytes of the reference"],
         rounded["host home: bytes of the engine's copy"],
     ) == (0, 3 * 2 * size)
-    away = memory(*resolve(read(None, ["hosts.home.base=nobody/nothing", "lr=1"])))
+    away = memory(resolve(read(None, ["hosts.home.base=nobody/nothing", "lr=1"])))
     assert away["host home: bytes at the peak"] == "unknown: nobody/nothing is not on this disk"
 
 
@@ -572,7 +572,7 @@ def test_the_estimate_of_adapters_is_one_base_and_sixteen_bytes_per_parameter(
         resolved = resolve(read(None, given))
         return {
             k.removeprefix("host home: "): v
-            for k, v in {**memory(*resolved), **estimate(*resolved)}.items()
+            for k, v in {**memory(resolved), **estimate(resolved)}.items()
         }
 
     four, eight = (

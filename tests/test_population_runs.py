@@ -544,7 +544,7 @@ def test_models_that_cannot_be_sampled_or_adapted_are_one_line(
 
 
 def test_room_on_disk_is_counted_in_adapters(whole: Run, tiny: Path, paid: dict[str, Any]) -> None:
-    needs = estimate(*resolve(read(whole.path / "config.toml")))
+    needs = estimate(resolve(read(whole.path / "config.toml")))
     files = [
         f
         for p in "abc"

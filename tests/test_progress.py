@@ -79,13 +79,14 @@ class Told(Watch):
 def scripted(
     folder: Path, watch: Watch, keys: Sequence[str] = SCRIPTED, script: Any = golden_script
 ) -> Run:
-    config, method, task = resolve(read(None, list(keys)))
+    resolved = resolve(read(None, list(keys)))
+    config = resolved.config
     host = Scripted(script, name="home")
     members = [replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))]
-    team = Team(config, method, task, {"home": host}, members)
+    team = Team(resolved, {"home": host}, members)
     run = Run.create(team.config.model_dump(), str(folder / "run"))
     try:
-        asyncio.run(Session(team, watch, of_run(config, task, watch.note)).go(run, 0))
+        asyncio.run(Session(team, watch, of_run(config, resolved.task, watch.note)).go(run, 0))
     finally:
         run.unlock()
     return run

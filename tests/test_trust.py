@@ -10,8 +10,8 @@ import pytest
 
 import comas
 from comas.config.schema import read
+from comas.config.systems import table_of
 from comas.evaluation.spec import Plan
-from comas.team.build import table_of
 from comas.types import UserMistake
 from tests.test_config_cli import run
 

@@ -10,9 +10,10 @@ from pathlib import Path as _Path
 _command = _Path(_sys.argv[0]).stem == "comas" or _sys.orig_argv[1:3] == ["-m", "comas"]
 """Whether this process is the command, for which what is imported here takes most of a second."""
 try:
+    from comas.evaluation.systems import load, team_of
     from comas.export.team import export
     from comas.program import VERSION as __version__
-    from comas.team.build import Team, load, team_of
+    from comas.team.build import Team
     from comas.training.loop import Result, Watch, train
     from comas.types import Method, Question, Setup, Task, UserMistake
     from comas.verbs import Comparison, Evaluation, compare, evaluate, resume

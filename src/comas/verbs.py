@@ -1,6 +1,6 @@
 """What the command line does, for scripts and notebooks: `resume`, `evaluate`, `compare`.
 
-`train` and `load` are in modules of their own names. Leaves out: what the words mean
+`train` is in `training.loop`, `load` in `evaluation.systems`. Leaves out: what the words mean
 (docs/evaluation.md).
 """
 

@@ -141,11 +141,11 @@ def _plan(
     equal: bool,
 ) -> Plan:
     from comas.config.resolve import load_plugin
+    from comas.config.systems import is_run
     from comas.evaluation.spec import INSTEAD, UNUSED, Plan, limit_of
-    from comas.storage.run import run_at
     from comas.types import UserMistake
 
-    names = [s for s in systems if "=" not in s or run_at(s.split(",")[0]) is not None]
+    names = [s for s in systems if "=" not in s or is_run(s.split(",")[0])]
     if not names:
         raise UserMistake(
             f"eval needs at least one run or base model, such as: {command()} eval seed"

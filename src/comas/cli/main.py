@@ -381,30 +381,29 @@ def _show(team: Team, episode: Any, known: bool) -> None:
 
 def _team(arguments: list[str] | None) -> Team:
     from comas.config.resolve import resolve
-    from comas.models.sources import is_seed, meant, team_file
+    from comas.config.systems import found_at, is_model, is_run
+    from comas.evaluation.systems import greeted, system_team
+    from comas.models.sources import meant, team_file
     from comas.program import latest_run
-    from comas.storage.run import run_at
     from comas.sync import run_sync
-    from comas.team.build import found_at, system_team
-    from comas.team.greeting import assemble
     from comas.types import UserMistake
 
     if not arguments and (run := latest_run()) is not None:
         print(f"{run} (the latest run)", file=sys.stderr)
         arguments = [str(run)]
     if arguments and "=" not in arguments[0]:
-        if is_seed(arguments[0]):
+        if is_model(arguments[0]):
             return system_team(arguments[0], arguments[1:])
-        if run_at(arguments[0]) is not None or team_file(arguments[0]) is not None:
+        if is_run(arguments[0]) or team_file(arguments[0]) is not None:
             resolved, weights = found_at(arguments[0], overrides=arguments[1:])
-            return run_sync(assemble(*resolved, _note, learn=False, weights=weights))
+            return run_sync(greeted(resolved, _note, weights))
         if not Path(arguments[0]).is_file():
             neither = (
                 f"{arguments[0]} is neither a run's folder, nor a team's, nor a"
                 f" config{meant(arguments[0])}"
             )
             raise UserMistake(f"{neither}; see {command()} play --help")
-    return run_sync(assemble(*resolve(_read(arguments)), _note, learn=False))
+    return run_sync(greeted(resolve(_read(arguments)), _note))
 
 
 def _note(text: str) -> None:
@@ -448,7 +447,7 @@ app.command()(export.export)
 @app.command()
 def doctor(ctx: typer.Context, json_: Json = False) -> None:
     """What is installed, and what would run where."""
-    from comas.forecast.memory import examine
+    from comas.installed import examine
 
     found = examine()
     if json_:

@@ -12,8 +12,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator
 
-from comas.models.sources import seed_models
-from comas.storage.run import run_at
+from comas.models.sources import run_at, seed_models
 
 
 def _place(value: Any) -> Any:

@@ -22,13 +22,14 @@ from pydantic_core import to_json
 
 from comas.config.engines import check_engine_name
 from comas.config.plugin_file import import_file
+from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, checked, nearest
 from comas.game.prompts import check_holes
-from comas.models.sources import adapter_base, is_adapter, is_seed
-from comas.storage.run import run_at
+from comas.models.sources import pinned
 from comas.types import Method, Row, Setup, Task, UserMistake
 
-SEED_RECIPE = {"lr": 5e-4, "betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm": 1.0}
+SEED_LR = 5e-4
+SEED_RECIPE = {"betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm": 1.0}
 """The embedded recipe: for the shipped seed models only."""
 
 
@@ -173,9 +174,9 @@ def plugin_names(kind: str) -> list[str]:
     )
 
 
-def resolve(config: Config) -> tuple[Config, Method, Task]:
-    """The config with preset, recipe and every default written out, and the method and task that it
-    names.
+def resolve(config: Config) -> Resolved:
+    """The config with preset, recipe and every default written out, and what it names: method,
+    task, policies.
     """
     method = load_plugin("method", config.method)
     task = load_plugin("task", config.task)
@@ -204,25 +205,25 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
     data["credit"] = filled("credit", data["credit"], method.advantage)
     data["loss"] = filled("loss", data["loss"], method.loss)
     data["task_options"] = filled("task_options", data["task_options"], task.load)
+    plans = policies_of(config)
     for name, host in data["hosts"].items():
         check_engine_name(host["engine"], f"hosts.{name}.engine")
+        own = [plan for plan in plans if plan.host == name]
         here = config.hosts[name].here
-        host["learner"] = (host["learner"] or _learner(config, name)) if here else None
+        host["learner"] = (host["learner"] or _learner(own)) if here else None
         # as ever: the embedded recipe gives the same bits on every machine
-        if not here or seeds_only(config, name):
+        if not here or all(plan.source.seeded for plan in own):
             host["tokens_per_pass"] = host["tokens_per_pass"] or TOKENS_PER_PASS
             host["max_rows"] = host["max_rows"] or MAX_ROWS
     if data["test_questions"] is None:
-        seeds = all(
-            not host.here or seeds_only(config, name) for name, host in config.hosts.items()
-        )
+        seeds = all(plan.source.seeded for plan in plans)
         data["test_questions"] = SEED_TEST_QUESTIONS if seeds else TEST_QUESTIONS
-    _recipe(data, config, task)
+    _recipe(data, plans, task)
     open_roles = set(method.paid) - {*task.max_tokens, *config.room}
     if (
         open_roles
         and "max_tokens" not in config.model_fields_set
-        and all(map(is_seed, bases_of(config)))
+        and all(plan.source.kind in ("api", "seed") for plan in plans)
     ):
         data["max_tokens"] = 256  # half of their context: prompt and reply share it
     _absolute(data)
@@ -234,7 +235,8 @@ def resolve(config: Config) -> tuple[Config, Method, Task]:
         epochs=data["epochs"],
         minibatches=data["minibatches"],
     )
-    return checked(data), method, task
+    config = checked(data)
+    return Resolved(config, method, task, policies_of(config))
 
 
 def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
@@ -269,64 +271,48 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         ) from error
 
 
-def _learner(config: Config, name: str) -> str:
+def _learner(plans: Sequence[PolicyPlan]) -> str:
     """Seed models were taught to be trained whole, and runs that did so give whole models; any
     other base gets adapters.
     """
-    bases = {a.base or config.hosts[name].base for a in config.agents.values() if a.host == name}
-    return "full" if any(map(_whole, bases)) and not any(map(is_adapter, bases)) else "adapters"
+    adapters = any(plan.source.kind == "adapter" for plan in plans)
+    whole = any(trained_whole(plan.source) for plan in plans)
+    return "full" if whole and not adapters else "adapters"
 
 
-def seeds_only(config: Config, name: str) -> bool:
-    """Whether all policies of a host descend from shipped seed models; true where it has none."""
-    host = config.hosts[name]
-    bases = {agent.base or host.base for agent in config.agents.values() if agent.host == name}
-    return all(is_seed(origin) for base in bases for origin in origins(base))
-
-
-def _whole(base: str) -> bool:
-    if is_seed(base):
-        return True
-    found = run_at(base)
-    return found is not None and all(
-        h.get("learner", "full") == "full" for h in found[0].config()["hosts"].values()
-    )
-
-
-def _recipe(data: dict[str, Any], config: Config, task: Task) -> None:
+def _recipe(data: dict[str, Any], plans: Sequence[PolicyPlan], task: Task) -> None:
     """Learning rates and optimizer settings from recipes that were made for these bases, or an
     error.
     """
     rates: dict[str, Any] = {}
     recipe = dict(SEED_RECIPE)
     for name, host in data["hosts"].items():
-        bases = {
-            a.base or host["base"]
-            for a in config.agents.values()
-            if a.host == name and not a.frozen and config.hosts[name].here
-        }
-        if foreign := sorted(o for b in bases for o in origins(b) if not is_seed(o)):
+        sources = [plan.source for plan in plans if plan.host == name and plan.learns and plan.here]
+        foreign = sorted(o for source in sources if not source.seeded for o in source.origin)
+        if foreign:
             recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
-        adapters = host["learner"] == "adapters"
-        rate: Any = (
-            task.recipe.get("lr") if foreign else SEED_ADAPTER_LR if adapters else SEED_RECIPE["lr"]
-        )
-        if foreign and adapters and rate is not None:
-            rate = float(f"{rate * ADAPTER_RATE:.12g}")  # 1e-05, not 9.999999999999999e-06
-        if bases and host["lr"] is None and data["lr"] is None:
-            if rate is None:
-                raise UserMistake(
-                    f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or"
-                    f" hosts.{name}.lr (a few billion parameters: about 1e-5 for adapters, 1e-6 for"
-                    " whole models)"
-                )
-            rates[name] = rate
+        if sources and host["lr"] is None and data["lr"] is None:
+            rates[name] = _rate(name, host["learner"] == "adapters", foreign, task)
     if len(set(rates.values())) == 1:
         data["lr"] = next(iter(rates.values()))
     for name, rate in rates.items():
         data["hosts"][name]["lr"] = None if data["lr"] else rate
     for key in ("betas", "weight_decay", "grad_norm"):
         data[key] = data[key] if data[key] is not None else recipe[key]
+
+
+def _rate(name: str, adapters: bool, foreign: Sequence[str], task: Task) -> float:
+    """The learning rate of a host's policies; `foreign` are their bases that are not shipped."""
+    if not foreign:
+        return SEED_ADAPTER_LR if adapters else SEED_LR
+    rate: float | None = task.recipe.get("lr")
+    if rate is None:
+        raise UserMistake(
+            f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or hosts.{name}.lr"
+            " (a few billion parameters: about 1e-5 for adapters, 1e-6 for whole models)"
+        )
+    # 1e-05, not 9.999999999999999e-06
+    return float(f"{rate * ADAPTER_RATE:.12g}") if adapters else rate
 
 
 def _absolute(data: dict[str, Any]) -> None:
@@ -347,43 +333,8 @@ def _absolute(data: dict[str, Any]) -> None:
         if host["engine"].endswith(".py"):
             host["engine"] = str(Path(host["engine"]).resolve())
     for table in (*own.values(), *(a for a in data["agents"].values() if a["host"] in own)):
-        if (base := table["base"]) is None or is_seed(base):
-            continue
-        if (found := run_at(base)) is not None:
-            run, named = found
-            marker = run.marker() if named is None else None
-            # training that run on changes nothing here
-            step = named if marker is None else marker["step"]
-            table["base"] = str(run.path.resolve()) + (f"@{step}" if step is not None else "")
-        elif Path(base).is_dir():
-            table["base"] = str(Path(base).resolve())
-
-
-def bases_of(config: Config) -> set[str]:
-    """The models that the policies of a run start from; those behind an API, and of hosts
-    of the caller's own, are not ours.
-    """
-    return {
-        a.base or config.hosts[a.host].base
-        for a in config.agents.values()
-        if config.hosts[a.host].here
-    }
-
-
-def origins(base: str, depth: int = 100) -> set[str]:
-    """The bases that a run started from, where `base` is a run (through runs of runs); otherwise
-    itself.
-    """
-    if is_seed(base):
-        return {base}
-    if is_adapter(base):
-        return {adapter_base(base)}
-    if (found := run_at(base)) is None:
-        return {base}
-    if depth == 0:
-        raise UserMistake(f"base {base!r}: runs that start from each other")
-    below = bases_of(checked(found[0].config()))
-    return {o for b in below for o in origins(b, depth - 1)}
+        if table["base"] is not None:
+            table["base"] = pinned(table["base"])
 
 
 def split_options(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from comas.config.policies import Resolved
 from comas.config.schema import Config, nearest
-from comas.models.sources import seed_models
 from comas.types import Method, Task, UserMistake
 
 SHIPPED = ("solution", "evaluation", "scoring", "revision", "proxy")
@@ -33,31 +33,27 @@ def check_training(config: Config, method: Method, task: Task) -> None:
     check_roles(config, method, task)
 
 
-def check_room(config: Config, method: Method, task: Task) -> None:
+def check_room(resolved: Resolved) -> None:
     """An error where the room of a reply leaves none for its prompt, as far as that is known before
     a model is loaded.
     """
-    room = {**task.max_tokens, **config.room}
-    for name, agent in config.agents.items():
-        host = config.hosts[agent.host]
-        base = agent.base or host.base
-        folder = seed_models().get(base)
-        if folder is None or not host.here:
+    config = resolved.config
+    room = {**resolved.task.max_tokens, **config.room}
+    for plan in resolved.policies:
+        if plan.source.kind != "seed":
             continue
-        context = (
-            host.context
-            or json.loads((folder / "config.json").read_text(encoding="utf-8"))[
-                "max_position_embeddings"
-            ]
-        )
-        for role in method.paid:
+        context = config.hosts[plan.host].context
+        if context is None:
+            described = Path(plan.source.where) / "config.json"
+            context = json.loads(described.read_text("utf-8"))["max_position_embeddings"]
+        for role in resolved.method.paid:
             tokens = room.get(role, config.max_tokens)
             if tokens >= context:
                 where = f"room.{role}" if role in room else "max_tokens"
                 raise UserMistake(
                     f"{where} is {tokens} tokens: with a prompt they do not fit the context of"
-                    f" {agent.host}/{agent.policy or name} ({context} tokens, base {base}): lower"
-                    f" {where}, or raise hosts.{agent.host}.context where the base has room"
+                    f" {plan.address} ({context} tokens, base {plan.source.name}): lower"
+                    f" {where}, or raise hosts.{plan.host}.context where the base has room"
                 )
 
 

@@ -19,9 +19,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from comas.config.named_places import Place, anchor
 from comas.config.trust import check_trust, is_shared
-from comas.models.sources import team_file
+from comas.models.sources import run_at, team_file
 from comas.program import command
-from comas.storage.run import run_at
 from comas.types import UserMistake
 
 

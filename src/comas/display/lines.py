@@ -131,7 +131,7 @@ class Lines(Quiet):
     def begin(self, run: Run, team: Team, start: int) -> None:
         self.total = team.config.steps
         self.began = self.said = time.monotonic()
-        need = estimate(team.config, team.method, team.task).get("bytes on disk")
+        need = estimate(team.resolved).get("bytes on disk")
         room = f", which will take about {need / 1e9:.2f} GB on disk" if need else ""
         self._say(
             f"{len(team.members)} agents, {team.config.method}/{team.config.preset or '-'}, in"

@@ -112,14 +112,6 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
         }
 
 
-def can_judge(task: Task, questions: Sequence[Question]) -> bool:
-    """Whether one of the questions at least has a reference, or a task whose
-    verifier does without.
-    """
-    with own_file(task.verify, "verify"):
-        return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
-
-
 def _unsettled(*args: object) -> Any:
     raise AssertionError("evaluation never settles")
 
@@ -168,3 +160,17 @@ def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         if answer["verdict"] != "failed":
             found.setdefault(answer["question"], []).append(float(answer["verdict"] == "right"))
     return {q: sum(v) / len(v) for q, v in found.items()}
+
+
+def copied(answers: Sequence[Answer], measured: Mapping[str, str]) -> list[Answer]:
+    """The answers of those that were measured, and the same again under the names
+    of their equals.
+    """
+    given: dict[str, list[Answer]] = {}
+    for answer in answers:
+        given.setdefault(answer.agent, []).append(answer)
+    return [
+        replace(answer, agent=agent)
+        for agent, asked in measured.items()
+        for answer in given.get(asked, [])
+    ]

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.schema import Config
-from comas.models.loading import resolve_base
-from comas.models.sources import snapshot
+from comas.models.sources import files_of
 from comas.storage import files as disk
 from comas.types import Question
 
@@ -49,11 +48,8 @@ def _plain(value: Any) -> Any:
 
 def of_weights(sources: Mapping[str, str]) -> str:
     """Of the models that policies are loaded from, by the bytes of their files."""
-    folders = {policy: Path(resolve_base(base)) for policy, base in sources.items()}
-    each = {
-        f: _of_folder(f if f.is_dir() else snapshot(str(f)) or f) for f in set(folders.values())
-    }
-    return _sha256(json.dumps({policy: each[f] for policy, f in folders.items()}, sort_keys=True))
+    each = {place: _of_folder(files_of(place)) for place in set(sources.values())}
+    return _sha256(json.dumps({policy: each[p] for policy, p in sources.items()}, sort_keys=True))
 
 
 def _of_folder(folder: Path) -> dict[str, str]:

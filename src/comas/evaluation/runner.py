@@ -27,9 +27,8 @@ import filelock
 from pydantic import TypeAdapter, ValidationError
 
 from comas.answers.pool import usable_cpus
-from comas.config.resolve import bases_of, origins
+from comas.config.policies import Resolved
 from comas.config.roles import check_roles
-from comas.config.schema import Config
 from comas.evaluation import fingerprints, report
 from comas.evaluation import spec as plans
 from comas.evaluation.accuracy import judged
@@ -54,6 +53,7 @@ from comas.game.play import Scene, first, play_one
 from comas.hosts.api import ApiHost
 from comas.hosts.endpoint.ledger import BudgetSpent
 from comas.machine import peak_bytes
+from comas.models.sources import checkpoints
 from comas.program import Work, command
 from comas.signals import listening
 from comas.storage import files, lineage
@@ -101,6 +101,8 @@ class Exam:
         self.own_hosts: dict[str, Host] = {}
         self.work = Work(folder)
         self._lock = filelock.FileLock(folder / ".lock")
+        self.resolved: dict[str, Resolved] = {}
+        """Run or model -> what its name means: asked once."""
         self.asked: list[tuple[Task, list[Question]]] = []
         """Of all systems: the questions of the tasks that were named, or of the first system's own.
         """
@@ -144,7 +146,7 @@ class Exam:
             raise UserMistake(f"--out {folder}: {error.strerror}") from error
         files.replace(folder / PLAN, json.dumps(asdict(plan), indent=1))
         exam = cls(folder, plan, made)
-        exam.said_at_start = list(lineage.hold(found.values(), folder))
+        exam.said_at_start = list(lineage.hold(checkpoints(found.values()), folder))
         return exam
 
     @classmethod
@@ -197,7 +199,7 @@ class Exam:
                     f"{self.folder}: every game failed; the first: {records[0]['error']}"
                 )
             if not any(r["verdict"] == "failed" for r in records):  # nothing is left to ask
-                lineage.release(self.plan.places.values(), self.folder)
+                lineage.release(checkpoints(self.plan.places.values()), self.folder)
             return found
         except BudgetSpent:  # there is something to go on with
             raise
@@ -224,12 +226,13 @@ class Exam:
         """Every system in every task and setup; with `only` those (system, task, setup)."""
         cells: dict[tuple[str, str, str], list[tuple[Log, int, str]]] = {}
         for system, run in self._runs(only):
-            config = self.plan.resolved(run)[0]
-            apis = self._restored(run, config)
-            own = {name: host for name, host in self.own_hosts.items() if name in config.hosts}
-            team = self.plan.team(run, {**apis, **own})
+            resolved = self.resolved[run]
+            apis = self._restored(run, resolved)
+            own = {n: host for n, host in self.own_hosts.items() if n in resolved.config.hosts}
+            team = self.plan.team(run, resolved, {**apis, **own})
             try:
-                self._write(plans.with_rooms(self.plan, run, team))
+                self._write(plans.with_rooms(self.plan, run, self.resolved[run], team))
+                self.resolved[run] = team.resolved
                 if team.sources:
                     self._same(f"weights of {run}", fingerprints.of_weights(team.sources))
                 wanted = lambda key: only is None or key in only  # noqa: E731
@@ -241,7 +244,7 @@ class Exam:
                 ]
                 if only is None:
                     past = (
-                        bases_of(team.config)
+                        team.resolved.base_names()
                         if run in self.plan.teams
                         else [self.plan.places.get(run, run)]
                     )
@@ -262,9 +265,9 @@ class Exam:
             if only is None or any(s == name for name, *_ in only)
         ]
 
-    def _restored(self, run: str, config: Config) -> dict[str, ApiHost]:
+    def _restored(self, run: str, resolved: Resolved) -> dict[str, ApiHost]:
         """A run's hosts behind an API, with what they have cost so far; not yet opened."""
-        apis = api_hosts_of(config, self.work)
+        apis = api_hosts_of(resolved, self.work)
         others = [account for other, account in self.accounts.items() if other != run]
         spending.restore(apis, self.accounts.get(run, {}), others)
         return apis
@@ -275,7 +278,7 @@ class Exam:
         """
         known: set[tuple[str, ...]] = set()
         for (_, run), team in zip(self._runs(), there, strict=True):
-            hosts = self._restored(run, team.config)
+            hosts = self._restored(run, team.resolved)
             asked = [
                 (task, questions, setup)
                 for task, questions in self.asked
@@ -300,7 +303,8 @@ class Exam:
         no answers of the first.
         """
         plan = self.plan
-        there = [outline(*plan.resolved(run)) for _, run in self._runs()]
+        self.resolved = {run: plan.resolved(run) for _, run in self._runs()}
+        there = [outline(self.resolved[run]) for _, run in self._runs()]
         check_hosts(plan.pairs, there)
         for what, digest in plans.contents(plan, there).items():
             self._same(what, digest)
@@ -393,7 +397,6 @@ class Exam:
         observer.cell(system, task.name, setup)
         if left or again:
             began = time.monotonic()
-            bases = sorted(set().union(*map(origins, team.bases())))
             room = asyncio.Semaphore(AT_ONCE)
             gate = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
             asked = {q.id: q for q in questions}
@@ -424,7 +427,7 @@ class Exam:
                 log.close(
                     seconds=time.monotonic() - began,
                     peak_bytes=peak_bytes(team.hosts),
-                    bases=bases,
+                    bases=team.origins(),
                     team=described(team, chosen),
                 )
         return log, games, described(team, chosen)

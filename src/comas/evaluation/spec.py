@@ -12,27 +12,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import (
-    bases_of,
-    filled,
-    keywords,
-    load_plugin,
-    plugin_names,
-    resolve,
-    split_options,
-)
+from comas.config.policies import Resolved
+from comas.config.resolve import filled, keywords, load_plugin, plugin_names, split_options
 from comas.config.roles import asks
-from comas.config.schema import lifted, nearest, parse_pair, read
-from comas.evaluation.accuracy import can_judge
+from comas.config.schema import lifted, nearest, parse_pair
+from comas.config.systems import (
+    checkpoint_of,
+    fixed_place,
+    hosts_of,
+    independent,
+    system_config,
+    table_of,
+    training_of,
+)
 from comas.evaluation.contamination import Overlap, overlap
+from comas.evaluation.systems import asked
 from comas.game.agent import Member
-from comas.models.sources import TEAM, exported, is_seed, meant, team_file
 from comas.program import command
-from comas.questions.checked import loaded
+from comas.questions.checked import can_judge, loaded
 from comas.storage import files as disk
-from comas.storage.run import run_at
 from comas.team import spending
-from comas.team.build import Resolved, Team, system_config, system_team, table_of
+from comas.team.build import Team
 from comas.types import Host, Method, Question, Setup, Task, UserMistake
 
 OPTIONS = r":(?=\w+=)"
@@ -116,9 +116,13 @@ class Plan:
         """Config, method and task of what stands under this name."""
         return system_config(*self._system(run))
 
-    def team(self, run: str, hosts: Mapping[str, Host] | None = None) -> Team:
-        """What stands under this name, ready to be asked; `hosts` are those that are made."""
-        return system_team(*self._system(run), hosts)
+    def team(self, run: str, resolved: Resolved, hosts: Mapping[str, Host] | None = None) -> Team:
+        """What stands under this name, and was `resolved`, ready to be asked; `hosts` are those
+        that are made already.
+        """
+        described = run in self.teams
+        weights = None if described else checkpoint_of(self.places.get(run, run))
+        return asked(resolved, weights, hosts)
 
     def _system(self, run: str) -> tuple[str, Sequence[str], Mapping[str, Any] | None]:
         name = self.places.get(run, run)
@@ -131,19 +135,12 @@ class Plan:
 
     def _concerning(self, name: str, table: Mapping[str, Any] | None) -> list[str]:
         """The pairs without those for hosts that other systems have and this one has not."""
-        if table is not None:
-            hosts = set(table["hosts"])
-        elif (found := run_at(name)) is not None:
-            hosts = set(found[0].config()["hosts"])
-        else:
-            hosts = {
-                "home",
-                *(
-                    str(v)
-                    for k, v in map(parse_pair, self.pairs)
-                    if re.fullmatch(r"agents\..+\.host", k)
-                ),
-            }
+        hosts = hosts_of(name) if table is None else set(table["hosts"])
+        if hosts is None:
+            named = [
+                v for k, v in map(parse_pair, self.pairs) if re.fullmatch(r"agents\..+\.host", k)
+            ]
+            hosts = {"home", *map(str, named)}
         return [
             pair
             for pair in self.pairs
@@ -181,13 +178,13 @@ def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
     }
 
 
-def with_rooms(plan: Plan, run: str, team: Team) -> Plan:
-    """The plan with the bounds of memory that a system was given when it was first loaded: another
-    sitting takes the same.
+def with_rooms(plan: Plan, run: str, resolved: Resolved, team: Team) -> Plan:
+    """The plan with the bounds of memory that a system, which was `resolved`, was given when it was
+    first loaded: another sitting takes the same.
     """
     if run in plan.rooms:
         return plan
-    before = plan.resolved(run)[0].hosts
+    before = resolved.config.hosts
     chosen = [
         f"hosts.{name}.{key}={value}"
         for name, host in team.config.hosts.items()
@@ -395,15 +392,12 @@ def overlaps(
     """Per task what runs and exports among these were trained on; nothing for base models, whose
     past nobody here knows.
     """
-    trainings = {
-        name if run_at(name) is not None else str(exported(name))
-        for name in names
-        if run_at(name) or exported(name)
-    }
-    if not trainings:
-        return
+    trained: list[Question] | None = []
     try:
-        trained = [q for training in sorted(trainings) for q in trained_on(training)]
+        trainings = {independent(name): found for name in names if (found := training_of(name))}
+        if not trainings:
+            return
+        trained = [q for name in sorted(trainings) for q in _trained(*trainings[name])]
     except UserMistake:
         trained = None
     for task, questions in {t.name: (t, qs) for t, qs, _ in asked}.values():
@@ -414,20 +408,15 @@ def trained_on(name: str) -> list[Question]:
     """The training questions of a run or an export, and of the runs that it started from; by its
     own config, whatever is asked of it now.
     """
-    if (found := run_at(name)) is not None:
-        config, _, task = resolve(read(found[0].path / "config.toml"))
-        before = bases_of(config)
-    elif (folder := exported(name)) is not None:
-        if earlier := (disk.facts(folder) or {})["earlier"]:
-            raise UserMistake(
-                f"{folder}: its run started from {', '.join(earlier)}, whose questions are not"
-                " known here"
-            )
-        config, _, task = resolve(read(folder / TEAM, shared=False))  # nobody is asked
-        before = set[str]()
-    else:
-        return []
-    questions = loaded(task, "train", path=config.data, seed=config.seed, **config.task_options)
+    found = training_of(name)
+    return _trained(*found) if found else []
+
+
+def _trained(resolved: Resolved, before: Sequence[str]) -> list[Question]:
+    config = resolved.config
+    questions = loaded(
+        resolved.task, "train", path=config.data, seed=config.seed, **config.task_options
+    )
     return questions + [q for base in before for q in trained_on(base)]
 
 
@@ -440,22 +429,8 @@ def places(systems: Sequence[str]) -> dict[str, str]:
         for name in system.split(","):
             if not name:
                 raise UserMistake(f"{system!r}: nothing stands beside one of its commas")
-            if (at := run_at(name)) is not None:
-                run, step = at
-                found[name] = f"{run.path.resolve()}@{run.intact(step).name.removeprefix('step-')}"
-            elif (file := team_file(name)) is not None:
-                found[name] = str(file.resolve())
-            elif Path(name).is_dir():
-                found[name] = str(Path(name).resolve())
-            elif name.endswith(".toml"):
-                raise UserMistake(f"{name}: there is no such file here")
-            elif not is_seed(name) and (
-                name[0] in "./~" or (Path(name).parent != Path() and Path(name).parent.is_dir())
-            ):
-                raise UserMistake(f"{name}: there is no such run or folder here{meant(name)}")
-            else:
-                found[name] = name
-        mine = [_independent(found[name]) for name in system.split(",")]
+            found[name] = fixed_place(name)
+        mine = [independent(found[name]) for name in system.split(",")]
         if twice := [p for p in mine if mine.count(p) > 1]:
             raise UserMistake(
                 f"{twice[0]} stands twice in {system}: several runs of a system have to be"
@@ -465,13 +440,6 @@ def places(systems: Sequence[str]) -> dict[str, str]:
     if twice := [p for p in every if every.count(p) > 1]:
         raise UserMistake(f"{twice[0]} is named twice: what is compared has to differ")
     return found
-
-
-def _independent(place: str) -> str:
-    """What counts as one among several runs of a system: a run's folder, whatever
-    its checkpoint.
-    """
-    return str(found[0].path) if (found := run_at(place)) is not None else place
 
 
 def teams(found: Mapping[str, str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:

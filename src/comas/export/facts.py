@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import bases_of
+from comas.config.policies import PolicyPlan, policies_of
 from comas.config.schema import Config, checked, read
 from comas.evaluation.accuracy import Answer, accuracy, paired_gain
-from comas.models.sources import adapter_base, is_adapter, is_seed
+from comas.models.sources import Source, source_of
 from comas.program import command
 from comas.stats import Interval, wilson
 from comas.storage import files
-from comas.storage.run import Run, run_at
+from comas.storage.run import Run
 from comas.types import UserMistake
 
 
@@ -55,9 +55,11 @@ class Story:
 
     def agents(self, policy: str) -> list[str]:
         """Who speaks with these weights."""
-        return [
-            name for name, agent in self.config.agents.items() if (agent.policy or name) == policy
-        ]
+        return [name for plan in self.plans() if plan.name == policy for name in plan.agents]
+
+    def plans(self) -> Sequence[PolicyPlan]:
+        """Its policies."""
+        return policies_of(self.config)
 
     def accuracy(self, when: str, agents: Sequence[str] = ()) -> Interval | None:
         """Of single answers, `before` or `after`: of these agents, otherwise the mean over all."""
@@ -123,21 +125,17 @@ def lineage(config: Config, depth: int = 100) -> Iterator[str]:
     """What the policies started from, in words; through runs of runs, as far as these are still
     there.
     """
-    for base in sorted(bases_of(config)):
-        if (found := None if is_seed(base) else run_at(base)) is None:
-            yield (
-                f"{shown(adapter_base(base))}, with the adapter {Path(base).name}"
-                if is_adapter(base)
-                else shown(base)
-            )
+    sources = {plan.source.name: plan.source for plan in policies_of(config) if plan.here}
+    for source in map(sources.__getitem__, sorted(sources)):
+        if source.kind != "run":
+            yield _described(source)
             continue
-        run, step = found
+        run = source.run()
         below = checked(run.config())
-        yield (
-            f"run {run.path.name} ({below.method}{f'/{below.preset}' if below.preset else ''} on"
-            f" {below.task}, seed"
-            f" {below.seed}{f', after {step} steps' if step is not None else ''})"
-        ).replace(".py", "")
+        preset = f"/{below.preset}" if below.preset else ""
+        after = f", after {source.step} steps" if source.step is not None else ""
+        facts = f"{below.method}{preset} on {below.task}, seed {below.seed}{after}"
+        yield f"run {run.path.name} ({facts})".replace(".py", "")
         if depth:
             yield from (
                 f"before that: {line.removeprefix('before that: ')}"
@@ -145,15 +143,20 @@ def lineage(config: Config, depth: int = 100) -> Iterator[str]:
             )
 
 
+def _described(source: Source) -> str:
+    if source.below is None:
+        return shown(source.name)
+    return f"{shown(source.below)}, with the adapter {Path(source.name).name}"
+
+
 def shown(base: str) -> str:
     """A base without the folders of the machine that it was used on."""
-    if is_seed(base):
+    kind = source_of(base).kind
+    if kind == "seed":
         return f"`{base}`, a small model that is shipped with comas"
-    return (
-        f"`{Path(base).name}`, a folder"
-        if Path(base).is_absolute() or Path(base).is_dir()
-        else f"`{base}`"
-    )
+    if kind == "hub":
+        return f"`{base}`"
+    return f"`{Path(base).name}`, a {'file' if kind == 'gguf' else 'folder'}"
 
 
 def _evaluated(told: Story, folder: Path, place: str) -> None:

@@ -17,24 +17,16 @@ from typing import Any
 
 import tomli_w
 
-from comas.config.resolve import bases_of, origins
+from comas.config.policies import PolicyPlan, policies_of
 from comas.config.schema import Config, read
+from comas.config.systems import opened
+from comas.config.weights import weights_at
 from comas.export.facts import story
 from comas.export.model_card import Part, card
-from comas.models.loading import resolve_base
-from comas.models.sources import (
-    ADAPTER,
-    TEAM,
-    adapter_base,
-    at_hand,
-    exported,
-    is_adapter,
-    is_seed,
-    seed_models,
-)
+from comas.models.sources import ADAPTER, TEAM, Source, exported, recorded_base, source_of
 from comas.storage import files
 from comas.storage.records import without_none
-from comas.storage.run import Run, run_at
+from comas.storage.run import Run
 from comas.types import UserMistake
 
 OPTIMIZER = "optimizer.safetensors"
@@ -65,6 +57,8 @@ class _Job:
     run: Run
     step: int
     config: Config
+    plans: Sequence[PolicyPlan]
+    """Of the policies whose weights are ours."""
     source: Path
     out: Path
     """Where it is written; moved when it is whole."""
@@ -78,12 +72,12 @@ class _Job:
 
     def policies(self, host: str | None = None) -> dict[str, str]:
         """Policy -> host; those whose weights are ours."""
-        agents = self.config.agents.items()
-        mine = {a.policy or n: a.host for n, a in agents if self.config.hosts[a.host].here}
-        return {p: h for p, h in mine.items() if host in (None, h)}
+        return {p.name: p.host for p in self.plans if host in (None, p.host)}
 
     def adapters(self) -> list[str]:
-        return [p for p in self.policies() if is_adapter(self.source / p)]
+        """Those of them that are adapters."""
+        found = weights_at(self.plans, self.source).adapters
+        return [policy for policy in self.policies() if policy in found]
 
 
 def export(
@@ -105,20 +99,19 @@ def export(
     """
     target = Path(os.path.expanduser(folder))
     name = os.path.expanduser(str(run))
-    found = run_at(name)
-    opened, step = found or (Run.open(name), None)
+    trained, step = opened(name)
     if dtype != "auto" and dtype not in NUMBERS:
         raise UserMistake(f"dtype {dtype!r}: one of auto, {', '.join(NUMBERS)}")
     _check_place(target)
-    source = opened.intact(step)
+    source = trained.intact(step)
     step = int(source.name.removeprefix("step-"))
     part = target.resolve().with_name(target.resolve().name + ".part")
-    job = _Job(
-        opened, step, read(opened.path / "config.toml"), source, part, merged, dtype, base, note
-    )
+    config = read(trained.path / "config.toml")
+    plans = [plan for plan in policies_of(config) if plan.here]
+    job = _Job(trained, step, config, plans, source, part, merged, dtype, base, note)
     if base is not None and not job.adapters():
         raise UserMistake(
-            f"--base {base}: {opened.path} has no adapters, its models are whole; leave it out"
+            f"--base {base}: {trained.path} has no adapters, its models are whole; leave it out"
         )
     for policy, host in job.policies().items():
         if not (source / policy).is_dir():
@@ -127,7 +120,7 @@ def export(
                 " another run"
             )
         job.bases[policy] = _base(job, policy)
-    told = story(opened, step, evaluations)
+    told = story(trained, step, evaluations)
     plugins = _plugins(job)
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -146,12 +139,9 @@ def export(
         (part / TEAM).write_text(
             _team(job, {str(file): name for name, file in plugins.items()}), encoding="utf-8"
         )
-        earlier = [
-            Path(b).name
-            for b in sorted(bases_of(job.config))
-            if not is_seed(b) and (run_at(b) or exported(b))
-        ]
-        files.seal(part, {"run": opened.path.resolve().name, "step": step, "earlier": earlier})
+        bases = {plan.source.name: plan.source for plan in plans}
+        earlier = [Path(name).name for name in sorted(bases) if _trained_before(bases[name])]
+        files.seal(part, {"run": trained.path.resolve().name, "step": step, "earlier": earlier})
         if target.is_dir():  # an empty one
             target.rmdir()
         files.rename(part, target.resolve())
@@ -159,6 +149,11 @@ def export(
         shutil.rmtree(part, ignore_errors=True)
         raise
     return _exported(job, target)
+
+
+def _trained_before(source: Source) -> bool:
+    """Whether a policy started from what was trained, here or elsewhere."""
+    return source.kind == "run" or (source.kind != "seed" and bool(exported(source.name)))
 
 
 def _check_place(target: Path) -> None:
@@ -172,14 +167,15 @@ def _base(job: _Job, policy: str) -> str:
     """Where the model that a policy started from is found: a hub name or a shipped model rather
     than a folder of this machine.
     """
-    agent = next(a for n, a in job.config.agents.items() if (a.policy or n) == policy)
-    found = origins(agent.base or job.config.hosts[agent.host].base)
-    if not is_adapter(job.source / policy):
-        return job.base or ", ".join(sorted(found))
-    recorded = adapter_base(job.source / policy)
-    shipped = {str(path): name for name, path in seed_models().items()}
-    named = next(iter(found)) if len(found) == 1 else recorded
-    return job.base or shipped.get(recorded) or (recorded if Path(named).is_absolute() else named)
+    plan = next(plan for plan in job.plans if plan.name == policy)
+    origin = plan.source.origin
+    if job.base:
+        return job.base
+    if policy not in job.adapters():
+        return ", ".join(sorted(origin))
+    recorded = recorded_base(job.source / policy)
+    named = next(iter(origin)) if len(origin) == 1 else recorded
+    return recorded if Path(named).is_absolute() else named
 
 
 def _plugins(job: _Job) -> dict[str, Path]:
@@ -203,7 +199,7 @@ def _write_host(job: _Job, host: str) -> None:
     merged.
     """
     policies = list(job.policies(host))
-    adapters = [p for p in policies if is_adapter(job.source / p)]
+    adapters = [p for p in policies if p in job.adapters()]
     whole = [p for p in policies if p not in adapters]
     shrink = NUMBERS.get(job.dtype, 4) / 4
     need = sum(_size(job.source / p) for p in adapters) + int(
@@ -247,14 +243,14 @@ def _write_merged(job: _Job, adapters: Sequence[str], host: str) -> None:
     from comas.learners.lora.loading import load_population
     from comas.learners.lora.merging import dtype_of, model_bytes, save_merged
 
-    below = {job.base or adapter_base(job.source / p) for p in adapters}
+    below = {job.bases[p] if job.base else recorded_base(job.source / p) for p in adapters}
     assert len(below) == 1, "adapters of a host share one base"
     sources = {p: str(job.source / p) for p in adapters}
     remote = job.config.hosts[host].trust_remote_code
     try:
-        population, _, _ = load_population(
-            sources, resolve_base(at_hand(below.pop())), "cpu", dtype_of(job.dtype), remote, {}, 0
-        )
+        under = source_of(below.pop()).weights_of("")
+        dtype = dtype_of(job.dtype)
+        population, _, _ = load_population(sources, under, "cpu", dtype, remote, {}, 0)
     except UserMistake as error:
         raise UserMistake(
             f"{error}; say where the base of host {host} is with --base, or export with --no-merged"
@@ -308,10 +304,7 @@ def _write_cards(job: _Job, told: Any) -> None:
             b
             for p in policies
             for b in job.bases[p].split(", ")
-            if not is_seed(b)
-            and not Path(b).exists()
-            and b.count("/") < 2
-            and not b.startswith((".", "/", "~"))
+            if source_of(b).kind == "hub" and not Path(b).exists() and b.count("/") < 2
         }
     )
     team = Part("team", policies, job.bases, hub, job.dtypes, adapters)
@@ -339,8 +332,9 @@ def _team(job: _Job, plugins: Mapping[str, str]) -> str:
     for kind in ("method", "task"):
         if (name := plugins.get(str(Path(data[kind]).resolve()))) is not None:
             data[kind] = f"./{name}"
+    policies = {name: plan.name for plan in job.plans for name in plan.agents}
     for name, agent in data["agents"].items():
-        if (policy := agent.get("policy", name)) in job.policies():
+        if (policy := policies.get(name)) is not None:
             agent["base"] = f"./{policy}/{'adapter' if policy in adapters else 'model'}"
             host = data["hosts"][agent["host"]]
             host.pop("device", None)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import seeds_only
+from comas.config.policies import Resolved
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
 from comas.forecast.memory import estimate, host_needs, longest_row, question_tokens
 from comas.machine import Memory, memory_of
 from comas.models.loading import place_of
-from comas.types import Method, Task, UserMistake
+from comas.types import UserMistake
 
 SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
 """Of the usable memory, what defaults aim at: the estimate is off by a tenth, and a CPU's memory is
@@ -155,18 +155,17 @@ def kept_bytes(needs: Needs) -> int:
     return needs["bytes at the peak"] - max(learning_bytes(needs), sampling_bytes(needs))
 
 
-def fit(
-    config: Config, method: Method, task: Task, *, learn: bool = True, all_hosts: bool = False
-) -> tuple[Config, Fit]:
+def fit(resolved: Resolved, *, learn: bool = True, all_hosts: bool = False) -> tuple[Resolved, Fit]:
     """The config with `tokens_per_pass` and `max_rows` of every host, and what it takes with them.
 
     Values that the config has stay, whatever the memory is: a run that goes on is the same run.
     Hosts that certainly fit are estimated with `all_hosts` only.
     """
+    config = resolved.config
     devices = {
         name: _device(host)
         for name, host in config.hosts.items()
-        if host.here and _inhabited(config, name)
+        if host.here and resolved.at(name)
     }
     known = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
     if config.memory is not None:
@@ -176,25 +175,31 @@ def fit(
     chosen: dict[str, HostConfig] = {}
     for name, device in devices.items():
         usable = known[device].usable
-        if not all_hosts and _is_ample(config, name, usable, len(devices)):
+        if not all_hosts and _is_ample(resolved, name, usable, len(devices)):
             continue
         beside = sum(other == device for other in devices.values())
         share = SHARES[
             "allowed" if config.memory is not None else "cpu" if device == "cpu" else "gpu"
         ]
         room = None if usable is None else share * usable / beside
-        found = _fit_host(config, method, task, name, device, room, learn)
+        found = _fit_host(resolved, name, device, room, learn)
         hosts.append(found)
         chosen[name] = config.hosts[name].model_copy(update=dict(found.chosen))
     config = config.model_copy(update={"hosts": {**config.hosts, **chosen}})
-    return config, Fit(hosts, known, config.memory is not None)
+    return resolved.with_config(config), Fit(hosts, known, config.memory is not None)
 
 
-def warnings(config: Config, method: Method, task: Task) -> list[str]:
-    """What is said of a run that goes on with the values that it has: only where they may be too
+def resumed(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
+    """The config of a run that goes on with the values that it has; a note where they may be too
     much by now.
     """
-    _, found = fit(config, method, task)
+    resolved, found = fit(resolved)
+    for line in _warnings(found):
+        note(line)
+    return resolved
+
+
+def _warnings(found: Fit) -> list[str]:
     said = [
         f"the run may not fit into memory now: {found.compared(device)}"
         for device in found.too_large()
@@ -202,57 +207,56 @@ def warnings(config: Config, method: Method, task: Task) -> list[str]:
     return said + [note for note in found.notes() if note.startswith("memory is tight")]
 
 
-def filled(config: Config, method: Method, task: Task, learn: bool) -> Config:
+def filled(resolved: Resolved, learn: bool) -> Resolved:
     """The same config with the two defaults, where one of them is open."""
     open_keys = [
         h
-        for h in config.hosts.values()
+        for h in resolved.config.hosts.values()
         if h.here and (h.tokens_per_pass is None or h.max_rows is None)
     ]
-    return fit(config, method, task, learn=learn)[0] if open_keys else config
+    return fit(resolved, learn=learn)[0] if open_keys else resolved
 
 
-def fitted(config: Config, method: Method, task: Task, note: Callable[[str], None]) -> Config:
+def fitted(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
     """The config that a new run keeps: with the two defaults, which are told; an error where it
     does not fit.
     """
-    config, found = fit(config, method, task)
-    check(found, config, method, task)
+    resolved, found = fit(resolved)
+    check(found, resolved)
     for line in found.notes():
         note(line)
-    return config
+    return resolved
 
 
-def check(found: Fit, config: Config, method: Method, task: Task) -> None:
+def check(found: Fit, resolved: Resolved) -> None:
     """An error where a device cannot hold its hosts; it names keys with which it could."""
     for device in found.too_large():
-        keys = remedy(found, device, config, method, task)
+        keys = remedy(found, device, resolved)
         raise UserMistake(f"the run does not fit into memory: {found.compared(device)}: {keys}")
 
 
-def remedy(found: Fit, device: str, config: Config, method: Method, task: Task) -> str:
+def remedy(found: Fit, device: str, resolved: Resolved) -> str:
     """Keys that would make the hosts of a device fit, each tried by the estimate, the mildest
     first.
     """
     names = [host.name for host in found.hosts if host.device == device and host.needs]
-    changed = config
+    changed = resolved
     said: dict[str, str] = {}
     for change in (_lower, _recompute, _halve, _shorten):
         for name in names:
-            changed, keys = change(changed, method, task, name)
+            changed, keys = change(changed, name)
             said |= keys
-        again, fitted = fit(changed, method, task)
+        again, fitted = fit(changed)
         said |= {
             f"hosts.{h.name}.{k}": str(v)
             for h in fitted.hosts
             for k, v in h.chosen.items()
-            if _lowered(config, h.name, k, v)
+            if _lowered(resolved.config, h.name, k, v)
         }
         if said and not fitted.too_large():
             return f"set {' '.join(f'{key}={value}' for key, value in said.items())}"
-        changed = again.model_copy(
-            update={"hosts": {n: _opened(h) for n, h in again.hosts.items()}}
-        )
+        hosts = {name: _opened(host) for name, host in again.config.hosts.items()}
+        changed = again.with_config(again.config.model_copy(update={"hosts": hosts}))
     return (
         "no setting makes it fit; have fewer agents, take a smaller base, or set memory=GB where"
         " there is more"
@@ -275,16 +279,16 @@ class Disk:
     place: Path
 
 
-def disk_of(config: Config, method: Method, task: Task) -> Disk:
+def disk_of(resolved: Resolved) -> Disk:
     """Of a run with this config."""
-    place = Path(config.out or "runs").resolve()
+    place = Path(resolved.config.out or "runs").resolve()
     free = shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
-    return Disk(estimate(config, method, task).get("bytes on disk"), free, place)
+    return Disk(estimate(resolved).get("bytes on disk"), free, place)
 
 
-def check_disk(config: Config, method: Method, task: Task) -> None:
+def check_disk(resolved: Resolved) -> None:
     """An error where the disk has less room than the run is going to need."""
-    disk = disk_of(config, method, task)
+    disk = disk_of(resolved)
     if disk.needed is not None and disk.needed > disk.free:
         raise UserMistake(
             f"the run needs about {disk.needed / 1e9:.2f} GB on disk and {disk.place} has"
@@ -293,13 +297,13 @@ def check_disk(config: Config, method: Method, task: Task) -> None:
         )
 
 
-Change = tuple[Config, dict[str, str]]
+Change = tuple[Resolved, dict[str, str]]
 
 
-def _with(config: Config, name: str, **keys: Any) -> Config:
-    return config.model_copy(
-        update={"hosts": {**config.hosts, name: config.hosts[name].model_copy(update=keys)}}
-    )
+def _with(resolved: Resolved, name: str, **keys: Any) -> Resolved:
+    config = resolved.config
+    host = config.hosts[name].model_copy(update=keys)
+    return resolved.with_config(config.model_copy(update={"hosts": {**config.hosts, name: host}}))
 
 
 def _opened(host: HostConfig) -> HostConfig:
@@ -310,49 +314,40 @@ def _opened(host: HostConfig) -> HostConfig:
     )
 
 
-def _lower(config: Config, method: Method, task: Task, name: str) -> Change:
-    return _with(config, name, tokens_per_pass=None, max_rows=None), {}
+def _lower(resolved: Resolved, name: str) -> Change:
+    return _with(resolved, name, tokens_per_pass=None, max_rows=None), {}
 
 
-def _recompute(config: Config, method: Method, task: Task, name: str) -> Change:
-    if config.hosts[name].checkpointing:
-        return config, {}
-    return _with(config, name, checkpointing=True), {f"hosts.{name}.checkpointing": "true"}
+def _recompute(resolved: Resolved, name: str) -> Change:
+    if resolved.config.hosts[name].checkpointing:
+        return resolved, {}
+    return _with(resolved, name, checkpointing=True), {f"hosts.{name}.checkpointing": "true"}
 
 
-def _halve(config: Config, method: Method, task: Task, name: str) -> Change:
-    if config.hosts[name].dtype == "bfloat16":
-        return config, {}
-    return _with(config, name, dtype="bfloat16"), {f"hosts.{name}.dtype": "bfloat16"}
+def _halve(resolved: Resolved, name: str) -> Change:
+    if resolved.config.hosts[name].dtype == "bfloat16":
+        return resolved, {}
+    return _with(resolved, name, dtype="bfloat16"), {f"hosts.{name}.dtype": "bfloat16"}
 
 
-def _shorten(config: Config, method: Method, task: Task, name: str) -> Change:
+def _shorten(resolved: Resolved, name: str) -> Change:
     """A context in which a question and its longest reply still have room."""
-    least, longest = longest_row(config, method, task, name)
-    if least >= (config.hosts[name].context or longest):
-        return config, {}
-    return _with(config, name, context=least), {f"hosts.{name}.context": str(least)}
+    least, longest = longest_row(resolved, name)
+    if least >= (resolved.config.hosts[name].context or longest):
+        return resolved, {}
+    return _with(resolved, name, context=least), {f"hosts.{name}.context": str(least)}
 
 
 def _fit_host(
-    config: Config,
-    method: Method,
-    task: Task,
-    name: str,
-    device: str,
-    room: float | None,
-    learn: bool,
+    resolved: Resolved, name: str, device: str, room: float | None, learn: bool
 ) -> HostFit:
     """The host with values for its open keys; `room` is in bytes, None where nobody knows."""
-    host = config.hosts[name]
+    host = resolved.config.hosts[name]
     open_keys = [key for key in CAREFUL if getattr(host, key) is None]
-
-    question = question_tokens(config, task, name)
+    question = question_tokens(resolved, name)
 
     def needs_of(values: Mapping[str, int]) -> Needs | str:
-        return host_needs(
-            _with(config, name, **values), method, task, name, learn=learn, question=question
-        )
+        return host_needs(_with(resolved, name, **values), name, learn=learn, question=question)
 
     values = {key: CAREFUL[key] if room is None else MOST[key] for key in open_keys}
     needs = needs_of(values)
@@ -421,23 +416,19 @@ def interpolated(least: Point, most: Point, room: float) -> dict[str, int]:
     return found
 
 
-def _is_ample(config: Config, name: str, usable: int | None, hosts: int) -> bool:
+def _is_ample(resolved: Resolved, name: str, usable: int | None, hosts: int) -> bool:
     """Whether a host of seed models needs no look: with its own defaults it takes a tenth of what
     there is.
     """
-    host = config.hosts[name]
+    host = resolved.config.hosts[name]
     usual = (host.max_rows or 0) <= MAX_ROWS and (host.tokens_per_pass or 0) <= TOKENS_PER_PASS
     return (
         bool(host.max_rows)
         and usual
         and usable is not None
         and usable > AMPLE * hosts
-        and seeds_only(config, name)
+        and all(plan.source.seeded for plan in resolved.at(name))
     )
-
-
-def _inhabited(config: Config, name: str) -> bool:
-    return any(agent.host == name for agent in config.agents.values())
 
 
 def _device(host: HostConfig) -> str:

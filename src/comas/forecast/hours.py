@@ -19,16 +19,18 @@ from typing import Any
 
 import numpy as np
 
+from comas.config.policies import PolicyPlan, Resolved
 from comas.config.resolve import split_options
 from comas.config.schema import Config
-from comas.evaluation.equal_policies import measured_for
+from comas.config.weights import weights_at
 from comas.game.agent import derive_seed
 from comas.game.play import Scene, play_all
 from comas.game.prompts import words
-from comas.hosts.local import LocalHost
 from comas.machine import use_threads
 from comas.setups import single
-from comas.team.build import bases_at, local_host, members_of, run_sync
+from comas.sync import run_sync
+from comas.team.build import local_host, members_of
+from comas.team.equal_policies import measured_for
 from comas.testing import Scripted
 from comas.types import Generation, Method, Question, Reply, Request, Row, Sampling, Task
 
@@ -122,11 +124,13 @@ class Hours:
         return {name: seconds / max(1e-9, self.total) for name, seconds in self.parts.items()}
 
 
-def hours(config: Config, method: Method, task: Task) -> Hours | None:
+def hours(resolved: Resolved) -> Hours | None:
     """A guess of a run's time; None where it has no host with weights.
 
     Loads its models, one host after the other.
     """
+    config = resolved.config
+    task = resolved.task
     use_threads(config.threads)
     asked = task.load(
         "train", path=config.data, limit=ROWS, seed=config.seed, **config.task_options
@@ -135,29 +139,29 @@ def hours(config: Config, method: Method, task: Task) -> Hours | None:
     work: dict[str, Work] = {}
     single_prompts: dict[str, float] = {}
     for name, host in config.hosts.items():
-        bases = bases_at(config, name)
-        if not host.here or not bases:
+        weights = weights_at(resolved.at(name))
+        if not host.here or not weights.places:
             continue
-        made = local_host(config, name, bases, method)
+        made = local_host(resolved, name, weights, True)
         try:
-            paces[name] = pace(made, config, method, task, asked)
-            work[name] = work_of_step(made, config, method, task, asked, paces[name])
+            paces[name] = pace(made, resolved, asked)
+            work[name] = work_of_step(made, resolved, asked, paces[name])
             single_prompts[name] = float(np.mean([len(p) for p in _prompts(made, task, asked)]))
         finally:
             made.close()
     if not paces:
         return None
-    return _added(config, task, paces, work, single_prompts)
+    return _added(resolved, paces, work, single_prompts)
 
 
 def _added(
-    config: Config,
-    task: Task,
+    resolved: Resolved,
     paces: Mapping[str, Pace],
     work: Mapping[str, Work],
     prompts: Mapping[str, float],
 ) -> Hours:
     """The parts of a run: its steps, and its measurements."""
+    config, _, task, _ = resolved
     step_tokens = sum(w.generated for w in work.values())
     steps = config.steps
     if config.tokens:
@@ -175,7 +179,7 @@ def _added(
     rounds = steps // config.eval_every if config.eval_every else 0
     sampling = {n: paces[n].sampling(w.generated, w.prompts, w.replies) for n, w in work.items()}
     parts = {
-        "measuring before": measured(config.test_questions or 0, _different(config, paces)),
+        "measuring before": measured(config.test_questions or 0, _different(resolved, paces)),
         "playing": steps * sum(sampling.values()),
         "learning": steps * sum(paces[n].learning * w.learnt for n, w in work.items()),
         "validation": measured(config.eval_questions, everyone) * rounds,
@@ -185,16 +189,16 @@ def _added(
     return Hours(parts, steps, max(p.reply for p in paces.values()), cut)
 
 
-def _different(config: Config, names: Mapping[str, Any]) -> dict[str, int]:
+def _different(resolved: Resolved, names: Mapping[str, Any]) -> dict[str, int]:
     """Host -> agents that are measured before training: equal ones once."""
-    hosts: Any = {name: SimpleNamespace(name=name) for name in config.hosts}
-    members = [m for m in members_of(config, hosts) if m.host.name in names]
+    hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
+    members = [m for m in members_of(resolved.config, hosts) if m.host.name in names]
     sources = {
-        f"{name}/{policy}": base
+        f"{name}/{policy}": place
         for name in names
-        for policy, base in bases_at(config, name).items()
+        for policy, place in weights_at(resolved.at(name)).places.items()
     }
-    chosen = set(measured_for(config, sources, members).values())
+    chosen = set(measured_for(resolved, sources, members).values())
     return {name: sum(m.host.name == name and m.name in chosen for m in members) for name in names}
 
 
@@ -202,7 +206,7 @@ def _room(config: Config, task: Task, role: str) -> int:
     return {**task.max_tokens, **config.room}.get(role, config.max_tokens)
 
 
-def _prompts(host: LocalHost, task: Task, asked: Sequence[Question]) -> list[np.ndarray]:
+def _prompts(host: Any, task: Task, asked: Sequence[Question]) -> list[np.ndarray]:
     """Token ids of what an agent is asked alone."""
     texts = [words(single.WORDING, task, "solution", question=q.prompt, history="") for q in asked]
     return [host.chat.encode([{"role": "user", "content": text}]) for text in texts]
@@ -211,7 +215,7 @@ def _prompts(host: LocalHost, task: Task, asked: Sequence[Question]) -> list[np.
 class _Stopwatch:
     """Asks a host for replies of given lengths, and takes the time."""
 
-    def __init__(self, host: LocalHost, prompts: Sequence[np.ndarray], seed: int) -> None:
+    def __init__(self, host: Any, prompts: Sequence[np.ndarray], seed: int) -> None:
         self.host = host
         self.prompts = prompts
         self.seed = seed
@@ -282,15 +286,14 @@ def _fastest(piece: Callable[[], float]) -> float:
     return first if first > SLOW else min(first, *(piece() for _ in range(PIECES - 1)))
 
 
-def pace(
-    host: LocalHost, config: Config, method: Method, task: Task, asked: Sequence[Question]
-) -> Pace:
+def pace(host: Any, resolved: Resolved, asked: Sequence[Question]) -> Pace:
     """Time a few prompts, tokens of two sizes of batch, and a learning step; the host's policies
     are changed by it.
 
     What is counted (tokens of a reply) follows from the seed alone, unless the replies take longer
     than `PATIENCE`.
     """
+    config, method, task, policies = resolved
     room = min(_room(config, task, "solution"), host.context // 2)
     watch = _Stopwatch(host, _prompts(host, task, asked), config.seed)
     most = config.hosts[host.name].max_rows or ROWS
@@ -311,18 +314,19 @@ def pace(
     # of replies that may be cut anywhere
     mean = min(float(room), generated / ended) if ended else float(room)
     text = host.chat.decode(replies[0].token_ids, replies[0].finished, False)[0]
-    learning = _learning(host, config, method, list(zip(requests, replies, strict=True)))
+    said = list(zip(requests, replies, strict=True))
+    learning = _learning(host, policies, method, said)
     return Pace(
         max(0.0, long - row * many), row, filling / prompt_tokens, learning, mean, most, text, cut
     )
 
 
 def _learning(
-    host: LocalHost, config: Config, method: Method, said: Sequence[tuple[Request, Any]]
+    host: Any, policies: Sequence[PolicyPlan], method: Method, said: Sequence[tuple[Request, Any]]
 ) -> float:
     """Seconds per token of a learning step whose rows take more than one pass."""
-    frozen = {a.policy or n for n, a in config.agents.items() if a.frozen and a.host == host.name}
-    said = [(request, done) for request, done in said if request.policy not in frozen]
+    learners = {plan.name for plan in policies if plan.learns and plan.host == host.name}
+    said = [(request, done) for request, done in said if request.policy in learners]
     learner: Any = host.learner
     if learner is None or not said:
         return 0.0
@@ -379,17 +383,12 @@ def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dic
     return rows
 
 
-def work_of_step(
-    host: LocalHost,
-    config: Config,
-    method: Method,
-    task: Task,
-    asked: Sequence[Question],
-    found: Pace,
-) -> Work:
+def work_of_step(host: Any, resolved: Resolved, asked: Sequence[Question], found: Pace) -> Work:
     """What one step asks a host for: a few of its discussions with a host that repeats a reply, and
     as many times that.
     """
+
+    config, method, task, _ = resolved
 
     def say(policy: str, role: str, prompt: str, seed: int) -> Reply:
         return Reply(found.text, True, 0, 0, 1, -1.0, 0.0)

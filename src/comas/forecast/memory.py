@@ -7,26 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comas import sandbox
 from comas.config.engines import load_engine
-from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
+from comas.config.policies import PolicyPlan, Resolved
+from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, HostConfig
+from comas.config.weights import HostWeights, model_below, weights_at
 from comas.forecast.lengths import asked_at_once, replies_shown, reply_tokens, tokens_of_question
-from comas.machine import version_of
-from comas.models.loading import resolve_base
-from comas.models.sources import adapter_base, config_folder, is_adapter, is_seed, seed_models
-from comas.program import VERSION
-from comas.storage.run import run_at
-from comas.team.build import shapes_of, under_of, weights_of
-from comas.types import EngineLoad, EngineModule, Method, ModelSize, Task, UserMistake
+from comas.models.sources import config_folder
+from comas.types import EngineLoad, EngineModule, ModelSize, UserMistake
 
-EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
-"""Optional packages and the extra that brings them."""
 BYTES_PER_TURN = 800
 """On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take
 650.
@@ -37,21 +30,11 @@ as it is, and 0.9 times where every large block goes back to the system (docs/pe
 """
 LIBRARIES = 400_000_000
 """Resident bytes of Python with torch and transformers."""
-CORE = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "numpy",
-    "scipy",
-    "pydantic",
-    "rich",
-    "typer",
-)
 
 
-def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
+def estimate(resolved: Resolved) -> dict[str, int]:
     """Upper bounds: generated tokens, parameters, and bytes of checkpoints and transcripts."""
+    config, method, task, _ = resolved
     options = config.options
     calls = (
         options.get("rounds", 1) * (1 + 2 * options.get("evaluations", 1))
@@ -66,7 +49,7 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
             min(bound, config.tokens + per_step) if config.tokens else bound
         )
     }
-    sizes = [size for name in config.hosts for size in _trained(config, name).values()]
+    sizes = [size for name in config.hosts for size in _trained(resolved, name)]
     known = [s for s in sizes if s is not None]
     if len(known) < len(sizes):
         return needs
@@ -78,13 +61,13 @@ def estimate(config: Config, method: Method, task: Task) -> dict[str, int]:
     return needs
 
 
-def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
+def memory(resolved: Resolved) -> dict[str, int | str]:
     """Per host, the bytes of what training keeps and the most that is alive at once; from
     config.json files alone.
     """
     needs: dict[str, int | str] = {}
-    for name in config.hosts:
-        found = host_needs(config, method, task, name)
+    for name in resolved.config.hosts:
+        found = host_needs(resolved, name)
         if isinstance(found, str):
             needs[f"host {name}: bytes at the peak"] = f"unknown: {found}"
         else:
@@ -93,9 +76,7 @@ def memory(config: Config, method: Method, task: Task) -> dict[str, int | str]:
 
 
 def host_needs(
-    config: Config,
-    method: Method,
-    task: Task,
+    resolved: Resolved,
     name: str,
     *,
     learn: bool = True,
@@ -106,21 +87,21 @@ def host_needs(
 
     `question` is what `question_tokens` says, where that is known already.
     """
+    config = resolved.config
     host = config.hosts[name]
-    agents = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.here}
-    bases = _bases(config, name)
+    weights = weights_at(resolved.at(name), ask_hub=False)
     folders: list[str] = []
-    for base in bases.values():
-        under = resolve_base(adapter_base(base)) if is_adapter(base) else base
-        described = config_folder(under)
+    for model in weights.models():
+        described = config_folder(model)
         if described is None:
-            return f"{under} is not on this disk"
+            return f"{model} is not on this disk"
         folders.append(described)
     if not folders:
         return {}
     try:
-        question = question or tokens_of_question(config, task, folders[0])
-        asked = question + (replies_shown(config) + 1) * reply_tokens(config, method, task)
+        question = question or tokens_of_question(config, resolved.task, folders[0])
+        replies = replies_shown(config) + 1
+        asked = question + replies * reply_tokens(config, resolved.method, resolved.task)
         longest = min(_room(host, folders[0]), asked)
         reference = learn and any((config.kl or {}).values())
         rows = min(asked_at_once(config, name), host.max_rows or MAX_ROWS)
@@ -129,12 +110,12 @@ def host_needs(
             return f"{host.engine} defines no memory(load)"
         scattered = 0.0 if _place(host)[0] else SCATTERED
         load = Load(host, longest, rows, reference, engine, scattered)
-        learning = [learn and not a.frozen for a in agents.values()]
-        started = any(map(is_adapter, bases.values()))
-        if started or (learn and _adapting(config, name, bases)):
+        learning = [learn and plan.learns for plan in resolved.at(name)]
+        if weights.adapting(host.learner if learn else None):
             # says what training would say of bases that differ
-            under_of(config, name, bases, learn)
-            specs = _specs(config, name, bases)
+            model_below(resolved, name, weights, learn)
+            specs = _specs(resolved.at(name), weights)
+            started = bool(weights.adapters)
             found = population_memory(folders[0], load, specs, sum(learning), started)
         else:
             found = host_memory(folders, load, learning, config.threads)
@@ -145,63 +126,42 @@ def host_needs(
     return {"tokens of a row, at most": load.longest, "rows sampled at once": load.rows, **found}
 
 
-def _bases(config: Config, name: str) -> dict[str, str]:
-    """Policy -> what it starts from, of a host whose weights are here; those of others take no
-    room.
-    """
-    host = config.hosts[name]
-    here = {a.policy or n: a for n, a in config.agents.items() if a.host == name and host.here}
-    named = {p: a.base or host.base for p, a in here.items()}
-    return {
-        p: resolve_base(b) if is_seed(b) or run_at(b) is None else weights_of(b, p)
-        for p, b in named.items()
-    }
-
-
-def question_tokens(config: Config, task: Task, name: str) -> int:
+def question_tokens(resolved: Resolved, name: str) -> int:
     """Tokens of the longest of a few questions, for the models of a host with weights."""
-    base = next(iter(_bases(config, name).values()))
-    return tokens_of_question(
-        config,
-        task,
-        config_folder(resolve_base(adapter_base(base)) if is_adapter(base) else base) or "",
-    )
+    model = weights_at(resolved.at(name), ask_hub=False).models()[0]
+    return tokens_of_question(resolved.config, resolved.task, config_folder(model) or "")
 
 
-def longest_row(config: Config, method: Method, task: Task, name: str) -> tuple[int, int]:
+def longest_row(resolved: Resolved, name: str) -> tuple[int, int]:
     """Tokens that a question and one reply to it take at most, and those of the longest row, of a
     host with weights.
     """
-    reply = reply_tokens(config, method, task)
-    question = question_tokens(config, task, name)
-    return question + reply, question + (replies_shown(config) + 1) * reply
+    reply = reply_tokens(resolved.config, resolved.method, resolved.task)
+    question = question_tokens(resolved, name)
+    return question + reply, question + (replies_shown(resolved.config) + 1) * reply
 
 
-def _adapting(config: Config, name: str, bases: Mapping[str, str]) -> bool:
-    return config.hosts[name].learner == "adapters" or any(map(is_adapter, bases.values()))
-
-
-def _trained(config: Config, name: str) -> dict[str, int | None]:
-    """Policy -> the parameters that a checkpoint holds of it; None where its base is not on this
+def _trained(resolved: Resolved, name: str) -> list[int | None]:
+    """The parameters that a checkpoint holds of each policy; None where its base is not on this
     disk.
     """
     from comas.learners.memory import adapter_parameters
 
-    bases = _bases(config, name)
-    if not _adapting(config, name, bases):
-        return {policy: parameters(base) for policy, base in bases.items()}
-    under = {resolve_base(adapter_base(b)) if is_adapter(b) else b for b in bases.values()}
-    described = config_folder(min(under))
+    weights = weights_at(resolved.at(name), ask_hub=False)
+    if not weights.adapting(resolved.config.hosts[name].learner):
+        return [parameters(place) for place in weights.places.values()]
+    unknown: list[int | None] = [None] * len(weights.places)
+    described = config_folder(min(weights.models()))
     if described is None:
-        return dict.fromkeys(bases)
+        return unknown
     try:
-        specs = _specs(config, name, bases)
+        specs = _specs(resolved.at(name), weights)
         sizes = {spec: adapter_parameters(described, [spec], False) for spec in set(specs)}
     except UserMistake:
         raise
     except Exception:  # noqa: BLE001 - whatever a family does that needs real numbers or code of its own
-        return dict.fromkeys(bases)
-    return {policy: sizes[spec] for policy, spec in zip(bases, specs, strict=True)}
+        return unknown
+    return [sizes[spec] for spec in specs]
 
 
 def _room(host: HostConfig, folder: str) -> int:
@@ -211,12 +171,17 @@ def _room(host: HostConfig, folder: str) -> int:
     return host.context or counted(facts_of, folder, folder).positions
 
 
-def _specs(config: Config, name: str, bases: Mapping[str, str]) -> list[Any]:
+def _specs(plans: Sequence[PolicyPlan], weights: HostWeights) -> list[Any]:
     """The shapes of a host's adapters: those that there are, and those that will be made."""
     from comas.learners.lora.peft_folder import spec_of
+    from comas.learners.lora.population import Spec
 
-    new = shapes_of(config, name)
-    return [spec_of(base) if is_adapter(base) else new[policy] for policy, base in bases.items()]
+    specs: list[Any] = []
+    for plan in plans:
+        shape = plan.adapter
+        new = Spec(shape.rank, shape.alpha, shape.targets)
+        specs.append(spec_of(weights.places[plan.name]) if plan.name in weights.adapters else new)
+    return specs
 
 
 @dataclass(frozen=True)
@@ -365,7 +330,7 @@ def parameters(base: str) -> int | None:
     """Parameters of a base that lies on this disk, read from its safetensors headers; None if it
     does not.
     """
-    folder = Path(config_folder(resolve_base(base)) or resolve_base(base))
+    folder = Path(config_folder(base) or base)
     files = [f for f in folder.glob("*.safetensors") if f.name != "optimizer.safetensors"]
     if not files:
         return None
@@ -380,26 +345,3 @@ def parameters(base: str) -> int | None:
                     size *= n
                 total += size
     return total
-
-
-def examine() -> dict[str, Any]:
-    """Versions, extras, processors, shipped seed models, and whether the sandbox holds."""
-    import torch
-
-    found: dict[str, Any] = {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-    found["comas"] = VERSION
-    found["installed"] = {name: version_of(name) or "missing" for name in CORE}
-    found["extras"] = {
-        n: version_of(n) or f'missing: pip install "comas[{extra}]"' for n, extra in EXTRAS.items()
-    }
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found["cpus"] = f"{allowed} of {os.cpu_count()} usable; torch will use as many threads"
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    found["gpus"] = ", ".join(gpus) if gpus else "none: everything runs on the CPU"
-    found["seed models"] = ", ".join(seed_models())
-    found["device = auto"] = "cuda" if gpus else "cpu"
-    found["sandbox, of programs that models write"] = sandbox.prove()
-    return found

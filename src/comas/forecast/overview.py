@@ -46,38 +46,37 @@ class Plan:
 
 def plan(config: Config) -> Plan:
     """Estimate and time a run; its models are loaded only if they fit into memory."""
-    resolved, method, task = resolve(config)
-    check_training(resolved, method, task)
-    resolved, found = fitting.fit(resolved, method, task, all_hosts=True)
+    resolved = resolve(config)
+    check_training(*resolved[:3])
+    resolved, found = fitting.fit(resolved, all_hosts=True)
     mistake = ""
     hours: timing.Hours | None = None
     untimed = "no host has weights here"
     try:
-        of_run(resolved, task, note=lambda _: None)
+        of_run(resolved.config, resolved.task, note=lambda _: None)
     except UserMistake as error:
         mistake = untimed = str(error)
     try:
-        fitting.check(found, resolved, method, task)
+        fitting.check(found, resolved)
     except UserMistake as error:
         mistake = mistake or str(error)
         untimed = "its models are not loaded, since they do not fit"
     if not mistake:
         try:
-            hours = timing.hours(resolved, method, task)
+            hours = timing.hours(resolved)
         except UserMistake as error:  # a base that is not to be had, for one
             mistake = untimed = str(error)
         except HostFailure as error:
             untimed = str(error)
     try:
-        if resolved.out is not None:
-            check_free(resolved.out)
-        fitting.check_disk(resolved, method, task)
+        if resolved.config.out is not None:
+            check_free(resolved.config.out)
+        fitting.check_disk(resolved)
     except UserMistake as error:
         mistake = mistake or str(error)
-    needs = {**estimate(resolved, method, task), **memory(resolved, method, task)}
-    return Plan(
-        resolved, needs, found, fitting.disk_of(resolved, method, task), hours, untimed, mistake
-    )
+    needs = {**estimate(resolved), **memory(resolved)}
+    disk = fitting.disk_of(resolved)
+    return Plan(resolved.config, needs, found, disk, hours, untimed, mistake)
 
 
 def lines(made: Plan) -> list[str]:
@@ -144,7 +143,7 @@ def spoken(seconds: float) -> str:
 
 def differences(config: Config) -> Iterator[str]:
     """`key = value` of what is not as in the complete default (docs/config.md)."""
-    default, _, _ = resolve(read(None))
+    default = resolve(read(None)).config
     usual = _flat(default.model_dump())
     mine = _flat(config.model_dump())
     usual_host = {

@@ -1,19 +1,23 @@
-"""What a base may be: a shipped model, an adapter, or another; where it is, and whether it is to be
-had. Leaves out: loading it.
+"""What a base name means, decided once: a shipped model, a run, an adapter, a folder, a name on the
+hub; where it is, and whether it is to be had. Leaves out: loading it.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from comas.storage import files
+from comas.storage.nearby import resembling
+from comas.storage.run import Run
 from comas.types import UserMistake
 
+Kind = Literal["api", "seed", "run", "adapter", "folder", "gguf", "hub"]
+"""What a base can be; behind an API it is a name only."""
 ADAPTER = "adapter_config.json"
 TEAM = "team.toml"
 UNSAID = 2048
@@ -51,6 +55,20 @@ def is_adapter(base: str | Path) -> bool:
     return (Path(base) / ADAPTER).is_file()
 
 
+def recorded_base(folder: str | Path) -> str:
+    """The model that the adapter in this folder was made for: of a shipped one its name, not its
+    folder on this machine.
+    """
+    recorded = adapter_base(folder)
+    shipped = {str(path): name for name, path in seed_models().items()}
+    return shipped.get(recorded, recorded)
+
+
+def adapters_among(places: Mapping[str, str]) -> dict[str, str]:
+    """Those of these policies that are adapters, with their folders."""
+    return {policy: place for policy, place in places.items() if is_adapter(place)}
+
+
 def adapter_base(folder: str | Path) -> str:
     """The model that the adapter in this folder was made for."""
     path = Path(folder) / ADAPTER
@@ -64,23 +82,148 @@ def adapter_base(folder: str | Path) -> str:
 
 
 def meant(name: str) -> str:
-    """`; did you mean runs/a?` where a shipped model, or a run or model in this folder or in
-    `runs`, has nearly this name.
+    """Suggest `; did you mean runs/a?` where a shipped model, or a run or model nearby, has nearly
+    this name.
     """
-    here = [
-        p
-        for folder in (Path(), Path("runs"), Path(name).parent)
-        if folder.is_dir()
-        for p in sorted(folder.iterdir())
-    ]
-    known = {n: n for n in seed_models()}
-    for path in here:
-        if any((path / name).is_file() for name in ("config.toml", "config.json", TEAM)):
-            known |= {path.name: str(path), str(path): str(path)}
-    close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(
-        Path(name).name, known, 1
-    )
-    return f"; did you mean {known[close[0]]}?" if close and known[close[0]] != name else ""
+    return resembling(name, seed_models())
+
+
+def run_at(name: str) -> tuple[Run, int | None] | None:
+    """The run that `RUN`, `RUN@40` or `RUN@best` names, and after how many steps (None: the last);
+    None where it is no run.
+    """
+    folder, at, step = name.rpartition("@")
+    if not at or not (Path(folder) / "config.toml").is_file():
+        folder = name
+        step = ""
+    if not (Path(folder) / "config.toml").is_file():
+        return None
+    run = Run(Path(folder))
+    if not step:
+        return run, None
+    if step != "best" and not step.isdecimal():
+        raise UserMistake(f"{name}: after @ stands `best` or a number of steps, not {step!r}")
+    return run, run.best() if step == "best" else int(step)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a base name means, before anything is loaded."""
+
+    kind: Kind
+    name: str
+    """As a config writes it."""
+    where: str
+    """The folder, the GGUF file or the name on the hub; of a run its folder."""
+    step: int | None = None
+    """Of a run: after how many steps; None is the last checkpoint."""
+    below: str | None = None
+    """Of an adapter: the name of the model that it was made for."""
+    origin: frozenset[str] = frozenset()
+    """Names of the bases at the beginning, through runs of runs; behind an API none."""
+
+    @property
+    def seeded(self) -> bool:
+        """Whether everything that it descends from is a shipped model; true behind an API."""
+        return self.origin <= seed_models().keys()
+
+    def run(self) -> Run:
+        """The run that it is."""
+        assert self.kind == "run"
+        return Run(Path(self.where))
+
+    def weights_of(self, policy: str, ask_hub: bool = True) -> str:
+        """Find the folder, file or hub name that a policy is loaded from; of a run the policy's
+        folder in a checkpoint that is proved to be whole.
+
+        With `ask_hub`, a name that is not in the hub's cache is asked for there.
+        """
+        if self.kind != "run":
+            return (
+                at_hand(self.name) if ask_hub and self.kind not in ("seed", "api") else self.where
+            )
+        checkpoint = self.run().intact(self.step)
+        if not (checkpoint / policy).is_dir():
+            known = ", ".join(sorted(p.name for p in checkpoint.iterdir() if p.is_dir()))
+            raise UserMistake(
+                f"base {self.name!r} has no policy {policy!r}: it has {known}; name agents so, or"
+                " give them a `policy` of it"
+            )
+        return str(checkpoint / policy)
+
+
+def source_of(name: str, api: bool = False) -> Source:
+    """Decide what a base name means; with `api` it is a name only.
+
+    The origin of a run is left open: it stands in the config of the run (`config.policies`).
+    """
+    if api:
+        return Source("api", name, name)
+    if is_seed(name):
+        return Source("seed", name, str(seed_models()[name]), origin=frozenset({name}))
+    if (found := run_at(name)) is not None:
+        run, step = found
+        return Source("run", name, str(run.path), step)
+    if is_adapter(name):
+        below = adapter_base(name)
+        return Source("adapter", name, name, below=below, origin=frozenset({below}))
+    kind: Kind = "folder" if Path(name).is_dir() or is_place(name) else "hub"
+    return Source(kind, name, name, origin=frozenset({name}))
+
+
+def pinned(name: str) -> str:
+    """The name by which a base is found from anywhere: a run at the step that it has now, which
+    training on does not change.
+    """
+    source = source_of(name)
+    if source.kind == "run":
+        marker = source.run().marker() if source.step is None else None
+        step = source.step if marker is None else marker["step"]
+        return str(Path(source.where).resolve()) + (f"@{step}" if step is not None else "")
+    lies_here = source.kind in ("adapter", "folder", "gguf") and Path(name).exists()
+    return str(Path(name).resolve()) if lies_here else name
+
+
+def is_place(name: str) -> bool:
+    """Whether a name can only be one of a file or folder."""
+    return name.startswith((".", "/", "~"))
+
+
+def place_of_model(base: str) -> str:
+    """The folder of a shipped model; any other name as it is."""
+    return str(seed_models()[base]) if is_seed(base) else base
+
+
+def checkpoints(names: Iterable[str]) -> Iterator[tuple[Run, int]]:
+    """The checkpoints that names such as `runs/a@20` mean; other names mean none."""
+    for name in names:
+        if (found := run_at(name)) is not None and found[1] is not None:
+            yield found[0], found[1]
+
+
+def whole_model(base: str) -> str:
+    """Where to load a model from; an error for an adapter, and for a folder that is not there."""
+    place = place_of_model(base)
+    if is_adapter(place):
+        raise UserMistake(
+            f"base {base!r} is an adapter, no whole model: it goes onto the base that it was made"
+            " for"
+        )
+    if is_place(place) and not Path(place).is_dir():
+        raise UserMistake(f"base {base!r}: no such folder")
+    return place
+
+
+def described_by(base: str) -> str | None:
+    """The folder with the config.json of the model that weights at `base` belong to, below an
+    adapter too; None where there is none on this disk.
+    """
+    return config_folder(beneath(base))
+
+
+def beneath(base: str) -> str:
+    """Where the whole model of `base` is: of an adapter the one that it was made for."""
+    return place_of_model(adapter_base(base)) if is_adapter(base) else base
 
 
 def positions_of(config: Any) -> int:
@@ -120,7 +263,7 @@ def at_hand(base: str) -> str:
     if Path(base).is_dir() and not (Path(base) / "config.json").is_file() and not is_adapter(base):
         missing = f"config.toml (a run), config.json (a model) and {ADAPTER}"
         raise UserMistake(f"base {base!r} is a folder without {missing}{meant(base)}")
-    if is_seed(base) or Path(base).is_dir() or base.startswith((".", "/", "~")):
+    if is_seed(base) or Path(base).is_dir() or is_place(base):
         return base
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
@@ -161,6 +304,13 @@ def snapshot(base: str) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
+def files_of(place: str) -> Path:
+    """The folder from which weights at a place are loaded; of a hub name that in the hub's
+    cache.
+    """
+    return Path(place) if Path(place).is_dir() else snapshot(place) or Path(place)
+
+
 def config_folder(base: str) -> str | None:
     """The folder with a model's config.json: itself, or that of a hub name in the hub's cache; None
     where there is none.
@@ -169,7 +319,7 @@ def config_folder(base: str) -> str | None:
     """
     if (Path(base) / "config.json").is_file():
         return base
-    if not base or Path(base).is_dir() or base.startswith((".", "/", "~")):
+    if not base or Path(base).is_dir() or is_place(base):
         return None
     return _config_on_hub(base)
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.schema import Config
-from comas.evaluation.accuracy import can_judge
-from comas.game.play import brief
+from comas.game.play import brief, own_file
 from comas.types import Question, Task, UserMistake
 
 
@@ -91,6 +90,14 @@ def loaded(task: Task, split: str, **how: Any) -> list[Question]:
             f" {error}"
         ) from error
     return checked(found, task, split)
+
+
+def can_judge(task: Task, questions: Sequence[Question]) -> bool:
+    """Whether one of the questions at least has a reference, or a task whose
+    verifier does without.
+    """
+    with own_file(task.verify, "verify"):
+        return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
 
 
 def checked(loaded: Any, task: Task, split: str) -> list[Question]:

@@ -1,7 +1,7 @@
 """Checkpoints of runs that others need: a run that started from one, an evaluation that asks one.
 
-The run that owns them keeps them while they are held, however long it trains on. Leaves out:
-reading them (`store`).
+The run that owns them keeps them while they are held, however long it trains on. Leaves out: which
+names mean checkpoints (`models.sources`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from comas.storage.run import Run, run_at
+from comas.storage.run import Run
+
+Checkpoint = tuple[Run, int]
+"""A run, and after how many of its steps."""
 
 
-def hold(names: Iterable[str], holder: Path) -> Iterator[str]:
-    """Have the checkpoints that names such as `runs/a@20` mean kept for `holder`; yields a note for
-    each that cannot be.
-    """
-    for run, step in _checkpoints(names):
+def hold(checkpoints: Iterable[Checkpoint], holder: Path) -> Iterator[str]:
+    """Have these checkpoints kept for `holder`; yields a note for each that cannot be."""
+    for run, step in checkpoints:
         if not run.hold(step, holder):
             yield (
                 f"{run.path} cannot be written: if it is trained on, its checkpoint of step {step},"
@@ -24,13 +25,7 @@ def hold(names: Iterable[str], holder: Path) -> Iterator[str]:
             )
 
 
-def release(names: Iterable[str], holder: Path) -> None:
+def release(checkpoints: Iterable[Checkpoint], holder: Path) -> None:
     """The inverse of `hold`."""
-    for run, step in _checkpoints(names):
+    for run, step in checkpoints:
         run.release(step, holder)
-
-
-def _checkpoints(names: Iterable[str]) -> Iterator[tuple[Run, int]]:
-    for name in names:
-        if (found := run_at(name)) is not None and found[1] is not None:
-            yield found[0], found[1]

@@ -27,9 +27,9 @@ from typing import Any, cast
 import filelock
 import tomli_w
 
-from comas.models.sources import meant
 from comas.program import command
 from comas.storage import files
+from comas.storage.nearby import resembling
 from comas.storage.out_folder import check_free, fresh
 from comas.storage.records import episode_record, line, lines, without_none
 from comas.types import Episode, UserMistake
@@ -85,7 +85,7 @@ class Run:
         """An existing run."""
         path = os.path.expanduser(path)
         if not (Path(path) / "config.toml").is_file():
-            raise UserMistake(f"{path} is not a run: it has no config.toml{meant(str(path))}")
+            raise UserMistake(f"{path} is not a run: it has no config.toml{resembling(str(path))}")
         run = cls(Path(path))
         run.config()  # what is called so may be of something else
         return run
@@ -460,21 +460,3 @@ def _step_of(folder: Path) -> int | None:
     """
     name = re.fullmatch(r"step-(0|[1-9]\d*)", folder.name)
     return int(name[1]) if name and folder.is_dir() else None
-
-
-def run_at(name: str) -> tuple[Run, int | None] | None:
-    """The run that `RUN`, `RUN@40` or `RUN@best` names, and after how many steps (None: the last);
-    None where it is no run.
-    """
-    folder, at, step = name.rpartition("@")
-    if not at or not (Path(folder) / "config.toml").is_file():
-        folder = name
-        step = ""
-    if not (Path(folder) / "config.toml").is_file():
-        return None
-    run = Run(Path(folder))
-    if not step:
-        return run, None
-    if step != "best" and not step.isdecimal():
-        raise UserMistake(f"{name}: after @ stands `best` or a number of steps, not {step!r}")
-    return run, run.best() if step == "best" else int(step)

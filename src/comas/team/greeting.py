@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from comas.config.policies import Resolved
 from comas.config.roles import check_seats
-from comas.config.schema import Config
 from comas.hosts.api import ApiHost
 from comas.program import Work
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, build_team
-from comas.types import Account, Host, Method, Sampling, Task
+from comas.types import Account, Host, Sampling
 
 Note = Callable[[str], None]
 
 
 async def assemble(
-    config: Config,
-    method: Method,
-    task: Task,
+    resolved: Resolved,
     note: Note,
     *,
     accounts: Mapping[str, Account] | None = None,
@@ -39,15 +37,15 @@ async def assemble(
     `accounts` are what they have cost in earlier processes on the run of `work`; `hosts` are the
     caller's own.
     """
-    check_seats(config, method, learn)
-    apis = api_hosts_of(config, work)
+    check_seats(resolved.config, resolved.method, learn)
+    apis = api_hosts_of(resolved, work)
     spending.restore(apis, accounts or {})
     if asks:
-        await greet(apis, Sampling(config.temperature), note)
+        await greet(apis, Sampling(resolved.config.temperature), note)
     elif learn:
         open_all(apis)
     made = {**apis, **(hosts or {})}
-    return build_team(config, method, task, learn=learn, weights=weights, hosts=made)
+    return build_team(resolved, learn=learn, weights=weights, hosts=made)
 
 
 def open_all(apis: Mapping[str, ApiHost]) -> None:

@@ -367,7 +367,7 @@ def replay(
     machines failed are left out.
     """
     record = Run.open(run)
-    config, game, task = resolve(read(record.path / "config.toml"))
+    config, game, task, _ = resolve(read(record.path / "config.toml"))
     recorded = [e for e in map(episode_of, record.episodes(step)) if e.error is None]
     hosts = {name: Recorded(recorded, name) for name in config.hosts}
     scene = Scene(

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import bases_of, resolve, split_options
+from comas.config.resolve import resolve, split_options
 from comas.config.roles import check_room, check_seats, check_training
 from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
 from comas.display.onlooker import shown
-from comas.evaluation import equal_policies, fingerprints
-from comas.evaluation.accuracy import accuracy, answer_all, by_agent
+from comas.evaluation import fingerprints
+from comas.evaluation.accuracy import accuracy, answer_all, by_agent, copied
 from comas.evaluation.contamination import overlap
 from comas.forecast import fitting
 from comas.game.agent import Member, derive_seed
@@ -34,6 +34,7 @@ from comas.storage.run import Run
 from comas.sync import collected_apart, run_sync
 from comas.team import spending
 from comas.team.build import Team, check_instances, seated
+from comas.team.equal_policies import measured_for
 from comas.team.greeting import assemble
 from comas.training.hooks import Progress, Stage
 from comas.training.hooks import Watch as Watch
@@ -100,24 +101,24 @@ async def train_async(
     which take the place of those that the config describes.
     """
     hosts = hosts or {}
-    resolved, method, task = resolve(seated(config, hosts))
-    check_training(resolved, method, task)
-    check_seats(resolved, method, learn=True)
-    if resolved.out is not None:
-        check_free(resolved.out)
+    resolved = resolve(seated(config, hosts))
+    check_training(*resolved[:3])
+    check_seats(resolved.config, resolved.method, learn=True)
+    if resolved.config.out is not None:
+        check_free(resolved.config.out)
     # before what takes long; mistakes in them leave no folder behind
-    asked = of_run(resolved, task, watch.note)
-    check_room(resolved, method, task)
+    asked = of_run(resolved.config, resolved.task, watch.note)
+    check_room(resolved)
     watch.working(Progress("loading"))
-    resolved = fitting.fitted(resolved, method, task, watch.note)
-    fitting.check_disk(resolved, method, task)
-    asks = resolved.steps > 0
+    resolved = fitting.fitted(resolved, watch.note)
+    fitting.check_disk(resolved)
+    asks = resolved.config.steps > 0
     work = Work()
-    team = await assemble(resolved, method, task, watch.note, work=work, asks=asks, hosts=hosts)
+    team = await assemble(resolved, watch.note, work=work, asks=asks, hosts=hosts)
     run = None
     try:
         session = Session(team, watch, asked)
-        run = Run.create(resolved.model_dump(), resolved.out)
+        run = Run.create(resolved.config.model_dump(), resolved.config.out)
         work.folder = run.path
         return await session.go(run, 0)
     finally:
@@ -151,28 +152,26 @@ async def resume_async(
         for note in notes:
             watch.note(note)
         watch.working(Progress("loading", start))
-        config, method, task = resolve(
+        resolved = resolve(
             read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
         )
+        config = resolved.config
         check_instances(config, hosts or {})
         if "steps" in changed and config.steps < start:
             raise UserMistake(
                 f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
                 " anew"
             )
-        asked = of_run(config, task, watch.note)
-        check_room(config, method, task)
-        for note in fitting.warnings(config, method, task):
-            watch.note(note)
+        asked = of_run(config, resolved.task, watch.note)
+        check_room(resolved)
+        resolved = fitting.resumed(resolved, watch.note)
         checkpoint = (
             run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
         )
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
         asks = start < config.steps
         team = await assemble(
-            config,
-            method,
-            task,
+            resolved,
             watch.note,
             accounts=accounts,
             work=Work(run.path),
@@ -250,7 +249,7 @@ class Session:
         # that checkpoint was lost
         if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:
             self.best = run.best_kept(start)
-        for note in lineage.hold(bases_of(self.config), run.path):
+        for note in lineage.hold(self.team.resolved.checkpoints(), run.path):
             self.watch.note(note)
         self.watch.path = run.path
         facts = {
@@ -422,7 +421,7 @@ class Session:
             measured = self._equals() if step == 0 else {}
             copies = {agent: asked for agent, asked in measured.items() if agent != asked}
             answers = await self._answers(questions, name, step, set(copies))
-            answers = equal_policies.copied(answers, measured) if copies else answers
+            answers = copied(answers, measured) if copies else answers
             found = accuracy(answers)
             record = {
                 "step": step,
@@ -440,7 +439,7 @@ class Session:
             self.run.write_spent(found)
 
     def _equals(self) -> dict[str, str]:
-        return equal_policies.measured_for(self.config, self.team.sources, self._measurable())
+        return measured_for(self.team.resolved, self.team.sources, self._measurable())
 
     def _measurable(self) -> list[Member]:
         """Members that can change; the others cost, and say the same every time."""

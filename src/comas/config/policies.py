@@ -1,0 +1,189 @@
+"""Policies, resolved once: where each starts, how it learns, and who speaks with it.
+
+Everybody else reads `Resolved`: what a base name means is asked in `models.sources` and this folder
+only, and so is which policy an agent has. Leaves out: loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from comas.config.schema import AgentConfig, Config, HostConfig, checked
+from comas.models.sources import Source, checkpoints, source_of
+from comas.storage.run import Run
+from comas.types import Method, Task, UserMistake
+
+RANK = 16
+"""Of new adapters, where nothing else is said."""
+DEPTH = 100
+"""Runs that started from runs, after which they are taken to start from each other."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a new adapter."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] | None
+    """None is every linear layer but the head."""
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """Where a policy starts and how it learns."""
+
+    name: str
+    host: str
+    source: Source
+    adapter: Shape
+    """Of the adapter that it gets where it is one; an adapter that is its base keeps its shape."""
+    lr: float | None
+    """None where no recipe is known for it (`resolve` asks for one where it is needed)."""
+    learns: bool
+    """Whether an agent that speaks with it is trained; never behind an API."""
+    agents: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        """`host/policy`."""
+        return f"{self.host}/{self.name}"
+
+    @property
+    def here(self) -> bool:
+        """Whether its weights are ours; behind an API, and at a host of the caller's own, they are
+        somebody else's.
+        """
+        return self.source.kind != "api"
+
+
+class Resolved(NamedTuple):
+    """A config with nothing left open, and what its names stand for."""
+
+    config: Config
+    method: Method
+    task: Task
+    policies: tuple[PolicyPlan, ...]
+    """In the order of the agents that name them first."""
+
+    def at(self, host: str) -> list[PolicyPlan]:
+        """The policies of one host."""
+        return [plan for plan in self.policies if plan.host == host]
+
+    def with_config(self, config: Config) -> Resolved:
+        """The same with other settings, which change nothing of the policies."""
+        return self._replace(config=config)
+
+    def sources(self) -> list[Source]:
+        """What the policies with weights here start from, each once, by name."""
+        found = {plan.source.name: plan.source for plan in self.policies if plan.here}
+        return [found[name] for name in sorted(found)]
+
+    def base_names(self) -> list[str]:
+        """The names of those."""
+        return [source.name for source in self.sources()]
+
+    def checkpoints(self) -> Iterator[tuple[Run, int]]:
+        """The checkpoints of runs among them."""
+        return checkpoints(self.base_names())
+
+
+def policy_of(name: str, agent: AgentConfig) -> str:
+    """The policy of an agent: one of its own unless it names another's."""
+    return name if agent.policy is None else agent.policy
+
+
+def base_of(agent: AgentConfig, host: HostConfig) -> str:
+    """The base of an agent: the host's unless it has another."""
+    return host.base if agent.base is None else agent.base
+
+
+def policies_of(config: Config) -> tuple[PolicyPlan, ...]:
+    """The policies of a config; an error where agents of one policy say different things of it."""
+    speakers: dict[str, list[str]] = {}
+    for name, agent in config.agents.items():
+        speakers.setdefault(policy_of(name, agent), []).append(name)
+    return tuple(_plan(config, policy, agents) for policy, agents in speakers.items())
+
+
+def _plan(config: Config, policy: str, names: Sequence[str]) -> PolicyPlan:
+    agents = [config.agents[name] for name in names]
+    name = agents[0].host
+    host = config.hosts[name]
+    base = base_of(agents[0], host)
+    shape = _shape(agents[0], host)
+    for other, agent in zip(names, agents, strict=True):
+        if base_of(agent, host) != base:
+            raise UserMistake(
+                f"agents.{other}.base is {base_of(agent, host)!r}, but policy {policy} has base"
+                f" {base!r} already"
+            )
+        if _shape(agent, host) != shape:
+            raise UserMistake(
+                f"agents.{other} has another rank, alpha or targets than others of policy {policy}"
+            )
+    rates = [agent.lr for agent in agents if agent.lr is not None]
+    return PolicyPlan(
+        policy,
+        name,
+        with_origin(source_of(base, not host.here)),
+        shape,
+        rates[0] if rates else host.lr or config.lr,
+        host.api is None and not all(agent.frozen for agent in agents),
+        tuple(names),
+    )
+
+
+def _shape(agent: AgentConfig, host: HostConfig) -> Shape:
+    rank = agent.rank or host.rank or RANK
+    targets = agent.targets or host.targets
+    return Shape(rank, agent.alpha or host.alpha or 2.0 * rank, tuple(targets) if targets else None)
+
+
+def with_origin(source: Source, depth: int = DEPTH) -> Source:
+    """The same source, of a run with the bases at the beginning of all its policies."""
+    if source.kind != "run":
+        return source
+    if depth == 0:
+        raise UserMistake(f"base {source.name!r}: runs that start from each other")
+    began = {
+        base_of(agent, config.hosts[agent.host])
+        for config in [checked(source.run().config())]
+        for agent in config.agents.values()
+        if config.hosts[agent.host].here
+    }
+    below = [with_origin(source_of(base), depth - 1) for base in began]
+    return replace(source, origin=frozenset().union(*(one.origin for one in below)))
+
+
+def origins(name: str) -> set[str]:
+    """The bases that a run started from, where `name` is a run (through runs of runs); otherwise
+    itself.
+    """
+    return set(with_origin(source_of(name)).origin)
+
+
+def trained_whole(source: Source) -> bool:
+    """Whether policies from there are whole models that were trained as such: shipped models, and
+    those of runs that did so.
+    """
+    if source.kind == "run":
+        hosts = source.run().config()["hosts"].values()
+        return all(host.get("learner", "full") == "full" for host in hosts)
+    return source.kind == "seed"
+
+
+def with_copies(resolved: Resolved) -> Config:
+    """The config in which agents that start from the same base at the same host share a policy;
+    the policies of a run differ.
+    """
+    agents = dict(resolved.config.agents)
+    first: dict[tuple[str, str], str] = {}
+    for plan in resolved.policies:
+        own = [name for name in plan.agents if agents[name].policy is None]
+        if plan.source.kind != "run" and own:
+            policy = first.setdefault((plan.host, plan.source.name), own[0])
+            agents |= {name: agents[name].model_copy(update={"policy": policy}) for name in own}
+    return resolved.config.model_copy(update={"agents": agents})

@@ -1,0 +1,168 @@
+"""What the name of something to be asked means: a run at a step, a team's file, a base model.
+
+Leaves out: building it (`team.build`).
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from comas.config.policies import Resolved, with_copies
+from comas.config.resolve import resolve
+from comas.config.schema import Config, parse_pair, read
+from comas.models.sources import TEAM, exported, is_place, is_seed, meant, run_at, team_file
+from comas.program import command
+from comas.storage import files
+from comas.storage.run import Run
+from comas.types import UserMistake
+
+UNTRAINED = 1e-6
+"""A learning rate: a base without a recipe can be asked as well."""
+
+
+def found_at(
+    path: str | Path, step: int | None = None, overrides: Sequence[str] = ()
+) -> tuple[Resolved, Path | None]:
+    """What `load` would load: config, method and task, and the checkpoint of a run."""
+    if isinstance(overrides, str):
+        raise UserMistake(f"overrides={overrides!r}: a list of pairs is wanted: [{overrides!r}]")
+    path = os.path.expanduser(path)
+    if (file := team_file(path)) is not None:
+        if step is not None:
+            raise UserMistake(
+                f"{path} is a team, not a run: it has no checkpoint of step {step} or any other;"
+                " leave step out"
+            )
+        return resolve(_untrained(file, overrides)), None
+    run, named = opened(path)
+    step = named if step is None else step
+    return _run_config(run, overrides), run.intact(step)
+
+
+def opened(name: str | Path) -> tuple[Run, int | None]:
+    """The run that `RUN`, `RUN@40` or `RUN@best` names, and the step; None is the last."""
+    return run_at(str(name)) or (Run.open(name), None)
+
+
+def is_run(name: str) -> bool:
+    """Whether this names a run, at whatever step."""
+    return run_at(name) is not None
+
+
+def is_model(name: str) -> bool:
+    """Whether this names a shipped model."""
+    return is_seed(name)
+
+
+def checkpoint_of(name: str) -> Path | None:
+    """The checkpoint that the name of a run means; None where it is no run."""
+    found = run_at(name)
+    return found and found[0].intact(found[1])
+
+
+def hosts_of(name: str) -> set[str] | None:
+    """Names of the hosts of a run; None where it is no run."""
+    found = run_at(name)
+    return found and set(found[0].config()["hosts"])
+
+
+def fixed_place(name: str) -> str:
+    """Where a system is found from anywhere; a run at the step that it has now, which training on
+    does not change.
+    """
+    if (found := run_at(name)) is not None:
+        run, step = found
+        return f"{run.path.resolve()}@{run.intact(step).name.removeprefix('step-')}"
+    if (file := team_file(name)) is not None:
+        return str(file.resolve())
+    if Path(name).is_dir():
+        return str(Path(name).resolve())
+    if name.endswith(".toml"):
+        raise UserMistake(f"{name}: there is no such file here")
+    inside = Path(name).parent != Path() and Path(name).parent.is_dir()
+    if not is_seed(name) and (is_place(name) or inside):
+        raise UserMistake(f"{name}: there is no such run or folder here{meant(name)}")
+    return name
+
+
+def independent(place: str) -> str:
+    """What counts as one among several runs of a system: a run's folder, whatever its
+    checkpoint.
+    """
+    return str(found[0].path) if (found := run_at(place)) is not None else place
+
+
+def training_of(name: str) -> tuple[Resolved, list[str]] | None:
+    """By what config a run or an export was trained, and the bases that it started from; None for
+    what was not trained here.
+    """
+    if (found := run_at(name)) is not None:
+        resolved = resolve(read(found[0].path / "config.toml"))
+        return resolved, resolved.base_names()
+    if (folder := exported(name)) is None:
+        return None
+    if earlier := (files.facts(folder) or {})["earlier"]:
+        raise UserMistake(
+            f"{folder}: its run started from {', '.join(earlier)}, whose questions are not known"
+            " here"
+        )
+    return resolve(read(folder / TEAM, shared=False)), []  # nobody is asked
+
+
+def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
+    if any(key.split("=")[0] == "method" for key in overrides):
+        raise UserMistake(
+            f"{run.path}: method= is for training; to have a run play another game: {command()}"
+            " eval --setups METHOD"
+        )
+    resolved = resolve(read(run.path / "config.toml", overrides))
+    for host, table in run.config()["hosts"].items():
+        if resolved.config.hosts[host].kind == "api" and not table.get("api"):
+            raise UserMistake(
+                f"{run.path}: hosts.{host}.api would have others answer in the place of what was"
+                " trained: leave it out"
+            )
+    return resolved
+
+
+def system_config(
+    name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
+) -> Resolved:
+    """Of the team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`), the
+    team that `table` describes, or copies of one base model, four unless `agents` says otherwise.
+    """
+    if table is not None:
+        return resolve(
+            read(None, {**copy.deepcopy(dict(table)), **dict(map(parse_pair, overrides))})
+        )
+    if found := run_at(name):
+        return _run_config(found[0], overrides)
+    given = dict(map(parse_pair, overrides))
+    count = given.pop("agents", 4)
+    if not any(key.startswith("agents.") for key in given):
+        if type(count) is not int or count < 1:
+            raise UserMistake(f"agents={count!r}: a number of copies, at least 1")
+        given["agents"] = {f"a{i}": {"policy": "a0"} for i in range(count)}
+    rate = {} if "lr" in given else {"lr": UNTRAINED}
+    return resolve(read(None, {"hosts.home.base": name, **rate, **given}))
+
+
+def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The team that a config file describes, untrained, for `system_config`. Agents that start from
+    the same base at the same host are copies of one model, which is not asked once for each.
+    """
+    hosts = read(file, shared=False).hosts
+    here = [
+        pair for pair in overrides if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
+    ]
+    return with_copies(resolve(_untrained(file, here))).model_dump()
+
+
+def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:
+    """The config of a team that is asked as it is, from a file that may be somebody else's."""
+    config = read(file, overrides, shared=True)
+    return config if config.lr else read(file, [*overrides, f"lr={UNTRAINED}"], shared=True)

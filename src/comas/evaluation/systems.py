@@ -1,0 +1,65 @@
+"""Teams to be asked, not trained: of a run, of a config, of copies of a base model.
+
+Leaves out: what names mean (`config.systems`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from comas.config.policies import Resolved
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.config.systems import found_at, is_run, system_config
+from comas.forecast.fitting import filled
+from comas.models.sources import team_file
+from comas.team.build import Team, build_team
+from comas.team.greeting import Note, assemble
+from comas.types import Host
+
+
+def load(
+    path: str | Path,
+    step: int | None = None,
+    overrides: Sequence[str] = (),
+    hosts: Mapping[str, Host] | None = None,
+) -> Team:
+    """The team of a run as it was at its last checkpoint (or after `step` steps), without
+    optimizer; or of a `team.toml`.
+
+    `path` may also name the step: `RUN@40`, `RUN@best` (on the validation split); or a config file,
+    or a folder with `team.toml` such as `comas export` writes. `overrides` are `key=value` pairs,
+    as on the command line. `hosts` are instances of the caller's own, where the run had such.
+    """
+    resolved, weights = found_at(path, step, overrides)
+    return asked(resolved, weights, hosts)
+
+
+def asked(
+    resolved: Resolved, weights: Path | None = None, hosts: Mapping[str, Host] | None = None
+) -> Team:
+    """A team that will not be trained, with as many rows at once as memory allows."""
+    return build_team(filled(resolved, learn=False), learn=False, weights=weights, hosts=hosts)
+
+
+async def greeted(resolved: Resolved, note: Note, weights: Path | None = None) -> Team:
+    """The same, whose hosts behind an API have answered first."""
+    return await assemble(filled(resolved, learn=False), note, learn=False, weights=weights)
+
+
+def system_team(
+    name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
+) -> Team:
+    """The team of `system_config`; of a run as it was at its last checkpoint, or at the one that is
+    named; without a table also that of a config file, or of a folder with `team.toml`.
+    """
+    if table is None and (is_run(name) or team_file(name) is not None):
+        return load(name, overrides=overrides)
+    return asked(system_config(name, overrides, table))
+
+
+def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
+    """An untrained team from a config: `team_of(method="ttrl")`."""
+    return asked(resolve(read(config, {k.replace("__", "."): v for k, v in overrides.items()})))

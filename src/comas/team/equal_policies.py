@@ -1,0 +1,44 @@
+"""Policies that start from the same weights are the same model until they have learnt: before
+training one of them is measured.
+
+New adapters change nothing (one of their two factors is zero), and copies of one base are copies.
+Seed models that are trained whole are measured each by itself, as ever: they answer in seconds, and
+the embedded run is to give the same bits. Leaves out: weights that are equal by other ways; nobody
+compares numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from comas.config.policies import Resolved
+from comas.game.agent import Member
+
+
+def measured_for(
+    resolved: Resolved, sources: Mapping[str, str], members: Sequence[Member]
+) -> dict[str, str]:
+    """Agent -> the agent that is measured in its place before training: often itself.
+
+    `sources` is host/policy -> the folder or name that the policy's weights come from. Agents are
+    equal whose policies are at the same host, come from the same source and have as much room for a
+    reply.
+    """
+    first: dict[tuple[object, ...], str] = {}
+    measured: dict[str, str] = {}
+    for member in members:
+        host = member.host.name
+        source = sources.get(member.address)
+        if source is None or _whole_seeds(resolved, host):
+            key: tuple[object, ...] = (member.name,)
+        else:
+            key = (host, source, member.sampling.max_tokens)
+        measured[member.name] = first.setdefault(key, member.name)
+    return measured
+
+
+def _whole_seeds(resolved: Resolved, host: str) -> bool:
+    """Whether a host trains shipped models whole."""
+    if resolved.config.hosts[host].learner != "full":
+        return False
+    return all(plan.source.seeded for plan in resolved.at(host))
