@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
-from comas.models.sources import apart_up_to, is_adapter, is_seed, positions_of, seed_models
+from comas.models.sources import apart_up_to, positions_of, whole_model
 from comas.types import UserMistake
 
 LOG = logging.getLogger("comas")
@@ -50,7 +49,7 @@ def load_models(
     models: dict[str, Any] = {}
     tokenizers: dict[str, Any] = {}
     for policy, base in bases.items():
-        source = _source(base)
+        source = whole_model(base)
         model = _model(base, source, how)
         tokenizers[policy] = _tokenizer(base, source, how)
         # with peft installed, transformers follows its base
@@ -65,19 +64,6 @@ def load_models(
     first = next(iter(tokenizers.values()))
     _check_alike(tokenizers, bases)
     return models, first, _ends(models, first, bases)
-
-
-def _source(base: str) -> str:
-    """A folder or hub name; an error where it is no whole model."""
-    source = resolve_base(base)
-    if is_adapter(source):
-        raise UserMistake(
-            f"base {base!r} is an adapter, no whole model: it goes onto the base that it was made"
-            " for"
-        )
-    if source.startswith((".", "/", "~")) and not Path(source).is_dir():
-        raise UserMistake(f"base {base!r}: no such folder")
-    return source
 
 
 def _model(base: str, source: str, how: Loading) -> Any:
@@ -207,11 +193,6 @@ def place_of(device: str, dtype: str) -> tuple[Any, Any]:
 def _brief(error: Exception) -> str:
     words = " ".join(str(error).split())
     return words if len(words) <= 200 else words[:200] + " ..."
-
-
-def resolve_base(base: str) -> str:
-    """A shipped seed model's folder, an existing folder, or the hub name as it is."""
-    return str(seed_models()[base]) if is_seed(base) else base
 
 
 def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:

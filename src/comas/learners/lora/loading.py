@@ -12,7 +12,7 @@ from typing import Any
 from comas.learners.lora import peft_folder
 from comas.learners.lora.population import Population, Spec, targets_of
 from comas.models.loading import load_models
-from comas.models.sources import is_adapter
+from comas.models.sources import adapters_among
 from comas.types import UserMistake
 
 
@@ -30,7 +30,7 @@ def load_population(
     """
     models, tokenizer, ends = load_models({"base": under}, device, dtype, trust_remote_code)
     base = models["base"]
-    folders = {policy: source for policy, source in sources.items() if is_adapter(source)}
+    folders = adapters_among(sources)
     specs: dict[str, Spec] = {}
     for policy in sources:
         if policy in folders:
