@@ -67,6 +67,7 @@ LAZY = {
     "testing/__init__.py": {"torch", "transformers", "tokenizers"},
     "testing/engines.py": {"torch", "transformers"},
     "forecast/memory.py": {"torch"},
+    "forecast/load.py": {"torch"},
     "machine.py": {"torch"},
     "forecast/lengths.py": {"transformers"},
     "questions/sources.py": {"datasets"},
