@@ -17,14 +17,15 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from comas.engines.batcher import Batcher
 from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
-from comas.forecast import fitting, overview
+from comas.forecast import fitting, overview, stopwatch
 from comas.forecast import hours as timing
 from comas.forecast.hours import Pace, Work
 from comas.machine import Memory
 from comas.team.equal_policies import measured_for
 from comas.training import loop
-from comas.types import Generation, Question, Request
+from comas.types import Generation, Meter, Question, Request
 from tests.test_config_cli import run
 from tests.test_runs import run_of
 
@@ -369,34 +370,39 @@ class Machine:
         self.context = 512
         self.learner = None
         self.engine = self
+        self.meter = Meter()
+        self.batcher = Batcher(self.generate)
         self.chat = SimpleNamespace(
             encode=lambda messages: np.zeros(5), decode=lambda ids, finished, _: ("text", "")
         )
-        monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(stopwatch, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    async def sample(self, request: Request) -> Generation:
+        return await self.batcher(request)
 
     def generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
-        """Reply i ends by itself after 20 + i tokens."""
+        """Reply i ends by itself after 20 + i tokens; where that takes too long, nobody waits."""
         self.calls += 1
+        began = self.now
         factor = self.slowed(self.calls)
         self.now += factor * len(requests)
         lengths = [min(20 + i, request.sampling.max_tokens) for i, request in enumerate(requests)]
-        done = 1
-        while done < max(lengths) and wanted():
+        for done in range(1, max(lengths)):
+            if self.now - began > stopwatch.PATIENCE:
+                self.meter.tokens += done * len(requests)
+                raise TimeoutError
             self.now += factor * (2 + 0.1 * len(requests))
-            done += 1
         return [
-            Generation(
-                np.zeros(min(n, done), int),
-                np.zeros(min(n, done), np.float32),
-                20 + i == min(n, done),
-                1.0,
-            )
+            Generation(np.zeros(n, int), np.zeros(n, np.float32), 20 + i == n, 1.0)
             for i, n in enumerate(lengths)
         ]
 
     def pace(self) -> Pace:
         resolved = resolve(read(None, ["agents=1", "hosts.home.max_rows=12"]))
-        return timing.pace(self, resolved, [Question(id="q", prompt="what?")])  # type: ignore[arg-type]
+        try:
+            return timing.pace(self, resolved, [Question(id="q", prompt="what?")])  # type: ignore[arg-type]
+        finally:
+            self.batcher.close()
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_engines_are_known_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("stackd", r"hosts.home.engine 'stackd': .*stacked"),
+        ("stackd", r"hosts.home.engine = 'stackd': .*stacked"),
         ("./none.py", "no such file"),
     ],
 )

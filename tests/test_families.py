@@ -34,6 +34,7 @@ from comas.testing import FAMILIES as SHAPES
 from comas.testing import replay
 from comas.training.loop import Watch, resume_async
 from comas.types import (
+    EngineFacts,
     Episode,
     Generation,
     Method,
@@ -302,18 +303,20 @@ class Parrot:
         self.say = say
         self.rows = []
 
-    def generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
-        said = [self.say(self.chat.tokenizer.decode(r.prompt_ids)) for r in requests]
-        ids = [reply(self.chat, text) for text in said]
-        return [
-            Generation(i, np.full(len(i), -1.0, np.float32), text.endswith("<|im_end|>"), 1.0)
-            for i, text in zip(ids, said, strict=True)
-        ]
+    facts = EngineFacts(deterministic=True, margin_known=False)
 
-    def refresh(self, weights: Mapping[str, Any]) -> None: ...
+    async def sample(self, request: Request) -> Generation:
+        text = self.say(self.chat.tokenizer.decode(request.prompt_ids))
+        ids = reply(self.chat, text)
+        logprobs = np.full(len(ids), -1.0, np.float32)
+        return Generation(ids, logprobs, text.endswith("<|im_end|>"), 1.0)
+
+    def publish(self, policy: str, weights: Any, version: int) -> None: ...
+
+    def close(self) -> None: ...
 
     def weights(self) -> dict[str, Any]:
-        return {}
+        return {"p": None}
 
     def step(self, rows: Mapping[str, Sequence[Any]], method: Any) -> dict[str, dict[str, float]]:
         self.rows = [row for part in rows.values() for row in part]

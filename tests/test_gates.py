@@ -68,6 +68,7 @@ LAZY = {
     "testing/engines.py": {"torch", "transformers"},
     "forecast/memory.py": {"torch"},
     "installed.py": {"torch"},
+    "forecast/load.py": {"torch"},
     "machine.py": {"torch"},
     "forecast/lengths.py": {"transformers"},
     "questions/sources.py": {"datasets"},

@@ -16,7 +16,7 @@ from transformers import AutoConfig
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.engines.hf.engine import HFEngine
+from comas.engines.stacked.engine import StackedEngine
 from comas.forecast.memory import estimate
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.whole import FullLearner
@@ -175,7 +175,7 @@ def failing(
     monkeypatch: pytest.MonkeyPatch, doing: str, at: int, error: Callable[[], Exception]
 ) -> None:
     """From the call `at` on there is no room."""
-    owner, name = (HFEngine, "generate") if doing == "sampling" else (AdapterLearner, "finish")
+    owner, name = (StackedEngine, "generate") if doing == "sampling" else (AdapterLearner, "finish")
     real: Any = getattr(owner, name)
     calls: list[int] = []
 

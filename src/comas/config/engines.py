@@ -11,7 +11,8 @@ from typing import Any
 
 from comas.config.plugin_file import import_file
 from comas.config.schema import nearest
-from comas.types import EngineModule, UserMistake
+from comas.engines.module import EngineModule
+from comas.types import UserMistake
 
 FOLDER = Path(__file__).parents[1] / "engines"
 BUILD = "\ndef build("
@@ -28,11 +29,11 @@ def check_engine_name(name: str, key: str) -> None:
     """An error where no engine is called so; nothing is imported."""
     if name.endswith(".py"):
         if not Path(name).is_file():
-            raise UserMistake(f"{key} {name!r}: no such file")
+            raise UserMistake(f"{key} = {name!r}: no such file")
         return
     known = engine_names()
     if name not in known:
-        raise UserMistake(f"{key} {name!r}: {nearest(name, known)} (or ./file.py)")
+        raise UserMistake(f"{key} = {name!r}: {nearest(name, known)} (or ./file.py)")
 
 
 def load_engine(name: str, key: str) -> EngineModule:
@@ -40,9 +41,9 @@ def load_engine(name: str, key: str) -> EngineModule:
     check_engine_name(name, key)
     module: Any
     if name.endswith(".py"):
-        module = import_file(name, key)
+        module = import_file(name, f"{key} =")
     else:
         module = importlib.import_module(f"comas.engines.{name}")
     if not callable(getattr(module, "build", None)):
-        raise UserMistake(f"{key} {name!r}: the file defines no `build(plan, models)`")
+        raise UserMistake(f"{key} = {name!r}: the file defines no `build(plan, models)`")
     return module

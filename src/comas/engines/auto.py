@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from comas.engines import hf, stacked
+from comas.engines.module import EngineLoad, EngineMemory
 from comas.engines.stacked.engine import serves
-from comas.types import Engine, EngineLoad, EngineMemory, EnginePlan, Weights
+from comas.types import Engine, EnginePlan, Weights
 
 
 def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:

@@ -8,10 +8,9 @@ as a team learns; saving.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from comas.config.policies import PolicyPlan, Resolved
 from comas.config.resolve import split_options
 from comas.config.schema import Config
 from comas.config.weights import weights_at
-from comas.game.agent import derive_seed
+from comas.forecast.stopwatch import PIECES, SLOW, Stopwatch
 from comas.game.play import Scene, play_all
 from comas.game.prompts import words
 from comas.machine import use_threads
@@ -32,10 +31,8 @@ from comas.sync import run_sync
 from comas.team.build import local_host, members_of
 from comas.team.equal_policies import measured_for
 from comas.testing import Scripted
-from comas.types import Generation, Method, Question, Reply, Request, Row, Sampling, Task
+from comas.types import Method, Question, Reply, Request, Row, Task
 
-PATIENCE = 60.0
-"""Seconds after which a batch is cut; so long only what is too slow to be timed well takes."""
 ROWS = 32
 """Questions that are asked, and replies that are listened to for how long they are: always as many,
 whatever the time.
@@ -46,16 +43,12 @@ TIMED_ROWS = 64
 """Rows of the larger batch whose tokens are timed, where so many are decoded at once."""
 PIECE = 16
 """Tokens per row that are timed at once."""
-PIECES = 3
-"""Equal pieces, of which the fastest counts: what else a machine does can only slow one down."""
 QUICK = 1.0
 """Seconds below which a step of learning is too short to be timed: the next one has four times as
 many tokens.
 """
 LEARNT = (128, 512, 2048, 8192)
 """Tokens that are learnt from: first to be ready, then until it takes long enough."""
-SLOW = 10.0
-"""Seconds of a first step after which nothing is learnt from again."""
 GAMES = 4
 """Discussions that are played to count what a step asks for."""
 
@@ -212,80 +205,6 @@ def _prompts(host: Any, task: Task, asked: Sequence[Question]) -> list[np.ndarra
     return [host.chat.encode([{"role": "user", "content": text}]) for text in texts]
 
 
-class _Stopwatch:
-    """Asks a host for replies of given lengths, and takes the time."""
-
-    def __init__(self, host: Any, prompts: Sequence[np.ndarray], seed: int) -> None:
-        self.host = host
-        self.prompts = prompts
-        self.seed = seed
-        self.policies = list(host.versions)
-        self._filled: dict[int, float] = {}
-
-    def requests(self, count: int, length: int) -> list[Request]:
-        """So many requests for replies of at most `length` tokens."""
-        return [
-            Request(
-                self.policies[i % len(self.policies)],
-                self.prompts[i % len(self.prompts)],
-                Sampling(1.0, 1.0, length),
-                derive_seed(self.seed, i),
-            )
-            for i in range(count)
-        ]
-
-    def replies(self, count: int, length: int) -> tuple[float, list[Generation], list[Request]]:
-        """Seconds, and so many replies of at most `length` tokens with what was asked."""
-        requests = self.requests(count, length)
-        began = time.monotonic()
-        replies = run_sync(self._sampled(requests))
-        return time.monotonic() - began, replies, requests
-
-    async def _sampled(self, requests: Sequence[Request]) -> list[Generation]:
-        return await asyncio.gather(*map(self.host.engine.sample, requests))
-
-    def listen(self, count: int, length: int) -> tuple[int, list[Generation], list[Request]]:
-        """Replies of at most `length` tokens, or of as many as they reach within `PATIENCE`; how
-        many, the replies, and what was asked.
-        """
-        before = self.host.meter.tokens
-        requests = self.requests(count, length)
-        try:
-            return length, run_sync(self._patiently(requests)), requests
-        except TimeoutError:
-            reached = (self.host.meter.tokens - before) // count
-        length = max(1, min(length - 1, reached))
-        _, replies, requests = self.replies(count, length)
-        return length, replies, requests
-
-    async def _patiently(self, requests: Sequence[Request]) -> list[Generation]:
-        async with asyncio.timeout(PATIENCE):
-            return await self._sampled(requests)
-
-    def prefill(self, count: int) -> tuple[float, int]:
-        """Seconds of so many prompts with a token each, the fastest of some; and the tokens of
-        these prompts.
-        """
-        if count not in self._filled:
-            self._filled[count] = _fastest(lambda: self.replies(count, 1)[0])
-        return self._filled[count], sum(
-            len(self.prompts[i % len(self.prompts)]) for i in range(count)
-        )
-
-    def per_token(self, count: int, length: int) -> float:
-        """Seconds of one more token of a batch of so many rows."""
-        _, made, _ = self.replies(count, length)
-        more = max(len(reply.token_ids) for reply in made) - 1
-        timed = _fastest(lambda: self.replies(count, length)[0])
-        return max(1e-9, timed - self.prefill(count)[0]) / max(1, more)
-
-
-def _fastest(piece: Callable[[], float]) -> float:
-    """Seconds of the fastest of a few equal pieces; of one alone where that is slow."""
-    first = piece()
-    return first if first > SLOW else min(first, *(piece() for _ in range(PIECES - 1)))
-
-
 def pace(host: Any, resolved: Resolved, asked: Sequence[Question]) -> Pace:
     """Time a few prompts, tokens of two sizes of batch, and a learning step; the host's policies
     are changed by it.
@@ -295,7 +214,7 @@ def pace(host: Any, resolved: Resolved, asked: Sequence[Question]) -> Pace:
     """
     config, method, task, policies = resolved
     room = min(_room(config, task, "solution"), host.context // 2)
-    watch = _Stopwatch(host, _prompts(host, task, asked), config.seed)
+    watch = Stopwatch(host, _prompts(host, task, asked), config.seed)
     most = config.hosts[host.name].max_rows or ROWS
     few = max(2, len(watch.policies))
     many = max(few, min(most, TIMED_ROWS))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ from comas.config.policies import PolicyPlan, Resolved
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, HostConfig
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.forecast.lengths import asked_at_once, replies_shown, reply_tokens, tokens_of_question
+from comas.forecast.load import Load, engine_load, model_size, on_gpu_in_half, shape_of
 from comas.models.sources import config_folder
-from comas.types import EngineLoad, EngineModule, ModelSize, UserMistake
+from comas.types import UserMistake
 
 BYTES_PER_TURN = 800
 """On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take
@@ -108,7 +108,7 @@ def host_needs(
         engine = load_engine(host.engine, f"hosts.{name}.engine")
         if not hasattr(engine, "memory"):
             return f"{host.engine} defines no memory(load)"
-        scattered = 0.0 if _place(host)[0] else SCATTERED
+        scattered = 0.0 if on_gpu_in_half(host)[0] else SCATTERED
         load = Load(host, longest, rows, reference, engine, scattered)
         learning = [learn and plan.learns for plan in resolved.at(name)]
         if weights.adapting(host.learner if learn else None):
@@ -184,21 +184,6 @@ def _specs(plans: Sequence[PolicyPlan], weights: HostWeights) -> list[Any]:
     return specs
 
 
-@dataclass(frozen=True)
-class Load:
-    """What a host is asked to do; `longest` row of prompt and reply, `rows` sampled at once."""
-
-    host: HostConfig
-    longest: int
-    rows: int
-    reference: bool
-    engine: EngineModule
-    scattered: float = 0.0
-    """Further share of a learner's pass that an allocator holds in blocks which are free but do not
-    fit.
-    """
-
-
 def host_memory(
     folders: Sequence[str],
     load: Load,
@@ -211,16 +196,16 @@ def host_memory(
     from comas.learners import memory as fake
     from comas.learners.whole import SMALL
 
-    gpu, half = _place(load.host)
+    gpu, half = on_gpu_in_half(load.host)
     facts = {f: fake.counted(fake.facts_of, f, f) for f in set(folders)}
     sizes = [facts[f].parameters for f in folders]
     trained = [f for f, on in zip(folders, learning or [True] * len(folders), strict=True) if on]
     small = not gpu and max(sizes) < SMALL
     beside = min(threads or os.cpu_count() or 1, len(trained)) if small else 1
     passes = 0
-    shapes = {f: _shape(load, f, fact) for f, fact in facts.items()}
-    sampled = [_model_size(shapes[f], facts[f], load.rows) for f in folders]
-    engine = load.engine.memory(_engine_load(load, sampled, len(folders)))
+    shapes = {f: shape_of(load, f, fact) for f, fact in facts.items()}
+    sampled = [model_size(shapes[f], facts[f], load.rows) for f in folders]
+    engine = load.engine.memory(engine_load(load, sampled, len(folders)))
     for f, shape in shapes.items():
         if f in trained:
             found = fake.counted(
@@ -253,12 +238,12 @@ def population_memory(
     """
     from comas.learners import memory as fake
 
-    gpu, half = _place(load.host)
+    gpu, half = on_gpu_in_half(load.host)
     fact = fake.counted(fake.facts_of, folder, folder)
     each = fake.counted(fake.adapter_parameters, folder, folder, specs, gpu)
-    shape = _shape(load, folder, fact)
-    sampled = [_model_size(shape, fact, load.rows)]
-    engine = load.engine.memory(_engine_load(load, sampled, len(specs), each))
+    shape = shape_of(load, folder, fact)
+    sampled = [model_size(shape, fact, load.rows)]
+    engine = load.engine.memory(engine_load(load, sampled, len(specs), each))
     largest = max(specs, key=lambda spec: spec.rank)
     pass_of = (shape, tokens_of_pass(load.host), load.host.checkpointing, largest)
     passes = (
@@ -283,47 +268,6 @@ def population_memory(
 def tokens_of_pass(host: HostConfig) -> int:
     """Padded tokens of a pass; where that is open, the most that the default may be."""
     return host.tokens_per_pass or TOKENS_PER_PASS
-
-
-def _place(host: HostConfig) -> tuple[bool, bool]:
-    """Whether it is on a GPU, and whether its passes are in bfloat16."""
-    import torch
-
-    gpu = host.device != "cpu" and (host.device != "auto" or torch.cuda.is_available())
-    return gpu, host.dtype == "bfloat16" or (host.dtype == "auto" and gpu)
-
-
-def _shape(load: Load, folder: str, fact: Any) -> Any:
-    from comas.learners.memory import Shape
-
-    longest = min(load.longest, load.host.context or fact.positions)
-    return Shape(folder, _place(load.host)[1], longest)
-
-
-def _model_size(shape: Any, fact: Any, rows: int) -> ModelSize:
-    """A model as an engine's `memory` is told of it; decoding is counted when it asks."""
-    from comas.learners import memory as fake
-
-    def decoding(slice_tokens: int | None) -> int:
-        tokens = slice_tokens or shape.longest * rows
-        return fake.counted(fake.decode_bytes, shape.folder, shape, rows, tokens)
-
-    return ModelSize(fact.parameters, fact.vocabulary, fact.family, decoding)
-
-
-def _engine_load(
-    load: Load, models: Sequence[ModelSize], policies: int, adapter_parameters: int = 0
-) -> EngineLoad:
-    gpu, half = _place(load.host)
-    return EngineLoad(
-        models=models,
-        policies=policies,
-        rows=load.rows,
-        adapter_parameters=adapter_parameters,
-        gpu=gpu,
-        half=half,
-        compiled=load.host.compile,
-    )
 
 
 def parameters(base: str) -> int | None:

@@ -20,6 +20,7 @@ from comas.config.schema import Config, read
 from comas.forecast import fitting
 from comas.forecast import hours as timing
 from comas.forecast.memory import estimate, memory
+from comas.forecast.stopwatch import PATIENCE
 from comas.questions.checked import of_run
 from comas.storage.out_folder import check_free
 from comas.storage.run import without_none
@@ -122,9 +123,7 @@ def _time_line(made: Plan) -> str:
     )
     basis = f"a guess: {made.hours.steps} steps, replies of {made.hours.reply:.0f} tokens"
     if made.hours.cut:
-        basis += (
-            f"; those of {', '.join(made.hours.cut)} were cut after {timing.PATIENCE:.0f} seconds"
-        )
+        basis += f"; those of {', '.join(made.hours.cut)} were cut after {PATIENCE:.0f} seconds"
     return (
         f"about {spoken(made.hours.total)} ({basis}): {shares}"
         if shares

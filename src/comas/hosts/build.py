@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from comas.engines.chat import Chat
+from comas.engines.module import EngineModule
 from comas.hosts.local import LocalHost
 from comas.models.loading import context_of, load_models, place_of
-from comas.types import Adapter, EngineModule, EnginePlan, Learner, Meter, Method, WholeModel
+from comas.types import Adapter, EnginePlan, Learner, Meter, Method, WholeModel
 
 
 def make_local_host(

@@ -137,13 +137,14 @@ def _ends(models: Mapping[str, Any], tokenizer: Any, bases: Mapping[str, str]) -
         ends.update(_configured_ends(model, bases[policy], size))
         sizes.append(size)
     # one that was added to the tokenizer and not to the model is never sampled
-    ends = {i for i in ends if i < max(sizes)}
+    size = max(sizes)
+    ends = {i for i in ends if i < size}
     if not ends:
-        beyond = f" but {own}, which is beyond its vocabulary of {max(sizes)}"
         first = next(iter(bases.values()))
+        beyond = f" but {own}, which is beyond its vocabulary of {size}" if own is not None else ""
         raise UserMistake(
-            f"base {first!r} names no end token{'' if own is None else beyond}: set eos_token_id in"
-            " its generation_config.json"
+            f"base {first!r} names no end token{beyond}: set eos_token_id in its"
+            " generation_config.json"
         )
     return sorted(ends)
 
@@ -192,15 +193,18 @@ def place_of(device: str, dtype: str) -> tuple[Any, Any]:
 
 def _brief(error: Exception) -> str:
     words = " ".join(str(error).split())
-    return words if len(words) <= 200 else words[:200] + " ..."
+    if len(words) <= 200:
+        return words
+    return words[:200] + " ..."
 
 
 def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:
     """Tokens of room at this host: the model's positions, or `limit` where it is smaller; a warning
     where neither can be had.
     """
-    room = positions_of(model.config)
-    wanted = min(room, limit) if limit else room
+    wanted = positions_of(model.config)
+    if limit:
+        wanted = min(wanted, limit)
     apart = apart_up_to(model.config)
     if apart is None or wanted <= apart:
         return wanted

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from comas.engines.hf.engine import HFEngine
 from comas.engines.hf.packed import LARGEST
 from comas.engines.hf.prefill import PREFILL
+from comas.engines.module import EngineLoad, EngineMemory
 from comas.engines.tape import drawing_bytes
-from comas.types import Engine, EngineLoad, EngineMemory, EnginePlan, Weights
+from comas.types import Engine, EnginePlan, Weights
 
 
 def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:

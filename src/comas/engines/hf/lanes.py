@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from comas.engines.hf.prefill import PREFILL, Prompt, distinct, passes, split
+from comas.engines.hf.prefill import PREFILL, Prompt, Split, distinct, passes, split
 from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
 from comas.types import AdaptedModel, CausalLM
 
@@ -78,9 +78,8 @@ class Lanes:
 
     def step(self) -> Tensor:
         """Logits behind the tokens that were drawn last, (B, V)."""
-        return self._forward(
-            torch.from_numpy(self.drawn_B)[:, None], self.policy_B, self.empty_B, self.cache
-        )
+        ids_B1 = torch.from_numpy(self.drawn_B)[:, None]
+        return self._forward(ids_B1, self.policy_B, self.empty_B, self.cache)
 
     def change(
         self,
@@ -96,28 +95,40 @@ class Lanes:
             return
         if not len(rows) and self._leave(kept):
             return
-        policies = np.array([p for p, _ in prompts], dtype=np.int64)
-        order = np.argsort(np.concatenate([self.policy_B[kept], policies]), kind="stable")
+        stay = len(kept)
+        policies = np.array([policy for policy, _ in prompts], dtype=np.int64)
+        policy_B = np.concatenate([self.policy_B[kept], policies])
+        order = np.argsort(policy_B, kind="stable")
         places = np.argsort(order).tolist()
-        pieces = [Piece(self.cache, kept.tolist(), places[: len(kept)])] if len(kept) else []
-        empty = self.empty_B[kept]
-        drawn = []
-        lengths = [self.cache.used - empty] if len(kept) else []
-        for part, cache, source, logits in self._begin(prompts) if len(prompts) else []:
-            drawn.append((part, draw(logits[source], np.array(rows)[part])))
-            pieces.append(Piece(cache, source, [places[len(kept) + i] for i in part]))
-        entered = np.zeros(len(rows), dtype=np.int64)
-        for part, ids in drawn:
-            entered[part] = ids
-        lengths_B = np.concatenate([*lengths, [len(ids) for _, ids in prompts]])[order].astype(
-            np.int64
-        )
+        lengths = np.array([len(ids) for _, ids in prompts], dtype=np.int64)
+        pieces: list[Piece] = []
+        if stay:
+            pieces.append(Piece(self.cache, kept.tolist(), places[:stay]))
+            lengths = np.concatenate([self.cache.used - self.empty_B[kept], lengths])
+        entering = np.array(rows, dtype=np.int64)
+        entered, drawn = self._enter(entering, prompts, places[stay:], draw)
+        lengths_B = lengths[order]
         columns = int(lengths_B.max())
-        self.cache = joined(pieces, len(order), columns)
-        self.row_B = np.concatenate([self.row_B[kept], np.array(rows, dtype=np.int64)])[order]
-        self.policy_B = np.concatenate([self.policy_B[kept], policies])[order]
-        self.drawn_B = np.concatenate([self.drawn_B[kept], entered])[order]
+        self.cache = joined([*pieces, *entered], len(order), columns)
+        self.row_B = np.concatenate([self.row_B[kept], entering])[order]
+        self.policy_B = policy_B[order]
+        self.drawn_B = np.concatenate([self.drawn_B[kept], drawn])[order]
         self.empty_B = columns - lengths_B
+
+    def _enter(
+        self,
+        rows: np.ndarray,
+        prompts: Sequence[Prompt],
+        places: Sequence[int],
+        draw: Callable[[Tensor, np.ndarray], np.ndarray],
+    ) -> tuple[list[Piece], np.ndarray]:
+        """Caches of these prompts, to be placed at `places`, and the first tokens of `rows`."""
+        pieces: list[Piece] = []
+        drawn = np.zeros(len(rows), dtype=np.int64)
+        for part, cache, source, logits in self._begin(prompts) if prompts else []:
+            drawn[part] = draw(logits[source], rows[part])
+            pieces.append(Piece(cache, source, [places[i] for i in part]))
+        return pieces, drawn
 
     def _leave(self, kept: np.ndarray) -> bool:
         """Rows go and none come: those that stay move within their buffers, unless too many columns
@@ -131,64 +142,74 @@ class Lanes:
 
     def _only(self, kept: np.ndarray) -> None:
         """Forget the other rows; the cache is somebody else's."""
-        self.row_B, self.policy_B, self.drawn_B, self.empty_B = (
-            a[kept] for a in (self.row_B, self.policy_B, self.drawn_B, self.empty_B)
-        )
+        self.row_B = self.row_B[kept]
+        self.policy_B = self.policy_B[kept]
+        self.drawn_B = self.drawn_B[kept]
+        self.empty_B = self.empty_B[kept]
 
     def _begin(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, list[int], Tensor]]:
         """Per forward pass: which prompts it serves, its cache, the row of the cache for each of
         them, and its logits.
         """
         first, of = distinct(prompts)
-        own = [prompts[i] for i in first]
-        served: list[list[int]] = [[] for _ in own]
-        for i, place in enumerate(of):
-            served[place].append(i)
+        served: list[list[int]] = [[] for _ in first]
+        for prompt, member in enumerate(of):
+            served[member].append(prompt)
         found = []
-        for members, cache, logits in self._prefilled(own):
-            pairs = [(i, row) for row, member in enumerate(members) for i in served[member]]
-            found.append(([i for i, _ in pairs], cache, [row for _, row in pairs], logits))
+        for members, cache, logits in self._prefilled([prompts[i] for i in first]):
+            part: list[int] = []
+            source: list[int] = []
+            for row, member in enumerate(members):
+                part += served[member]
+                source += [row] * len(served[member])
+            found.append((part, cache, source, logits))
         return found
 
     def _prefilled(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, Tensor]]:
         """Per forward pass: which prompts it computes, their cache, logits behind each."""
         plan = split(prompts)
-        if plan is None:
-            return [
-                (part, *self._pass([prompts[i] for i in part])) for part in passes(*_shape(prompts))
-            ]
-        policy = np.array([p for p, _ in prompts])
-        cut = [max(0, len(ids) - plan.suffix) for _, ids in prompts]
-        heads = [(prompts[h][0], prompts[h][1][: cut[h]]) for h in plan.heads]
-        # members of a head are placed behind it, in one cache of all prompts sorted by policy
-        order = np.argsort(policy, kind="stable").tolist()
+        if plan is not None:
+            return [self._behind_heads(prompts, plan)]
+        found = []
+        for part in passes(*_shape(prompts)):
+            cache, logits = self._pass([prompts[i] for i in part])
+            found.append((part, cache, logits))
+        return found
+
+    def _behind_heads(
+        self, prompts: Sequence[Prompt], plan: Split
+    ) -> tuple[list[int], Slots, Tensor]:
+        """All prompts sorted by policy, each behind the head that it shares: their order, their
+        cache, logits behind each.
+        """
+        policies = np.array([policy for policy, _ in prompts])
+        cut = np.array([max(0, len(ids) - plan.suffix) for _, ids in prompts])
+        order = np.argsort(policies, kind="stable").tolist()
         place = np.argsort(order).tolist()
+        heads = [(prompts[h][0], prompts[h][1][: cut[h]]) for h in plan.heads]
+        lengths = np.array([len(ids) for _, ids in heads])
         pieces = []
         for part in passes(*_shape(heads)):
             cache, _ = self._pass([heads[h] for h in part])
-            at = {h: row for row, h in enumerate(part)}
-            mine = [i for i in range(len(prompts)) if plan.of[i] in at]
-            less = [len(heads[plan.of[i]][1]) - cut[i] for i in mine]
-            pieces.append(
-                Piece(cache, [at[plan.of[i]] for i in mine], [place[i] for i in mine], less)
-            )
-        cache = joined(pieces, len(prompts), max(cut))
-        logits = self._read(
-            [prompts[i][1][cut[i] :] for i in order],
-            policy[order],
-            max(cut) - np.array(cut)[order],
-            cache,
-        )
-        return [(order, cache, logits)]
+            row_of = {head: row for row, head in enumerate(part)}
+            members = [i for i in range(len(prompts)) if plan.of[i] in row_of]
+            rows = [row_of[plan.of[i]] for i in members]
+            places = [place[i] for i in members]
+            less = [int(lengths[plan.of[i]] - cut[i]) for i in members]
+            pieces.append(Piece(cache, rows, places, less))
+        longest = int(cut.max())
+        cache = joined(pieces, len(prompts), longest)
+        suffixes = [prompts[i][1][cut[i] :] for i in order]
+        logits = self._read(suffixes, policies[order], longest - cut[order], cache)
+        return order, cache, logits
 
     def _pass(self, prompts: Sequence[Prompt]) -> tuple[Slots, Tensor]:
+        """The cache of these prompts, and logits behind each."""
         cache = Slots(self.windows)
-        return cache, self._read(
-            [ids for _, ids in prompts],
-            [p for p, _ in prompts],
-            np.zeros(len(prompts), np.int64),
-            cache,
-        )
+        policies = [policy for policy, _ in prompts]
+        nothing = np.zeros(len(prompts), np.int64)
+        logits = self._read([ids for _, ids in prompts], policies, nothing, cache)
+        return cache, logits
 
     def _read(
         self, ids: Sequence[np.ndarray], policy_B: Any, empty_B: np.ndarray, cache: Any

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from comas.engines.module import EngineLoad, EngineMemory
 from comas.engines.stacked.engine import StackedEngine
 from comas.engines.stacked.llama import SMALL
 from comas.engines.tape import drawing_bytes
-from comas.types import Engine, EngineLoad, EngineMemory, EnginePlan, Weights
+from comas.types import Engine, EnginePlan, Weights
 
 
 def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
