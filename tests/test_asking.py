@@ -12,8 +12,9 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.types import UserMistake
@@ -56,7 +57,7 @@ method = Method(play, settle, reinforce_pp, clipped, paid=("draft",))
 
 
 def sat(plan: Plan, folder: Path) -> dict[str, Any]:
-    return run_sync(Exam.create(plan, str(folder)).go(Observer()))
+    return run_sync(Exam.create(plan, str(folder)).go(Hook()))
 
 
 def verdicts(folder: Path, setup: str) -> dict[str, str]:

@@ -212,7 +212,7 @@ def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(timing, "local_host", lambda *_: pytest.fail("loaded"))
     monkeypatch.setattr(
-        sys.modules["comas.training.loop"], "assemble", lambda *_, **__: pytest.fail("loaded")
+        sys.modules["comas.training.start"], "assemble", lambda *_, **__: pytest.fail("loaded")
     )
     monkeypatch.setattr(fitting, "fitted", lambda *_: pytest.fail("estimated"))
     keys = [

@@ -18,8 +18,9 @@ import pytest
 
 from comas.config.roles import SHIPPED, check_roles
 from comas.evaluation import spec
-from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.hooks import Hook
 from comas.models import sources
 from comas.models.sources import at_hand
 from comas.storage.run import Run
@@ -155,7 +156,7 @@ def test_where_everything_fails_for_want_of_room_is_told(
 
 
 def sat(exam: Exam) -> dict[str, Any]:
-    return run_sync(exam.go(Observer()))
+    return run_sync(exam.go(Hook()))
 
 
 def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_path: Path) -> None:

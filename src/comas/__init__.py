@@ -11,11 +11,12 @@ _command = _Path(_sys.argv[0]).stem == "comas" or _sys.orig_argv[1:3] == ["-m", 
 """Whether this process is the command, for which what is imported here takes most of a second."""
 try:
     from comas.export.team import export
+    from comas.hooks import Hook
     from comas.program import VERSION as __version__
     from comas.team.build import Team, load, team_of
-    from comas.training.loop import Result, Watch, train
+    from comas.training.result import Result
     from comas.types import Method, Question, Setup, Task, UserMistake
-    from comas.verbs import Comparison, Evaluation, compare, evaluate, resume
+    from comas.verbs import Comparison, Evaluation, compare, evaluate, resume, train
 
     if _command:
         import comas.cli.main  # noqa: F401
@@ -28,6 +29,7 @@ except KeyboardInterrupt:
 __all__ = [
     "Comparison",
     "Evaluation",
+    "Hook",
     "Method",
     "Question",
     "Result",
@@ -35,7 +37,6 @@ __all__ = [
     "Task",
     "Team",
     "UserMistake",
-    "Watch",
     "__version__",
     "compare",
     "evaluate",

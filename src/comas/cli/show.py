@@ -98,7 +98,7 @@ def _wanted(
 
 
 def _is(kind: str, record: dict[str, Any], turn: dict[str, Any]) -> bool:
-    from comas.training.metrics import unreadable
+    from comas.game.replies import unreadable
     from comas.types import Turn
 
     if kind == "unreadable":

@@ -112,14 +112,6 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
         }
 
 
-def can_judge(task: Task, questions: Sequence[Question]) -> bool:
-    """Whether one of the questions at least has a reference, or a task whose
-    verifier does without.
-    """
-    with own_file(task.verify, "verify"):
-        return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
-
-
 def _unsettled(*args: object) -> Any:
     raise AssertionError("evaluation never settles")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comas.game.cost import cost
 from comas.stats import (
     Interval,
     accuracy_interval,
@@ -27,7 +28,6 @@ from comas.stats import (
     two_level_difference,
     wilson,
 )
-from comas.training.metrics import cost
 
 Record = Mapping[str, Any]
 LEVEL = 0.05

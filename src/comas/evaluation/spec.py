@@ -23,12 +23,11 @@ from comas.config.resolve import (
 )
 from comas.config.roles import asks
 from comas.config.schema import lifted, nearest, parse_pair, read
-from comas.evaluation.accuracy import can_judge
 from comas.evaluation.contamination import Overlap, overlap
 from comas.game.agent import Member
 from comas.models.sources import TEAM, exported, is_seed, meant, team_file
 from comas.program import command
-from comas.questions.checked import loaded
+from comas.questions.checked import can_judge, loaded
 from comas.storage import files as disk
 from comas.storage.run import run_at
 from comas.team import spending
@@ -61,6 +60,7 @@ UNUSED = (
     "weight_decay",
     "grad_norm",
     "checkpoint_every",
+    "metrics",
     "eval_every",
     "credit",
     "loss",

@@ -22,7 +22,6 @@ from comas.config.schema import (
     AgentConfig,
     Config,
     checked,
-    nearest,
     parse_pair,
     read,
 )
@@ -36,6 +35,7 @@ from comas.models.sources import adapter_base, at_hand, is_adapter, is_seed, tea
 from comas.program import Work, command
 from comas.storage.run import Run, run_at
 from comas.sync import run_sync
+from comas.team.instances import check_instances, close_hosts
 from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
 
 Resolved = tuple[Config, Method, Task]
@@ -106,13 +106,6 @@ class Team:
         close_hosts(self.config, self.hosts)
 
 
-def close_hosts(config: Config, hosts: Mapping[str, Host]) -> None:
-    """Close those that are not the caller's own."""
-    for name, host in hosts.items():
-        if not config.hosts[name].own:
-            host.close()
-
-
 def _told_base(config: Config, agent: AgentConfig) -> str:
     """What an agent's policy starts from, in words."""
     host = config.hosts[agent.host]
@@ -132,43 +125,6 @@ def api_hosts_of(config: Config, work: Work | None = None) -> dict[str, ApiHost]
         for name, named in models.items()
         if named
     }
-
-
-def check_instances(config: Config, hosts: Mapping[str, Host]) -> None:
-    """An error for an instance without a seat, and for a seat without its instance."""
-    inhabited = {agent.host for agent in config.agents.values()}
-    for name, host in hosts.items():
-        if name not in inhabited:
-            known = nearest(name, inhabited)
-            raise UserMistake(f"hosts={{{name!r}: ...}}: no agent is at such a host: {known}")
-        if host.name != name:
-            raise UserMistake(
-                f"hosts={{{name!r}: ...}}: the instance is called {host.name!r}: give it the same"
-                " name"
-            )
-    for name, table in config.hosts.items():
-        if table.own and name not in hosts:
-            raise UserMistake(
-                f"host {name} was an instance of the caller's own, which no file can hold: give it"
-                f" again in Python, as hosts={{{name!r}: ...}}"
-            )
-
-
-def seated(config: Config, hosts: Mapping[str, Host]) -> Config:
-    """The config with these instances in the place of hosts that it would have built; agents of
-    those that do not learn are frozen.
-    """
-    check_instances(config, {**hosts})
-    if not hosts:
-        return config
-    data = config.model_dump(exclude_unset=True)
-    tables = data.setdefault("hosts", {})
-    for name in hosts:
-        tables[name] = {"own": True}
-    for name, agent in config.agents.items():
-        if agent.host in hosts and not hosts[agent.host].learns:
-            data["agents"][name]["frozen"] = True
-    return checked(data)
 
 
 def build_team(
