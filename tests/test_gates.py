@@ -271,3 +271,8 @@ def test_training_shows_nothing_and_nobody_imports_the_command_line() -> None:
             assert not seen(path) & {"display", "cli"}, path
         if room(path) not in ("cli", "__init__", "__main__"):
             assert "cli" not in seen(path), path
+
+
+def test_importing_the_package_reads_no_arguments_and_exits_nothing() -> None:
+    text = (SOURCE / "__init__.py").read_text(encoding="utf-8")
+    assert not re.search(r"argv|SystemExit|exit\(|comas\.cli", text)
