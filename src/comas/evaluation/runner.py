@@ -302,12 +302,11 @@ class Exam:
             )
         self.asked, self.said = questions(plan, there)
         self.asking = asking_of(there[0].config)
-        self.said += asked_otherwise(
-            [(run, team.config) for (_, run), team in zip(self._runs(), there, strict=True)]
-        )
         for task, asked in self.asked:
             self._same(f"questions of {task.name}", fingerprints.of_questions(asked))
         chosen = [(team, way(s, team, plan.files)) for team in there for s in plan.setups]
+        configs = [(run, team.config) for (_, run), team in zip(self._runs(), there, strict=True)]
+        self.said += asked_otherwise(configs, [how.method for _, how in chosen])
         for team, how in chosen:
             check_roles_taken(how, team.members)
         ways = [players(team, how) for team, how in chosen]

@@ -5,7 +5,7 @@ Leaves out: why (`training.learning_signal`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,15 +26,15 @@ class Replies:
     """None: the game does not say."""
 
 
-def unreadable(turn: Turn) -> bool | None:
-    """Whether the game noted that it could not read a reply; None where it notes nothing of the
-    kind.
+def unreadable(info: Mapping[str, Any]) -> bool | None:
+    """Whether the game noted of a turn (`Turn.info`) that it could not read the reply; None where
+    it notes nothing of the kind.
 
     Games note it as `info["readable"] = False`, or as an `answer` or a `score` that is None.
     """
-    noted = [turn.info[fact] is None for fact in ("answer", "score") if fact in turn.info]
-    if "readable" in turn.info:
-        noted.append(not turn.info["readable"])
+    noted = [info[fact] is None for fact in ("answer", "score") if fact in info]
+    if "readable" in info:
+        noted.append(not info["readable"])
     return any(noted) if noted else None
 
 
@@ -51,6 +51,6 @@ def replies(turns: Sequence[Turn]) -> list[dict[str, Any]]:
         row.turns += 1
         row.paid += turn.reward is not None
         row.cut += not turn.finished
-        if (lost := unreadable(turn)) is not None:
+        if (lost := unreadable(turn.info)) is not None:
             row.unreadable = (row.unreadable or 0) + lost
     return [asdict(rows[key]) for key in sorted(rows)]

@@ -107,7 +107,7 @@ class LearningSignal:
 
     def _of_replies(self, role: str, turns: Sequence[Turn]) -> Iterator[Sign]:
         """Replies that nobody can read, or that were cut."""
-        lost = [turn for turn in turns if unreadable(turn)]
+        lost = [turn for turn in turns if unreadable(turn.info)]
         cut = [turn for turn in turns if not turn.finished]
         if len(lost) >= MANY * len(turns):
             cut_too = [turn for turn in lost if not turn.finished]
