@@ -20,8 +20,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.storage.run import Run
 from comas.team.build import build_team
-from comas.training.metrics import TIE
-from comas.types import Request, Sampling
+from comas.types import TIE, Request, Sampling
 
 
 def decoded(count: int, sizes: list[int]) -> list[dict]:

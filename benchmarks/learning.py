@@ -23,11 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from comas.config.schema import read
+from comas.hooks import Hook
 from comas.stats import Interval, accuracy_interval, mean_interval
 from comas.storage.run import Run
 from comas.tasks.pick import task
 from comas.team.build import run_sync
-from comas.training.loop import Watch, resume_async, train_async
+from comas.training.start import resume_async, train_async
 from comas.types import Question
 
 BUDGET = 1_000_000
@@ -297,9 +298,9 @@ def quarters(folders: list[Path]) -> list[dict[str, float]]:
 def one(arguments: list[str]) -> None:
     """A single run in this process: key=value pairs, or the folder of an interrupted run."""
     if len(arguments) == 1:
-        run_sync(resume_async(arguments[0], Watch()))
+        run_sync(resume_async(arguments[0], Hook()))
     else:
-        run_sync(train_async(read(None, arguments), Watch()))
+        run_sync(train_async(read(None, arguments), Hook()))
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from shapes import arguments, show
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import Member
+from comas.hooks import Hook
 from comas.questions.checked import of_run
 from comas.storage.run import Run
 from comas.team.build import Team, members_of
@@ -81,7 +82,7 @@ def team_of(games: int, steps: int) -> tuple[Team, Scripted]:
     return Team(resolved, {"home": host}, members), host  # type: ignore[dict-item]
 
 
-class Told(loop.Watch):
+class Told(Hook):
     """Processor seconds and turns at the end of each step."""
 
     def __init__(self) -> None:

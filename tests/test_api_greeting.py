@@ -18,11 +18,12 @@ import pytest
 
 import comas
 from comas.config.schema import HostConfig
-from comas.evaluation.runner import Exam, Observer, Plan
+from comas.evaluation.runner import Exam
+from comas.hooks import Hook, Plan
 from comas.hosts import api, local
 from comas.hosts.api import GREETING, ApiHost
 from comas.sync import run_sync
-from comas.training.loop import Watch, resume_async
+from comas.training.start import resume_async
 from comas.types import Sampling, UserMistake
 from tests.endpoint import (  # noqa: F401 - fixtures
     KEY,
@@ -288,7 +289,7 @@ def test_an_evaluation_asks_all_of_its_endpoints_before_it_loads_the_first_model
         run_sync(
             Exam.create(
                 Plan(systems, limit=2, pairs=["hosts.judge.key_env=JUDGE_KEY"]), str(tmp_path / "e")
-            ).go(Observer())
+            ).go(Hook())
         )
     assert not (tmp_path / "e").exists()
     assert (len(good.asked), len(good.worked), bad.worked) == (1, 0, [])
@@ -316,7 +317,7 @@ def test_nobody_is_asked_by_whom_nothing_will_be_asked(mixed: Any, tmp_path: Pat
     comas.train(out=str(tmp_path / "run"), **{**keys, "steps": 1})
     assert len(server.asked) == len(server.worked) + 1
     asked = len(server.asked)
-    run_sync(resume_async(tmp_path / "run", Watch()))  # it has ended
+    run_sync(resume_async(tmp_path / "run", Hook()))  # it has ended
     assert len(server.asked) == asked
 
 
@@ -326,9 +327,9 @@ def test_a_run_that_goes_on_asks_again_and_its_account_goes_on(mixed: Any, tmp_p
     comas.train(out=str(out), **{**keys, "steps": 1})
     server.acts = [answers({"error": {"message": "no"}}, 401)]
     with pytest.raises(UserMistake, match="JUDGE_KEY"):
-        run_sync(resume_async(out, Watch(), steps=2))
+        run_sync(resume_async(out, Hook(), steps=2))
     server.acts = [judges]
-    run_sync(resume_async(out, Watch(), steps=2))
+    run_sync(resume_async(out, Hook(), steps=2))
     spent = json.loads((out / "spent.json").read_text())["judge"]
     refused = 1
     assert len(server.asked) - len(server.worked) == 2 + refused
@@ -336,7 +337,7 @@ def test_a_run_that_goes_on_asks_again_and_its_account_goes_on(mixed: Any, tmp_p
     assert spent["spent"]["tokens"] == 3 * spent["spent"]["requests"]
     # older runs have none: what was saved with the checkpoint is known
     (out / "spent.json").unlink()
-    run_sync(resume_async(out, Watch(), steps=3))
+    run_sync(resume_async(out, Hook(), steps=3))
     assert (
         json.loads((out / "spent.json").read_text())["judge"]["spent"]["requests"]
         == len(server.asked) - refused
@@ -351,7 +352,7 @@ def test_a_greeting_that_spends_the_budget_leaves_an_evaluation_to_go_on_with(
     folder = tmp_path / "e"
     pairs = [f"hosts.home.api={server.url}", "hosts.home.budget_tokens=10", "agents=1"]
     with pytest.raises(UserMistake, match=r"comas resume .*e hosts.home.budget_tokens=NUMBER"):
-        run_sync(Exam.create(Plan(["m1", "m2"], limit=2, pairs=pairs), str(folder)).go(Observer()))
+        run_sync(Exam.create(Plan(["m1", "m2"], limit=2, pairs=pairs), str(folder)).go(Hook()))
     assert len(server.asked) == 1
     assert json.loads((folder / "spent.json").read_text())["m1"]["home"]["spent"]["requests"] == 1
     assert run(["resume", str(folder), "hosts.home.budget_tokens=none"], monkeypatch) == 0
@@ -367,7 +368,7 @@ def test_credit_that_runs_out_ends_an_evaluation_in_order(
         UserMistake,
         match=r"no credit; what was paid for there is used up: add to it and go on: .* resume .*e$",
     ):
-        run_sync(Exam.create(Plan(["m"], limit=9, pairs=pairs), str(tmp_path / "e")).go(Observer()))
+        run_sync(Exam.create(Plan(["m"], limit=9, pairs=pairs), str(tmp_path / "e")).go(Hook()))
     assert len(server.asked) == 4  # and not once for each game that is left
     server.acts = [answers()]
     assert run(["resume", str(tmp_path / "e")], monkeypatch) == 0
@@ -414,9 +415,7 @@ def test_requests_that_are_open_when_a_budget_ends_are_counted(serve: Any, tmp_p
         "agents=1",
     ]
     with pytest.raises(UserMistake, match="its budget is spent"):
-        run_sync(
-            Exam.create(Plan(["m"], limit=20, pairs=pairs), str(tmp_path / "e")).go(Observer())
-        )
+        run_sync(Exam.create(Plan(["m"], limit=20, pairs=pairs), str(tmp_path / "e")).go(Hook()))
     spent = json.loads((tmp_path / "e" / "spent.json").read_text())["m"]["home"]
     assert (
         spent["spent"]["requests"] + spent.get("unsettled", {}).get("requests", 0)

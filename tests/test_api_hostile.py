@@ -17,7 +17,8 @@ import pytest
 import tomli_w
 
 import comas
-from comas.evaluation.runner import Exam, Observer, Plan
+from comas.evaluation.runner import Exam
+from comas.hooks import Hook, Plan
 from comas.hosts.api import ApiHost
 from comas.team.build import run_sync
 from tests.endpoint import (  # noqa: F401 - fixtures
@@ -228,9 +229,7 @@ def test_hostile_errors_and_answers_in_an_evaluation(
             hostile(handler, asked)
 
     plan = [f"hosts.home.api={serve(act).url}", "hosts.home.key_env=JUDGE_KEY", "agents=1"]
-    found = run_sync(
-        Exam.create(Plan(["m"], limit=20, pairs=plan), str(tmp_path / "e")).go(Observer())
-    )
+    found = run_sync(Exam.create(Plan(["m"], limit=20, pairs=plan), str(tmp_path / "e")).go(Hook()))
     (cell,) = found["cells"]
     assert cell["failed"] > 0
     assert cell["right"] == 0

@@ -18,12 +18,13 @@ import tomli_w
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.runner import Exam, Observer, Plan
+from comas.evaluation.runner import Exam
 from comas.forecast.memory import estimate, memory
+from comas.hooks import Hook, Plan
 from comas.hosts.api import ApiHost
 from comas.team import spending
 from comas.team.build import load, run_sync
-from comas.training.loop import Watch, resume_async
+from comas.training.start import resume_async
 from comas.types import UserMistake
 from tests.endpoint import (  # noqa: F401 - fixtures
     KEY,
@@ -46,7 +47,7 @@ def test_a_frozen_judge_behind_an_api_while_two_learn(mixed: Any, tmp_path: Path
     server, keys = mixed(answers(b"", 429, Retry_After="0"))
     out = tmp_path / "run"
     comas.train(out=str(out), **keys)
-    run_sync(resume_async(out, Watch(), steps=3))
+    run_sync(resume_async(out, Hook(), steps=3))
     metrics, episodes = records(out)
     assert len(metrics) == 3
     turns = [t for e in episodes for t in e["turns"]]
@@ -91,7 +92,7 @@ def test_a_judge_that_is_a_seed_model_elsewhere(
     out = tmp_path / "run"
     comas.train(out=str(out), **{**keys, "steps": 1})
     before = len(server.asked)
-    run_sync(resume_async(out, Watch(), steps=2))
+    run_sync(resume_async(out, Hook(), steps=2))
     metrics, episodes = records(out)
     judged = [t for e in episodes for t in e["turns"] if t["agent"] == "judge"]
     assert len(metrics) == 2
@@ -123,7 +124,7 @@ def test_a_spent_budget_stops_the_run_and_a_larger_one_lets_it_go_on(
     assert json.loads((out / "spent.json").read_text())["judge"]["spent"]["requests"] == 3
     # it has been spent, though the step was not kept
     with pytest.raises(UserMistake, match="30 tokens"):
-        run_sync(resume_async(out, Watch()))
+        run_sync(resume_async(out, Hook()))
     assert len(server.asked) == 3
     assert (
         run(
@@ -264,7 +265,7 @@ def test_a_run_does_not_begin_without_its_key(
         pairs=["hosts.home.api=http://localhost:1/v1", "hosts.home.key_env=JUDGE_KEY"],
     )
     with pytest.raises(UserMistake, match="JUDGE_KEY is not set"):
-        asyncio.run(Exam.create(plan, str(tmp_path / "eval")).go(Observer()))
+        asyncio.run(Exam.create(plan, str(tmp_path / "eval")).go(Hook()))
     assert not (tmp_path / "eval").exists()
 
 
@@ -279,7 +280,7 @@ def test_estimates_leave_others_models_out(mixed: Any) -> None:
 
 
 def sat(plan: Plan, folder: Path) -> dict[str, Any]:
-    return run_sync(Exam.create(plan, str(folder)).go(Observer()))
+    return run_sync(Exam.create(plan, str(folder)).go(Hook()))
 
 
 def games(folder: Path) -> list[dict[str, Any]]:

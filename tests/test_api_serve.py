@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from comas.config.schema import HostConfig
-from comas.evaluation.runner import Exam, Observer, Plan
+from comas.evaluation.runner import Exam
+from comas.hooks import Hook, Plan
 from comas.hosts.api import ApiHost
 from comas.hosts.build import make_local_host
 from comas.models.sources import seed_models
@@ -115,7 +116,7 @@ def test_an_evaluation_of_a_served_model_says_what_the_model_says_here(
         setups=["single"],
         pairs=["eval_temperature=0"],
     )
-    found = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Observer()))
+    found = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Hook()))
     here, there = found["cells"]
     keys = ("n", "right", "wrong", "failed", "tokens", "prompt_tokens", "complete")
     assert [here[k] for k in keys] == [there[k] for k in keys]

@@ -12,8 +12,9 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.types import UserMistake
@@ -56,7 +57,7 @@ method = Method(play, settle, reinforce_pp, clipped, paid=("draft",))
 
 
 def sat(plan: Plan, folder: Path) -> dict[str, Any]:
-    return run_sync(Exam.create(plan, str(folder)).go(Observer()))
+    return run_sync(Exam.create(plan, str(folder)).go(Hook()))
 
 
 def verdicts(folder: Path, setup: str) -> dict[str, str]:
@@ -124,7 +125,7 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
     assert "context is 100, of seed the base's: each is asked with its own" in notes
     own = sat(Plan([str(run.path)], limit=12), tmp_path / "own")  # by itself as it was trained
     assert own["cells"][0]["tokens"] < theirs["tokens"]
-    assert not own["notes"]
+    assert all("were cut for want of room" in note for note in own["notes"])
 
 
 def test_a_game_without_solutions_is_played_and_one_that_nobody_can_play_refused(
@@ -183,3 +184,36 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
         read(None, {"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3})
     )
     assert config.hosts["home"].base == f"{best.path.resolve()}@{Run.open(best.path).best()}"
+
+
+def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> None:
+    from comas.evaluation.report import Cell, cell_record, notes
+
+    def record(number: int, finished: bool, **info: Any) -> dict[str, Any]:
+        turn = {"agent": "a", "role": "solution", "tokens": 1, "prompt_tokens": 1, "seconds": 0.0}
+        turn |= {"finished": finished, "info": info}
+        answered = {"question": f"q{number}", "agent": "a", "verdict": "wrong", "error": None}
+        return {**answered, "answer": None, "turns": [turn]}
+
+    cut = Cell("seed", "pick", "single", "copies", 2, [[record(0, False), record(1, False)]])
+    assert (cell_record(cut)["cut"], cell_record(cut)["unreadable"]) == (2, 0)
+    assert "2 of 2 replies as solution were cut for want of room" in notes([cut])[0]
+    odd = Cell("seed", "pick", "single", "copies", 2, [[record(0, True, answer=None)]])
+    assert cell_record(odd)["unreadable"] == 1
+    assert "1 of 1 replies as solution could not be read" in notes([odd])[0]
+    fine = Cell("seed", "pick", "single", "copies", 2, [[record(0, True, answer="7")]])
+    assert notes([fine]) == []
+
+
+def test_rooms_of_roles_that_nobody_asks_are_not_compared() -> None:
+    from comas.config.schema import read
+    from comas.evaluation.asking import asked_otherwise
+    from comas.setups import single
+    from comas.types import Method
+
+    systems = [("seed", read(None)), ("r", read(None, ["room.scoring=9"]))]
+    alone = Method(single.play, *[single.play] * 3)
+    assert list(asked_otherwise(systems, [alone])) == []
+    systems = [("seed", read(None)), ("r", read(None, ["room.solution=9"]))]
+    (note,) = asked_otherwise(systems, [alone])
+    assert "room of its config is {'solution': 9}" in note

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -212,7 +213,9 @@ def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(timing, "local_host", lambda *_: pytest.fail("loaded"))
-    monkeypatch.setattr(loop, "assemble", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(
+        sys.modules["comas.training.start"], "assemble", lambda *_, **__: pytest.fail("loaded")
+    )
     monkeypatch.setattr(fitting, "fitted", lambda *_: pytest.fail("estimated"))
     keys = [
         "task=gsm8k",

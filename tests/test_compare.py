@@ -16,6 +16,7 @@ from scipy import stats
 
 from comas.evaluation import report
 from comas.evaluation.report import Cell
+from comas.game.cost import cost
 from comas.stats import (
     accuracy_interval,
     gain_interval,
@@ -28,7 +29,6 @@ from comas.stats import (
     two_level_difference,
     wilson,
 )
-from comas.training.metrics import cost
 
 
 def test_mcnemar_against_the_binomial_by_hand() -> None:

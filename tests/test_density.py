@@ -39,7 +39,7 @@ CEILINGS = {
     "tasks": (17, 32),
     "team": (14, 32),
     "testing": (17, 30),
-    "training": (13, 30),
+    "training": (12, 29),
 }
 """Folder -> what it still holds where that is above the aim."""
 
@@ -48,17 +48,17 @@ FILE = 220
 FUNCTION = 40
 """Statements per function."""
 LARGE = {
-    "evaluation/runner.py": 285,
+    "evaluation/runner.py": 271,
     "evaluation/spec.py": 225,
     "cli/main.py": 255,
-    "config/schema.py": 235,
+    "config/schema.py": 240,
     "forecast/memory.py": 260,
-    "hosts/api.py": 285,
+    "hosts/api.py": 296,
+    "hosts/local.py": 271,
     "learners/lora/population.py": 255,
     "storage/run.py": 295,
-    "team/build.py": 250,
+    "team/build.py": 262,
     "testing/__init__.py": 235,
-    "training/loop.py": 305,
 }
 """File -> its ceiling, where it is not divided yet."""
 

@@ -23,8 +23,7 @@ from comas.storage.run import Run
 from comas.tasks import pick
 from comas.team.build import build_team, run_sync
 from comas.testing import Recorded, Scripted, golden_script, replay, scripted_scene
-from comas.training.metrics import TIE
-from comas.types import Episode, Fit, Reply
+from comas.types import TIE, Episode, Fit, Reply
 from tests.test_runs import SMALL, essence, run_of
 
 

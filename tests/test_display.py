@@ -20,8 +20,8 @@ from comas.display.discussions import read_as
 from comas.display.layout import draw
 from comas.display.lines import amount, lost, speed, ties
 from comas.display.train import HOLD
+from comas.hooks import Progress
 from comas.stats import Interval
-from comas.training.hooks import Progress
 from comas.types import Episode, Question, Turn
 
 SIZES = [

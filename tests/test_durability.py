@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from comas.config.schema import read
+from comas.hooks import Hook
 from comas.storage import files
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.testing import Scripted, golden_script
-from comas.training.loop import Watch, resume_async, train_async
+from comas.training.start import resume_async, train_async
 from comas.types import Host, UserMistake
 from tests.test_runs import SMALL, essence
 
@@ -135,13 +136,13 @@ def hosts_of(folder: Path) -> dict[str, Host]:
 
 def start(folder: Path) -> None:
     pairs = [*KEYS, f"out={folder}"]
-    run_sync(train_async(read(None, pairs), Watch(), hosts={"home": Chained()}))
+    run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Chained()}))
 
 
 def go_on(folder: Path) -> None:
     """What a user does: resume, or start where there is no run yet."""
     if (folder / "config.toml").exists():
-        run_sync(resume_async(folder, Watch(), hosts=hosts_of(folder)))
+        run_sync(resume_async(folder, Hook(), hosts=hosts_of(folder)))
     else:
         start(folder)
 
@@ -265,7 +266,7 @@ def test_a_run_that_has_ended_is_not_measured_again(
     } == before
 
 
-class Notes(Watch):
+class Notes(Hook):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -410,7 +411,7 @@ def trained(
     # of adapters: test_population_runs
     pairs += [f"hosts.home.base={untaught}", "hosts.home.learner=full"]
     with Faults().watching() as faults:
-        run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Watch()))
+        run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Hook()))
     return pairs, essence(Run(folder)), faults.names
 
 
@@ -422,7 +423,7 @@ def test_weights_and_moments_after_a_crash_are_the_same(
     folder = tmp_path / "cut"
     at = int(share * len(names))
     died(
-        lambda: run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Watch())),
+        lambda: run_sync(train_async(read(None, [*pairs, f"out={folder}"]), Hook())),
         Faults(at, halfway=True),
     )
     go_on(folder)

@@ -22,9 +22,10 @@ from comas.config.policies import origins
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation import spec as plan_module
-from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan, way
 from comas.evaluation.systems import load, system_team
+from comas.hooks import Hook
 from comas.hosts.local import LocalHost
 from comas.models.sources import run_at
 from comas.storage.run import Run
@@ -34,7 +35,7 @@ from tests.test_config_cli import run
 from tests.test_runs import run_of
 
 
-class Count(Observer):
+class Count(Hook):
     """What was asked."""
 
     def __init__(self) -> None:
@@ -275,7 +276,7 @@ def test_a_checker_that_raises_at_once_is_one_line(tmp_path: Path) -> None:
             questions=2,
             agents=1,
             out=str(tmp_path / "r"),
-            watch=comas.Watch(),
+            hooks=[],
         )
 
 

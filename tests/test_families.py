@@ -18,10 +18,11 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.engines.chat import _FORMATS, Chat
-from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
+from comas.hooks import Hook
 from comas.hosts.build import make_local_host
 from comas.hosts.local import LocalHost
 from comas.methods import comas as game
@@ -32,7 +33,7 @@ from comas.tasks import pick
 from comas.team.build import run_sync
 from comas.testing import FAMILIES as SHAPES
 from comas.testing import replay
-from comas.training.loop import Watch, resume_async
+from comas.training.start import resume_async
 from comas.types import (
     EngineFacts,
     Episode,
@@ -521,16 +522,16 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     }
     setting: Any = {**hosts, "hosts__b__lr": 1e-3, "agents": 3, "steps": 3}
 
-    class Killed(Watch):
+    class Killed(Hook):
         def step(self, metrics: Any, episodes: Any) -> None:
             if metrics["step"] == 1:  # written, not yet committed
                 raise RuntimeError("killed")
 
     whole = train(tmp_path / "whole", **setting)
     with pytest.raises(RuntimeError):
-        train(tmp_path / "cut", watch=Killed(), **setting)
+        train(tmp_path / "cut", hooks=[Killed()], **setting)
     assert (Run.open(tmp_path / "cut").marker() or {})["step"] == 1
-    assert run_sync(resume_async(tmp_path / "cut", Watch())).steps == 3
+    assert run_sync(resume_async(tmp_path / "cut", Hook())).steps == 3
     assert essence(Run.open(tmp_path / "cut")) == essence(whole)
     assert all(p["grad_norm"] > 0 for m in whole.metrics() for p in m["policies"].values())
 
@@ -552,7 +553,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
         assert turn["prompt_tokens"] == len(chats[turn["policy"][0]].encode(user(turn["prompt"])))
 
     plan = Plan([str(tmp_path / "cut")], setups=("single", "vote:votes=3", "debate"), limit=3)
-    cells = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Observer()))["cells"]
+    cells = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Hook()))["cells"]
     assert [(c["team"], c["right"] + c["wrong"], c["failed"]) for c in cells] == [
         ("3 agents, each alone", 9, 0),
         ("team of 3", 3, 0),

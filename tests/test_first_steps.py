@@ -19,8 +19,9 @@ import pytest
 from comas.config.roles import SHIPPED, check_roles
 from comas.config.systems import system_config
 from comas.evaluation import spec
-from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.hooks import Hook
 from comas.models import sources
 from comas.models.sources import at_hand
 from comas.storage.run import Run
@@ -157,7 +158,7 @@ def test_where_everything_fails_for_want_of_room_is_told(
 
 
 def sat(exam: Exam) -> dict[str, Any]:
-    return run_sync(exam.go(Observer()))
+    return run_sync(exam.go(Hook()))
 
 
 def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_path: Path) -> None:
@@ -255,16 +256,37 @@ def test_ctrl_c_while_the_library_is_imported_is_one_line() -> None:
     stop = "import sys, os, signal; sys.argv = ['comas', 'eval', 'seed']\n"
     stop += "class Find:\n    def find_spec(self, name, *_):\n"
     stop += "        if name == 'comas.team.build': os.kill(os.getpid(), signal.SIGINT)\n"
-    code = stop + "sys.meta_path.insert(0, Find())\nimport comas"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "stopped\n")
+    code = stop + "sys.meta_path.insert(0, Find())\n"
+    for begun in (
+        "from comas.cli.entry import main; main()",
+        "import runpy\nrunpy.run_module('comas')",
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code + begun], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (130, "stopped\n")
     done = subprocess.run(
-        [sys.executable, "-c", code.replace("'comas', 'eval'", "'script.py', 'eval'")],
+        [sys.executable, "-c", code + "import comas; comas.train"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert "KeyboardInterrupt" in done.stderr  # a script's own affair
+
+
+def test_importing_the_package_loads_no_library_and_no_command_line() -> None:
+    code = (
+        "import sys, comas; assert comas.__version__; dir(comas);"
+        " sys.exit(bool({'torch', 'typer', 'comas.cli.main', 'transformers'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = (
+        "import comas.export.facts, comas; assert callable(comas.export); from comas import export"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    import comas
+
+    assert all(getattr(comas, name) is not None for name in comas.__all__)
 
 
 def test_show_names_the_roles_of_a_step_where_nobody_was_asked_in_the_one_that_is_sought(

@@ -15,12 +15,13 @@ from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, read
 from comas.forecast import fitting
+from comas.hooks import Hook
 from comas.learners.logprobs import few_logits
 from comas.learners.memory import Shape, pass_bytes
 from comas.machine import Memory
 from comas.storage.run import Run
 from comas.team.build import run_sync
-from comas.training.loop import Watch, resume_async
+from comas.training.start import resume_async
 from comas.types import UserMistake
 from tests.test_config_cli import run
 from tests.test_engines import llama
@@ -324,7 +325,7 @@ def test_a_run_that_goes_on_keeps_its_values_whatever_the_memory_is_and_is_warne
     monkeypatch.setattr(fitting, "memory_of", lambda _: Memory(10**6, 10**6))
     notes: list[str] = []
 
-    class Listening(Watch):
+    class Listening(Hook):
         def note(self, text: str) -> None:
             notes.append(text)
 

@@ -15,12 +15,13 @@ import pytest
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.hooks import Hook
 from comas.storage.records import line
 from comas.storage.run import Run
 from comas.team.build import run_sync
-from comas.training.loop import Watch, resume_async
+from comas.training.start import resume_async
 from comas.types import Episode, UserMistake
 from tests.test_runs import run_of
 from tests.test_store import CONFIG, Q, checkpoint, step
@@ -194,7 +195,7 @@ def test_a_fact_that_holds_itself_ends_somewhere() -> None:
 
 def trained_on(run: Run, base: Path, **changes: Any) -> Run:
     """Train on for some steps from where it is."""
-    run_sync(resume_async(run.path, Watch(), **changes))
+    run_sync(resume_async(run.path, Hook(), **changes))
     return run
 
 
@@ -235,7 +236,7 @@ def test_a_run_keeps_the_reference_that_it_began_with(
     trained_on(first, untaught, steps=4)
     assert sorted(first.steps_kept()) == [1, 3, 4]  # not only the last two
     notes: list[str] = []
-    watch = Watch()
+    watch = Hook()
     watch.note = notes.append  # type: ignore[method-assign]
     run_sync(resume_async(second.path, watch, steps=2))
     assert not [note for note in notes if "SHA-256" in note]
@@ -272,7 +273,7 @@ def test_other_questions_and_other_weights_under_the_same_name_are_told(
     settings = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(settings, indent=8))
     notes: list[str] = []
-    watch = Watch()
+    watch = Hook()
     watch.note = notes.append  # type: ignore[method-assign]
     run_sync(resume_async(run.path, watch, steps=2))
     assert [note for note in notes if "SHA-256 of training questions was" in note]
@@ -295,7 +296,7 @@ def test_an_evaluation_ends_although_its_run_trains_on(untaught: Path, tmp_path:
     (tmp_path / "e" / "answers" / "copy.jsonl").write_text("somebody's\n")
     trained_on(run, untaught, steps=4)
     assert 1 in run.steps_kept()
-    found = run_sync(exam.go(Observer()))
+    found = run_sync(exam.go(Hook()))
     assert found["cells"][0]["complete"] == 1
     assert run.held() == set()  # nothing is left to ask: the next commit may remove it
 
@@ -341,12 +342,12 @@ def test_digests_of_bases_and_questions_stand_beside_what_a_process_runs_on(
 
 def test_what_is_changed_is_written_as_it_was_understood(first: Run) -> None:
     steps = len(list(first.metrics()))
-    run_sync(resume_async(first.path, Watch(), changes=[f'steps="{steps + 1}"']))
+    run_sync(resume_async(first.path, Hook(), changes=[f'steps="{steps + 1}"']))
     assert first.config()["steps"] == steps + 1
     with pytest.raises(
         UserMistake, match=f"has {steps + 1} steps already; take more, or begin anew"
     ):
-        comas.resume(first.path, steps=1, watch=Watch())
+        comas.resume(first.path, steps=1, hooks=[])
 
 
 def test_notes_of_holders_that_nobody_can_read_hold_nothing(run: Run) -> None:

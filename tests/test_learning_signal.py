@@ -12,13 +12,14 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from comas.game.replies import replies
 from comas.hosts.local import expected_ties
 from comas.tasks import pick
 from comas.testing import cut, discuss
-from comas.training import metrics
 from comas.training.learning_signal import LearningSignal
-from comas.training.metrics import TIE
-from comas.types import Episode, Reply, Row, Turn
+from comas.training.metrics.facts import facts
+from comas.training.metrics.signal import signal
+from comas.types import TIE, Episode, Reply, Row, Turn
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
 
@@ -28,7 +29,8 @@ def signs(*keys: str) -> LearningSignal:
 
 
 def news(watch: LearningSignal, step: int, played: list[Episode]) -> list[str]:
-    return watch.news(step, watch.signs(played))
+    alarms = watch.news(step, watch.signs(played))
+    return [f"step {alarm.step + 1}: {alarm.text}" for alarm in alarms]
 
 
 def turn(
@@ -166,10 +168,10 @@ def test_rewards_are_compared_within_their_groups() -> None:
     ]
     (note,) = news(signs("method=ttrl"), 0, episodes(flat))
     assert "in every group all are equal (solution +0.00 to +1.00)" in note
-    assert metrics.signal(flat) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}
+    assert signal(flat) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}
     spread = [turn("solution", float(n), info={"answer": "x"}, group="q") for n in (0, 1)]
     assert news(signs("method=ttrl"), 0, episodes(spread)) == []
-    assert metrics.signal(spread) == {"solution": {"groups": 1, "flat": 0, "spread": 0.5}}
+    assert signal(spread) == {"solution": {"groups": 1, "flat": 0, "spread": 0.5}}
 
 
 def test_discussions_that_machines_lost_say_nothing() -> None:
@@ -198,7 +200,7 @@ def test_shares_are_counted_per_agent_and_role() -> None:
         turn("solution", 0.0, policy="home/b", info={"answer": None}),
         turn("scoring", 0.0, policy="home/b", info={"score": 2, "readable": True}),
     ]
-    assert metrics.replies(said) == [
+    assert replies(said) == [
         {"agent": "a0", "role": "evaluation", "turns": 1, "paid": 1, "cut": 0, "unreadable": None},
         {"agent": "a0", "role": "solution", "turns": 2, "paid": 1, "cut": 1, "unreadable": 1},
         {"agent": "b", "role": "scoring", "turns": 1, "paid": 1, "cut": 0, "unreadable": 0},
@@ -222,7 +224,7 @@ def test_numbers_that_a_game_notes_are_averaged_per_role() -> None:
     said = [turn("solution", info=dict(info)) for info in noted] + [
         turn("scoring", info={"word": "x"})
     ]
-    assert metrics.facts(said) == {"solution": {"fine": 0.5, "length": 4.0, "score": 1.0}}
+    assert facts(said) == {"solution": {"fine": 0.5, "length": 4.0, "score": 1.0}}
 
 
 def row(*probabilities: float) -> Row:

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 from comas.config.schema import read
+from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync
-from comas.training.loop import Watch, resume_async, train_async
+from comas.training.start import resume_async, train_async
 from comas.types import HostFailure, UserMistake
 from tests.test_durability import KEYS, Chained
 
 
-class Gauge(Watch):
+class Gauge(Hook):
     """Objects alive and files open at chosen steps, and Python calls of the hundred steps after
     each.
     """
@@ -106,14 +107,14 @@ def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
         UserMistake,
         match=r"step 3: loss or gradient of policy home/a1 was not finite in 3 steps in a row",
     ):
-        run_sync(train_async(read(None, pairs), Watch(), hosts={"home": Broken()}))
+        run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Broken()}))
     run = Run.open(tmp_path / "r")
     assert [m["policies"]["home/a1"].get("skipped", 0) for m in run.metrics()] == [0, 1, 1, 1]
     assert (run.marker() or {})["step"] == 4  # what the others learnt is kept
     monkeypatch.setattr(Broken, "since", 0)
     # a resume does not begin to count anew
     with pytest.raises(UserMistake, match="in 4 steps in a row"):
-        run_sync(resume_async(tmp_path / "r", Watch(), hosts={"home": Broken()}))
+        run_sync(resume_async(tmp_path / "r", Hook(), hosts={"home": Broken()}))
 
 
 class Dying(Chained):
@@ -157,7 +158,7 @@ def test_a_host_that_dies_is_named(
         run_sync(
             train_async(
                 read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]),
-                Watch(),
+                Hook(),
                 hosts={"home": Dying()},
             )
         )
@@ -184,7 +185,7 @@ def test_an_error_in_a_game_loses_no_step_that_was_learnt(
         f"out={tmp_path / 'r'}",
     ]
     with pytest.raises(UserMistake, match="step 7: every discussion failed"):
-        run_sync(train_async(read(None, pairs), Watch(), hosts={"home": Chained()}))
+        run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Chained()}))
     assert (Run.open(tmp_path / "r").marker() or {})["step"] == 7
 
 
@@ -198,7 +199,7 @@ def test_a_bug_in_a_host_keeps_its_traceback_and_names_it(
         run_sync(
             train_async(
                 read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]),
-                Watch(),
+                Hook(),
                 hosts={"home": Dying()},
             )
         )

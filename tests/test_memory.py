@@ -25,6 +25,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.engines import tape
 from comas.forecast.memory import estimate, memory
+from comas.hooks import Hook
 from comas.hosts.build import make_local_host
 from comas.learners import whole as full
 from comas.learners.logprobs import halve, token_logprobs
@@ -35,7 +36,7 @@ from comas.learners.whole import FullLearner
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.testing import FAMILIES
-from comas.training.loop import Watch, resume_async
+from comas.training.start import resume_async
 from comas.types import Payoff, UserMistake
 from tests.engines import engine_of
 from tests.test_engines import llama, requests
@@ -482,7 +483,7 @@ def test_a_run_in_bfloat16_that_recomputes_is_resumed_bit_by_bit(
     text = (tmp_path / "cut" / "config.toml").read_text()
     assert "steps = 2" in text
     (tmp_path / "cut" / "config.toml").write_text(text.replace("steps = 2", "steps = 4"))
-    run_sync(resume_async(tmp_path / "cut", Watch()))
+    run_sync(resume_async(tmp_path / "cut", Hook()))
     assert essence(Run(tmp_path / "cut")) == essence(whole)
 
 

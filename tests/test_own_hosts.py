@@ -140,7 +140,10 @@ def test_an_evaluation_asks_own_hosts(untaught: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hosts", "said"),
     [
-        ({"nobody": Scripted(golden_script, "nobody")}, "no agent is at such a host"),
+        (
+            {"mine": Stubborn(), "nobody": Scripted(golden_script, "nobody")},
+            "no agent is at such a host",
+        ),
         ({"mine": Scripted(golden_script, "other")}, "the instance is called 'other'"),
     ],
 )

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from comas.config.resolve import load_plugin, plugin_names
-from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.hooks import Hook
 from comas.methods import comas
 from comas.storage.run import Run
 from comas.tasks import pick
@@ -167,7 +168,7 @@ def test_a_setup_that_returns_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(SETUP.format(answer="turn"))
     with pytest.raises(UserMistake, match=r"play returned Turn\(.*return its text"):
-        run_sync(Exam.create(Plan(["seed"], limit=2, setups=["./mine.py"]), "e").go(Observer()))
+        run_sync(Exam.create(Plan(["seed"], limit=2, setups=["./mine.py"]), "e").go(Hook()))
 
 
 def test_records_take_keywords_only() -> None:

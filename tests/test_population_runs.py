@@ -18,11 +18,11 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.engines.stacked.engine import StackedEngine
 from comas.forecast.memory import estimate
+from comas.hooks import Hook
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.whole import FullLearner
 from comas.storage.run import Run
 from comas.testing import tiny_model
-from comas.training.loop import Watch
 from tests.apart import ApartForCausalLM
 from tests.test_config_cli import run
 from tests.test_population import one_thread
@@ -119,7 +119,7 @@ def test_ranks_and_rates_are_those_of_the_config(whole: Run) -> None:
 def test_killed_and_resumed_is_the_uninterrupted_run(
     whole: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Killed(Watch):
+    class Killed(Hook):
         def step(self, metrics: Any, episodes: Any) -> None:
             if metrics["step"] == 1:  # written, not yet committed
                 raise RuntimeError("killed")
@@ -129,7 +129,7 @@ def test_killed_and_resumed_is_the_uninterrupted_run(
         (whole.path / "config.toml").read_text().replace(str(whole.path), str(tmp_path / "cut"))
     )
     with pytest.raises(RuntimeError, match="killed"):
-        comas.train(config, Killed())
+        comas.train(config, [Killed()])
     assert Run(tmp_path / "cut").marker()["step"] == 1  # type: ignore[index]
     assert run(["resume", str(tmp_path / "cut")], monkeypatch) == 0
     assert essence(Run(tmp_path / "cut")) == essence(whole)

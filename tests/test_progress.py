@@ -27,16 +27,17 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import onlooker
 from comas.evaluation.accuracy import by_agent
+from comas.hooks import Hook, Hooks, Progress
 from comas.learners.step import Recipe
 from comas.learners.whole import FullLearner
 from comas.questions.checked import of_run
 from comas.storage.run import Run
 from comas.team.build import Team, members_of, run_sync
 from comas.testing import Scripted, golden_script
-from comas.training.hooks import Progress, Watch
-from comas.training.loop import Session, train_async
+from comas.training.loop import Session
 from comas.training.progress import EVERY, Pulse, expected_replies
-from comas.types import Meter, Question, Request, Sampling, Turn
+from comas.training.start import train_async
+from comas.types import Meter, Question, Request, Sampling, Turn, UserMistake
 from tests.engines import engine_of, is_stacked
 from tests.test_engines import llama
 from tests.test_learner import METHOD, rows
@@ -54,7 +55,7 @@ SCRIPTED = [
 ONE_STEP: dict[str, Any] = {**SMALL, "steps": 1, "test_questions": 0, "eval_every": 0}
 
 
-class Told(Watch):
+class Told(Hook):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class Told(Watch):
 
 
 def scripted(
-    folder: Path, watch: Watch, keys: Sequence[str] = SCRIPTED, script: Any = golden_script
+    folder: Path, watch: Hook, keys: Sequence[str] = SCRIPTED, script: Any = golden_script
 ) -> Run:
     resolved = resolve(read(None, list(keys)))
     config = resolved.config
@@ -264,20 +265,76 @@ def test_validation_is_kept_per_agent(tmp_path: Path) -> None:
     assert by_agent(judged) == {"b": 2 / 3}
 
 
-class Raising(Watch):
+class Raising(Hook):
     def working(self, progress: Progress) -> None:
         if progress.stage == "playing" and progress.seconds > 0.5 * EVERY:
             raise ZeroDivisionError("mine")
 
 
-def test_a_watch_that_raises_between_two_stages_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_hook_that_raises_is_noted_once_and_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "Scripted", Slow)
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        scripted(
-            tmp_path, Raising(), [*SCRIPTED, "test_questions=0", "eval_every=0", "options.rounds=3"]
-        )
+    keys = [*SCRIPTED, "test_questions=0", "eval_every=0", "options.rounds=3"]
+    run = scripted(tmp_path, Raising(), keys)
+    assert len(list(run.metrics())) == 2
+    said = [record.getMessage() for record in caplog.records if "Raising" in record.getMessage()]
+    assert said == [
+        "hook Raising failed in working and is not told any more: ZeroDivisionError: mine"
+    ]
+
+
+def test_several_hooks_are_told_of_a_run_and_one_that_fails_stops_none(tmp_path: Path) -> None:
+    class Fails(Told):
+        def step(self, metrics: Any, episodes: Any) -> None:
+            raise OSError("no tracker")
+
+    class Notes(Told):
+        def __init__(self) -> None:
+            super().__init__()
+            self.notes: list[str] = []
+            self.results: list[Any] = []
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+        def ended(self, result: Any) -> None:
+            self.results.append(result)
+
+    fails = Fails()
+    notes = Notes()
+    scripted(tmp_path, Hooks([fails, notes]), [*SCRIPTED, "test_questions=0", "eval_every=0"])
+    assert fails.stages() == notes.stages()[: len(fails.stages())]
+    assert len(fails.stages()) < len(notes.stages())
+    assert sum("OSError: no tracker" in note for note in notes.notes) == 1
+    assert [result.steps for result in notes.results] == [2]
+
+
+def test_an_evaluation_has_the_same_hooks(untaught: Path, tmp_path: Path) -> None:
+    events: list[str] = []
+
+    class Games(Hook):
+        def planned(self, folder: Path, games: int, done: int) -> None:
+            events.append(f"planned {games}")
+
+        def game(self, record: Any) -> None:
+            events.append("game")
+
+        def ended(self, result: Any) -> None:
+            events.append(f"ended {len(result['cells'])}")
+
+    class Fails(Hook):
+        def game(self, record: Any) -> None:
+            raise ZeroDivisionError
+
+    found = comas.evaluate(untaught, limit=2, out=tmp_path / "e", hooks=[Fails(), Games()])
+    assert events == ["planned 2", "game", "game", "ended 1"]
+    assert found.cells[0]["n"] == 2
+
+
+def test_what_is_no_hook_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match=r"a list of comas\.Hook instances is wanted"):
+        comas.train(hooks=Hook(), out=str(tmp_path / "r"))  # type: ignore[arg-type]
 
 
 def test_the_pulse_ends_with_the_run() -> None:
@@ -298,7 +355,7 @@ def test_speed_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> N
     clock = [50.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     meter = Meter()
-    pulse = Pulse(Watch(), {"home": SimpleNamespace(meter=meter)}, read(None))
+    pulse = Pulse(Hook(), {"home": SimpleNamespace(meter=meter)}, read(None))
     pulse.turn_to("playing", 0, questions=[Question(id="q", prompt="p")])
     speeds = []
     for second in range(1, 21):
@@ -321,7 +378,7 @@ def test_the_command_line_hands_progress_on() -> None:
 def test_a_pipe_that_closes_while_models_load_stops_the_run_once_it_listens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Closed(Watch):
+    class Closed(Hook):
         def working(self, progress: Progress) -> None:
             raise BrokenPipeError
 
@@ -378,18 +435,20 @@ def test_who_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert onlooker.onlooker() is None
 
 
-def test_a_watch_of_ones_own_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_of_ones_own_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onlooker, "onlooker", lambda: "terminal")
-    mine = Watch()
-    with onlooker.shown(mine) as watch:
-        assert watch is mine
+    mine = [Hook()]
+    with onlooker.shown(mine) as hooks:
+        assert hooks is mine
+    with onlooker.shown([]) as hooks:
+        assert hooks == []
 
 
 def test_a_notebook_gets_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(onlooker, "onlooker", lambda: "notebook")
-    with onlooker.shown(None) as watch:
+    with onlooker.shown(None) as (watch,):
         watch.working(Progress("loading"))
         watch.note("a word")
     assert capsys.readouterr().out.splitlines() == ["loading the models", "note: a word"]

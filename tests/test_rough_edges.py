@@ -63,7 +63,7 @@ def test_a_measurement_without_its_facts_counts_as_not_measured(
         "after.json is damaged: it has to have step, accuracy, answers; it counts as not measured"
         in told[0]
     )
-    found = comas.resume(tmp_path / "r", watch=comas.Watch())
+    found = comas.resume(tmp_path / "r", hooks=[])
     assert found.accuracy["after"] is not None
 
 
@@ -158,7 +158,7 @@ def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> Any:
         raise AssertionError("a model is loaded")
 
-    monkeypatch.setattr(sys.modules["comas.training.loop"], "assemble", load)
+    monkeypatch.setattr(sys.modules["comas.training.start"], "assemble", load)
 
 
 BROKEN = """

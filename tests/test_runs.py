@@ -14,11 +14,13 @@ from safetensors.numpy import load_file
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from comas.hooks import Hook
 from comas.stats import accuracy_interval, mean_interval, wilson
 from comas.storage.records import without_none
 from comas.storage.run import Run
 from comas.team.build import run_sync
-from comas.training.loop import Session, Watch, resume_async
+from comas.training.loop import Session
+from comas.training.start import resume_async
 from comas.types import UserMistake
 
 SMALL = {
@@ -95,7 +97,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
 
 
 def test_resumed_is_the_uninterrupted_run(whole: Run, untaught: Path, tmp_path: Path) -> None:
-    class Killed(Watch):
+    class Killed(Hook):
         def step(self, metrics, episodes) -> None:  # type: ignore[no-untyped-def]
             if metrics["step"] == 2:  # written, not yet committed
                 raise RuntimeError("killed")
@@ -103,11 +105,11 @@ def test_resumed_is_the_uninterrupted_run(whole: Run, untaught: Path, tmp_path: 
     folder = tmp_path / "cut"
     with pytest.raises(RuntimeError):
         comas.train(
-            out=str(folder), hosts__home__base=str(untaught), watch=Killed(), steps=4, **SMALL
+            out=str(folder), hosts__home__base=str(untaught), hooks=[Killed()], steps=4, **SMALL
         )
     assert Run(folder).marker()["step"] == 2
     assert len(list(Run(folder).metrics())) == 3
-    result = run_sync(resume_async(folder, Watch()))
+    result = run_sync(resume_async(folder, Hook()))
     assert result.steps == 4
     assert essence(Run(folder)) == essence(whole)
 

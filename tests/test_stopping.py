@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from comas.config.schema import read
+from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync
-from comas.training.loop import Watch, train_async
+from comas.training.start import train_async
 from tests.test_durability import (  # noqa: F401 - fixtures
     KEYS,
     Chained,
@@ -33,7 +34,7 @@ from tests.test_durability import (  # noqa: F401 - fixtures
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 
 
-class Interrupting(Watch):
+class Interrupting(Hook):
     """Sends `times` signals at the first turn of `step`."""
 
     def __init__(self, step: int, times: int, kind: int = signal.SIGINT) -> None:
@@ -51,7 +52,7 @@ class Interrupting(Watch):
         self.notes.append(text)
 
 
-def interrupted(folder: Path, watch: Watch) -> None:
+def interrupted(folder: Path, watch: Hook) -> None:
     pairs = [*KEYS, f"out={folder}"]
     with pytest.raises(KeyboardInterrupt):
         run_sync(train_async(read(None, pairs), watch, hosts={"home": Chained()}))
@@ -101,7 +102,7 @@ def test_a_signal_while_learning_waits_for_the_update(
         return await real(self, payoffs, method)
 
     monkeypatch.setattr(Chained, "learn", slow)
-    interrupted(tmp_path / "cut", Watch())
+    interrupted(tmp_path / "cut", Hook())
     monkeypatch.undo()
     assert (Run.open(tmp_path / "cut").marker() or {})["step"] == 4
 
@@ -124,7 +125,7 @@ def test_a_signal_while_measuring_stops_at_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(Chained, "ask", ask)
-        interrupted(tmp_path / "cut", Watch())
+        interrupted(tmp_path / "cut", Hook())
     assert Run.open(tmp_path / "cut").marker() is None
     go_on(tmp_path / "cut")
     assert story(tmp_path / "cut") == whole[0]
@@ -138,7 +139,7 @@ def test_in_a_notebook_an_interrupt_ends_the_thread_too(tmp_path: Path) -> None:
         threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
         pairs = [*KEYS, "steps=100000", f"out={tmp_path / 'r'}"]
         with pytest.raises(KeyboardInterrupt):
-            run_sync(train_async(read(None, pairs), Watch(), hosts={"home": Chained()}))
+            run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Chained()}))
 
     with closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(cell())

@@ -2,33 +2,30 @@
 
 `train` a team and `resume` it, `evaluate` and `compare` runs and models, `load` a trained team,
 `export` it for others, make an untrained one with `team_of`; in scripts and in notebooks.
+
+Names are imported when they are first used: the command can be stopped quietly while its libraries
+load, and `import comas` costs nothing.
 """
 
-import sys as _sys
-from pathlib import Path as _Path
+from __future__ import annotations
 
-_command = _Path(_sys.argv[0]).stem == "comas" or _sys.orig_argv[1:3] == ["-m", "comas"]
-"""Whether this process is the command, for which what is imported here takes most of a second."""
-try:
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
     from comas.evaluation.systems import load, team_of
     from comas.export.team import export
+    from comas.hooks import Hook
     from comas.program import VERSION as __version__
     from comas.team.build import Team
-    from comas.training.loop import Result, Watch, train
+    from comas.training.result import Result
     from comas.types import Method, Question, Setup, Task, UserMistake
-    from comas.verbs import Comparison, Evaluation, compare, evaluate, resume
-
-    if _command:
-        import comas.cli.main  # noqa: F401
-except KeyboardInterrupt:
-    if not _command:
-        raise
-    print("stopped", file=_sys.stderr)
-    raise SystemExit(130) from None
+    from comas.verbs import Comparison, Evaluation, compare, evaluate, resume, train
 
 __all__ = [
     "Comparison",
     "Evaluation",
+    "Hook",
     "Method",
     "Question",
     "Result",
@@ -36,7 +33,6 @@ __all__ = [
     "Task",
     "Team",
     "UserMistake",
-    "Watch",
     "__version__",
     "compare",
     "evaluate",
@@ -46,3 +42,28 @@ __all__ = [
     "team_of",
     "train",
 ]
+
+_MODULES = {
+    "comas.export.team": ("export",),
+    "comas.hooks": ("Hook",),
+    "comas.evaluation.systems": ("load", "team_of"),
+    "comas.team.build": ("Team",),
+    "comas.training.result": ("Result",),
+    "comas.types": ("Method", "Question", "Setup", "Task", "UserMistake"),
+    "comas.verbs": ("Comparison", "Evaluation", "compare", "evaluate", "resume", "train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("comas.program").VERSION
+    for module, names in _MODULES.items():
+        if name in names:
+            value = getattr(importlib.import_module(module), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'comas' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

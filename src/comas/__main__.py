@@ -1,3 +1,3 @@
-from comas.cli.main import main
+from comas.cli.entry import main
 
 main()

@@ -85,6 +85,10 @@ class Task:
     """What peers see of a piece of work."""
     same: Callable[[str, str], bool] = operator.eq
     """Whether two canonical answers are the same answer."""
+    quick: bool = False
+    """Whether `verify` takes microseconds and no process of its own: then every step is told how
+    well its pay agreed with the labels (`training/metrics/pay.py`).
+    """
     ballot: Callable[[Question, str], str | None] | None = None
     """`ballot(question, answer)`: what a canonical answer counts as in a vote, where it is not the
     answer itself; None: it has none. May take seconds; raises HostFailure where a machine let it

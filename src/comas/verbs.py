@@ -1,6 +1,6 @@
-"""What the command line does, for scripts and notebooks: `resume`, `evaluate`, `compare`.
+"""What the command line does, for scripts and notebooks: `train`, `resume`, `evaluate`, `compare`.
 
-`train` is in `training.loop`, `load` in `evaluation.systems`. Leaves out: what the words mean
+`load` is in `evaluation.systems`. Leaves out: what the words mean
 (docs/evaluation.md).
 """
 
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from comas.config.schema import parse_pair
+from comas.config.schema import parse_pair, read
 from comas.display.onlooker import shown
-from comas.evaluation.runner import Exam, Observer
+from comas.evaluation.runner import Exam
 from comas.evaluation.spec import INSTEAD, LIMIT, UNUSED, Plan, limit_of
+from comas.hooks import Hook, hooks_of
 from comas.sync import run_sync
-from comas.training.loop import Result, Watch, resume_async
+from comas.training.result import Result
+from comas.training.start import resume_async, train_async
 from comas.types import Host, UserMistake
 
 System = str | Path | Sequence[str | Path]
@@ -78,11 +80,32 @@ class Comparison:
     """`better` or `worse` where p is below .05, otherwise `none shown`."""
 
 
+def train(
+    config: str | Path | None = None,
+    hooks: Sequence[Hook] | None = None,
+    hosts: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Result:
+    """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the
+    dot of a nested key.
+
+    Progress is shown where a person looks on, on a terminal and in notebooks, unless `hooks` are
+    given: they are told instead, and `hooks=[]` shows nothing. `hosts` are instances of the
+    caller's own (`{"mine": MyHost()}`), or tables as in a config.
+    """
+    own = {name: host for name, host in (hosts or {}).items() if not isinstance(host, Mapping)}
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    keys |= {f"hosts.{name}": table for name, table in (hosts or {}).items() if name not in own}
+    keys |= {f"hosts.{name}.own": True for name in own}
+    with shown(hooks) as told:
+        return run_sync(train_async(read(config, keys), *told, hosts=own))
+
+
 def resume(
     run: str | Path,
     steps: int | None = None,
     tokens: int | None = None,
-    watch: Watch | None = None,
+    hooks: Sequence[Hook] | None = None,
     hosts: Mapping[str, Host] | None = None,
     **changes: Any,
 ) -> Result:
@@ -97,8 +120,8 @@ def resume(
         key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None
     }
     pairs = _pairs({**length, **changes})
-    with shown(watch) as told:
-        return run_sync(resume_async(run, told, changes=pairs, hosts=hosts))
+    with shown(hooks) as told:
+        return run_sync(resume_async(run, *told, changes=pairs, hosts=hosts))
 
 
 def evaluate(
@@ -110,7 +133,7 @@ def evaluate(
     data: str | Path | None = None,
     out: str | Path | None = None,
     equal_tokens: bool = False,
-    observer: Observer | None = None,
+    hooks: Sequence[Hook] = (),
     hosts: Mapping[str, Host] | None = None,
     **keys: Any,
 ) -> Evaluation:
@@ -148,7 +171,7 @@ def evaluate(
             )
     plan = Plan(names, _listed(tasks), ways, limit, seed, pairs, place, equal_tokens)
     exam = Exam.create(plan, str(out) if out is not None else None)
-    found = run_sync(exam.go(observer or Observer(), hosts))
+    found = run_sync(exam.go(hooks_of(hooks), hosts=hosts))
     return Evaluation(
         Path(found["folder"]),
         found["cells"],

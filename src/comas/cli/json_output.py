@@ -15,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from comas.stats import Interval
-    from comas.training.loop import Result
+    from comas.training.result import Result
 
 
 def _reserve(ctx: typer.Context, wanted: bool) -> bool:

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from comas.config.schema import Config
+    from comas.hooks import Hook
     from comas.storage.run import Run
     from comas.team.build import Team
-    from comas.training.loop import Result, Watch
+    from comas.training.result import Result
 
 app = typer.Typer(
     add_completion=False,
@@ -169,7 +170,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a team; without arguments the embedded default."""
-    from comas.training.loop import train_async
+    from comas.training.start import train_async
 
     config = _read(arguments)
     if dry_run:
@@ -195,7 +196,7 @@ def resume(
     """
     from comas.evaluation.runner import PLAN, Exam
     from comas.program import named_or_latest
-    from comas.training.loop import resume_async
+    from comas.training.start import resume_async
 
     changes = list(arguments or [])
     named = (
@@ -236,7 +237,7 @@ def _watched(ctx: typer.Context, work: Any, as_json: bool) -> None:
             sys.exit(CLOSED)
 
 
-def _stopped(watch: Watch) -> str:
+def _stopped(watch: Hook) -> str:
     if watch.path is None:
         return "stopped before the run began"
     folder = shlex.quote(str(watch.path))
@@ -425,7 +426,7 @@ def report(
     from comas.evaluation.runner import PLAN
     from comas.program import named_or_latest
     from comas.storage.run import Run
-    from comas.training.loop import result_of
+    from comas.training.result import result_of
 
     folder = named_or_latest(name)
     if (Path(folder) / PLAN).is_file():

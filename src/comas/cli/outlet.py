@@ -11,17 +11,17 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from comas.hooks import Alarm, Hook, Progress
 from comas.stats import Interval
 from comas.storage.run import Run
 from comas.team.build import Team
-from comas.training.hooks import Progress, Watch
 from comas.types import Episode, Turn
 
 
-class Outlet(Watch):
+class Outlet(Hook):
     """Hands everything on to `watch` until its output is gone; from then on it is silent."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Hook) -> None:
         self.watch = watch
         self.gone = False
         self.asked = False
@@ -44,6 +44,12 @@ class Outlet(Watch):
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         self._tell(lambda: self.watch.measured(name, step, found))
+
+    def alarm(self, alarm: Alarm) -> None:
+        self._tell(lambda: self.watch.alarm(alarm))
+
+    def ended(self, result: Any) -> None:
+        self._tell(lambda: self.watch.ended(result))
 
     def note(self, text: str) -> None:
         self._tell(lambda: self.watch.note(text))

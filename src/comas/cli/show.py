@@ -98,11 +98,10 @@ def _wanted(
 
 
 def _is(kind: str, record: dict[str, Any], turn: dict[str, Any]) -> bool:
-    from comas.training.metrics import unreadable
-    from comas.types import Turn
+    from comas.game.replies import unreadable
 
     if kind == "unreadable":
-        return bool(unreadable(Turn(**turn)))
+        return bool(unreadable(turn["info"]))
     if kind == "cut":
         return not turn["finished"]
     if kind == "unpaid":

@@ -59,6 +59,12 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
         engine = table.get("engine") if isinstance(table, dict) else None
         if isinstance(engine, str) and engine.endswith(".py"):
             table["engine"] = _beside(engine, folder)
+    metrics = data.get("metrics")
+    if isinstance(metrics, list):
+        data["metrics"] = [
+            _beside(name, folder) if isinstance(name, str) and name.endswith(".py") else name
+            for name in cast("list[Any]", metrics)
+        ]
     for key in ("method", "task", "data"):
         if isinstance(name := data.get(key), str) and (key == "data" or name.endswith(".py")):
             data[key] = _beside(name, folder)

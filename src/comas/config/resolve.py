@@ -58,6 +58,8 @@ def keywords(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
+METRICS = ("rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "facts")
+"""Metrics of a step that need no label (`training/metrics`)."""
 PLUGINS = {"method": Method, "task": Task, "setup": Setup}
 
 
@@ -226,6 +228,8 @@ def resolve(config: Config) -> Resolved:
         and all(plan.source.kind in ("api", "seed") for plan in plans)
     ):
         data["max_tokens"] = 256  # half of their context: prompt and reply share it
+    if data["metrics"] is None:
+        data["metrics"] = [*METRICS, "pay"] if task.quick else [*METRICS]
     _absolute(data)
     method = replace(
         method,
@@ -320,6 +324,9 @@ def _absolute(data: dict[str, Any]) -> None:
     for key in ("method", "task"):
         if data[key].endswith(".py"):
             data[key] = str(Path(data[key]).resolve())
+    data["metrics"] = [
+        str(Path(name).resolve()) if name.endswith(".py") else name for name in data["metrics"]
+    ]
     # a task may take something else than a path
     if data["data"] is not None and Path(data["data"]).exists():
         data["data"] = str(Path(data["data"]).resolve())

@@ -223,6 +223,10 @@ class Config(_Table):
     """For those; the measurements before and after the run take `test_questions` of the held-out
     split.
     """
+    metrics: list[str] | None = None
+    """Of each step, by name or file; None is all that are shipped, `pay` only where the task's
+    verifier is quick.
+    """
     test_questions: int | None = Field(None, ge=0)
     """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
     """

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from comas.hooks import Progress
 from comas.stats import Interval
-from comas.training.hooks import Progress
 from comas.types import Question, Turn
 
 

@@ -24,10 +24,10 @@ from rich.text import Text
 
 from comas.display.discussions import clean, span
 from comas.evaluation.report import label
-from comas.evaluation.runner import Observer
+from comas.hooks import Hook
 
 
-class ExamLines(Observer):
+class ExamLines(Hook):
     """An evaluation for logs and pipes: a line every `every` seconds at most; with `quiet` none."""
 
     def __init__(self, console: Console, quiet: bool = False, every: float = 10.0) -> None:
@@ -43,13 +43,13 @@ class ExamLines(Observer):
         self.began = self.said = 0.0
         """When the first game could begin: loading is not counted."""
 
-    def __enter__(self) -> Observer:
+    def __enter__(self) -> Hook:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def begin(self, folder: Path, games: int, done: int) -> None:
+    def planned(self, folder: Path, games: int, done: int) -> None:
         if self.games == 0:
             self.done = done
             self._say(
@@ -104,15 +104,15 @@ class Bar(ExamLines):
         )
         self.row = self.progress.add_task("", start=False, total=None, what="loading", rate="")
 
-    def __enter__(self) -> Observer:
+    def __enter__(self) -> Hook:
         self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def begin(self, folder: Path, games: int, done: int) -> None:
-        super().begin(folder, games, done)
+    def planned(self, folder: Path, games: int, done: int) -> None:
+        super().planned(folder, games, done)
         self.progress.update(self.row, total=games, completed=self.done)
 
     def cell(self, system: str, task: str, setup: str) -> None:

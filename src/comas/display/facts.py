@@ -75,7 +75,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _lost(board: Board) -> Text:
-    found = lost(board.metrics["replies"])
+    found = lost(board.metrics.get("replies", ()))
     if not found:
         return Text(
             f"{sum(row['turns'] for row in board.metrics['replies'])}: none cut, none unreadable"

@@ -21,7 +21,7 @@ from comas.display.board import Board, Shown
 from comas.display.discussions import LONGEST, brief_discussion, clean, legend, read_as, span
 from comas.display.facts import facts, numbers
 from comas.display.lines import amount, speed
-from comas.training.hooks import Progress, Stage
+from comas.hooks import Progress, Stage
 
 WIDE = 110
 TALL = 32

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from comas.display.discussions import clean, span
 from comas.forecast.memory import estimate
+from comas.hooks import Hook, Progress, Stage
 from comas.stats import Interval
 from comas.storage.run import Run
 from comas.team.build import Team
-from comas.training.hooks import Progress, Stage, Watch
 from comas.types import Episode
 
 NAMES: dict[Stage, str] = {
@@ -95,7 +95,7 @@ def ties(metrics: Mapping[str, Any], always: bool = False) -> str:
     expected = [stats["near_ties_expected"] for stats in policies if "near_ties_expected" in stats]
     if not expected:
         return ""
-    found = metrics["counts"]["near_ties"]
+    found = metrics.get("counts", {}).get("near_ties", 0)
     mean = sum(expected)
     # counts scatter by the root of their mean
     if not always and found <= mean + 4 * max(1.0, mean) ** 0.5:
@@ -103,7 +103,7 @@ def ties(metrics: Mapping[str, Any], always: bool = False) -> str:
     return f"near-ties {found}, expected {mean:.1f}"
 
 
-class Quiet(Watch):
+class Quiet(Hook):
     """Notes only."""
 
     def __init__(self, console: Console) -> None:
@@ -160,7 +160,7 @@ class Lines(Quiet):
             return
         self.finished_any = True
         self.said = time.monotonic()
-        rewards = " ".join(f"{r} {v:+.2f}" for r, v in metrics["rewards"].items())
+        rewards = " ".join(f"{r} {v:+.2f}" for r, v in metrics.get("rewards", {}).items())
         done = f"step {metrics['step'] + 1}/{self.total}: {span(self.said - self.began)}"
         seconds = metrics.get("spent", {}).get("sampling")
         pace = f" ({metrics['step_tokens'] / seconds:,.0f}/s)" if seconds else ""

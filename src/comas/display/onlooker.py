@@ -1,4 +1,4 @@
-"""Who looks on when comas is called from Python: the progress of a call that brings no watch of its
+"""Who looks on when comas is called from Python: the progress of a call that brings no hooks of its
 own.
 
 On a terminal there is a display, in a notebook there are lines. Nothing is printed where nobody
@@ -11,36 +11,38 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from comas.training.hooks import Watch
+from comas.hooks import Hook, hooks_of
 
 
 @contextmanager
-def shown(watch: Watch | None) -> Iterator[Watch]:
-    """Yield `watch`, or one that shows progress where a person looks on; without one, only notes
-    are told (as warnings).
+def shown(hooks: Sequence[Hook] | None) -> Iterator[Sequence[Hook]]:
+    """Yield `hooks`, or where they are None one that shows progress where a person looks on;
+    without any, only notes are told (as warnings).
     """
-    place = None if watch is not None else onlooker()
+    place = None if hooks is not None else onlooker()
     if place is None:
-        yield watch or Watch()
+        checked = hooks if hooks is not None else []
+        hooks_of(checked)
+        yield checked
         return
     from rich.console import Console
 
     from comas.display import Display, Lines
 
     if place == "notebook":
-        yield Lines(Console(file=sys.stdout, force_jupyter=False, force_terminal=False))
+        yield [Lines(Console(file=sys.stdout, force_jupyter=False, force_terminal=False))]
         return
     # standard output is the script's own
     console = Console(stderr=True)
     if console.is_dumb_terminal:
-        yield Lines(console)
+        yield [Lines(console)]
         return
     with Display(console, redirect=sys.stdout.isatty()) as display:
-        yield display
+        yield [display]
 
 
 def onlooker() -> Literal["terminal", "notebook"] | None:

@@ -20,10 +20,10 @@ from comas.display.board import Board, Measured, Shown
 from comas.display.layout import draw
 from comas.display.lines import Quiet
 from comas.evaluation.accuracy import by_agent
+from comas.hooks import Progress
 from comas.stats import Interval
 from comas.storage.run import Run
 from comas.team.build import Team
-from comas.training.hooks import Progress
 from comas.types import Episode, Question, Task, Turn
 
 HOLD = 3.0
@@ -165,7 +165,7 @@ class Display(Quiet):
         board.tokens = metrics["tokens"]
         board.metrics = metrics
         for role, reward in sorted(
-            metrics["rewards"].items(), key=lambda item: self._place(item[0])
+            metrics.get("rewards", {}).items(), key=lambda item: self._place(item[0])
         ):
             board.rewards.setdefault(role, []).append((board.done, reward))
         if found := metrics.get("validation"):

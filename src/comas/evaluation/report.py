@@ -11,11 +11,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comas.game.cost import cost
+from comas.game.replies import unreadable
 from comas.stats import (
     Interval,
     accuracy_interval,
@@ -27,10 +29,11 @@ from comas.stats import (
     two_level_difference,
     wilson,
 )
-from comas.training.metrics import cost
 
 Record = Mapping[str, Any]
 LEVEL = 0.05
+MANY = 0.5
+"""Share of a role's replies from which it is noted that they were cut or could not be read."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,7 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
     total = len(records)
     turns = [t for r in records for t in r["turns"]]
     bounds = [_bound(cell, v) for v in ("wrong", "right")]
+    lost = lost_replies(cell)
     return {
         "system": cell.system,
         "label": label(cell.system, others),
@@ -151,6 +155,8 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
         "n": len({r["question"] for r in records}),
         "judged": found.n if found else 0,
         **count,
+        "cut": sum(row["cut"] for row in lost.values()),
+        "unreadable": sum(row["unreadable"] for row in lost.values()),
         "machine_failed": sum(r["error"] is not None for r in records),
         **_accuracies(found),
         "bounds": bounds,
@@ -166,6 +172,34 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
             if r["verdict"] == "failed"
         ],
     }
+
+
+def lost_replies(cell: Cell) -> dict[str, dict[str, int]]:
+    """Role -> how many replies (`turns`) there were, how many were `cut` for want of room, and how
+    many the game could not read (`unreadable`).
+    """
+    rows: dict[str, dict[str, int]] = {}
+    for record in cell.records:
+        for turn in record["turns"]:
+            row = rows.setdefault(turn["role"], {"turns": 0, "cut": 0, "unreadable": 0})
+            row["turns"] += 1
+            row["cut"] += not turn["finished"]
+            row["unreadable"] += bool(unreadable(turn.get("info", {})))
+    return rows
+
+
+def _lost_notes(cell: Cell) -> Iterator[str]:
+    """A note for each role most of whose replies were cut or could not be read."""
+    where = f"{label(cell.system)}, {cell.task}, {cell.setup}"
+    for role, row in lost_replies(cell).items():
+        turns = row["turns"]
+        if row["cut"] >= MANY * turns:
+            yield (
+                f"{where}: {row['cut']} of {turns} replies as {role} were cut for want of room, and"
+                f" a cut answer counts as wrong: raise room.{role}"
+            )
+        elif row["unreadable"] >= MANY * turns:
+            yield f"{where}: {row['unreadable']} of {turns} replies as {role} could not be read"
 
 
 def _bound(cell: Cell, verdict: str) -> float | None:
@@ -318,6 +352,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
                 " questions" + (", and say nothing of other base models" if len(bases) == 1 else "")
             )
     for cell in cells:
+        said += _lost_notes(cell)
         failed = [r for r in cell.records if r["verdict"] == "failed"]
         if failed:
             machine = [r["error"] for r in failed if r["error"]]

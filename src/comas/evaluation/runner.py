@@ -31,9 +31,9 @@ from comas.config.policies import Resolved
 from comas.config.roles import check_roles
 from comas.evaluation import fingerprints, report
 from comas.evaluation import spec as plans
-from comas.evaluation.accuracy import judged
 from comas.evaluation.asking import Asking, asked_otherwise, asking_of
 from comas.evaluation.contamination import Overlap
+from comas.evaluation.games import judge_game, play_game
 from comas.evaluation.report import Cell
 from comas.evaluation.spec import (
     Plan,
@@ -49,7 +49,7 @@ from comas.evaluation.spec import (
     way,
 )
 from comas.game.agent import Member
-from comas.game.play import Scene, first, play_one
+from comas.hooks import Hook, hooks_of
 from comas.hosts.api import ApiHost
 from comas.hosts.endpoint.ledger import BudgetSpent
 from comas.machine import peak_bytes
@@ -68,24 +68,6 @@ AT_ONCE = 512
 """Games that are played side by side."""
 PLAN = "evaluation.json"
 SPENT = "spent.json"
-
-
-class Observer:
-    """Told how an evaluation goes; every method may be overridden."""
-
-    def begin(self, folder: Path, games: int, done: int) -> None:
-        """`games` are planned in all, of which `done` were there already; told again when more is
-        known.
-        """
-
-    def cell(self, system: str, task: str, setup: str) -> None:
-        """These are played now."""
-
-    def game(self, record: Mapping[str, Any]) -> None:
-        """One more has been played and judged."""
-
-    def note(self, text: str) -> None:
-        """Something that its owner should know."""
 
 
 class Exam:
@@ -166,13 +148,20 @@ class Exam:
                 f"{folder}/{PLAN} is damaged: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
             ) from error
 
-    async def go(
-        self, observer: Observer, hosts: Mapping[str, Host] | None = None
-    ) -> dict[str, Any]:
+    async def go(self, *hooks: Hook, hosts: Mapping[str, Host] | None = None) -> dict[str, Any]:
         """Play what is missing; returns the report, which is also written. `hosts` are instances of
         the caller's own, for systems that have such.
         """
         self.own_hosts = dict(hosts or {})
+        hook = hooks_of(hooks)
+        report: dict[str, Any] | None = None
+        try:
+            report = await self._evaluate(hook)
+            return report
+        finally:
+            hook.ended(report)
+
+    async def _evaluate(self, hook: Hook) -> dict[str, Any]:
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -187,10 +176,10 @@ class Exam:
             self.accounts = spending.read(self.folder / SPENT)
             with listening(lambda: False, working.cancel):  # SIGTERM ends it in order, like Ctrl-C
                 for note in self.said_at_start:
-                    observer.note(note)
-                await self._greet(self._prepare(observer), observer)
-                cells = await self._cells(self.plan.setups, observer)
-                extra = await self._matched(cells, observer) if self.plan.equal_tokens else []
+                    hook.note(note)
+                await self._greet(self._prepare(hook), hook)
+                cells = await self._cells(self.plan.setups, hook)
+                extra = await self._matched(cells, hook) if self.plan.equal_tokens else []
             found = self._report(cells, extra)
             files.replace(self.folder / "report.json", files.as_json(found, indent=1))
             records = [r for c in cells for r in c.records]
@@ -220,7 +209,7 @@ class Exam:
     async def _cells(
         self,
         setups: Sequence[str],
-        observer: Observer,
+        hook: Hook,
         only: Sequence[tuple[str, str, str]] | None = None,
     ) -> list[Cell]:
         """Every system in every task and setup; with `only` those (system, task, setup)."""
@@ -250,7 +239,7 @@ class Exam:
                     )
                     self.overlaps += [(system, run, *found) for found in overlaps(past, asked)]
                 for task, questions, setup in asked:
-                    log = await self._sit(run, team, task, questions, setup, system, observer)
+                    log = await self._sit(run, team, task, questions, setup, system, hook)
                     cells.setdefault((system, task.name, setup), []).append(log)
             finally:
                 team.close()
@@ -272,7 +261,7 @@ class Exam:
         spending.restore(apis, self.accounts.get(run, {}), others)
         return apis
 
-    async def _greet(self, there: Sequence[Team], observer: Observer) -> None:
+    async def _greet(self, there: Sequence[Team], hook: Hook) -> None:
         """Let the hosts behind an API that have something left to answer say one token, each
         endpoint and model once.
         """
@@ -290,7 +279,7 @@ class Exam:
                 await greet(
                     hosts,
                     Sampling(self.asking.temperature, self.asking.top_p),
-                    observer.note,
+                    hook.note,
                     known,
                 )
             finally:
@@ -298,7 +287,7 @@ class Exam:
                 for host in hosts.values():
                     host.close()
 
-    def _prepare(self, observer: Observer) -> list[Team]:
+    def _prepare(self, hook: Hook) -> list[Team]:
         """Everything that can be known before a model is loaded: a mistake in the last system costs
         no answers of the first.
         """
@@ -317,23 +306,22 @@ class Exam:
             )
         self.asked, self.said = questions(plan, there)
         self.asking = asking_of(there[0].config)
-        self.said += asked_otherwise(
-            [(run, team.config) for (_, run), team in zip(self._runs(), there, strict=True)]
-        )
         for task, asked in self.asked:
             self._same(f"questions of {task.name}", fingerprints.of_questions(asked))
         chosen = [(team, way(s, team, plan.files)) for team in there for s in plan.setups]
+        configs = [(run, team.config) for (_, run), team in zip(self._runs(), there, strict=True)]
+        self.said += asked_otherwise(configs, [how.method for _, how in chosen])
         for team, how in chosen:
             check_roles_taken(how, team.members)
         ways = [players(team, how) for team, how in chosen]
         self._planned(
-            sum(len(playing) * len(asked) for playing in ways for _, asked in self.asked), observer
+            sum(len(playing) * len(asked) for playing in ways for _, asked in self.asked), hook
         )
         return there
 
-    def _planned(self, games: int, observer: Observer) -> None:
+    def _planned(self, games: int, hook: Hook) -> None:
         self.games += games
-        observer.begin(
+        hook.planned(
             self.folder,
             self.games,
             sum(len(Log(p).found) for p in logs_in(self.folder / "answers")),
@@ -388,13 +376,13 @@ class Exam:
         questions: Sequence[Question],
         setup: str,
         system: str,
-        observer: Observer,
+        hook: Hook,
     ) -> tuple[Log, int, str]:
         """Let one team answer the questions of one task in one setup, as far as it has not."""
         chosen = way(setup, team, self.plan.files)
         log, games, left = self._left(run, team, task, questions, setup)
         again = [r for r in log.found.values() if r["verdict"] == "failed" and r["error"] is None]
-        observer.cell(system, task.name, setup)
+        hook.cell(system, task.name, setup)
         if left or again:
             began = time.monotonic()
             room = asyncio.Semaphore(AT_ONCE)
@@ -410,16 +398,14 @@ class Exam:
                         episode = Episode(
                             record["id"], asked[record["question"]], answer=record["answer"]
                         )
-                        group.create_task(
-                            _judge(
-                                episode, record["agent"], record["turns"], task, gate, log, observer
-                            )
-                        )
+                        who = record["agent"]
+                        said = record["turns"]
+                        judging = judge_game(episode, who, said, task, gate, log, hook)
+                        group.create_task(judging)
                     for episode, who, members in left:
                         scene = self.asking.scene(task, chosen, members, self.plan.seed)
-                        group.create_task(
-                            _play(scene, episode, who, room, gate, log, observer, spent)
-                        )
+                        playing = play_game(scene, episode, who, room, gate, log, hook, spent)
+                        group.create_task(playing)
                 if spent:
                     raise spent[0]
             finally:
@@ -448,7 +434,7 @@ class Exam:
             max(log.peak_bytes for log in logs),
         )
 
-    async def _matched(self, cells: Sequence[Cell], observer: Observer) -> list[tuple[Cell, Cell]]:
+    async def _matched(self, cells: Sequence[Cell], hook: Hook) -> list[tuple[Cell, Cell]]:
         """(vote at equal tokens, the dearer cell) for each pair of compared cells whose costs
         differ enough.
         """
@@ -473,9 +459,9 @@ class Exam:
                 self._planned(
                     len(cheap.runs)
                     * sum(len(asked) for task, asked in self.asked if task.name == cheap.task),
-                    observer,
+                    hook,
                 )
-                (vote,) = await self._cells([setup], observer, only=only)
+                (vote,) = await self._cells([setup], hook, only=only)
                 found.append((vote, dear))
         return found
 
@@ -520,81 +506,3 @@ class Exam:
             for _, run, t, o in self.overlaps
             if o is not None and (o.exact or o.near)
         ]
-
-
-async def _play(
-    scene: Scene,
-    episode: Episode,
-    who: str,
-    room: asyncio.Semaphore,
-    gate: ThreadPoolExecutor,
-    log: Log,
-    observer: Observer,
-    spent: list[BaseException],
-) -> None:
-    """One game.
-
-    Where a budget ends it, `spent` is told, so that games whose requests are open end in order.
-    """
-    async with room:
-        if spent:
-            return
-        try:
-            await play_one(scene, episode)
-        except* BudgetSpent as found:
-            episode.error = str(first(found))
-            spent.append(first(found))
-    if spent and episode.error:
-        return
-    if _cut_off(episode):
-        episode.answer = None
-    await _judge(
-        episode,
-        who,
-        [dataclasses.asdict(t) for t in episode.turns],
-        scene.task,
-        gate,
-        log,
-        observer,
-    )
-
-
-def _cut_off(episode: Episode) -> bool:
-    """Whether the answer is a reply that ended for want of room: no answer in any setup.
-
-    A setup may also return a text that is nobody's reply, cleaned or merged or read out of one:
-    that is an answer.
-    """
-    replies = [turn for turn in episode.turns if turn.text == episode.answer]
-    return bool(replies) and not any(turn.finished for turn in replies)
-
-
-async def _judge(
-    episode: Episode,
-    who: str,
-    turns: Sequence[Any],
-    task: Task,
-    gate: ThreadPoolExecutor,
-    log: Log,
-    observer: Observer,
-) -> None:
-    """Ask the verifier, in a thread: it may wait for a process of its own."""
-    verdict = "failed" if episode.error else "wrong"
-    raised = {}
-    if episode.answer is not None and not episode.error:
-        judging = asyncio.get_running_loop().run_in_executor(
-            gate, judged, task, episode.question, episode.answer
-        )
-        verdict, raised = await judging
-    record = {
-        "id": episode.id,
-        "question": episode.question.id,
-        "agent": who,
-        "verdict": verdict,
-        "error": episode.error,
-        "answer": episode.answer,
-        "turns": list(turns),
-        **raised,
-    }
-    log.add(record)
-    observer.game(record)

@@ -61,6 +61,7 @@ UNUSED = (
     "weight_decay",
     "grad_norm",
     "checkpoint_every",
+    "metrics",
     "eval_every",
     "credit",
     "loss",

@@ -109,6 +109,11 @@ class LocalHost:
                 f"training samples from the whole softmax: top_p is {sampling.top_p}, temperature"
                 f" {sampling.temperature}; set top_p = 1 and temperature > 0"
             )
+        if keep and self.learner is None:
+            raise UserMistake(
+                f"turn {turn}: host {self.name} was loaded without a learner: nothing is kept for"
+                " learning"
+            )
         request = Request(policy, self.chat.encode(messages), sampling, seed)
         done = await self._sample(request)
         if not np.isfinite(done.logprobs).all():

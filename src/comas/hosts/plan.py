@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from comas.config.schema import HostConfig
+from comas.engines.module import EngineModule
 from comas.program import Work
-from comas.types import EngineModule, Method
+from comas.types import Method
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,7 @@ task = Task(
     name="gpqa",
     load=load,
     verify=verify,
+    quick=True,
     extract=choice.extract,
     wording=boxed.WORDING,
     max_tokens=boxed.ROOM,

@@ -192,6 +192,7 @@ task = Task(
     shown=shown,
     same=same,
     verify=verify,
+    quick=True,
     max_tokens={
         "solution": 64,
         "revision": 64,

@@ -16,7 +16,7 @@ from comas.config.engines import load_engine
 from comas.config.policies import PolicyPlan, Resolved, policy_of
 from comas.config.resolve import split_options
 from comas.config.roles import check_seats
-from comas.config.schema import TOKENS_PER_PASS, Config, checked, nearest
+from comas.config.schema import TOKENS_PER_PASS, Config
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
@@ -27,7 +27,8 @@ from comas.hosts.plan import HostPlan
 from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
-from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
+from comas.team.instances import check_instances, close_hosts
+from comas.types import Episode, Host, Method, Question, Sampling, Task
 
 Builder = Callable[[HostPlan], Host]
 """`build` of the module of a kind of host."""
@@ -118,13 +119,6 @@ class Team:
         close_hosts(self.config, self.hosts)
 
 
-def close_hosts(config: Config, hosts: Mapping[str, Host]) -> None:
-    """Close those that are not the caller's own."""
-    for name, host in hosts.items():
-        if not config.hosts[name].own:
-            host.close()
-
-
 def api_hosts_of(resolved: Resolved, work: Work | None = None) -> dict[str, ApiHost]:
     """The hosts behind an API that a resolved config describes, not yet opened."""
     hosts: dict[str, ApiHost] = {}
@@ -133,43 +127,6 @@ def api_hosts_of(resolved: Resolved, work: Work | None = None) -> dict[str, ApiH
         if table.kind == "api" and models:
             hosts[name] = api.build(HostPlan(name=name, table=table, policies=models, work=work))
     return hosts
-
-
-def check_instances(config: Config, hosts: Mapping[str, Host]) -> None:
-    """An error for an instance without a seat, and for a seat without its instance."""
-    inhabited = {agent.host for agent in config.agents.values()}
-    for name, host in hosts.items():
-        if name not in inhabited:
-            known = nearest(name, inhabited)
-            raise UserMistake(f"hosts={{{name!r}: ...}}: no agent is at such a host: {known}")
-        if host.name != name:
-            raise UserMistake(
-                f"hosts={{{name!r}: ...}}: the instance is called {host.name!r}: give it the same"
-                " name"
-            )
-    for name, table in config.hosts.items():
-        if table.own and name not in hosts:
-            raise UserMistake(
-                f"host {name} was an instance of the caller's own, which no file can hold: give it"
-                f" again in Python, as hosts={{{name!r}: ...}}"
-            )
-
-
-def seated(config: Config, hosts: Mapping[str, Host]) -> Config:
-    """The config with these instances in the place of hosts that it would have built; agents of
-    those that do not learn are frozen.
-    """
-    check_instances(config, {**hosts})
-    if not hosts:
-        return config
-    data = config.model_dump(exclude_unset=True)
-    tables = data.setdefault("hosts", {})
-    for name in hosts:
-        tables[name] = {"own": True}
-    for name, agent in config.agents.items():
-        if agent.host in hosts and not hosts[agent.host].learns:
-            data["agents"][name]["frozen"] = True
-    return checked(data)
 
 
 def build_team(

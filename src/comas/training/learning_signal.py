@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from comas.config.schema import Config
-from comas.training.metrics import signal, unreadable
+from comas.game.replies import unreadable
+from comas.hooks import Alarm
+from comas.training.metrics.signal import signal
 from comas.types import Episode, Method, Task, Turn
 
 MANY = 0.5
@@ -56,17 +58,17 @@ class LearningSignal:
         turns = [turn for episode in episodes if episode.error is None for turn in episode.turns]
         return list(self._signs(turns))
 
-    def news(self, step: int, signs: Sequence[Sign]) -> list[str]:
+    def news(self, step: int, signs: Sequence[Sign]) -> list[Alarm]:
         """Those signs of a step that are new to this process, or worse than when they were told
         last.
         """
-        found: list[str] = []
+        found: list[Alarm] = []
         for sign in signs:
             keys = [(role, sign.kind) for role in sign.roles or ("",)]
             known = [self._told.get(key) for key in keys]
             if any(before is None or sign.share >= before + WORSE for before in known):
                 self._told |= dict.fromkeys(keys, sign.share)
-                found.append(f"step {step + 1}: {sign.text}")
+                found.append(Alarm(step, sign.kind, sign.roles, sign.share, sign.text))
         return found
 
     def _signs(self, turns: Sequence[Turn]) -> Iterator[Sign]:
@@ -105,7 +107,7 @@ class LearningSignal:
 
     def _of_replies(self, role: str, turns: Sequence[Turn]) -> Iterator[Sign]:
         """Replies that nobody can read, or that were cut."""
-        lost = [turn for turn in turns if unreadable(turn)]
+        lost = [turn for turn in turns if unreadable(turn.info)]
         cut = [turn for turn in turns if not turn.finished]
         if len(lost) >= MANY * len(turns):
             cut_too = [turn for turn in lost if not turn.finished]

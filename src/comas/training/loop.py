@@ -1,205 +1,43 @@
-"""THE loop: play, settle, learn, write; and what surrounds it once: measure before, measure after.
+"""THE loop: play, settle, learn, write, rules; and what surrounds it once: measure before, measure
+after.
 
 Leaves out: how games are batched (hosts), how they are paid (methods), how a run looks on disk
-(store).
+(storage), how it begins (`training.start`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from comas.config.resolve import resolve, split_options
-from comas.config.roles import check_room, check_seats, check_training
-from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
-from comas.display.onlooker import shown
+from comas.config.resolve import split_options
 from comas.evaluation import fingerprints
-from comas.evaluation.accuracy import accuracy, answer_all, by_agent, copied
+from comas.evaluation.accuracy import accuracy, by_agent
 from comas.evaluation.contamination import overlap
-from comas.forecast import fitting
-from comas.game.agent import Member, derive_seed
-from comas.game.play import payoffs, play_all, settle_all
+from comas.game.agent import derive_seed
+from comas.game.play import Scene, play_all, settle_all
+from comas.hooks import Hook, hooks_of
 from comas.machine import peak_bytes, process_facts
-from comas.program import Work
-from comas.questions.checked import RunQuestions, of_run, order
+from comas.questions.checked import RunQuestions, order
 from comas.signals import listening
-from comas.stats import Interval
 from comas.storage import lineage
-from comas.storage.out_folder import check_free
 from comas.storage.run import Run
-from comas.sync import collected_apart, run_sync
+from comas.sync import collected_apart
 from comas.team import spending
-from comas.team.build import Team, check_instances, seated
-from comas.team.equal_policies import measured_for
-from comas.team.greeting import assemble
-from comas.training.hooks import Progress, Stage
-from comas.training.hooks import Watch as Watch
+from comas.team.build import Team
+from comas.training.learning import at_host, learn
 from comas.training.learning_signal import LearningSignal
-from comas.training.metrics import summarise
+from comas.training.measuring import Measuring
+from comas.training.metrics import StepRecord, load_metrics, summarise
 from comas.training.progress import Pulse
-from comas.types import Episode, Host, HostFailure, Question, Stopped, UserMistake
+from comas.training.result import Result, result_of
+from comas.types import Episode, HostFailure, Question, Stopped, UserMistake
 
-LENGTH = ("steps", "tokens")
-"""How long a run is: it may be made longer when it goes on, and is then what it would have been
-from the start.
-"""
 PATIENCE = 3
 """Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
-
-
-@dataclass(repr=False)
-class Result:
-    """What a run came to."""
-
-    run: Path
-    steps: int
-    tokens: int
-    """Generated while training; measurements not counted."""
-    seconds: float
-    """Of this process."""
-    accuracy: dict[str, Interval | None] = field(default_factory=dict)
-    """`before` and `after` on held-out questions."""
-    gain: Interval | None = None
-    """After minus before, paired by question."""
-
-    def __repr__(self) -> str:
-        measured = ", ".join(f"{name} {found}" for name, found in self.accuracy.items() if found)
-        return (
-            f"Result({str(self.run)!r}: {self.steps} steps, {self.tokens:,} tokens;"
-            f" {measured or 'accuracy not measured'})"
-        )
-
-
-def train(
-    config: str | Path | None = None,
-    watch: Watch | None = None,
-    hosts: Mapping[str, Any] | None = None,
-    **overrides: Any,
-) -> Result:
-    """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the
-    dot of a nested key.
-
-    Progress is shown where a person looks on: on a terminal and in notebooks. `watch=comas.Watch()`
-    shows nothing.
-    """
-    own = {name: host for name, host in (hosts or {}).items() if not isinstance(host, Mapping)}
-    keys = {key.replace("__", "."): value for key, value in overrides.items()}
-    keys |= {f"hosts.{name}": table for name, table in (hosts or {}).items() if name not in own}
-    keys |= {f"hosts.{name}.own": True for name in own}
-    with shown(watch) as told:
-        return run_sync(train_async(read(config, keys), told, own))
-
-
-async def train_async(
-    config: Config, watch: Watch, hosts: Mapping[str, Host] | None = None
-) -> Result:
-    """Train a team from a config, inside an event loop; `hosts` are instances of the caller's own,
-    which take the place of those that the config describes.
-    """
-    hosts = hosts or {}
-    resolved = resolve(seated(config, hosts))
-    check_training(*resolved[:3])
-    check_seats(resolved.config, resolved.method, learn=True)
-    if resolved.config.out is not None:
-        check_free(resolved.config.out)
-    # before what takes long; mistakes in them leave no folder behind
-    asked = of_run(resolved.config, resolved.task, watch.note)
-    check_room(resolved)
-    watch.working(Progress("loading"))
-    resolved = fitting.fitted(resolved, watch.note)
-    fitting.check_disk(resolved)
-    asks = resolved.config.steps > 0
-    work = Work()
-    team = await assemble(resolved, watch.note, work=work, asks=asks, hosts=hosts)
-    run = None
-    try:
-        session = Session(team, watch, asked)
-        run = Run.create(resolved.config.model_dump(), resolved.config.out)
-        work.folder = run.path
-        return await session.go(run, 0)
-    finally:
-        team.close()
-        if run is not None:
-            run.unlock()
-
-
-async def resume_async(
-    path: str | Path,
-    watch: Watch,
-    steps: int | None = None,
-    changes: Sequence[str] = (),
-    hosts: Mapping[str, Host] | None = None,
-) -> Result:
-    """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
-
-    `changes` are pairs of keys in `LENGTH` and in `spending.CHANGEABLE`: they are written into the
-    run's config. `hosts` are the instances that the run was begun with, or their like.
-    """
-    run = Run.open(path)
-    changes = lifted(changes, list(run.config()["hosts"]))
-    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in LENGTH]
-    spending.check_changes(of_hosts)
-    run.lock()
-    team = None
-    try:
-        spending.check_hosts(of_hosts, [checked(run.config())])
-        changed = dict(map(parse_pair, changes))
-        start, notes = run.rewind()
-        for note in notes:
-            watch.note(note)
-        watch.working(Progress("loading", start))
-        resolved = resolve(
-            read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
-        )
-        config = resolved.config
-        check_instances(config, hosts or {})
-        if "steps" in changed and config.steps < start:
-            raise UserMistake(
-                f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
-                " anew"
-            )
-        asked = of_run(config, resolved.task, watch.note)
-        check_room(resolved)
-        resolved = fitting.resumed(resolved, watch.note)
-        checkpoint = (
-            run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
-        )
-        accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
-        asks = start < config.steps
-        team = await assemble(
-            resolved,
-            watch.note,
-            accounts=accounts,
-            work=Work(run.path),
-            asks=asks,
-            hosts=hosts,
-        )
-        for name, host in team.hosts.items():
-            if checkpoint is not None and host.learns:
-                await _at(name, f"loading step {start}", host.load(checkpoint))
-        session = Session(team, watch, asked)
-        return await session.go(run, start, run.change(values_of(config, changed)))
-    finally:
-        if team is not None:
-            team.close()
-        run.unlock()
-
-
-async def _at(host: str, doing: str, work: Awaitable[Any]) -> Any:
-    """The work of a host; what goes wrong names it."""
-    try:
-        return await work
-    except HostFailure as error:
-        raise HostFailure(f"host {host}, {doing}: {error}") from error
-    except UserMistake:
-        raise
-    except Exception as error:
-        error.add_note(f"in host {host}, {doing}")
-        raise
 
 
 class Session:
@@ -207,42 +45,43 @@ class Session:
 
     run: Run
 
-    def __init__(self, team: Team, watch: Watch, asked: RunQuestions) -> None:
+    def __init__(self, team: Team, hook: Hook, asked: RunQuestions) -> None:
         self.team = team
-        self.watch = watch
+        self.hooks = hooks_of([hook])
         self.config = team.config
-        self.pulse = Pulse(watch, team.hosts, team.config)
+        self.pulse = Pulse(self.hooks, team.hosts, team.config)
+        self.measuring = Measuring(team, self.hooks, self.pulse)
+        self.metrics = load_metrics(team.config.metrics or ())
         self.questions = asked.train
         self.validation = asked.validation
         self.test = asked.test
         self.overlap = overlap(self.questions, self.test)
         if self.overlap.exact or self.overlap.near:
-            watch.note(str(self.overlap))
+            self.hooks.note(str(self.overlap))
         self.tokens = 0
-        self.best = (-1.0, None)
+        self.best: tuple[float, int | None] = (-1.0, None)
         self.began = time.monotonic()
         self.signal = LearningSignal(self.config, team.method, team.task)
         self.broken: dict[str, int] = {}
         """`host/policy` -> steps in a row whose update was skipped."""
-        self.stopping = self.looping = False
-
-    def draw(self, step: int) -> list[Question]:
-        """The questions of a step: a new order for each pass over them, a function of (seed, step)
-        alone.
-        """
-        n = len(self.questions)
-        count = self.config.questions or 1
-        drawn = []
-        for place in range(step * count, (step + 1) * count):
-            turn, i = divmod(place, n)
-            drawn.append(order(n, derive_seed(self.config.seed, "order", turn))[i])
-        # a step that spans two passes asks nothing twice
-        return [self.questions[i] for i in dict.fromkeys(drawn)]
+        self.stopping = False
+        self.looping = False
 
     async def go(self, run: Run, start: int, changed: Mapping[str, Any] | None = None) -> Result:
         """Measure, loop from `start`, measure; all of it recorded in `run`, also what its owner has
         just changed in its config.
         """
+        result: Result | None = None
+        try:
+            self._open(run, start, changed)
+            await self._listening(start)
+            result = result_of(run, time.monotonic() - self.began)
+            return result
+        finally:
+            self.hooks.ended(result)
+
+    def _open(self, run: Run, start: int, changed: Mapping[str, Any] | None) -> None:
+        """Count what the run has behind it, and note what this process is."""
         self.run = run
         for metrics in run.metrics():
             self._count(metrics)
@@ -250,44 +89,48 @@ class Session:
         if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:
             self.best = run.best_kept(start)
         for note in lineage.hold(self.team.resolved.checkpoints(), run.path):
-            self.watch.note(note)
-        self.watch.path = run.path
-        facts = {
-            "step": start,
-            **({"changed": changed} if changed else {}),
-            **process_facts(self.team.hosts),
-            **fingerprints.of_plugins(self.config),
-            **self._asked(),
-        }
+            self.hooks.note(note)
+        self.hooks.locate(run.path)
+        facts: dict[str, Any] = {"step": start}
+        if changed:
+            facts["changed"] = changed
+        facts |= process_facts(self.team.hosts)
+        facts |= fingerprints.of_plugins(self.config)
+        facts |= self._digests()
         for change in run.write_process(facts):
-            self.watch.note(
+            self.hooks.note(
                 f"since the last process on this run: {change} (bit-equal results need the same)"
             )
         self._account()  # what the first requests have cost
-        self.watch.begin(run, self.team, start)
+        self.hooks.begin(run, self.team, start)
+
+    async def _listening(self, start: int) -> None:
+        """The work, with Ctrl-C and SIGTERM as wishes."""
         working = asyncio.current_task()
         assert working is not None
         with listening(self._stop, working.cancel), collected_apart(), self.pulse.beating():
             try:
-                if run.marker() is None:
-                    run.write_eval("overlap", asdict(self.overlap))
-                    await self._measure("before", 0, self.test)
-                    await self._commit(0)
-                async with spending.kept(self.team, self._account):
-                    reached = await self.loop(start)
-                await self._measure("after", reached, self.test)
+                await self._work(start)
             except asyncio.CancelledError:
                 if not self.stopping:  # somebody else's wish
                     raise
                 raise Stopped from None
-        return result_of(run, time.monotonic() - self.began)
 
-    def _asked(self) -> dict[str, str]:
+    async def _work(self, start: int) -> None:
+        if self.run.marker() is None:
+            self.run.write_eval("overlap", asdict(self.overlap))
+            await self.measuring.recorded(self.run, "before", 0, self.test)
+            await self._commit(0)
+        async with spending.kept(self.team, self._account):
+            reached = await self.loop(start)
+        await self.measuring.recorded(self.run, "after", reached, self.test)
+
+    def _digests(self) -> dict[str, str]:
         """Digests of bases and questions: others under the same names are news."""
         asked = {"training": self.questions, "validation": self.validation, "held-out": self.test}
         digests = {
-            f"SHA-256 of {name} questions": fingerprints.of_questions(found)[:16]
-            for name, found in asked.items()
+            f"SHA-256 of {name} questions": fingerprints.of_questions(questions)[:16]
+            for name, questions in asked.items()
         }
         return digests | {"SHA-256 of bases": fingerprints.of_weights(self.team.sources)[:16]}
 
@@ -295,7 +138,7 @@ class Session:
         """Asked to stop: after this step, if one is open."""
         self.stopping = True
         if self.looping:
-            self.watch.note("stopping after this step; once more gives it up")
+            self.hooks.note("stopping after this step; once more gives it up")
         return self.looping
 
     def _count(self, metrics: Mapping[str, Any]) -> None:
@@ -303,100 +146,120 @@ class Session:
         resume.
         """
         self.tokens = metrics["tokens"]
-        if (found := metrics.get("validation")) and found["mean"] > self.best[0]:
-            self.best = (found["mean"], metrics["step"] + 1)
+        if (validation := metrics.get("validation")) and validation["mean"] > self.best[0]:
+            self.best = (validation["mean"], metrics["step"] + 1)
         for policy, stats in metrics["policies"].items():
             self.broken[policy] = self.broken.get(policy, 0) + 1 if stats.get("skipped") else 0
 
     async def loop(self, start: int) -> int:
-        """Play, settle, learn, write; returns the number of steps that the policies have behind
-        them.
+        """Play, settle, learn, write, rules; returns the number of steps that the policies have
+        behind them.
         """
         scene = self.team.scene(keep=True, heard=self.pulse.heard)
         for step in range(start, self.config.steps):
             if self._spent():  # also where a run is resumed that ended so
                 return step
             began = time.monotonic()
-            spent = {n: dict(h.clock()) for n, h in self.team.hosts.items()}
+            clocks = self._clocks()
             self.looping = True
             try:
-                questions = self.draw(step)
-                self.pulse.play(step, questions)
-                episodes = await play_all(scene, questions, step, self.config.samples or 1)
-                if all(e.error for e in episodes):
-                    raise UserMistake(
-                        f"step {step}: every discussion failed; the first: {episodes[0].error}"
-                    )
-                settle_all(
-                    scene, episodes, split_options(self.config.options, self.team.method.settle)
-                )
+                episodes = await self._play(scene, step)
+                self._settle(scene, episodes)
             # nobody has learnt from this step yet: keep those before it
             except (Exception, asyncio.CancelledError):
                 await self._keep(step)
                 raise
-            await self._whole(self._learn(step, episodes, began, spent))
-            broken = [p for p, times in self.broken.items() if times >= PATIENCE]
-            last = step + 1 == self.config.steps or self._spent() or self.stopping or broken
-            if last or (step + 1) % self.config.checkpoint_every == 0 or self.best[1] == step + 1:
-                await self._whole(self._commit(step + 1))
-            self.looping = False
-            if broken:
-                times = self.broken[broken[0]]
-                raise UserMistake(
-                    f"step {step}: loss or gradient of policy {broken[0]} was not finite in {times}"
-                    " steps in a row; its weights are those before. Start again with a lower lr,"
-                    f" or from an earlier checkpoint of {self.run.path}"
-                )
-            if self.stopping:
-                raise Stopped
+            await self._to_the_end(self._finish(step, episodes, began, clocks))
+            await self._rules(step)
         return max(start, self.config.steps)
 
-    async def _learn(
+    def draw(self, step: int) -> list[Question]:
+        """The questions of a step: a new order for each pass over them, a function of (seed, step)
+        alone.
+        """
+        n = len(self.questions)
+        count = self.config.questions or 1
+        drawn: list[int] = []
+        for place in range(step * count, (step + 1) * count):
+            turn, i = divmod(place, n)
+            drawn.append(order(n, derive_seed(self.config.seed, "order", turn))[i])
+        # a step that spans two passes asks nothing twice
+        return [self.questions[i] for i in dict.fromkeys(drawn)]
+
+    async def _play(self, scene: Scene, step: int) -> list[Episode]:
+        questions = self.draw(step)
+        self.pulse.play(step, questions)
+        episodes = await play_all(scene, questions, step, self.config.samples or 1)
+        if all(episode.error for episode in episodes):
+            raise UserMistake(
+                f"step {step}: every discussion failed; the first: {episodes[0].error}"
+            )
+        return episodes
+
+    def _settle(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+        options = split_options(self.config.options, self.team.method.settle)
+        settle_all(scene, episodes, options)
+
+    async def _finish(
         self,
         step: int,
         episodes: Sequence[Episode],
         began: float,
-        spent: Mapping[str, Mapping[str, float]],
+        clocks: Mapping[str, Mapping[str, float]],
     ) -> None:
         """The second half of a step: learn, write."""
-        config = self.config
-        team = self.team
         self.pulse.turn_to("learning", step)
-        paid = payoffs(episodes, team.members)
-        async with asyncio.TaskGroup() as group:
-            learning = {
-                n: group.create_task(
-                    _at(n, f"learning of step {step}", h.learn(paid.get(n, {}), team.method))
-                )
-                for n, h in team.hosts.items()
-                if h.learns
-            }
-        metrics = {
-            "step": step,
-            **summarise(episodes, {name: task.result() for name, task in learning.items()}),
+        learned = await learn(self.team, step, episodes)
+        record = StepRecord(episodes, learned, self.team.task)
+        metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
+        metrics["tokens"] = self.tokens + metrics["step_tokens"]
+        metrics["seconds"] = time.monotonic() - began
+        metrics["spent"] = self._seconds_since(clocks)
+        metrics["peak_bytes"] = peak_bytes(self.team.hosts)
+        if self.validation and (step + 1) % self.config.eval_every == 0:
+            metrics |= await self._validated(step)
+        self._write(step, metrics, episodes)
+
+    async def _validated(self, step: int) -> dict[str, Any]:
+        """Accuracy on the validation split, as metrics."""
+        answers = await self.measuring.answers(self.validation, "validation", step + 1)
+        interval = accuracy(answers)
+        self.hooks.measured("validation", step + 1, interval)
+        return {
+            "validation": interval._asdict() if interval else None,
+            "validation_by_agent": by_agent([asdict(answer) for answer in answers]),
         }
-        metrics |= {
-            "tokens": self.tokens + metrics["step_tokens"],
-            "seconds": time.monotonic() - began,
-        }
-        metrics["spent"] = _spent(team, spent)
-        metrics["peak_bytes"] = peak_bytes(team.hosts)
-        if self.validation and (step + 1) % config.eval_every == 0:
-            answers = await self._answers(self.validation, "validation", step + 1)
-            found = accuracy(answers)
-            self.watch.measured("validation", step + 1, found)
-            metrics["validation"] = found._asdict() if found else None
-            metrics["validation_by_agent"] = by_agent([asdict(answer) for answer in answers])
+
+    def _write(self, step: int, metrics: dict[str, Any], episodes: Sequence[Episode]) -> None:
         signs = self.signal.signs(episodes)
         metrics["notes"] = [sign.text for sign in signs]
         self._account()
         self.run.write_step(metrics, episodes)
         self._count(metrics)
-        for note in self.signal.news(step, signs):
-            self.watch.note(note)
-        self.watch.step(metrics, episodes)
+        for alarm in self.signal.news(step, signs):
+            self.hooks.alarm(alarm)
+            self.hooks.note(f"step {step + 1}: {alarm.text}")
+        self.hooks.step(metrics, episodes)
 
-    async def _whole(self, work: Awaitable[None]) -> None:
+    async def _rules(self, step: int) -> None:
+        """Commit where it is time; stop where nothing can be learnt, or where it is wished."""
+        broken = [policy for policy, times in self.broken.items() if times >= PATIENCE]
+        done = step + 1
+        last = done == self.config.steps or self._spent() or self.stopping or broken
+        if last or done % self.config.checkpoint_every == 0 or self.best[1] == done:
+            await self._to_the_end(self._commit(done))
+        self.looping = False
+        if broken:
+            times = self.broken[broken[0]]
+            raise UserMistake(
+                f"step {step}: loss or gradient of policy {broken[0]} was not finite in {times}"
+                " steps in a row; its weights are those before. Start again with a lower lr,"
+                f" or from an earlier checkpoint of {self.run.path}"
+            )
+        if self.stopping:
+            raise Stopped
+
+    async def _to_the_end(self, work: Awaitable[None]) -> None:
         """To the end, even where it is asked to stop at once: half an update is no state to stop
         in.
         """
@@ -412,57 +275,21 @@ class Session:
     def _spent(self) -> bool:
         return self.config.tokens is not None and self.tokens >= self.config.tokens
 
-    async def _measure(self, name: Stage, step: int, questions: Sequence[Question]) -> None:
-        """Unless it has been done: an interrupted run that had ended does not do it again."""
-        if not questions:
-            return
-        record = self.run.read_eval(name, self.watch.note)
-        if record is None or record["step"] != step:
-            measured = self._equals() if step == 0 else {}
-            copies = {agent: asked for agent, asked in measured.items() if agent != asked}
-            answers = await self._answers(questions, name, step, set(copies))
-            answers = copied(answers, measured) if copies else answers
-            found = accuracy(answers)
-            record = {
-                "step": step,
-                "accuracy": found._asdict() if found else None,
-                "answers": [asdict(a) for a in answers],
-            }
-            record |= {"copies": copies} if copies else {}
-            self.run.write_eval(name, record)
-        self.watch.measured(
-            name, step, Interval(**record["accuracy"]) if record["accuracy"] else None
-        )
+    def _clocks(self) -> dict[str, dict[str, float]]:
+        """Host -> seconds by kind of work, so far."""
+        return {name: dict(host.clock()) for name, host in self.team.hosts.items()}
+
+    def _seconds_since(self, before: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """Seconds by kind of work since then, summed over hosts."""
+        spent: dict[str, float] = {}
+        for name, clock in self._clocks().items():
+            for kind, seconds in clock.items():
+                spent[kind] = spent.get(kind, 0.0) + seconds - before[name].get(kind, 0.0)
+        return spent
 
     def _account(self) -> None:
-        if found := spending.accounts(self.team.hosts):
-            self.run.write_spent(found)
-
-    def _equals(self) -> dict[str, str]:
-        return measured_for(self.team.resolved, self.team.sources, self._measurable())
-
-    def _measurable(self) -> list[Member]:
-        """Members that can change; the others cost, and say the same every time."""
-        return [m for m in self.team.members if m.host.learns]
-
-    async def _answers(
-        self, questions: Sequence[Question], stage: Stage, step: int, without: Collection[str] = ()
-    ) -> list[Any]:
-        c = self.config
-        occasion = f"{stage}{step}" if stage == "validation" else stage
-        here = [m for m in self._measurable() if m.name not in without]
-        self.pulse.turn_to(stage, step, len(here) * len(questions))
-        return await answer_all(
-            here,
-            self.team.task,
-            questions,
-            seed=c.seed,
-            occasion=occasion,
-            temperature=c.eval_temperature,
-            room=c.room,
-            top_p=c.eval_top_p,
-            heard=self.pulse.heard,
-        )
+        if accounts := spending.accounts(self.team.hosts):
+            self.run.write_spent(accounts)
 
     async def _keep(self, step: int) -> None:
         """Commit before an error ends the run; where that fails too, the error is the news."""
@@ -470,7 +297,7 @@ class Session:
             self._account()
             await self._commit(step)
         except (HostFailure, OSError) as error:
-            self.watch.note(f"the {step} steps so far could not all be saved: {error}")
+            self.hooks.note(f"the {step} steps so far could not all be saved: {error}")
 
     async def _commit(self, step: int) -> None:
         if (marker := self.run.marker()) is not None and marker["step"] == step:
@@ -478,34 +305,5 @@ class Session:
         self.pulse.turn_to("saving", step)
         path = self.run.checkpoint()
         for name, host in self.team.hosts.items():
-            await _at(name, f"saving step {step}", host.save(path))
+            await at_host(name, f"saving step {step}", host.save(path))
         self.run.commit(step, self.best[1])
-
-
-def _spent(team: Team, before: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Seconds of this step by kind of work, summed over hosts."""
-    spent: dict[str, float] = {}
-    for name, host in team.hosts.items():
-        for kind, seconds in host.clock().items():
-            spent[kind] = spent.get(kind, 0.0) + seconds - before[name].get(kind, 0.0)
-    return spent
-
-
-def result_of(run: Run, seconds: float) -> Result:
-    """What the folder says."""
-    from comas.evaluation.accuracy import paired_gain
-
-    last: dict[str, Any] = {}
-    for last in run.metrics():  # noqa: B007 - the last line is wanted
-        pass
-    records = {name: run.read_eval(name) for name in ("before", "after")}
-    # it has gone on since
-    if (ended := records["after"]) and ended["step"] != last.get("step", -1) + 1:
-        records["after"] = None
-    found = {
-        n: Interval(**r["accuracy"]) if r and r["accuracy"] else None for n, r in records.items()
-    }
-    before = records["before"]
-    after = records["after"]
-    gain = paired_gain(before["answers"], after["answers"]) if before and after else None
-    return Result(run.path, last.get("step", -1) + 1, last.get("tokens", 0), seconds, found, gain)

@@ -1,4 +1,4 @@
-"""The pulse of a run: at every change of stage, and a few times per second between, its watch is
+"""The pulse of a run: at every change of stage, and a few times per second between, its hooks are
 told how far the work has come.
 
 Counts are pulled from the hosts' meters, so that engines and learners do nothing but count. Leaves
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comas.config.schema import Config
-from comas.training.hooks import Progress, Stage, Watch
+from comas.hooks import Hook, Progress, Stage
 from comas.types import Host, Meter, Question, Turn
 
 EVERY = 0.25
@@ -41,10 +41,10 @@ class Counts:
 
 
 class Pulse:
-    """Tells a watch how far the present stage has come."""
+    """Tells a hook how far the present stage has come."""
 
-    def __init__(self, watch: Watch, hosts: Mapping[str, Host], config: Config) -> None:
-        self.watch = watch
+    def __init__(self, hook: Hook, hosts: Mapping[str, Host], config: Config) -> None:
+        self.hook = hook
         self.config = config
         self._per_question: float | None = None
         """Replies per question in the last step that was played here."""
@@ -62,7 +62,6 @@ class Pulse:
         self._before = Counts()
         self._lately: deque[tuple[float, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._trouble: Exception | None = None
 
     def play(self, step: int, questions: Sequence[Question]) -> None:
         """Begin to play a step."""
@@ -81,16 +80,13 @@ class Pulse:
         if self._stage.questions:
             played = self._count().replies - self._before.replies
             self._per_question = played / len(self._stage.questions)
-        # a watch that raised between two stages: as one that raises anywhere else
-        if self._trouble is not None:
-            raise self._trouble
         self._stage = Progress(
             stage, step, expected=expected, certainty=certainty, questions=tuple(questions)
         )
         self._began = time.monotonic()
         self._before = self._count()
         self._lately.clear()
-        self.watch.working(self.progress())
+        self.hook.working(self.progress())
 
     def heard(self, turn: Turn) -> None:
         """Count a complete reply where its host does not, and hand on those of discussions."""
@@ -99,7 +95,7 @@ class Pulse:
             meter.replies += 1
             meter.tokens += turn.tokens
         if self._stage.stage == "playing":
-            self.watch.turn(turn)
+            self.hook.turn(turn)
 
     def progress(self) -> Progress:
         """How far the present stage has come."""
@@ -125,7 +121,7 @@ class Pulse:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Within it, the running event loop tells the watch a few times per second."""
+        """Within it, the running event loop tells the hook a few times per second."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(EVERY, self._beat, loop)
         try:
@@ -134,11 +130,7 @@ class Pulse:
             self._timer.cancel()
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            self.watch.working(self.progress())
-        except Exception as error:  # noqa: BLE001 - whatever a watch raises is raised where the next stage begins
-            self._trouble = error
-            return
+        self.hook.working(self.progress())
         self._timer = loop.call_later(EVERY, self._beat, loop)
 
     def _count(self) -> Counts:

@@ -1,0 +1,193 @@
+"""Being told how a training run or an evaluation goes: hooks for displays, trackers and notebooks.
+
+Leaves out: what they do with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from comas.stats import Interval
+from comas.storage.run import Run
+from comas.types import Episode, Question, Turn, UserMistake
+
+if TYPE_CHECKING:
+    from comas.team.build import Team
+
+
+Stage = Literal["loading", "before", "playing", "learning", "validation", "after", "saving"]
+"""What a run is doing: `before`, `validation` and `after` are measurements of accuracy."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage of a run has come."""
+
+    stage: Stage
+    step: int = 0
+    """The step that is under way, counted from 0; of a measurement and of saving how many steps lie
+    behind.
+    """
+    seconds: float = 0.0
+    """Since the stage began."""
+    replies: int = 0
+    """Replies that are complete, those included whose discussion waits for others."""
+    expected: int | None = None
+    """Replies of the whole stage; None where nobody knows."""
+    certainty: Literal["exactly", "at most", "about"] = "exactly"
+    """What `expected` is: the plan of a measurement; the most that a shipped game asks, which
+    leaves out what cannot be read; as many as in the step before.
+    """
+    tokens: int = 0
+    """Generated in this stage, also those of replies that go on."""
+    speed: float | None = None
+    """Generated tokens per second in the last few seconds; None before there are enough."""
+    rows_due: int = 0
+    """Rows to learn from in this stage, once per epoch."""
+    rows_read: int = 0
+    """Rows whose log-probs have been computed before the update."""
+    rows_learnt: int = 0
+    """Rows whose gradient has been computed."""
+    questions: tuple[Question, ...] = ()
+    """Under discussion, while the stage is `playing`."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something that is wrong with a step."""
+
+    step: int
+    """Counted from 0."""
+    kind: str
+    """`unreadable`, `cut`, `unpaid` or `flat`."""
+    roles: tuple[str, ...]
+    """Whom it is about; none where it is about the whole step."""
+    share: float
+    """Of the replies of a role, or of the groups."""
+    text: str
+    """In words, with a remedy."""
+
+
+class Hook:
+    """Told of what happens in a training run or an evaluation; every method may be overridden, none
+    needs to be.
+
+    Methods are called from the event loop, which waits for them: be brief. A hook that raises is
+    noted and dropped; the run goes on.
+    """
+
+    path: Path | None = None
+    """The run's folder, once there is one."""
+
+    def begin(self, run: Run, team: Team, start: int) -> None:
+        """A training run is about to start (or to go on) at step `start`."""
+
+    def working(self, progress: Progress) -> None:
+        """The run turns to another stage, or goes on with one: told at once, and then about four
+        times per second.
+        """
+
+    def turn(self, turn: Turn) -> None:
+        """Somebody said something; not yet paid."""
+
+    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        """A step is written."""
+
+    def measured(self, name: str, step: int, found: Interval | None) -> None:
+        """An accuracy: `before`, `validation` or `after`."""
+
+    def alarm(self, alarm: Alarm) -> None:
+        """Something is wrong with a step; its text is a note as well."""
+
+    def note(self, text: str) -> None:
+        """Something that its owner should know; where no hook overrides this, it is a warning of
+        the logger `comas`.
+        """
+
+    def planned(self, folder: Path, games: int, done: int) -> None:
+        """An evaluation plans `games` in all, of which `done` were there already; told again when
+        more is known.
+        """
+
+    def cell(self, system: str, task: str, setup: str) -> None:
+        """These games of an evaluation are played now."""
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        """One more game of an evaluation has been played and judged."""
+
+    def ended(self, result: Any) -> None:
+        """It is over: with a `Result`, the report of an evaluation, or None where it was stopped or
+        failed.
+        """
+
+
+class Hooks(Hook):
+    """Hands everything on to several hooks; one that raises is noted and dropped."""
+
+    def __init__(self, hooks: Sequence[Hook]) -> None:
+        self.hooks = list(hooks)
+
+    def locate(self, folder: Path) -> None:
+        """Tell all of them where the run is."""
+        self.path = folder
+        for hook in self.hooks:
+            hook.path = folder
+
+    def begin(self, run: Run, team: Team, start: int) -> None:
+        self._tell("begin", run, team, start)
+
+    def working(self, progress: Progress) -> None:
+        self._tell("working", progress)
+
+    def turn(self, turn: Turn) -> None:
+        self._tell("turn", turn)
+
+    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        self._tell("step", metrics, episodes)
+
+    def measured(self, name: str, step: int, found: Interval | None) -> None:
+        self._tell("measured", name, step, found)
+
+    def alarm(self, alarm: Alarm) -> None:
+        self._tell("alarm", alarm)
+
+    def note(self, text: str) -> None:
+        listening = [hook for hook in self.hooks if type(hook).note is not Hook.note]
+        if not listening:
+            logging.getLogger("comas").warning(text)
+        self._tell("note", text)
+
+    def planned(self, folder: Path, games: int, done: int) -> None:
+        self._tell("planned", folder, games, done)
+
+    def cell(self, system: str, task: str, setup: str) -> None:
+        self._tell("cell", system, task, setup)
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        self._tell("game", record)
+
+    def ended(self, result: Any) -> None:
+        self._tell("ended", result)
+
+    def _tell(self, event: str, *details: Any) -> None:
+        for hook in tuple(self.hooks):
+            try:
+                getattr(hook, event)(*details)
+            except Exception as error:  # noqa: BLE001 - who looks on never ends a run
+                self.hooks.remove(hook)
+                reason = f"{type(error).__name__}: {error}"
+                name = type(hook).__name__
+                self.note(f"hook {name} failed in {event} and is not told any more: {reason}")
+
+
+def hooks_of(hooks: Sequence[Hook]) -> Hooks:
+    """These hooks as one; an error for what is no list of hooks."""
+    if isinstance(hooks, Hook) or not all(isinstance(hook, Hook) for hook in hooks):
+        raise UserMistake(f"hooks={hooks!r}: a list of comas.Hook instances is wanted")
+    if len(hooks) == 1 and isinstance(hooks[0], Hooks):
+        return hooks[0]
+    return Hooks(hooks)

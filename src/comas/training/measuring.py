@@ -1,0 +1,89 @@
+"""Accuracy before, during and after training: every agent that can change answers by itself.
+
+Leaves out: what the answers are worth (`evaluation.accuracy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from comas.evaluation.accuracy import Answer, accuracy, answer_all, copied
+from comas.game.agent import Member
+from comas.hooks import Hook, Stage
+from comas.stats import Interval
+from comas.storage.run import Run
+from comas.team.build import Team
+from comas.team.equal_policies import measured_for
+from comas.training.progress import Pulse
+from comas.types import Question
+
+
+class Measuring:
+    """Asks the agents of one team held-out questions."""
+
+    def __init__(self, team: Team, hook: Hook, pulse: Pulse) -> None:
+        self.team = team
+        self.hook = hook
+        self.pulse = pulse
+
+    async def recorded(
+        self, run: Run, name: Stage, step: int, questions: Sequence[Question]
+    ) -> None:
+        """Measure and write it down, unless it has been done: an interrupted run that had ended
+        does not do it again.
+        """
+        if not questions:
+            return
+        record = run.read_eval(name, self.hook.note)
+        if record is None or record["step"] != step:
+            record = await self._record(name, step, questions)
+            run.write_eval(name, record)
+        interval = Interval(**record["accuracy"]) if record["accuracy"] else None
+        self.hook.measured(name, step, interval)
+
+    async def _record(
+        self, name: Stage, step: int, questions: Sequence[Question]
+    ) -> dict[str, Any]:
+        measured = self._equals() if step == 0 else {}
+        copies = {agent: asked for agent, asked in measured.items() if agent != asked}
+        answers = await self.answers(questions, name, step, set(copies))
+        answers = copied(answers, measured) if copies else answers
+        interval = accuracy(answers)
+        record: dict[str, Any] = {
+            "step": step,
+            "accuracy": interval._asdict() if interval else None,
+            "answers": [asdict(answer) for answer in answers],
+        }
+        if copies:
+            record["copies"] = copies
+        return record
+
+    def _equals(self) -> dict[str, str]:
+        """Agent -> the agent of the same weights that is asked for both."""
+        team = self.team
+        return measured_for(team.resolved, team.sources, self._measurable())
+
+    def _measurable(self) -> list[Member]:
+        """Members that can change; the others cost, and say the same every time."""
+        return [member for member in self.team.members if member.host.learns]
+
+    async def answers(
+        self, questions: Sequence[Question], stage: Stage, step: int, without: Collection[str] = ()
+    ) -> list[Answer]:
+        """The answer of each agent to each question."""
+        config = self.team.config
+        members = [member for member in self._measurable() if member.name not in without]
+        self.pulse.turn_to(stage, step, len(members) * len(questions))
+        return await answer_all(
+            members,
+            self.team.task,
+            questions,
+            seed=config.seed,
+            occasion=f"{stage}{step}" if stage == "validation" else stage,
+            temperature=config.eval_temperature,
+            room=config.room,
+            top_p=config.eval_top_p,
+            heard=self.pulse.heard,
+        )

@@ -1,0 +1,18 @@
+"""How many turns a step had, and how many of them need an eye."""
+
+from __future__ import annotations
+
+from comas.training.metrics.record import StepRecord
+from comas.types import TIE
+
+
+def metric(step: StepRecord) -> dict[str, int]:
+    """Turns, paid ones, failed discussions, cut replies, dropped pieces of history, near-ties."""
+    return {
+        "turns": len(step.turns),
+        "paid": len(step.paid),
+        "failed": sum(episode.error is not None for episode in step.episodes),
+        "unfinished": sum(not turn.finished for turn in step.turns),
+        "dropped": sum(turn.dropped for turn in step.turns),
+        "near_ties": sum(turn.margin < TIE for turn in step.turns),
+    }

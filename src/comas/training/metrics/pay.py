@@ -1,0 +1,37 @@
+"""Whether pay went to right answers: precision and recall against the task's labels.
+
+For reports only: no method sees them. On by default where the task says that its verifier is
+`quick`. Leaves out: other roles than solutions, whose work has no label.
+"""
+
+from __future__ import annotations
+
+from comas.evaluation.accuracy import judged
+from comas.training.metrics.record import StepRecord, mean
+
+PAID = 0.5
+"""Reward from which a solution counts as paid: shipped methods pay from 0 to 1."""
+
+
+def metric(step: StepRecord) -> dict[str, float | int | None]:
+    """Over paid solutions whose verdict is known (`n`): the share that is right (`accuracy`), the
+    share of right ones among those that got a reward of at least 0.5 (`precision`), and the share
+    of right ones that got it (`recall`); None of none.
+    """
+    pairs: list[tuple[bool, bool]] = []
+    for episode in step.episodes:
+        for turn in episode.turns if episode.error is None else ():
+            if turn.role == "solution" and turn.reward is not None:
+                verdict, _ = judged(step.task, episode.question, turn.text)
+                if verdict != "failed":
+                    pairs.append((turn.reward >= PAID, verdict == "right"))
+    return {
+        "n": len(pairs),
+        "accuracy": _share([right for _, right in pairs]),
+        "precision": _share([right for paid, right in pairs if paid]),
+        "recall": _share([paid for paid, right in pairs if right]),
+    }
+
+
+def _share(values: list[bool]) -> float | None:
+    return mean(values) if values else None

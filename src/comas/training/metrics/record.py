@@ -1,0 +1,53 @@
+"""What a metric is given: a step that was played, paid and learnt from.
+
+Leaves out: what is made of it (the other files here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from comas.types import Episode, Learned, Task, Turn
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step; labels may be looked at here, in reports, and nowhere on the way to a reward."""
+
+    episodes: Sequence[Episode]
+    learned: Mapping[str, Learned]
+    """Host -> what its learning step came to; mean advantage and mean KL are on the turns."""
+    task: Task
+    """With its labels."""
+
+    @cached_property
+    def all_turns(self) -> list[Turn]:
+        """Those of failed discussions included."""
+        return [turn for episode in self.episodes for turn in episode.turns]
+
+    @cached_property
+    def turns(self) -> list[Turn]:
+        """Those of discussions that did not fail."""
+        played = [episode for episode in self.episodes if episode.error is None]
+        return [turn for episode in played for turn in episode.turns]
+
+    @cached_property
+    def paid(self) -> list[Turn]:
+        """Those that were paid, 0.0 included."""
+        return [turn for turn in self.turns if turn.reward is not None]
+
+
+def mean_by_role(turns: Sequence[Turn], value: Any) -> dict[str, float]:
+    """Role -> mean over its turns of `value(turn)`."""
+    values: dict[str, list[float]] = {}
+    for turn in turns:
+        values.setdefault(turn.role, []).append(value(turn))
+    return {role: mean(values[role]) for role in sorted(values)}
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean of at least one value."""
+    return sum(values) / len(values)

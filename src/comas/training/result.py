@@ -1,0 +1,55 @@
+"""What a run came to, read from its folder.
+
+Leaves out: the numbers of its steps (`metrics.jsonl`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from comas.evaluation.accuracy import paired_gain
+from comas.stats import Interval
+from comas.storage.run import Run
+
+
+@dataclass(repr=False)
+class Result:
+    """What a run came to."""
+
+    run: Path
+    steps: int
+    tokens: int
+    """Generated while training; measurements not counted."""
+    seconds: float
+    """Of this process."""
+    accuracy: dict[str, Interval | None] = field(default_factory=dict)
+    """`before` and `after` on held-out questions."""
+    gain: Interval | None = None
+    """After minus before, paired by question."""
+
+    def __repr__(self) -> str:
+        measured = ", ".join(f"{name} {found}" for name, found in self.accuracy.items() if found)
+        return (
+            f"Result({str(self.run)!r}: {self.steps} steps, {self.tokens:,} tokens;"
+            f" {measured or 'accuracy not measured'})"
+        )
+
+
+def result_of(run: Run, seconds: float) -> Result:
+    """What the folder says."""
+    last: dict[str, Any] = {}
+    for last in run.metrics():  # noqa: B007 - the last line is wanted
+        pass
+    records = {name: run.read_eval(name) for name in ("before", "after")}
+    # it has gone on since
+    if (ended := records["after"]) and ended["step"] != last.get("step", -1) + 1:
+        records["after"] = None
+    found = {
+        n: Interval(**r["accuracy"]) if r and r["accuracy"] else None for n, r in records.items()
+    }
+    before = records["before"]
+    after = records["after"]
+    gain = paired_gain(before["answers"], after["answers"]) if before and after else None
+    return Result(run.path, last.get("step", -1) + 1, last.get("tokens", 0), seconds, found, gain)

@@ -1,0 +1,129 @@
+"""Begin a training run, or go on with one: everything that can be known to be wrong is told before
+models are loaded.
+
+Leaves out: the loop (`training.loop`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from comas.config.resolve import resolve
+from comas.config.roles import check_room, check_seats, check_training
+from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
+from comas.forecast import fitting
+from comas.hooks import Hook, Progress, hooks_of
+from comas.program import Work
+from comas.questions.checked import of_run
+from comas.storage.out_folder import check_free
+from comas.storage.run import Run
+from comas.team import spending
+from comas.team.greeting import assemble
+from comas.team.instances import check_instances, seated
+from comas.training.learning import at_host
+from comas.training.loop import Session
+from comas.training.result import Result
+from comas.types import Host, UserMistake
+
+LENGTH = ("steps", "tokens")
+"""How long a run is: it may be made longer when it goes on, and is then what it would have been
+from the start.
+"""
+
+
+async def train_async(
+    config: Config, *hooks: Hook, hosts: Mapping[str, Host] | None = None
+) -> Result:
+    """Train a team from a config, inside an event loop; `hosts` are instances of the caller's own,
+    which take the place of those that the config describes.
+    """
+    hook = hooks_of(hooks)
+    hosts = hosts or {}
+    resolved = resolve(seated(config, hosts))
+    check_training(*resolved[:3])
+    check_seats(resolved.config, resolved.method, learn=True)
+    if resolved.config.out is not None:
+        check_free(resolved.config.out)
+    # before what takes long; mistakes in them leave no folder behind
+    asked = of_run(resolved.config, resolved.task, hook.note)
+    check_room(resolved)
+    hook.working(Progress("loading"))
+    resolved = fitting.fitted(resolved, hook.note)
+    fitting.check_disk(resolved)
+    asks = resolved.config.steps > 0
+    work = Work()
+    team = await assemble(resolved, hook.note, work=work, asks=asks, hosts=hosts)
+    run = None
+    try:
+        session = Session(team, hook, asked)
+        run = Run.create(resolved.config.model_dump(), resolved.config.out)
+        work.folder = run.path
+        return await session.go(run, 0)
+    finally:
+        team.close()
+        if run is not None:
+            run.unlock()
+
+
+async def resume_async(
+    path: str | Path,
+    *hooks: Hook,
+    steps: int | None = None,
+    changes: Sequence[str] = (),
+    hosts: Mapping[str, Host] | None = None,
+) -> Result:
+    """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
+
+    `changes` are pairs of keys in `LENGTH` and in `spending.CHANGEABLE`: they are written into the
+    run's config. `hosts` are the instances that the run was begun with, or their like.
+    """
+    hook = hooks_of(hooks)
+    run = Run.open(path)
+    changes = lifted(changes, list(run.config()["hosts"]))
+    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in LENGTH]
+    spending.check_changes(of_hosts)
+    run.lock()
+    team = None
+    try:
+        spending.check_hosts(of_hosts, [checked(run.config())])
+        changed = dict(map(parse_pair, changes))
+        start, notes = run.rewind()
+        for note in notes:
+            hook.note(note)
+        hook.working(Progress("loading", start))
+        resolved = resolve(
+            read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
+        )
+        config = resolved.config
+        check_instances(config, hosts or {})
+        if "steps" in changed and config.steps < start:
+            raise UserMistake(
+                f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
+                " anew"
+            )
+        asked = of_run(config, resolved.task, hook.note)
+        check_room(resolved)
+        resolved = fitting.resumed(resolved, hook.note)
+        checkpoint = (
+            run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
+        )
+        accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
+        asks = start < config.steps
+        team = await assemble(
+            resolved,
+            hook.note,
+            accounts=accounts,
+            work=Work(run.path),
+            asks=asks,
+            hosts=hosts,
+        )
+        for name, host in team.hosts.items():
+            if checkpoint is not None and host.learns:
+                await at_host(name, f"loading step {start}", host.load(checkpoint))
+        session = Session(team, hook, asked)
+        return await session.go(run, start, run.change(values_of(config, changed)))
+    finally:
+        if team is not None:
+            team.close()
+        run.unlock()
