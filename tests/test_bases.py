@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from comas.learners.lora import population
+from comas.learners.lora import layers
 from comas.learners.lora.linear import row_by_row
 from comas.learners.lora.population import Population, Spec
 from comas.learners.memory import Shape, adapter_parameters, mixed_bytes
@@ -165,11 +165,11 @@ def test_tokens_in_another_order_than_rows_would_be_seen(
 ) -> None:
     """A control: what the odd layers add goes to the neighbouring token."""
     made = made_of(base)
-    real = population._add
+    real = layers.add
     odd = {layer for layer in made.layers if layer.name.endswith(ODD[base])}
     monkeypatch.setattr(
-        population,
-        "_add",
+        layers,
+        "add",
         lambda y, x, layer, route: real(
             y, x.flatten(0, -2).roll(1, 0).view_as(x) if layer in odd else x, layer, route
         ),
@@ -202,9 +202,9 @@ def test_sampling_in_company_says_what_is_said_alone(
     counters.clear()
     made = made_of(base)
     asked = requests(9, "abd")
-    real = population._add
+    real = layers.add
     by_hand = set[int | None]()
-    monkeypatch.setattr(population, "_add", lambda *given: by_hand.add(made.width) or real(*given))
+    monkeypatch.setattr(layers, "add", lambda *given: by_hand.add(made.width) or real(*given))
     said = engine_of(made, [3], 0, 128, 6, compiled=compiled).generate(asked)
     assert (1 in by_hand) != compiled
     assert not counters["graph_break"]

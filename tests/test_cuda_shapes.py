@@ -22,7 +22,7 @@ from comas.engines.hf.lanes import Lanes
 from comas.engines.tape import Tape
 from comas.learners import step
 from comas.learners.logprobs import cut
-from comas.learners.lora import blocks
+from comas.learners.lora import blocks, layers
 from comas.learners.lora import population as adapters
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
@@ -108,8 +108,8 @@ def test_adapters_forward_and_backward(
                 for n in (module.in_features, module.out_features)
             )
             layer(module, (x,), y.clone())
-            adapters._Mixed.forward(saved, y, x, layer.a, layer, made.route)  # type: ignore[arg-type]
-            _, x_grad, *_ = adapters._Mixed.backward(saved, torch.empty_like(y))
+            layers.Mixed.forward(saved, y, x, layer.a, layer, made.route)  # type: ignore[arg-type]
+            _, x_grad, *_ = layers.Mixed.backward(saved, torch.empty_like(y))
             on_gpu(x_grad, *x.shape)
 
 

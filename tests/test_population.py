@@ -16,8 +16,7 @@ import torch
 
 from comas.learners import logprobs as chunks
 from comas.learners import step
-from comas.learners.lora import blocks
-from comas.learners.lora import population as adapters
+from comas.learners.lora import blocks, layers
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
 from comas.learners.step import Recipe
@@ -338,9 +337,9 @@ def test_a_nan_in_one_policy_leaves_the_others_bit_identical(
 def test_a_leak_of_nans_would_be_seen(
     counts: dict[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    real = adapters._scaled
+    real = layers._scaled
     monkeypatch.setattr(
-        adapters, "_scaled", lambda h_NR, *given: real(h_NR, *given).add_(0 * h_NR.sum())
+        layers, "_scaled", lambda h_NR, *given: real(h_NR, *given).add_(0 * h_NR.sum())
     )
     with pytest.raises(AssertionError):
         test_a_nan_in_one_policy_leaves_the_others_bit_identical(

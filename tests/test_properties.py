@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from comas.hosts.local import LocalHost
 from comas.methods import comas
 from comas.tasks import pick
 from comas.testing import discuss
-from comas.types import Generation, Method, Payoff, Request, Row, Sampling
+from comas.types import EngineFacts, Generation, Method, Payoff, Request, Row, Sampling
 
 SPECIALS = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TEMPLATE = (
@@ -70,19 +70,17 @@ class Babbling:
         self.said: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self.rows: list[Row] = []
 
-    def generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
-        made = []
-        for request in requests:
-            ids = self.rng.integers(0, self.size, self.rng.integers(1, 9))
-            self.said[request.seed] = (
-                request.prompt_ids,
-                ids,
-                -self.rng.random(len(ids)).astype(np.float32),
-            )
-            made.append(Generation(ids, self.said[request.seed][2], True, 1.0))
-        return made
+    facts = EngineFacts(deterministic=False, margin_known=False)
 
-    def refresh(self, weights: Mapping[str, Any]) -> None: ...
+    async def sample(self, request: Request) -> Generation:
+        ids = self.rng.integers(0, self.size, self.rng.integers(1, 9))
+        logprobs = -self.rng.random(len(ids)).astype(np.float32)
+        self.said[request.seed] = (request.prompt_ids, ids, logprobs)
+        return Generation(ids, logprobs, True, 1.0)
+
+    def publish(self, policy: str, weights: Any, version: int) -> None: ...
+
+    def close(self) -> None: ...
 
     def step(
         self, rows: Mapping[str, Sequence[Row]], method: Method
@@ -91,7 +89,7 @@ class Babbling:
         return {policy: {"updates": 1.0} for policy in rows}
 
     def weights(self) -> dict[str, Any]:
-        return {}
+        return {"p": None}
 
 
 def ask(host: LocalHost, prompts: Sequence[str], keep: bool = True) -> list[str]:

@@ -98,17 +98,16 @@ class Chat:
             self._facts["enable_thinking"] = thinking
         # line breaks and runs of spaces are added tokens of some families (Gemma), and contents all
         # the same
-        added = {
-            i: t.content
-            for i, t in tokenizer.added_tokens_decoder.items()
-            if not t.content.replace("▁", " ").isspace()
-        }
+        added: dict[int, str] = {}
+        for token_id, token in tokenizer.added_tokens_decoder.items():
+            if not token.content.replace("▁", " ").isspace():
+                added[token_id] = token.content
         self.special_ids = {*tokenizer.all_special_ids, *added, *end_ids}
-        names = sorted({*added.values(), *tokenizer.all_special_tokens}, key=len)
-        ids = {content: i for i, content in added.items()}
+        ids = {content: token_id for token_id, content in added.items()}
         self._open = ids.get("<think>", -1)
         self._close = ids.get("</think>", -1)
-        self._special = re.compile("|".join(re.escape(n) for n in reversed(names)) or r"(?!)")
+        names = sorted({*added.values(), *tokenizer.all_special_tokens}, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         unk = tokenizer.unk_token_id
         named = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids}
         # unknown words are contents, unless their id ends turns as well
@@ -119,11 +118,12 @@ class Chat:
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> np.ndarray:
         """Token ids of the prompt that asks for the next reply, int64, shape (prompt tokens,)."""
-        (first, *rest), trims = self._pieces_of(messages)
-        ids = list(first)
-        for message, after, trim in zip(messages, rest, trims, strict=True):
+        pieces, trims = self._pieces_of(messages)
+        ids = list(pieces[0])
+        for message, after, trim in zip(messages, pieces[1:], trims, strict=True):
             content = message["content"]
-            ids += [*self._content_ids(content.strip() if trim else content), *after]
+            ids += self._content_ids(content.strip() if trim else content)
+            ids += after
         if not ids:
             raise UserMistake(
                 f"the chat template of {self.tokenizer.name_or_path!r} makes a prompt of no tokens"
@@ -143,9 +143,9 @@ class Chat:
 
     def _check(self, pieces: Sequence[Sequence[int]]) -> None:
         """Refuse tokens that were added to the tokenizer and not to the model."""
-        unread = sorted(
-            {i for piece in pieces for i in piece if self._known is not None and i >= self._known}
-        )
+        if self._known is None:
+            return
+        unread = sorted(i for piece in pieces for i in piece if i >= self._known)
         if unread:
             raise UserMistake(
                 f"the chat template of {self.tokenizer.name_or_path!r} writes"
@@ -173,10 +173,8 @@ class Chat:
         return [*pieces, rest], [f"\t{hole}\t" not in padded for hole in holes]
 
     def _render(self, roles: tuple[str, ...], contents: Sequence[str]) -> str:
-        messages = [
-            {"role": role, "content": content}
-            for role, content in zip(roles, contents, strict=True)
-        ]
+        pairs = zip(roles, contents, strict=True)
+        messages = [{"role": role, "content": content} for role, content in pairs]
         try:
             return self.tokenizer.apply_chat_template(
                 messages,
@@ -213,8 +211,9 @@ class Chat:
 
     def opens(self, messages: Sequence[Mapping[str, str]]) -> bool:
         """Whether the template itself begins a thought for the reply to go on with."""
-        after = [i for i in self._pieces_of(messages)[0][-1] if i in (self._open, self._close)]
-        return after[-1:] == [self._open]
+        last_piece = self._pieces_of(messages)[0][-1]
+        marks = [i for i in last_piece if i in (self._open, self._close)]
+        return marks[-1:] == [self._open]
 
     def decode(self, ids: np.ndarray, finished: bool, opened: bool = False) -> tuple[str, str]:
         """Text and thoughts of a reply, its end token left out; other special tokens stay readable:
@@ -224,11 +223,17 @@ class Chat:
         the tokens <think> and </think> tell, not their spelling; `opened`: the prompt ended within
         a thought.
         """
-        kept = ids[:-1] if finished else ids
-        marks = np.flatnonzero((kept == self._open) | (kept == self._close))
-        inside = kept[marks[-1]] == self._open if len(marks) else opened
-        start = len(kept) if inside else marks[-1] + 1 if len(marks) else 0
-        return self._read(kept[start:]), self._read(np.delete(kept[:start], marks))
+        said = ids[:-1] if finished else ids
+        marks = np.flatnonzero((said == self._open) | (said == self._close))
+        inside = opened
+        start = 0
+        if len(marks):
+            inside = said[marks[-1]] == self._open
+            start = marks[-1] + 1
+        if inside:
+            start = len(said)
+        thoughts = np.delete(said[:start], marks)
+        return self._read(said[start:]), self._read(thoughts)
 
     def _read(self, ids: np.ndarray) -> str:
         return self.tokenizer.decode(

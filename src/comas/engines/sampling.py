@@ -40,27 +40,31 @@ def draw(
     of the whole softmax. Wherever the logits are, the rest may be on the CPU: what rows want is
     then known without waiting for a GPU.
     """
+    device = logits_BV.device
     greedy = bool((temperature_B == 0).any())
     narrowed = top_p_B is not None and bool((top_p_B < 1).any())
-    noise_B, temperature_B = (
-        t.to(logits_BV.device, non_blocking=True) for t in (noise_B, temperature_B)
-    )
+    noise_B = noise_B.to(device, non_blocking=True)
+    temperature_B = temperature_B.to(device, non_blocking=True)
     greedy_B = temperature_B == 0
-    scaled_BV = logits_BV.double() / torch.where(greedy_B, 1.0, temperature_B.double())[:, None]
+    divisor_B = torch.where(greedy_B, 1.0, temperature_B.double())
+    scaled_BV = logits_BV.double() / divisor_B[:, None]
     logprobs_BV = scaled_BV.log_softmax(-1)
     probs_BV = logprobs_BV.exp()
     if top_p_B is not None and narrowed:
-        probs_BV = _nucleus(probs_BV, top_p_B.double().to(logits_BV.device, non_blocking=True))
+        mass_B = top_p_B.double().to(device, non_blocking=True)
+        probs_BV = _nucleus(probs_BV, mass_B)
     edges_BV = probs_BV.cumsum(-1)
     point_B1 = (noise_B.double() * edges_BV[:, -1])[:, None]
-    ids_B1 = torch.searchsorted(edges_BV, point_B1, right=True).clamp(max=logits_BV.shape[1] - 1)
+    last = logits_BV.shape[1] - 1
+    ids_B1 = torch.searchsorted(edges_BV, point_B1, right=True).clamp(max=last)
     upper_B1 = edges_BV.gather(1, ids_B1)
     lower_B1 = upper_B1 - probs_BV.gather(1, ids_B1)
     margin_B = torch.minimum(upper_B1 - point_B1, point_B1 - lower_B1)[:, 0]
     if greedy:
         best_B2, best_ids_B2 = logprobs_BV.topk(2, dim=-1)
         ids_B1 = torch.where(greedy_B[:, None], best_ids_B2[:, :1], ids_B1)
-        margin_B = torch.where(greedy_B, best_B2[:, 0].exp() - best_B2[:, 1].exp(), margin_B)
+        probs_B2 = best_B2.exp()
+        margin_B = torch.where(greedy_B, probs_B2[:, 0] - probs_B2[:, 1], margin_B)
     return ids_B1[:, 0], logprobs_BV.gather(1, ids_B1)[:, 0], margin_B
 
 

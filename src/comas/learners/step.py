@@ -58,6 +58,10 @@ class Recipe:
     trained.
     """
 
+    def adamw(self) -> dict[str, Any]:
+        """Keywords of AdamW that policies share."""
+        return {"betas": self.betas, "weight_decay": self.weight_decay}
+
     def rate(self, policy: str) -> float:
         """The learning rate of a policy."""
         return self.rates.get(policy, self.lr)

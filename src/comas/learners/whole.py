@@ -48,28 +48,24 @@ class FullLearner:
         self.models = dict(models)
         self.recipe = recipe
         self.pad_id = pad_id
-        apart = [p for p, m in models.items() if dtype not in (None, m.dtype)]
-        self.working = {
-            p: working_copy(m, dtype) if dtype and p in apart else m for p, m in self.models.items()
-        }
-        kept = any(method.kl.values())
-        self.reference = (
-            {p: copy_in(m, m.dtype).requires_grad_(False) for p, m in self.working.items()}
-            if kept
-            else {}
-        )
-        for model in self.working.values() if recipe.checkpointing else ():
-            allow_recomputing(model)
-        self.optimizers = {
-            p: torch.optim.AdamW(
-                m.parameters(),
-                lr=recipe.rate(p),
-                betas=recipe.betas,
-                weight_decay=recipe.weight_decay,
-                **_kernel(m),
+        self.working: dict[str, Any] = {}
+        self.reference: dict[str, Any] = {}
+        self.optimizers: dict[str, torch.optim.AdamW] = {}
+        for policy, model in self.models.items():
+            if dtype is None or dtype == model.dtype:
+                self.working[policy] = model
+            else:
+                self.working[policy] = working_copy(model, dtype)
+        if any(method.kl.values()):
+            for policy, model in self.working.items():
+                self.reference[policy] = copy_in(model, model.dtype).requires_grad_(False)
+        if recipe.checkpointing:
+            for model in self.working.values():
+                allow_recomputing(model)
+        for policy, model in self.models.items():
+            self.optimizers[policy] = torch.optim.AdamW(
+                model.parameters(), lr=recipe.rate(policy), **recipe.adamw(), **_kernel(model)
             )
-            for p, m in self.models.items()
-        }
         self._halves: dict[Any, Halves | None] = {}
         self.meter = meter or Meter()
 
@@ -91,33 +87,31 @@ class FullLearner:
         """One learning step for every policy that has rows; on CPU several small policies at a
         time.
         """
-        alone = [{p: rows[p]} for p in sorted(rows) if rows[p]]
-        small = all(
-            m.device.type == "cpu" and m.num_parameters() < SMALL for m in self.models.values()
-        )
-        if not small or len(alone) < 2:
-            return {
-                p: told for part in alone for p, told in update.learn(self, part, method).items()
-            }
+        policies = [policy for policy in sorted(rows) if rows[policy]]
+
+        def learn(policy: str) -> dict[str, float]:
+            return update.learn(self, {policy: rows[policy]}, method)[policy]
+
+        if len(policies) < 2 or not all(map(_is_small, self.models.values())):
+            return {policy: learn(policy) for policy in policies}
         threads = torch.get_num_threads()
+        workers = min(threads, os.cpu_count() or 1)
         # small operations: a thread per policy beats threads per operation
         torch.set_num_threads(1)
         try:
-            with ThreadPoolExecutor(max_workers=max(1, min(threads, os.cpu_count() or 1))) as pool:
-                done = list(pool.map(lambda part: update.learn(self, part, method), alone))
+            with ThreadPoolExecutor(max(1, workers)) as pool:
+                return dict(zip(policies, pool.map(learn, policies), strict=True))
         finally:
             torch.set_num_threads(threads)
-        return {p: told for part in done for p, told in part.items()}
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
         """Log-probs of one policy's rows, (B, T); see `update.Weights`."""
-        model = (self.reference if reference else self.working)[owned[0][0]]
-        with (
-            recomputing(model)
-            if self.recipe.checkpointing and torch.is_grad_enabled()
-            else nullcontext()
-        ):
-            return token_logprobs(model, self._split(model), [row for _, row in owned], self.pad_id)
+        policy = owned[0][0]
+        rows = [row for _, row in owned]
+        model = self.reference[policy] if reference else self.working[policy]
+        again = self.recipe.checkpointing and torch.is_grad_enabled()
+        with recomputing(model) if again else nullcontext():
+            return token_logprobs(model, self._split(model), rows, self.pad_id)
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
         """See `update.Weights`."""
@@ -147,33 +141,42 @@ class FullLearner:
     def save(self, path: Path) -> None:
         """Per policy a Hugging Face folder, and its optimizer as safetensors."""
         for policy, model in self.models.items():
-            if broken := [n for n, p in model.named_parameters() if not bool(p.isfinite().all())]:
-                raise FloatingPointError(
-                    f"policy {policy}: weights {broken[0]} are not finite; nothing was saved"
-                )
+            for name, weight in model.named_parameters():
+                if not bool(weight.isfinite().all()):
+                    raise FloatingPointError(
+                        f"policy {policy}: weights {name} are not finite; nothing was saved"
+                    )
             model.save_pretrained(path / policy)
-            names = [n for n, _ in model.named_parameters()]
+            names = [name for name, _ in model.named_parameters()]
             state = self.optimizers[policy].state_dict()["state"]
-            flat = {f"{names[i]}.{k}": v for i, slots in state.items() for k, v in slots.items()}
-            save_file(flat, path / policy / "optimizer.safetensors")
+            moments: dict[str, torch.Tensor] = {}
+            for i, slots in state.items():
+                moments.update({f"{names[i]}.{slot}": value for slot, value in slots.items()})
+            save_file(moments, path / policy / "optimizer.safetensors")
 
     def load(self, path: Path) -> None:
         """The inverse of `save`; the reference stays the policy at the start of the run."""
         for policy, model in self.models.items():
             _load_weights(model, path / policy)
-            flat = load_file(path / policy / "optimizer.safetensors")
-            index = {n: i for i, (n, _) in enumerate(model.named_parameters())}
+            moments = load_file(path / policy / "optimizer.safetensors")
+            index = {name: i for i, (name, _) in enumerate(model.named_parameters())}
             state: dict[int, dict[str, torch.Tensor]] = {}
-            for key, value in flat.items():
+            for key, value in moments.items():
                 name, slot = key.rsplit(".", 1)
                 state.setdefault(index[name], {})[slot] = value
-            groups = self.optimizers[policy].state_dict()["param_groups"]
-            self.optimizers[policy].load_state_dict({"state": state, "param_groups": groups})
+            optimizer = self.optimizers[policy]
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
             if self.working[policy] is not model:
                 publish(model, self.working[policy])
 
 
-def _kernel(model: Any) -> dict[str, bool]:
+def _is_small(model: Any) -> bool:
+    """Whether policies of this size learn side by side."""
+    return model.device.type == "cpu" and model.num_parameters() < SMALL
+
+
+def _kernel(model: Any) -> dict[str, Any]:
     """The implementation of AdamW: all tensors at once is quickest for small models, and takes a
     temporary of each.
     """
@@ -187,13 +190,10 @@ def _load_weights(model: Any, path: Path) -> None:
         raise UserMistake(f"{path} has no model*.safetensors: not a checkpoint of this policy")
     tensors = {name: value for file in files for name, value in load_file(file).items()}
     missing, unexpected = model.load_state_dict(tensors, strict=False)
-    tied = set(
-        getattr(model, "all_tied_weights_keys", None)
-        or getattr(model, "_tied_weights_keys", None)
-        or ()
+    # its older name
+    tied = getattr(model, "all_tied_weights_keys", None) or getattr(
+        model, "_tied_weights_keys", None
     )
-    if unexpected or set(missing) - tied:
-        raise UserMistake(
-            f"{path} does not fit this base: missing {sorted(set(missing) - tied)}, unexpected"
-            f" {unexpected}"
-        )
+    lost = sorted(set(missing) - set(tied or ()))
+    if unexpected or lost:
+        raise UserMistake(f"{path} does not fit this base: missing {lost}, unexpected {unexpected}")

@@ -41,14 +41,10 @@ weights.
 @torch.no_grad()
 def try_rows(model: Any, context: int, base: str) -> None:
     """Refuse a model whose rows depend on their company. Once per shape of model and process."""
-    facts = {k: v for k, v in model.config.to_dict().items() if k != "_name_or_path"}
-    key = (
-        type(model),
-        model.dtype,
-        str(model.device),
-        context,
-        json.dumps(facts, sort_keys=True, default=str),
-    )
+    facts = model.config.to_dict()
+    facts.pop("_name_or_path", None)
+    described = json.dumps(facts, sort_keys=True, default=str)
+    key = (type(model), model.dtype, str(model.device), context, described)
     if key in _tried:
         return
     name = f"base {base!r} ({type(model).__name__})"
@@ -58,9 +54,12 @@ def try_rows(model: Any, context: int, base: str) -> None:
     if short < 1:
         return
     ids_RT = _tokens(model, long + 1)
-    alone_RV = _outcome(
-        name, lambda: model(input_ids=ids_RT[:ROWS, -short - 1 :], use_cache=False).logits[:, -1]
-    )
+    short_RT = ids_RT[:ROWS, -short - 1 :]
+
+    def alone() -> Tensor:
+        return model(input_ids=short_RT, use_cache=False).logits[:, -1]
+
+    alone_RV = _outcome(name, alone)
     together_RV = _outcome(name, lambda: _in_company(model, ids_RT, short, context))
     apart = _apart(alone_RV.double(), together_RV.double())
     if apart > TOLERANCE.get(model.dtype, COARSE):
@@ -88,12 +87,10 @@ def _check_cache(model: Any, name: str) -> None:
 def _tokens(model: Any, width: int) -> Tensor:
     """Different ordinary tokens, the same in every process."""
     vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
+    first = min(7, vocabulary - 1)
     places = torch.arange((ROWS + 1) * width)
-    return (
-        (places * 7919 % max(1, vocabulary - 8) + min(7, vocabulary - 1))
-        .view(ROWS + 1, width)
-        .to(model.device)
-    )
+    ids = places * 7919 % max(1, vocabulary - 8) + first
+    return ids.view(ROWS + 1, width).to(model.device)
 
 
 def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
@@ -109,11 +106,9 @@ def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
     columns = torch.arange(width, device=model.device)
     positions_RT = (columns - empty_R1).clamp(min=0)
     positions_RT[ROWS:] += context - width
-    cache: Any = (
-        Slots(windows_of(model.config))
-        if holds(model.config)
-        else DynamicCache(config=model.config)
-    )
+    cache: Any = DynamicCache(config=model.config)
+    if holds(model.config):
+        cache = Slots(windows_of(model.config))
     model(
         input_ids=ids_RT[:, :-1],
         attention_mask=(columns >= empty_R1).long(),
@@ -124,21 +119,23 @@ def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
     )
     if cache.get_seq_length() != width:
         raise TypeError("it does not use the cache that it is given")
-    kept = list(range(ROWS))
+    staying = list(range(ROWS))
     if isinstance(cache, Slots):
-        cache = joined([Piece(cache, kept, kept)], ROWS, width - 1)
+        cache = joined([Piece(cache, staying, staying)], ROWS, width - 1)
     else:
-        cache.reorder_cache(torch.tensor(kept, device=model.device))
-    columns = torch.arange(cache.get_seq_length() + 1, device=model.device)
-    mask_RT = (columns >= len(columns) - 1 - short).long().expand(ROWS, -1)
-    return model(
-        input_ids=ids_RT[:ROWS, -1:],
-        attention_mask=mask_RT,
-        position_ids=torch.full_like(ids_RT[:ROWS, -1:], short),
+        cache.reorder_cache(torch.tensor(staying, device=model.device))
+    used = cache.get_seq_length()
+    columns = torch.arange(used + 1, device=model.device)
+    last_R1 = ids_RT[:ROWS, -1:]
+    output = model(
+        input_ids=last_R1,
+        attention_mask=(columns >= used - short).long().expand(ROWS, -1),
+        position_ids=torch.full_like(last_R1, short),
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
-    ).logits[:, -1]
+    )
+    return output.logits[:, -1]
 
 
 def _outcome(name: str, forward: Callable[[], Tensor]) -> Tensor:

@@ -54,19 +54,15 @@ class AdapterLearner:
             allow_recomputing(population.model)
         few = few_logits(population.model, recipe.tokens_per_pass, LOGITS)
         self._halves = None if few else halve(population.model)
-        self._rows_N = {p: population.flat_PN[i] for i, p in enumerate(population.policies)}
-        for policy, weights_N in self._rows_N.items():
-            weights_N.grad = self.grads_PN[population.policies.index(policy)]
-        self.optimizers = {
-            p: torch.optim.AdamW(
-                [weights_N],
-                lr=recipe.rate(p),
-                betas=recipe.betas,
-                weight_decay=recipe.weight_decay,
-                fused=True,
+        self._rows_N: dict[str, torch.Tensor] = {}
+        self.optimizers: dict[str, torch.optim.AdamW] = {}
+        for number, policy in enumerate(population.policies):
+            weights_N = population.flat_PN[number]
+            weights_N.grad = self.grads_PN[number]
+            self._rows_N[policy] = weights_N
+            self.optimizers[policy] = torch.optim.AdamW(
+                [weights_N], lr=recipe.rate(policy), **recipe.adamw(), fused=True
             )
-            for p, weights_N in self._rows_N.items()
-        }
 
     def weights(self) -> dict[str, Weights]:
         """Policy -> what to sample from: adapters are trained in place."""
@@ -90,13 +86,11 @@ class AdapterLearner:
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
         """Log-probs of rows that are sorted by policy, (B, T); see `update.Weights`."""
         model = self.population.model
-        again = (
-            recomputing(model)
-            if self.recipe.checkpointing and torch.is_grad_enabled()
-            else nullcontext()
-        )
-        with self.population.routed(self._index(owned), reference), again:
-            return token_logprobs(model, self._halves, [row for _, row in owned], self.pad_id)
+        rows = [row for _, row in owned]
+        again = self.recipe.checkpointing and torch.is_grad_enabled()
+        recomputed = recomputing(model) if again else nullcontext()
+        with self.population.routed(self._index(owned), reference), recomputed:
+            return token_logprobs(model, self._halves, rows, self.pad_id)
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
         """See `update.Weights`."""
@@ -125,13 +119,11 @@ class AdapterLearner:
         for policy, optimizer in self.optimizers.items():
             peft_folder.save(self.population, policy, path / policy, self.base)
             state: dict[str, Any] = optimizer.state_dict()["state"].get(0, {})
-            flat = {
-                f"{n}.{k}": t.contiguous()
-                for k in MOMENTS
-                if k in state
-                for n, t in self._named(policy, state[k]).items()
-            }
-            if "step" in state:
+            flat: dict[str, torch.Tensor] = {}
+            for key in MOMENTS if state else ():
+                for name, tensor in self._named(policy, state[key]).items():
+                    flat[f"{name}.{key}"] = tensor.contiguous()
+            if state:
                 flat["step"] = state["step"]
             save_file(flat, path / policy / "optimizer.safetensors")
 
@@ -142,16 +134,12 @@ class AdapterLearner:
             flat = load_file(path / policy / "optimizer.safetensors")
             state: dict[str, Any] = {"step": flat["step"]} if "step" in flat else {}
             for key in MOMENTS if state else ():
-                moments_N = state[key] = torch.zeros_like(self._rows_N[policy])
-                self._put(
-                    policy,
-                    {n: flat[f"{n}.{key}"] for n in self.population.tensors(policy)},
-                    moments_N,
-                )
+                state[key] = torch.zeros_like(self._rows_N[policy])
+                named = {n: flat[f"{n}.{key}"] for n in self.population.tensors(policy)}
+                self._put(policy, named, state[key])
             groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict(
-                {"state": {0: state} if state else {}, "param_groups": groups}
-            )
+            states = {0: state} if state else {}
+            optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     def _index(self, owned: Sequence[Owned]) -> list[int]:
         return [self.population.policies.index(p) for p, _ in owned]

@@ -1,0 +1,160 @@
+"""What the adapters of several policies add to the output of one linear layer, and its gradients.
+
+Leaves out: where adapters lie, and whose rows a batch has (`population`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from comas.learners.lora.blocks import Route, collect, takes, times, traced
+from comas.learners.lora.linear import sizes
+from comas.types import UserMistake
+
+if TYPE_CHECKING:
+    from comas.learners.lora.population import Population
+
+
+class Layer:
+    """What is added to the output of one linear layer."""
+
+    def __init__(self, population: Population, name: str, module: Any) -> None:
+        self.population = population
+        self.name = name
+        self.ordered = False
+        """Whether it was seen to get the tokens of a batch one row after the other, so that other
+        shapes than (B, T, D) will do.
+        """
+        specs = population.specs
+        self.scales = [
+            specs[p].alpha / specs[p].rank if name in population.targets[p] else 0.0
+            for p in population.policies
+        ]
+        one = {s for s in self.scales if s}
+        self.scale: float | Tensor = (
+            one.pop()
+            if len(one) == 1
+            else torch.tensor(
+                self.scales, dtype=population.flat_PN.dtype, device=module.weight.device
+            )
+        )
+        self.direct = takes(
+            (*sizes(module), population.rank), module.weight.dtype, module.weight.device
+        )
+        self.a: Tensor
+        self.b: Tensor
+        self.grads: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, module: Any, inputs: tuple[Tensor, ...], output_BTO: Tensor) -> Tensor:
+        route = self.population.route
+        x_BTD = inputs[0]
+        if route is None:
+            return output_BTO
+        if torch.compiler.is_compiling():
+            return self._traced(route, x_BTD, output_BTO)
+        if (x_BTD.dim() != 3 or len(x_BTD) != route.rows) and not self._row_by_row(
+            x_BTD, route.rows, self.population.width
+        ):
+            raise self.mistake(x_BTD.shape, route.rows)
+        if torch.is_grad_enabled() and self.a.requires_grad:
+            return Mixed.apply(output_BTO, x_BTD, self.a, self, route)  # type: ignore[return-value]
+        add(output_BTO, x_BTD, self, route)
+        return output_BTO
+
+    def _row_by_row(self, x_BTD: Tensor, rows: int, width: int | None) -> bool:
+        """Whether an input of another shape is all tokens of rows of this width, in the order that
+        was seen at the beginning.
+
+        What gathers tokens (experts) and had to take all of them then may take a part of them now:
+        they are counted.
+        """
+        tokens = x_BTD.shape[:-1].numel()
+        whole = tokens == rows * width if width else tokens % rows == 0
+        return self.ordered and tokens > 0 and (whole or (x_BTD.dim() > 3 and len(x_BTD) == rows))
+
+    def mistake(self, shape: Sequence[int], rows: int) -> UserMistake:
+        """What to say where rows cannot be told apart in an input of this shape."""
+        return UserMistake(
+            f"module {self.name} gets {tuple(shape)}, tokens apart from their {rows} rows: set"
+            " hosts.<name>.targets to layers of the attention, without it"
+        )
+
+    def _traced(self, route: Route, x_BTD: Tensor, output_BTO: Tensor) -> Tensor:
+        """The same of one token per row without gradients, in nothing but tensors: any number of
+        rows per policy is one graph.
+
+        Where keys and values are made of a compressed cache, a row has as many tokens as that: (B,
+        1, T, D).
+        """
+        scale = self.scale
+        kind = x_BTD.dtype
+        a = self.a.detach().to(kind)
+        b = self.b.detach().to(kind)
+        b = b * (scale.to(kind)[:, None, None] if isinstance(scale, Tensor) else scale)
+        if x_BTD.dim() != 3 and not self._row_by_row(x_BTD, len(route.like_B), 1):
+            raise self.mistake(x_BTD.shape, len(route.like_B))
+        T = x_BTD.shape[1:-1].numel()
+        h_NR = traced(x_BTD.flatten(0, -2), a.mT, route, T, self.direct)
+        return output_BTO + traced(h_NR, b, route, T, self.direct).view_as(output_BTO)
+
+
+class Mixed(torch.autograd.Function):
+    """output + scale x A^T B, in place; gradients of A and B are added to the population's tensor
+    at once.
+
+    `a` is among the arguments so that autograd knows of something to differentiate, also in the
+    first layer.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, output_BTO: Tensor, x_BTD: Tensor, a: Tensor, layer: Layer, route: Route
+    ) -> Tensor:
+        h_NR = add(output_BTO, x_BTD, layer, route)
+        ctx.mark_dirty(output_BTO)
+        ctx.save_for_backward(x_BTD, h_NR)
+        ctx.layer = layer
+        ctx.route = route
+        return output_BTO
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g_BTO,), (x_BTD, h_NR) = grads, ctx.saved_tensors
+        layer = ctx.layer
+        route = ctx.route
+        g_NO = g_BTO.contiguous().flatten(0, -2)
+        x_ND = x_BTD.flatten(0, -2)
+        T = len(x_ND) // route.rows
+        a, b = (w[route.present].to(x_ND.dtype) for w in (layer.a, layer.b))
+        gh_NR = _scaled(times(g_NO, b.mT, route, T), layer, route, T)
+        grad_a, grad_b = (w[route.present] for w in layer.grads)
+        collect(grad_a, gh_NR, x_ND, route, T)
+        collect(grad_b, h_NR, g_NO, route, T)
+        needed = ctx.needs_input_grad[1]
+        return g_BTO, times(gh_NR, a, route, T).view_as(x_BTD) if needed else None, None, None, None
+
+
+def add(output_BTO: Tensor, x_BTD: Tensor, layer: Layer, route: Route) -> Tensor:
+    """Add to `output_BTO`; returns scale x A^T, (tokens, rank)."""
+    x_ND = x_BTD.flatten(0, -2)
+    T = len(x_ND) // route.rows
+    kind = x_BTD.dtype
+    a, b = (w.detach()[route.present].to(kind) for w in (layer.a, layer.b))
+    h_NR = _scaled(times(x_ND, a.mT, route, T), layer, route, T)
+    if route.even:
+        output_BTO.view(len(b), -1, output_BTO.shape[-1]).baddbmm_(
+            h_NR.view(len(b), -1, h_NR.shape[-1]), b
+        )
+    else:
+        output_BTO += times(h_NR, b, route, T).view_as(output_BTO)
+    return h_NR
+
+
+def _scaled(h_NR: Tensor, layer: Layer, route: Route, T: int) -> Tensor:
+    if isinstance(layer.scale, Tensor):
+        return h_NR.mul_(route.spread(layer.scale[route.present], T).to(h_NR.dtype)[:, None])
+    return h_NR.mul_(layer.scale)
