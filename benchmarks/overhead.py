@@ -31,7 +31,8 @@ from comas.team.build import Team, members_of
 from comas.testing import Scripted, golden_script
 
 loop: Any = importlib.import_module("comas.training.loop")
-PARTS = ("play_all", "settle_all", "payoffs", "summarise")
+learning: Any = importlib.import_module("comas.training.learning")
+PARTS = {"play_all": loop, "settle_all": loop, "payoffs": learning, "summarise": loop}
 
 
 class Spent:
@@ -99,11 +100,11 @@ def measured(games: int, steps: int) -> list[dict[str, Any]]:
     team, host = team_of(games, steps + 1)
     spent = Spent()
     watch = Told()
-    saved = {name: getattr(loop, name) for name in PARTS}
+    saved = {name: getattr(module, name) for name, module in PARTS.items()}
     write = Run.write_step
     try:
-        for name in PARTS:
-            setattr(loop, name, spent.of(name, saved[name]))
+        for name, module in PARTS.items():
+            setattr(module, name, spent.of(name, saved[name]))
         Run.write_step = spent.of("write_step", write)  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder:
             run = Run.create(team.config.model_dump(), str(Path(folder) / "run"))
@@ -114,8 +115,8 @@ def measured(games: int, steps: int) -> list[dict[str, Any]]:
             run.unlock()
     finally:
         Run.write_step = write  # type: ignore[method-assign]
-        for name in PARTS:
-            setattr(loop, name, saved[name])
+        for name, module in PARTS.items():
+            setattr(module, name, saved[name])
     each = [
         (b[0] - a[0]) / (b[1] - a[1]) * 1e6
         for a, b in zip(watch.marks[1:], watch.marks[2:], strict=False)

@@ -19,7 +19,8 @@ import pytest
 import comas
 from comas.config.schema import HostConfig
 from comas.evaluation.runner import Exam
-from comas.hooks import Hook, Plan
+from comas.evaluation.spec import Plan
+from comas.hooks import Hook
 from comas.hosts import api, local
 from comas.hosts.api import GREETING, ApiHost
 from comas.sync import run_sync

@@ -18,7 +18,8 @@ import tomli_w
 
 import comas
 from comas.evaluation.runner import Exam
-from comas.hooks import Hook, Plan
+from comas.evaluation.spec import Plan
+from comas.hooks import Hook
 from comas.hosts.api import ApiHost
 from comas.team.build import run_sync
 from tests.endpoint import (  # noqa: F401 - fixtures

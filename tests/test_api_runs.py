@@ -19,8 +19,9 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.runner import Exam
+from comas.evaluation.spec import Plan
 from comas.forecast.memory import estimate, memory
-from comas.hooks import Hook, Plan
+from comas.hooks import Hook
 from comas.hosts.api import ApiHost
 from comas.team import spending
 from comas.team.build import load, run_sync

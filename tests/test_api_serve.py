@@ -19,7 +19,8 @@ import pytest
 
 from comas.config.schema import HostConfig
 from comas.evaluation.runner import Exam
-from comas.hooks import Hook, Plan
+from comas.evaluation.spec import Plan
+from comas.hooks import Hook
 from comas.hosts.api import ApiHost
 from comas.hosts.build import make_local_host
 from comas.models.sources import seed_models
