@@ -68,6 +68,7 @@ LAZY = {
     "forecast/memory.py": {"torch"},
     "installed.py": {"torch"},
     "machine.py": {"torch"},
+    "models/gguf.py": {"transformers"},
     "forecast/lengths.py": {"transformers"},
     "questions/sources.py": {"datasets"},
 }

@@ -17,7 +17,7 @@ from comas.machine import place_of
 from comas.models.sources import seed_models
 from comas.storage import files
 
-EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
+EXTRAS = {"datasets": "hub", "gguf": "gguf", "httpx": "api", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
 CORE = (
     "torch",

@@ -313,7 +313,7 @@ class Exam:
             self._same(f"questions of {task.name}", fingerprints.of_questions(asked))
         chosen = [(team, way(s, team, plan.files)) for team in there for s in plan.setups]
         for team, how in chosen:
-            check_roles_taken(how, team.members)
+            check_roles_taken(how, team.task, team.members)
         ways = [players(team, how) for team, how in chosen]
         self._planned(
             sum(len(playing) * len(asked) for playing in ways for _, asked in self.asked), observer

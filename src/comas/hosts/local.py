@@ -23,6 +23,7 @@ from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.hosts.out_of_memory import in_memory
 from comas.machine import place_of
+from comas.models.gguf import as_read
 from comas.models.sources import adapters_among, apart_up_to, positions_of, whole_model
 from comas.training.metrics import TIE
 from comas.types import (
@@ -300,7 +301,7 @@ def load_models(
     models = {}
     tokenizers = {}
     for policy, base in bases.items():
-        source = whole_model(base)
+        source, arguments = whole_model(base)
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source,
@@ -308,6 +309,7 @@ def load_models(
                 trust_remote_code=trust_remote_code,
                 use_safetensors=True,
                 output_loading_info=True,
+                **arguments,
             )
         except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
             raise UserMistake(
@@ -327,7 +329,7 @@ def load_models(
             )
         try:
             tokenizers[policy] = AutoTokenizer.from_pretrained(
-                source, trust_remote_code=trust_remote_code
+                source, trust_remote_code=trust_remote_code, **arguments
             )
         except (OSError, ValueError) as error:
             raise UserMistake(
@@ -338,7 +340,7 @@ def load_models(
             raise UserMistake(
                 f"base {base!r} is an adapter: download it, and give the folder that it is in"
             )
-        models[policy] = model.to(device).eval()
+        models[policy] = (as_read(model, base) if arguments else model).to(device).eval()
         try_rows(models[policy], apart_up_to(model.config) or positions_of(model.config), base)
     first = next(iter(tokenizers.values()))
     for policy, tokenizer in tokenizers.items():

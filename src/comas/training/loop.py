@@ -96,10 +96,10 @@ async def train_async(config: Config, watch: Watch) -> Result:
         check_free(resolved.config.out)
     # before what takes long; mistakes in them leave no folder behind
     asked = of_run(resolved.config, resolved.task, watch.note)
-    check_room(resolved)
-    watch.working(Progress("loading"))
+    check_room(resolved, watch.note)
+    watch.working(Progress("estimating"))
     resolved = fitting.fitted(resolved, watch.note)
-    fitting.check_disk(resolved)
+    watch.working(Progress("loading"))
     team = await assemble(resolved, watch.note, asks=resolved.config.steps > 0)
     run = None
     try:
@@ -133,7 +133,7 @@ async def resume_async(
         start, notes = run.rewind()
         for note in notes:
             watch.note(note)
-        watch.working(Progress("loading", start))
+        watch.working(Progress("estimating", start))
         resolved = resolve(
             read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
         )
@@ -144,8 +144,9 @@ async def resume_async(
                 " anew"
             )
         asked = of_run(config, resolved.task, watch.note)
-        check_room(resolved)
+        check_room(resolved, watch.note)
         resolved = fitting.resumed(resolved, watch.note)
+        watch.working(Progress("loading", start))
         checkpoint = (
             run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
         )
@@ -185,7 +186,7 @@ class Session:
         self.team = team
         self.watch = watch
         self.config = team.config
-        self.pulse = Pulse(watch, team.hosts, team.config)
+        self.pulse = Pulse(watch, team.hosts, team.resolved)
         self.questions = asked.train
         self.validation = asked.validation
         self.test = asked.test
