@@ -151,8 +151,9 @@ async def resume_async(
             run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
         )
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
-        asks = start < config.steps
-        team = await assemble(resolved, watch.note, accounts=accounts, folder=run.path, asks=asks)
+        team = await assemble(
+            resolved, watch.note, accounts=accounts, folder=run.path, asks=start < config.steps
+        )
         for name, host in team.hosts.items():
             if checkpoint is not None and not isinstance(host, ApiHost):
                 await _at(name, f"loading step {start}", host.load(checkpoint))
