@@ -20,11 +20,12 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.evaluation.systems import load
 from comas.forecast.memory import estimate, memory
 from comas.hooks import Hook
 from comas.hosts.api import ApiHost
+from comas.sync import run_sync
 from comas.team import spending
-from comas.team.build import load, run_sync
 from comas.training.start import resume_async
 from comas.types import UserMistake
 from tests.endpoint import (  # noqa: F401 - fixtures

@@ -21,12 +21,12 @@ AIM = (11, 25)
 CEILINGS = {
     "answers": (11, 26),
     "cli": (14, 30),
-    "config": (14, 29),
+    "config": (14, 27),
     "display": (13, 30),
     "engines": (14, 27),
     "evaluation": (16, 34),
-    "export": (17, 37),
-    "forecast": (16, 31),
+    "export": (16, 35),
+    "forecast": (14, 30),
     "game": (13, 27),
     "hosts": (11, 26),
     "learners": (14, 30),
@@ -37,7 +37,7 @@ CEILINGS = {
     "setups": (15, 25),
     "storage": (12, 25),
     "tasks": (17, 32),
-    "team": (14, 32),
+    "team": (14, 29),
     "testing": (17, 30),
     "training": (12, 29),
 }
@@ -48,14 +48,11 @@ FILE = 220
 FUNCTION = 40
 """Statements per function."""
 LARGE = {
-    "evaluation/runner.py": 271,
-    "evaluation/spec.py": 225,
+    "evaluation/runner.py": 275,
     "cli/main.py": 255,
     "config/schema.py": 240,
-    "forecast/memory.py": 245,
     "hosts/api.py": 296,
     "storage/run.py": 295,
-    "team/build.py": 262,
     "testing/__init__.py": 235,
 }
 """File -> its ceiling, where it is not divided yet."""

@@ -70,6 +70,7 @@ LAZY = {
     "installed.py": {"torch"},
     "forecast/load.py": {"torch"},
     "machine.py": {"torch"},
+    "models/gguf.py": {"transformers"},
     "forecast/lengths.py": {"transformers"},
     "questions/sources.py": {"datasets"},
 }

@@ -29,7 +29,16 @@ from comas.hooks import Hook
 from comas.hosts.build import make_local_host
 from comas.learners import whole as full
 from comas.learners.logprobs import halve, token_logprobs
-from comas.learners.memory import Facts, Meter, Shape, decode_bytes, facts_of, pass_bytes
+from comas.learners.memory import (
+    Facts,
+    Meter,
+    Shape,
+    _decode,
+    _pass,
+    decode_bytes,
+    facts_of,
+    pass_bytes,
+)
 from comas.learners.precision import allow_recomputing, copy_in, recomputing
 from comas.learners.step import Recipe, passes
 from comas.learners.whole import FullLearner
@@ -508,7 +517,14 @@ def test_the_meter_counts_what_is_alive_and_the_most_there_was() -> None:
 def test_facts_and_passes_are_known_from_a_config_alone(family: str, tmp_path: Path) -> None:
     model = model_of(family, num_hidden_layers=8)
     folder = folder_of(model, tmp_path)
-    assert facts_of(folder) == Facts(sum(p.numel() for p in model.parameters()), 50, 128, family)
+    facts = facts_of(folder)
+    size = sum(p.numel() for p in model.parameters())
+    assert replace(facts, layers=None) == Facts(size, 50, 128, family, None)
+    assert facts.layers == (None if family == "gemma3_text" else 8)
+    shape = Shape(folder, False, 32)  # counted from a few blocks, and from all of them
+    for again in (False, True):
+        assert pass_bytes(shape, 1024, again) == _pass(shape, 1024, again)
+    assert decode_bytes(shape, 8, 64) == _decode(shape, 8, 64)
     one, two, again = (
         pass_bytes(Shape(folder, False, 32), t, c)
         for t, c in ((1024, False), (2048, False), (2048, True))
@@ -535,14 +551,13 @@ def test_the_estimate_adds_up_and_says_what_it_does_not_know(tmp_path: Path) -> 
     ]
     config = lambda *keys: resolve(read(None, [*given, *keys]))  # noqa: E731
     needs = {
-        k.removeprefix("host home: "): v
-        for k, v in memory(*config("agents=3", "threads=2")).items()
+        k.removeprefix("host home: "): v for k, v in memory(config("agents=3", "threads=2")).items()
     }
     assert needs["bytes of float32 weights"] == needs["bytes of the reference"] == 3 * 4 * size
     assert needs["bytes of moments"] == 3 * 8 * size
     assert needs["bytes of gradients, of policies that learn side by side"] == 2 * 4 * size
     assert (needs["tokens of a row, at most"], needs["rows sampled at once"]) == (128, 3 * 128)
-    rounded = memory(*config("agents=3", "hosts.home.dtype=bfloat16", "kl={}"))
+    rounded = memory(config("agents=3", "hosts.home.dtype=bfloat16", "kl={}"))
     assert (
         rounded["host home: bytes of the reference"],
         rounded["host home: bytes of the engine's copy"],

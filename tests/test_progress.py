@@ -184,18 +184,32 @@ def test_a_step_asks_for_as_many_replies_as_were_expected(
     assert sum(len(e["turns"]) for e in run.episodes(0)) == 3 * wanted
 
 
-def test_of_an_own_game_as_many_are_expected_as_in_the_step_before(tmp_path: Path) -> None:
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.parametrize(
+    ("keys", "replies"),
+    [
+        ([f"method={EXAMPLES / 'best_of.py'}"], 8),
+        ([f"method={EXAMPLES / 'best_of.py'}", "options.drafts=3"], 6),
+        ([f"method={EXAMPLES / 'debate.py'}"], 4),
+    ],
+)
+def test_of_an_own_game_as_many_are_expected_as_it_asks_in_a_rehearsal(
+    keys: list[str], replies: int, tmp_path: Path
+) -> None:
     watch = Told()
-    folder = Path(__file__).parent.parent / "examples"
-    scripted(
-        tmp_path,
-        watch,
-        [*SCRIPTED, "test_questions=0", "eval_every=0", f"method={folder / 'best_of.py'}"],
+    run = scripted(
+        tmp_path, watch, [*SCRIPTED, "steps=1", "test_questions=0", "eval_every=0", *keys]
     )
-    begun = {p.step: p for p in reversed(watch.told) if p.stage == "playing"}
-    assert (begun[0].expected, begun[0].certainty) == (None, "about")
-    assert (begun[1].expected, begun[1].certainty) == (3 * 8, "about")
-    assert expected_replies(read(None, ["method=./mine.py"]), 5, 2.5) == (12, "about")
+    playing = {(p.expected, p.certainty) for p in watch.told if p.stage == "playing"}
+    assert playing == {(3 * replies, "exactly")}
+    assert sum(len(e["turns"]) for e in run.episodes(0)) == 3 * replies
+
+
+def test_of_a_game_that_cannot_be_rehearsed_as_many_are_expected_as_in_the_step_before() -> None:
+    assert expected_replies(None, 5, 5, None) == (None, "about")
+    assert expected_replies(None, 5, 5, 2.5) == (12, "about")
 
 
 @pytest.mark.parametrize("attention_bias", [False, True], ids=["stack", "general"])
@@ -244,7 +258,7 @@ def test_a_real_step_is_counted_to_its_end(untaught: Path, tmp_path: Path) -> No
             read(None, {key.replace("__", "."): value for key, value in keys.items()}), watch
         )
     )
-    assert watch.told[0] == Progress("loading")
+    assert watch.told[:2] == [Progress("estimating"), Progress("loading")]
     (metrics,) = Run(tmp_path / "r").metrics()
     assert watch.meter.tokens == metrics["step_tokens"]
     assert watch.meter.replies == metrics["counts"]["turns"] == len(watch.heard)
@@ -341,7 +355,7 @@ def test_the_pulse_ends_with_the_run() -> None:
     watch = Told()
 
     async def beat() -> int:
-        pulse = Pulse(watch, {}, read(None))
+        pulse = Pulse(watch, {}, resolve(read(None)))
         with pulse.beating():
             await asyncio.sleep(2.5 * EVERY)
         told = len(watch.told)
@@ -355,7 +369,7 @@ def test_speed_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> N
     clock = [50.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     meter = Meter()
-    pulse = Pulse(Hook(), {"home": SimpleNamespace(meter=meter)}, read(None))
+    pulse = Pulse(Hook(), {"home": SimpleNamespace(meter=meter)}, resolve(read(None)))  # type: ignore[dict-item]
     pulse.turn_to("playing", 0, questions=[Question(id="q", prompt="p")])
     speeds = []
     for second in range(1, 21):

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from comas.team.build import Team
 
 
-Stage = Literal["loading", "before", "playing", "learning", "validation", "after", "saving"]
-"""What a run is doing: `before`, `validation` and `after` are measurements of accuracy."""
+Stage = Literal[
+    "estimating", "loading", "before", "playing", "learning", "validation", "after", "saving"
+]
+"""What a run is doing: `estimating` is of the memory that it will take; `before`, `validation` and
+`after` are measurements of accuracy.
+"""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from comas.machine import version_of
 from comas.models.sources import seed_models
 from comas.program import VERSION
 
-EXTRAS = {"datasets": "hub", "httpx": "api", "matplotlib": "plot"}
+EXTRAS = {"datasets": "hub", "gguf": "gguf", "httpx": "api", "matplotlib": "plot"}
 """Optional packages and the extra that brings them."""
 CORE = (
     "torch",

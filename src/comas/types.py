@@ -274,6 +274,8 @@ class Method:
     """
     pays: Mapping[str, str] = field(default_factory=dict[str, str])
     """Role -> for what it is paid, in a few words: the legend of displays."""
+    roles: tuple[str, ...] = ()
+    """Further roles in which the game asks only sometimes, and a rehearsal of it does not."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,8 @@ class Setup:
     """`async play(question, agents, rng, task, **options)` -> the text that answers, or None."""
     alone: bool = False
     """Every agent plays it alone, rather than the team together."""
+    roles: tuple[str, ...] = ()
+    """Those of `Method.roles`."""
 
 
 @dataclass(frozen=True)

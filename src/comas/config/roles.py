@@ -1,20 +1,18 @@
 """Names of roles in `kl`, `room` and `agents.<name>.roles`: one that nobody is ever asked in is a
 mistake.
 
-Leaves out: roles whose names an own game puts together while it runs; list those in `Method.paid`
-or the task's `max_tokens`.
+Roles are those in which a rehearsal of the game asks. Leaves out: roles in which a game asks only
+sometimes; those are listed in `Method.roles`.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from comas.config.policies import Resolved
+from comas.config.rehearsal import rehearse, roles_asked
 from comas.config.schema import Config, nearest
 from comas.types import Method, Task, UserMistake
 
@@ -33,10 +31,12 @@ def check_training(config: Config, method: Method, task: Task) -> None:
     check_roles(config, method, task)
 
 
-def check_room(resolved: Resolved) -> None:
+def check_room(resolved: Resolved, note: Callable[[str], None]) -> None:
     """An error where the room of a reply leaves none for its prompt, as far as that is known before
-    a model is loaded.
+    a model is loaded; a note where room is set that no role gets.
     """
+    if text := _without_effect(resolved):
+        note(text)
     config = resolved.config
     room = {**resolved.task.max_tokens, **config.room}
     for plan in resolved.policies:
@@ -55,6 +55,23 @@ def check_room(resolved: Resolved) -> None:
                     f" {plan.address} ({context} tokens, base {plan.source.name}): lower"
                     f" {where}, or raise hosts.{plan.host}.context where the base has room"
                 )
+
+
+def _without_effect(resolved: Resolved) -> str | None:
+    """A note where `max_tokens` is set and reaches no role: the room of each is the task's own."""
+    config = resolved.config
+    room = {**resolved.task.max_tokens, **config.room}
+    if config.max_tokens == type(config).model_fields["max_tokens"].default:
+        return None
+    rehearsal = rehearse(resolved)
+    roles = dict.fromkeys((*resolved.method.paid, *(rehearsal.roles if rehearsal else ())))
+    if not all(role in room for role in roles):
+        return None
+    own = ", ".join(f"room.{role}={room[role]}" for role in roles)
+    return (
+        f"max_tokens={config.max_tokens} has no effect: every role has room of its own ({own}); set"
+        " room.<role> instead"
+    )
 
 
 def check_seats(config: Config, method: Method, learn: bool) -> None:
@@ -79,29 +96,22 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
 def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:
     """An error that names the nearest role; `others` are further games that will be played."""
     known = {*SHIPPED, *method.paid, *task.max_tokens}
-    written = set().union(*(_written(m) for m in (method, *others)))
-    for role in config.room:
-        if role not in known | written:
-            raise UserMistake(
-                f"room.{role}: nobody is ever asked in that role: {nearest(role, known)}"
-            )
-    for name, agent in config.agents.items():
-        for role in agent.roles or []:
-            if role not in known | written:
+    named = {f"room.{role}": [role] for role in config.room}
+    named |= {f"agents.{name}.roles": agent.roles or [] for name, agent in config.agents.items()}
+    strange = [role for roles in named.values() for role in roles if role not in known]
+    if not strange:
+        return
+    for game in (method, *others):
+        options = config.options if game is method else {}
+        asked = roles_asked(game, task, len(config.agents), options)
+        if not asked:  # nobody can say which roles it has
+            return
+        known |= {*asked, *game.roles}
+    for key, roles in named.items():
+        for role in roles:
+            if role not in known:
+                where = f"in role {role!r}" if key.endswith(".roles") else "in that role"
                 raise UserMistake(
-                    f"agents.{name}.roles: nobody is ever asked in role {role!r}:"
-                    f" {nearest(role, known)}"
+                    f"{key}: nobody is ever asked {where}: {nearest(role, known)} (a game that asks"
+                    " in it only sometimes lists it in Method(roles=...))"
                 )
-
-
-def asks(method: Method, role: str) -> bool:
-    """Whether the game's file names this role."""
-    return role in _written(method)
-
-
-def _written(method: Method) -> set[str]:
-    """Every word in quotes in the file of a game: its roles are among them."""
-    play = method.play.func if isinstance(method.play, partial) else method.play
-    file = inspect.getsourcefile(play)
-    text = Path(file).read_text(encoding="utf-8") if file and Path(file).is_file() else ""
-    return set(re.findall(r"""["'](\w+)["']""", text))

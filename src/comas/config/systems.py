@@ -14,6 +14,7 @@ from typing import Any
 from comas.config.policies import Resolved, with_copies
 from comas.config.resolve import resolve
 from comas.config.schema import Config, parse_pair, read
+from comas.models.gguf import is_gguf
 from comas.models.sources import TEAM, exported, is_place, is_seed, meant, run_at, team_file
 from comas.program import command
 from comas.storage import files
@@ -54,8 +55,8 @@ def is_run(name: str) -> bool:
 
 
 def is_model(name: str) -> bool:
-    """Whether this names a shipped model."""
-    return is_seed(name)
+    """Whether this can only be a model: one that is shipped, or a GGUF file."""
+    return is_gguf(name) or is_seed(name)
 
 
 def checkpoint_of(name: str) -> Path | None:
@@ -79,7 +80,7 @@ def fixed_place(name: str) -> str:
         return f"{run.path.resolve()}@{run.intact(step).name.removeprefix('step-')}"
     if (file := team_file(name)) is not None:
         return str(file.resolve())
-    if Path(name).is_dir():
+    if Path(name).is_dir() or (is_gguf(name) and Path(name).is_file()):
         return str(Path(name).resolve())
     if name.endswith(".toml"):
         raise UserMistake(f"{name}: there is no such file here")

@@ -29,6 +29,7 @@ TALL = 32
 LABEL = 17
 """Columns of what the bars at the bottom stand for."""
 STAGES: dict[Stage, str] = {
+    "estimating": "estimating memory",
     "loading": "loading models",
     "before": "accuracy before",
     "playing": "playing",

@@ -21,6 +21,7 @@ from comas.team.build import Team
 from comas.types import Episode
 
 NAMES: dict[Stage, str] = {
+    "estimating": "estimating memory",
     "loading": "loading the models",
     "before": "measuring accuracy before training",
     "playing": "playing",
@@ -42,7 +43,7 @@ def amount(progress: Progress) -> str:
             else ""
         )
         return f"{progress.rows_learnt} of {progress.rows_due} rows learnt{read}"
-    if progress.stage in ("loading", "saving"):
+    if progress.stage in ("estimating", "loading", "saving"):
         return ""
     kind = "replies" if progress.stage == "playing" else "answers"
     if progress.expected is None:
@@ -141,8 +142,9 @@ class Lines(Quiet):
             self._say(f"{role} is paid {what}")
 
     def working(self, progress: Progress) -> None:
-        if progress.stage == "loading" and not self.total:  # told once: nothing is counted there
-            self._say(NAMES["loading"])
+        # told once: nothing is counted there
+        if progress.stage in ("estimating", "loading") and not self.total:
+            self._say(NAMES[progress.stage])
         if time.monotonic() - self.said < self.every:
             return
         self.said = time.monotonic()

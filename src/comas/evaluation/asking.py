@@ -7,16 +7,15 @@ asked (`plan`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from comas.config.roles import asks
 from comas.config.schema import Config
 from comas.evaluation.spec import Way
 from comas.game.agent import Member
 from comas.game.play import Scene
-from comas.types import Method, Sampling, Task
+from comas.types import Sampling, Task
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,18 @@ def asking_of(config: Config) -> Asking:
     return Asking(config.eval_temperature, config.eval_top_p, config.max_tokens, dict(config.room))
 
 
-def asked_otherwise(
-    systems: Sequence[tuple[str, Config]], methods: Sequence[Method]
-) -> Iterator[str]:
+def asked_otherwise(systems: Sequence[tuple[str, Config]], roles: Collection[str]) -> Iterator[str]:
     """A note for each system that is asked in another way than its own config says, or that keeps a
-    context or a way of thinking of its own, which belong to its models. Rooms are compared of roles
-    that one of the `methods` asks.
+    context or a way of thinking of its own, which belong to its models. Rooms are compared
+    of the `roles` that are asked.
     """
     first_name, first = systems[0]
     for name, config in systems[1:]:
         own = asking_of(config)
         all_are_asked = asking_of(first)
         for key in ("temperature", "top_p", "max_tokens", "room"):
-            configured = _of_roles(getattr(own, key), methods)
-            used = _of_roles(getattr(all_are_asked, key), methods)
+            configured = _of_roles(getattr(own, key), roles)
+            used = _of_roles(getattr(all_are_asked, key), roles)
             if configured != used:
                 yield (
                     f"{name}: {NAMES[key]} of its config is {configured}; asked with {used}, as"
@@ -73,12 +70,12 @@ def asked_otherwise(
                 )
 
 
-def _of_roles(value: Any, methods: Sequence[Method]) -> Any:
+def _of_roles(value: Any, roles: Collection[str]) -> Any:
     """A room per role without roles that nobody asks; any other value as it is."""
     if not isinstance(value, Mapping):
         return value
     rooms = cast("Mapping[str, int]", value)
-    return {role: n for role, n in rooms.items() if any(asks(m, role) for m in methods)}
+    return {role: tokens for role, tokens in rooms.items() if role in roles}
 
 
 NAMES = {

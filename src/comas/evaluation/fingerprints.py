@@ -53,6 +53,8 @@ def of_weights(sources: Mapping[str, str]) -> str:
 
 
 def _of_folder(folder: Path) -> dict[str, str]:
+    if folder.is_file():
+        return {folder.name: disk.digest(folder)}
     # a checkpoint's, which was compared when it was opened
     sealed = (disk.facts(folder.parent) or {"files": {}})["files"]
     files = {

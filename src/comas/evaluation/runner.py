@@ -37,6 +37,7 @@ from comas.evaluation.games import judge_game, play_game
 from comas.evaluation.report import Cell
 from comas.evaluation.spec import (
     Plan,
+    asked_roles,
     changed,
     check_hosts,
     check_roles_taken,
@@ -310,9 +311,9 @@ class Exam:
             self._same(f"questions of {task.name}", fingerprints.of_questions(asked))
         chosen = [(team, way(s, team, plan.files)) for team in there for s in plan.setups]
         configs = [(run, team.config) for (_, run), team in zip(self._runs(), there, strict=True)]
-        self.said += asked_otherwise(configs, [how.method for _, how in chosen])
+        self.said += asked_otherwise(configs, asked_roles(chosen))
         for team, how in chosen:
-            check_roles_taken(how, team.members)
+            check_roles_taken(how, team.task, team.members)
         ways = [players(team, how) for team, how in chosen]
         self._planned(
             sum(len(playing) * len(asked) for playing in ways for _, asked in self.asked), hook

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.policies import Resolved
+from comas.config.rehearsal import roles_asked
 from comas.config.resolve import filled, keywords, load_plugin, plugin_names, split_options
-from comas.config.roles import asks
 from comas.config.schema import lifted, nearest, parse_pair
 from comas.config.systems import (
     checkpoint_of,
@@ -263,10 +263,12 @@ def way(said: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
     found = load_plugin(kind, name)
     options = filled(name, given, found.play)
     if isinstance(found, Setup):
-        return Way(
-            said, Method(found.play, _unsettled, _unsettled, _unsettled), found.alone, options
-        )
+        return Way(said, _game(found), found.alone, options)
     return Way(said, replace(found, supervised=False), False, options)  # labels are for training
+
+
+def _game(setup: Setup) -> Method:
+    return Method(setup.play, _unsettled, _unsettled, _unsettled, roles=setup.roles)
 
 
 def _unsettled(*args: object) -> Any:
@@ -282,14 +284,22 @@ def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
     return {m.name: [m] for m in team.members if different[m.address] is m}
 
 
-def check_roles_taken(chosen: Way, members: Sequence[Member]) -> None:
+def asked_roles(chosen: Sequence[tuple[Team, Way]]) -> set[str]:
+    """The roles that these games ask for, as far as a rehearsal of each shows them."""
+    roles: set[str] = set()
+    for team, how in chosen:
+        agents = len(team.members)
+        roles |= {*roles_asked(how.method, team.task, agents, how.options), *how.method.roles}
+    return roles
+
+
+def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> None:
     """An error where the game asks for a role that no agent takes."""
-    if chosen.alone:
+    if chosen.alone or all(member.roles is None for member in members):
         return
+    asked = roles_asked(chosen.method, task, len(members), chosen.options)
     for role in chosen.method.paid:
-        if asks(chosen.method, role) and not any(
-            m.roles is None or role in m.roles for m in members
-        ):
+        if role in asked and not any(m.roles is None or role in m.roles for m in members):
             raise UserMistake(
                 f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see"
                 " agents.<name>.roles"

@@ -16,9 +16,14 @@ from typing import Any
 
 from comas.config.policies import Resolved
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
-from comas.forecast.memory import estimate, host_needs, longest_row, question_tokens
+from comas.forecast.at_once import check_weights, device_of
+from comas.forecast.memory import (
+    estimate,
+    host_needs,
+    longest_row,
+    question_tokens,
+)
 from comas.machine import Memory, memory_of
-from comas.models.loading import place_of
 from comas.types import UserMistake
 
 SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
@@ -163,7 +168,7 @@ def fit(resolved: Resolved, *, learn: bool = True, all_hosts: bool = False) -> t
     """
     config = resolved.config
     devices = {
-        name: _device(host)
+        name: device_of(host)
         for name, host in config.hosts.items()
         if host.here and resolved.at(name)
     }
@@ -219,12 +224,14 @@ def filled(resolved: Resolved, learn: bool) -> Resolved:
 
 def fitted(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
     """The config that a new run keeps: with the two defaults, which are told; an error where it
-    does not fit.
+    does not fit into memory or onto the disk.
     """
+    check_weights(resolved)
     resolved, found = fit(resolved)
     check(found, resolved)
     for line in found.notes():
         note(line)
+    check_disk(resolved)
     return resolved
 
 
@@ -429,7 +436,3 @@ def _is_ample(resolved: Resolved, name: str, usable: int | None, hosts: int) -> 
         and usable > AMPLE * hosts
         and all(plan.source.seeded for plan in resolved.at(name))
     )
-
-
-def _device(host: HostConfig) -> str:
-    return str(place_of(host.device, host.dtype)[0])

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from comas.config.policies import PolicyPlan, Resolved
+from comas.config.rehearsal import readable
 from comas.config.resolve import split_options
 from comas.config.schema import Config
 from comas.config.weights import weights_at
@@ -314,10 +315,9 @@ def work_of_step(host: Any, resolved: Resolved, asked: Sequence[Question], found
 
     hosts: Any = {name: Scripted(say, name) for name in config.hosts}
     options = split_options(config.options, method.play)
-    if "format_check" in options:
-        options["format_check"] = False  # every work is judged
+    played = readable(task)  # every work is judged
     scene = Scene(
-        method, task, members_of(config, hosts), config.seed, options, max_tokens=config.room
+        method, played, members_of(config, hosts), config.seed, options, max_tokens=config.room
     )
     games = list(asked[:GAMES])
     episodes = run_sync(play_all(scene, games, "timing"))

@@ -7,10 +7,13 @@ Leaves out: how long replies are in fact (`timing` guesses that).
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
+from comas.config.policies import Resolved
+from comas.config.rehearsal import rehearse
 from comas.config.schema import Config
-from comas.types import Method, Task, UserMistake
+from comas.types import Task, UserMistake
 
 QUESTION = 512
 """Tokens of a question and the words around it, for the estimate of memory, where the questions are
@@ -20,12 +23,33 @@ TEMPLATE = 64
 """Tokens that a chat template may add."""
 
 
-def reply_tokens(config: Config, method: Method, task: Task) -> int:
+@dataclass(frozen=True)
+class Lengths:
+    """Of a discussion, in tokens and replies; at most."""
+
+    reply: int
     """Tokens of the longest reply."""
+    generated: int
+    """Tokens of all replies."""
+    replies: int
+    shown: int
+    """Replies in a prompt: the work and its criticism, or what a solver sees of others."""
+
+
+def lengths_of(resolved: Resolved) -> Lengths:
+    """Of a discussion of a resolved config; of a game that cannot be rehearsed as if every agent
+    were asked once and saw nobody else's reply.
+    """
+    config, method, task, _ = resolved
     room = {**task.max_tokens, **config.room}
-    return max(
-        [config.max_tokens] if set(method.paid) - set(room) else [room[r] for r in method.paid]
-    )
+    rehearsal = rehearse(resolved)
+    roles = rehearsal.roles if rehearsal else ()
+    longest = max(room.get(role, config.max_tokens) for role in (*method.paid, *roles))
+    if rehearsal is None:
+        agents = len(config.agents)
+        return Lengths(longest, agents * longest, agents, 0)
+    generated = sum(room.get(role, config.max_tokens) for role in roles)
+    return Lengths(longest, generated, rehearsal.replies, rehearsal.shown)
 
 
 def tokens_of_question(config: Config, task: Task, folder: str) -> int:
@@ -47,23 +71,14 @@ def tokens_of_question(config: Config, task: Task, folder: str) -> int:
     )
 
 
-def replies_shown(config: Config) -> int:
-    """Replies in a prompt: the work and its criticism, or what a solver sees of
-    the rounds before.
-    """
-    options = config.options
-    if "rounds" not in options:
-        return 0
-    return max(
-        2, options.get("kappa", 1) * (1 + options.get("references", 1)) * (options["rounds"] > 1)
-    )
-
-
-def asked_at_once(config: Config, name: str) -> int:
+def asked_at_once(resolved: Resolved, name: str) -> int:
     """Replies that a host may be asked for at once: of all discussions of a step, or of all its
     agents while it is measured.
     """
-    playing = (config.questions or 0) * (config.samples or 1) * config.options.get("votes", 1)
+    config = resolved.config
+    rehearsal = rehearse(resolved)
+    side_by_side = rehearsal.at_once[name] if rehearsal else len(config.agents)
+    playing = (config.questions or 0) * (config.samples or 1) * side_by_side
     agents = sum(agent.host == name for agent in config.agents.values())
     measured = max(config.test_questions or 0, config.eval_questions if config.eval_every else 0)
     return max(1, playing, measured * agents)

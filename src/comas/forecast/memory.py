@@ -15,8 +15,10 @@ from comas.config.engines import load_engine
 from comas.config.policies import PolicyPlan, Resolved
 from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, HostConfig
 from comas.config.weights import HostWeights, model_below, weights_at
-from comas.forecast.lengths import asked_at_once, replies_shown, reply_tokens, tokens_of_question
+from comas.forecast.lengths import asked_at_once, lengths_of, tokens_of_question
 from comas.forecast.load import Load, engine_load, model_size, on_gpu_in_half, shape_of
+from comas.models import gguf
+from comas.models.gguf import is_gguf
 from comas.models.sources import config_folder
 from comas.types import UserMistake
 
@@ -34,15 +36,10 @@ LIBRARIES = 400_000_000
 
 def estimate(resolved: Resolved) -> dict[str, int]:
     """Upper bounds: generated tokens, parameters, and bytes of checkpoints and transcripts."""
-    config, method, task, _ = resolved
-    options = config.options
-    calls = (
-        options.get("rounds", 1) * (1 + 2 * options.get("evaluations", 1))
-        if "rounds" in options
-        else options.get("votes", 1)
-    )
-    longest = reply_tokens(config, method, task)
-    per_step = (config.questions or 0) * (config.samples or 1) * calls * longest
+    config = resolved.config
+    lengths = lengths_of(resolved)
+    discussions = (config.questions or 0) * (config.samples or 1)
+    per_step = discussions * lengths.generated
     bound = per_step * config.steps
     needs = {
         "generated tokens, at most": (
@@ -54,7 +51,7 @@ def estimate(resolved: Resolved) -> dict[str, int]:
     if len(known) < len(sizes):
         return needs
     needs["parameters of all policies"] = sum(known)
-    turns = config.steps * (config.questions or 0) * (config.samples or 1) * calls
+    turns = config.steps * discussions * lengths.replies
     # weights and two moments in float32; the last two, the best, and one that is being written.
     # Transcripts: as measured
     needs["bytes on disk"] = 4 * 3 * 4 * sum(known) + turns * BYTES_PER_TURN
@@ -100,11 +97,11 @@ def host_needs(
         return {}
     try:
         question = question or tokens_of_question(config, resolved.task, folders[0])
-        replies = replies_shown(config) + 1
-        asked = question + replies * reply_tokens(config, resolved.method, resolved.task)
+        lengths = lengths_of(resolved)
+        asked = question + (lengths.shown + 1) * lengths.reply
         longest = min(_room(host, folders[0]), asked)
         reference = learn and any((config.kl or {}).values())
-        rows = min(asked_at_once(config, name), host.max_rows or MAX_ROWS)
+        rows = min(asked_at_once(resolved, name), host.max_rows or MAX_ROWS)
         engine = load_engine(host.engine, f"hosts.{name}.engine")
         if not hasattr(engine, "memory"):
             return f"{host.engine} defines no memory(load)"
@@ -136,9 +133,9 @@ def longest_row(resolved: Resolved, name: str) -> tuple[int, int]:
     """Tokens that a question and one reply to it take at most, and those of the longest row, of a
     host with weights.
     """
-    reply = reply_tokens(resolved.config, resolved.method, resolved.task)
+    lengths = lengths_of(resolved)
     question = question_tokens(resolved, name)
-    return question + reply, question + (replies_shown(resolved.config) + 1) * reply
+    return question + lengths.reply, question + (lengths.shown + 1) * lengths.reply
 
 
 def _trained(resolved: Resolved, name: str) -> list[int | None]:
@@ -270,10 +267,22 @@ def tokens_of_pass(host: HostConfig) -> int:
     return host.tokens_per_pass or TOKENS_PER_PASS
 
 
+def weight_bytes(weights: HostWeights, host: HostConfig) -> int:
+    """Bytes of a host's weights as they are loaded: a model per policy in float32 where they learn
+    as whole models, otherwise one below all adapters; 0 of those that are not on this disk.
+    """
+    sizes = [parameters(model) or 0 for model in weights.models()]
+    if not weights.adapting(host.learner):
+        return 4 * sum(sizes)
+    return (2 if on_gpu_in_half(host)[1] else 4) * max(sizes)
+
+
 def parameters(base: str) -> int | None:
     """Parameters of a base that lies on this disk, read from its safetensors headers; None if it
     does not.
     """
+    if is_gguf(base):
+        return gguf.parameters(base)
     folder = Path(config_folder(base) or base)
     files = [f for f in folder.glob("*.safetensors") if f.name != "optimizer.safetensors"]
     if not files:
@@ -281,7 +290,10 @@ def parameters(base: str) -> int | None:
     total = 0
     for file in files:
         with file.open("rb") as raw:
-            header = json.loads(raw.read(int.from_bytes(raw.read(8), "little")))
+            try:
+                header = json.loads(raw.read(int.from_bytes(raw.read(8), "little")))
+            except ValueError:  # loading it says what is wrong
+                return None
         for name, tensor in header.items():
             if name != "__metadata__":
                 size = 1

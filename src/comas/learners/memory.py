@@ -12,7 +12,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,6 +88,8 @@ class Shape:
     bfloat16: bool
     longest: int
     """Tokens of a row, prompt and reply."""
+    layers: int | None = None
+    """So many blocks only; None is all of them."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,58 @@ class Facts:
     vocabulary: int
     positions: int
     family: str
+    layers: int | None
+    """Blocks, where all are alike; otherwise None."""
 
 
 def facts_of(folder: str) -> Facts:
     """Of the model that the config.json in this folder describes."""
     with FakeTensorMode():
         model = _model(folder)
-    # as a host has it
-    longest = min(positions_of(model.config), apart_up_to(model.config) or math.inf)
-    return Facts(model.num_parameters(), vocabulary(model), int(longest), model.config.model_type)
+        # as a host has it
+        longest = min(positions_of(model.config), apart_up_to(model.config) or math.inf)
+        return Facts(
+            model.num_parameters(),
+            vocabulary(model),
+            int(longest),
+            model.config.model_type,
+            _blocks(folder, model),
+        )
+
+
+FEW = (2, 3)
+"""Blocks of the two models that are counted in the place of a deeper one: each further block takes
+what the third takes.
+"""
+
+
+def _blocks(folder: str, model: Any) -> int | None:
+    """The number of a model's blocks if all are alike, and fewer can be had by its config."""
+    text = model.config.get_text_config()
+    blocks = getattr(text, "num_hidden_layers", 0)
+    if len(set(getattr(text, "layer_types", None) or ())) > 1:
+        return None
+    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == blocks]
+    if len(lists) != 1 or len({_kind(block) for block in lists[0]}) != 1:
+        return None
+    each = sum(weight.numel() for weight in lists[0][0].parameters())
+    fewer = _model(folder, layers=FEW[0]).num_parameters()
+    return blocks if model.num_parameters() - fewer == (blocks - FEW[0]) * each else None
+
+
+def _kind(block: Any) -> str:
+    shapes = {name: tuple(weight.shape) for name, weight in block.named_parameters()}
+    return repr((type(block), sorted(shapes.items())))
+
+
+def _by_blocks(count: Callable[[Shape], int], shape: Shape) -> int:
+    """What `count` says of a model, from models of a few blocks where all blocks are alike."""
+    layers = counted(facts_of, shape.folder, shape.folder).layers
+    if layers is None or layers <= FEW[1]:
+        return count(shape)
+    less = count(replace(shape, layers=FEW[0]))
+    more = count(replace(shape, layers=FEW[1]))
+    return less + (more - less) * (layers - FEW[0]) // (FEW[1] - FEW[0])
 
 
 def adapter_parameters(folder: str, specs: Sequence[Spec], gpu: bool) -> int:
@@ -129,9 +174,13 @@ def mixed_bytes(shape: Shape, tokens: int, checkpointing: bool, spec: Spec) -> i
 
     It is the same for any number of policies: each token goes through one adapter.
     """
+    return _by_blocks(lambda few: _mixed(few, tokens, checkpointing, spec), shape)
+
+
+def _mixed(shape: Shape, tokens: int, checkpointing: bool, spec: Spec) -> int:
     rows = _rows(shape, tokens)
     with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
-        model = _model(shape.folder, torch.bfloat16 if shape.bfloat16 else torch.float32)
+        model = _model_of(shape)
         population = Population(model, {"p": spec})
         population.collect()
         if checkpointing:
@@ -160,14 +209,18 @@ def pass_bytes(shape: Shape, tokens: int, checkpointing: bool) -> int:
     """The most that a forward and backward pass of `tokens` padded tokens takes besides weights and
     float32 gradients.
     """
+    return _by_blocks(lambda few: _pass(few, tokens, checkpointing), shape)
+
+
+def _pass(shape: Shape, tokens: int, checkpointing: bool) -> int:
     rows = _rows(shape, tokens)
     with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
-        master = _model(shape.folder)
+        master = _model(shape.folder, layers=shape.layers)
         for weight in master.parameters():
             weight.grad = torch.zeros_like(weight)  # of passes before this one
         working = master
         if shape.bfloat16:
-            working = _model(shape.folder, torch.bfloat16)
+            working = _model_of(shape)
             hand_on(master, working)
         if checkpointing:
             switch_on(working)
@@ -179,7 +232,6 @@ def pass_bytes(shape: Shape, tokens: int, checkpointing: bool) -> int:
         return meter.most - before
 
 
-@torch.no_grad()
 def decode_bytes(shape: Shape, rows: int, slice_tokens: int) -> int:
     """The most that sampling takes besides weights, when `rows` rows grow to their full length;
     without the drawing itself.
@@ -187,9 +239,14 @@ def decode_bytes(shape: Shape, rows: int, slice_tokens: int) -> int:
     Prompts come in slices of `slice_tokens` padded tokens; the largest slice is the last before the
     cache is full.
     """
+    return _by_blocks(lambda few: _decode(few, rows, slice_tokens), shape)
+
+
+@torch.no_grad()
+def _decode(shape: Shape, rows: int, slice_tokens: int) -> int:
     width = max(1, min(shape.longest, slice_tokens // rows))
     with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
-        model = _model(shape.folder, torch.bfloat16 if shape.bfloat16 else torch.float32)
+        model = _model_of(shape)
         cache = DynamicCache(config=model.config)
         before = meter.alive
         for start, end in ((0, shape.longest - width), (shape.longest - width, shape.longest)):
@@ -207,5 +264,16 @@ def decode_bytes(shape: Shape, rows: int, slice_tokens: int) -> int:
         return meter.most - before
 
 
-def _model(folder: str, dtype: torch.dtype = torch.float32) -> Any:
-    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype).eval()
+def _model_of(shape: Shape) -> Any:
+    dtype = torch.bfloat16 if shape.bfloat16 else torch.float32
+    return _model(shape.folder, dtype, shape.layers)
+
+
+def _model(folder: str, dtype: torch.dtype = torch.float32, layers: int | None = None) -> Any:
+    config = AutoConfig.from_pretrained(folder)
+    if layers is not None:
+        text = config.get_text_config()
+        text.num_hidden_layers = layers
+        if kinds := getattr(text, "layer_types", None):
+            text.layer_types = kinds[:layers]
+    return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()

@@ -14,6 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from comas.models.gguf import as_read
 from comas.models.sources import apart_up_to, positions_of, whole_model
 from comas.types import UserMistake
 
@@ -49,9 +50,9 @@ def load_models(
     models: dict[str, Any] = {}
     tokenizers: dict[str, Any] = {}
     for policy, base in bases.items():
-        source = whole_model(base)
-        model = _model(base, source, how)
-        tokenizers[policy] = _tokenizer(base, source, how)
+        source, arguments = whole_model(base)
+        model = _model(base, source, arguments, how)
+        tokenizers[policy] = _tokenizer(base, source, arguments, how)
         # with peft installed, transformers follows its base
         if getattr(model, "_hf_peft_config_loaded", False):
             raise UserMistake(
@@ -66,8 +67,8 @@ def load_models(
     return models, first, _ends(models, first, bases)
 
 
-def _model(base: str, source: str, how: Loading) -> Any:
-    """The model, with all its weights."""
+def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -> Any:
+    """The model, with all its weights; `arguments` say how a GGUF file is read."""
     import torch
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM
@@ -82,6 +83,7 @@ def _model(base: str, source: str, how: Loading) -> Any:
             trust_remote_code=how.trust_remote_code,
             use_safetensors=True,
             output_loading_info=True,
+            **arguments,
         )
     except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
         raise UserMistake(
@@ -100,14 +102,16 @@ def _model(base: str, source: str, how: Loading) -> Any:
             f"base {base!r} lacks weights ({missing_keys[0]} and {len(missing_keys) - 1} more): it"
             " is no whole causal LM"
         )
-    return model
+    return as_read(model, base) if arguments else model
 
 
-def _tokenizer(base: str, source: str, how: Loading) -> Any:
+def _tokenizer(base: str, source: str, arguments: Mapping[str, str], how: Loading) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=how.trust_remote_code)
+        return AutoTokenizer.from_pretrained(
+            source, trust_remote_code=how.trust_remote_code, **arguments
+        )
     except (OSError, ValueError) as error:
         raise UserMistake(
             f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}"

@@ -1,5 +1,5 @@
-"""What a base name means, decided once: a shipped model, a run, an adapter, a folder, a name on the
-hub; where it is, and whether it is to be had. Leaves out: loading it.
+"""What a base name means, decided once: a shipped model, a run, an adapter, a folder, a GGUF
+file, a name on the hub; where it is, and whether it is to be had. Leaves out: loading it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from comas.models import gguf
+from comas.models.gguf import is_gguf
 from comas.storage import files
 from comas.storage.nearby import resembling
 from comas.storage.run import Run
@@ -167,6 +169,8 @@ def source_of(name: str, api: bool = False) -> Source:
     if is_adapter(name):
         below = adapter_base(name)
         return Source("adapter", name, name, below=below, origin=frozenset({below}))
+    if is_gguf(name):
+        return Source("gguf", name, name, origin=frozenset({name}))
     kind: Kind = "folder" if Path(name).is_dir() or is_place(name) else "hub"
     return Source(kind, name, name, origin=frozenset({name}))
 
@@ -201,8 +205,12 @@ def checkpoints(names: Iterable[str]) -> Iterator[tuple[Run, int]]:
             yield found[0], found[1]
 
 
-def whole_model(base: str) -> str:
-    """Where to load a model from; an error for an adapter, and for a folder that is not there."""
+def whole_model(base: str) -> tuple[str, dict[str, str]]:
+    """Where to load a model from, and further arguments of `from_pretrained`; an error for an
+    adapter, and for what is not there.
+    """
+    if is_gguf(base):
+        return gguf.arguments_of(base)
     place = place_of_model(base)
     if is_adapter(place):
         raise UserMistake(
@@ -211,7 +219,7 @@ def whole_model(base: str) -> str:
         )
     if is_place(place) and not Path(place).is_dir():
         raise UserMistake(f"base {base!r}: no such folder")
-    return place
+    return place, {}
 
 
 def described_by(base: str) -> str | None:
@@ -263,7 +271,9 @@ def at_hand(base: str) -> str:
     if Path(base).is_dir() and not (Path(base) / "config.json").is_file() and not is_adapter(base):
         missing = f"config.toml (a run), config.json (a model) and {ADAPTER}"
         raise UserMistake(f"base {base!r} is a folder without {missing}{meant(base)}")
-    if is_seed(base) or Path(base).is_dir() or is_place(base):
+    if is_gguf(base) and not Path(base).is_file():
+        raise UserMistake(f"base {base!r}: no such file{meant(base)}")
+    if is_seed(base) or Path(base).is_dir() or is_place(base) or is_gguf(base):
         return base
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
@@ -304,11 +314,45 @@ def snapshot(base: str) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
+TOKENIZERS = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece")
+"""How the names of a tokenizer's files begin."""
+
+
+def check_speaks(base: str) -> None:
+    """An error for a model's folder without a tokenizer, or with one that has no chat template."""
+    if is_gguf(base):
+        gguf.check(base)
+        return
+    folder = Path(base)
+    try:
+        json.loads((folder / "config.json").read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return  # another error says so
+    if not any(file.name.startswith(TOKENIZERS) for file in folder.iterdir()):
+        raise UserMistake(
+            f"base {base!r} has no tokenizer that can be loaded: there is no tokenizer.json in the"
+            " folder; copy the files of its tokenizer there"
+        )
+    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+        return
+    try:
+        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return  # the tokenizer may know one; loading it tells
+    own_class = str(settings.get("tokenizer_class", "")).startswith("PreTrainedTokenizer")
+    templates = folder / "additional_chat_templates"
+    if own_class and not settings.get("chat_template") and not templates.is_dir():
+        raise UserMistake(
+            f"tokenizer {base!r} has no chat template: choose an instruction-tuned base, or add a"
+            " chat_template.jinja to its folder"
+        )
+
+
 def files_of(place: str) -> Path:
-    """The folder from which weights at a place are loaded; of a hub name that in the hub's
-    cache.
+    """The folder or file from which weights at a place are loaded; of a hub name the folder in the
+    hub's cache.
     """
-    return Path(place) if Path(place).is_dir() else snapshot(place) or Path(place)
+    return Path(place) if Path(place).exists() else snapshot(place) or Path(place)
 
 
 def config_folder(base: str) -> str | None:
@@ -317,6 +361,8 @@ def config_folder(base: str) -> str | None:
 
     Of a hub name that is not in the cache the config alone is downloaded, a few kilobytes.
     """
+    if is_gguf(base):
+        return gguf.config_folder(base) if Path(base).is_file() else None
     if (Path(base) / "config.json").is_file():
         return base
     if not base or Path(base).is_dir() or is_place(base):

@@ -49,7 +49,7 @@ class Session:
         self.team = team
         self.hooks = hooks_of([hook])
         self.config = team.config
-        self.pulse = Pulse(self.hooks, team.hosts, team.config)
+        self.pulse = Pulse(self.hooks, team.hosts, team.resolved)
         self.measuring = Measuring(team, self.hooks, self.pulse)
         self.metrics = load_metrics(team.config.metrics or ())
         self.questions = asked.train

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from comas.config.schema import Config
+from comas.config.policies import Resolved
+from comas.config.rehearsal import Rehearsal, rehearse
 from comas.hooks import Hook, Progress, Stage
 from comas.types import Host, Meter, Question, Turn
 
@@ -43,9 +44,10 @@ class Counts:
 class Pulse:
     """Tells a hook how far the present stage has come."""
 
-    def __init__(self, hook: Hook, hosts: Mapping[str, Host], config: Config) -> None:
+    def __init__(self, hook: Hook, hosts: Mapping[str, Host], resolved: Resolved) -> None:
         self.hook = hook
-        self.config = config
+        self.samples = resolved.config.samples or 1
+        self.rehearsal = rehearse(resolved)
         self._per_question: float | None = None
         """Replies per question in the last step that was played here."""
         self._own: dict[str, Meter] = {}
@@ -65,7 +67,10 @@ class Pulse:
 
     def play(self, step: int, questions: Sequence[Question]) -> None:
         """Begin to play a step."""
-        expected, certainty = expected_replies(self.config, len(questions), self._per_question)
+        count = len(questions)
+        expected, certainty = expected_replies(
+            self.rehearsal, count * self.samples, count, self._per_question
+        )
         self.turn_to("playing", step, expected, certainty, questions)
 
     def turn_to(
@@ -152,19 +157,15 @@ class Pulse:
 
 
 def expected_replies(
-    config: Config, questions: int, per_question: float | None
+    rehearsal: Rehearsal | None, games: int, questions: int, per_question: float | None
 ) -> tuple[int | None, Certainty]:
-    """How many replies a step will ask for, and how sure that is.
+    """How many replies a step of so many games will ask for, and how sure that is.
 
-    Of the shipped methods the most that they ask; of others as many per question as in the step
-    before (`per_question`).
+    As many as in the rehearsal of a discussion; where there is none, as many per question as in the
+    step before (`per_question`).
     """
-    games = questions * (config.samples or 1)
-    if config.method == "comas":
-        judged = config.options["evaluations"] * (2 if config.options["evaluate"] else 1)
-        return games * config.options["rounds"] * (1 + judged), "at most"
-    if config.method in ("ttrl", "rlvr"):
-        return games * config.options["votes"], "exactly"
+    if rehearsal is not None:
+        return games * rehearsal.replies, "exactly" if rehearsal.exactly else "at most"
     if per_question is None:
         return None, "about"
     return round(questions * per_question), "about"

@@ -47,10 +47,10 @@ async def train_async(
         check_free(resolved.config.out)
     # before what takes long; mistakes in them leave no folder behind
     asked = of_run(resolved.config, resolved.task, hook.note)
-    check_room(resolved)
-    hook.working(Progress("loading"))
+    check_room(resolved, hook.note)
+    hook.working(Progress("estimating"))
     resolved = fitting.fitted(resolved, hook.note)
-    fitting.check_disk(resolved)
+    hook.working(Progress("loading"))
     asks = resolved.config.steps > 0
     work = Work()
     team = await assemble(resolved, hook.note, work=work, asks=asks, hosts=hosts)
@@ -91,7 +91,7 @@ async def resume_async(
         start, notes = run.rewind()
         for note in notes:
             hook.note(note)
-        hook.working(Progress("loading", start))
+        hook.working(Progress("estimating", start))
         resolved = resolve(
             read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
         )
@@ -103,8 +103,9 @@ async def resume_async(
                 " anew"
             )
         asked = of_run(config, resolved.task, hook.note)
-        check_room(resolved)
+        check_room(resolved, hook.note)
         resolved = fitting.resumed(resolved, hook.note)
+        hook.working(Progress("loading", start))
         checkpoint = (
             run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
         )

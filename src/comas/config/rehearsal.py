@@ -1,0 +1,133 @@
+"""What one discussion asks for, counted by playing it: roles, turns, replies side by side.
+
+Hosts repeat a word and every text can be read, so that nothing is left out. Leaves out: how long
+real replies are (`forecast.hours`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from comas.config.policies import Resolved, policy_of
+from comas.config.resolve import split_options
+from comas.game.agent import Member
+from comas.game.play import Scene, play_all
+from comas.sync import run_sync
+from comas.types import Method, Question, Reply, Sampling, Task, Turn
+
+WORD = "rehearsed"
+"""In every reply, so that those that a prompt shows can be counted."""
+MOST = 10_000
+"""Replies after which a game is taken to go on for as long as its agents disagree."""
+SECONDS = 20.0
+"""After which a rehearsal is given up: the game does something else than to ask."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """One discussion of one question."""
+
+    roles: tuple[str, ...]
+    """Of its turns, one for each."""
+    shown: int
+    """Replies in the prompt that has most of them."""
+    at_once: Mapping[str, int]
+    """Host -> replies that it is asked for side by side, at most."""
+    exactly: bool
+    """Whether it asks as many where nothing that is said can be read; otherwise at most."""
+
+    @property
+    def replies(self) -> int:
+        """How many are asked for."""
+        return len(self.roles)
+
+
+@dataclass
+class _Host:
+    """Says a word, and counts who waits for it."""
+
+    name: str
+    open: int = 0
+    most: int = 0
+    said: int = field(default=0)
+
+    def fits(self, *_: Any) -> bool:
+        return True
+
+    async def ask(self, *_: Any) -> Reply:
+        self.open += 1
+        self.most = max(self.most, self.open)
+        self.said += 1
+        if self.said > MOST:
+            raise OverflowError(f"more than {MOST} replies to one question")
+        text = f"{WORD} {self.said}"
+        await asyncio.sleep(0)
+        self.open -= 1
+        return Reply(text, True, 0, 0, 1, 0.0, 0.0)
+
+
+def rehearse(resolved: Resolved) -> Rehearsal | None:
+    """Play one discussion of a resolved config; None where its game cannot be played so, such as
+    one that needs more of a question than its text.
+    """
+    options = split_options(resolved.config.options, resolved.method.play)
+    hosts = {name: _Host(name) for name in resolved.config.hosts}
+    members = [
+        replace(_member(name, hosts[agent.host]), policy=policy_of(name, agent), roles=roles)
+        for name, agent in resolved.config.agents.items()
+        for roles in [tuple(agent.roles) if agent.roles is not None else None]
+    ]
+    turns = _played(resolved.method, readable(resolved.task), members, options)
+    if turns is None:
+        return None
+    at_once = {name: host.most for name, host in hosts.items()}
+    unread = _played(resolved.method, _standing_in(resolved.task, None), members, options)
+    return Rehearsal(
+        tuple(turn.role for turn in turns),
+        max((turn.prompt.count(WORD) for turn in turns), default=0),
+        at_once,
+        unread is not None and len(unread) == len(turns),
+    )
+
+
+def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> set[str]:
+    """The roles in which a team of so many agents, who take any, is asked; empty where the game
+    cannot be played so.
+    """
+    members = [_member(f"a{i}", _Host("home")) for i in range(agents)]
+    known = split_options(options, method.play)
+    return {turn.role for turn in _played(method, readable(task), members, known) or []}
+
+
+def readable(task: Task) -> Task:
+    """The same task, in which every text can be read, and no two answers are the same."""
+    return _standing_in(task, str)
+
+
+def _standing_in(task: Task, read: Any) -> Task:
+    def extract(question: Question, text: str) -> str | None:
+        return read and read(text)
+
+    return replace(task, extract=extract, ballot=None, verify=lambda *_: "wrong")
+
+
+def _member(name: str, host: _Host) -> Member:
+    speaker: Any = host
+    return Member(name, speaker, name, None, Sampling())
+
+
+def _played(
+    method: Method, task: Task, members: Sequence[Member], options: Mapping[str, Any]
+) -> list[Turn] | None:
+    task = replace(task, shown=lambda _, text: text)
+    scene = Scene(method, task, members, 0, options)
+    question = Question(id="rehearsal", prompt="?", answer="?")
+    try:
+        played = asyncio.wait_for(play_all(scene, [question], "rehearsal"), SECONDS)
+        (episode,) = run_sync(played)
+    except Exception:  # noqa: BLE001 - whatever somebody's game does with a question of no task
+        return None
+    return None if episode.error else episode.turns
