@@ -22,6 +22,7 @@ from comas.types import Fit, Learned, Method, Payoff, Reply, Sampling, UserMista
 from tests.endpoint import answers, hosting, serving  # noqa: F401 - fixtures
 from tests.endpoint import said as answered
 from tests.test_runs import SMALL
+from tests.test_types_play import game, one
 
 TEAM: dict[str, Any] = {
     **SMALL,
@@ -157,8 +158,6 @@ def test_mistakes_with_instances(
 
 
 def test_all_kinds_of_hosts_keep_the_contract(untaught: Path, serve: Any, host_at: Any) -> None:
-    from tests.test_types_play import game, one
-
     method = game(one)
     run_sync(check_host(Scripted({"solution": "x"}), "a0", method))
     run_sync(check_host(Stubborn(learns=False), "a0", method))
