@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from comas.config.policies import origins
 from comas.evaluation.systems import team_of
 from comas.export.team import export
-from comas.hosts.local import load_models
 from comas.models import gguf as gguf_files
+from comas.models.loading import load_models
 from comas.models.sources import source_of
 from comas.testing import _tiny_tokenizer, tiny_model
 from comas.types import UserMistake
