@@ -1,5 +1,5 @@
 # make demo      install into .venv and train the embedded team
-# make test      the fast tests          make test-all   the slow ones too
+# make test      the fast tests          make test-all   the slow ones too          make test-unit   a minute of them
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
 #                wheel and the sdist, installed in an environment of their own
@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-all lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -28,11 +28,18 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands"
 
+# folders whose tests neither train nor start processes
+UNIT := answers game methods objective setups storage tasks training gates/test_gates.py gates/test_density.py
+
+test-unit: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands" $(addprefix tests/,$(UNIT))
+
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 check: lint test commands short-demo package

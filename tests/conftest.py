@@ -18,6 +18,15 @@ from comas.sandbox.jail import Broken, probe
 from comas.seed.teach import make_model, save
 from comas.testing import tiny_model
 
+pytest_plugins = [
+    "tests.support.adapters",
+    "tests.support.endpoint",
+    "tests.support.faults",
+    "tests.support.payments",
+    "tests.support.run_folders",
+]
+"""Where fixtures are."""
+
 
 def pytest_configure() -> None:
     """A shell that starts tests in the background has them ignore Ctrl-C, which some of them send

@@ -1,0 +1,1 @@
+"""The command line and the display: one line per mistake, true progress."""

@@ -1,0 +1,192 @@
+"""Mistakes are one line and exit code 2; what is asked for as JSON is JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.display import Display, clean
+from comas.forecast.memory import parameters
+from comas.models.sources import seed_models
+from comas.types import UserMistake
+from tests.support.command import run
+
+MISTAKES = [
+    (["stepz=3"], "unknown key stepz: did you mean steps?"),
+    (["options.round=2"], "did you mean rounds?"),
+    (["options.rounds=many"], "options.rounds = 'many': Input should be a valid integer"),
+    (["hosts.home.bas=x"], "unknown key hosts.home.bas: did you mean base?"),
+    (["agents.a0.rolls=[]"], "did you mean roles?"),
+    (["method=comos"], "method 'comos': did you mean comas?"),
+    (["method=./none.py"], "no such file"),
+    (["task=pik"], "did you mean pick?"),
+    (["preset=wild"], "method comas has stable, paper"),
+    (["steps=-1"], "steps = -1"),
+    (["steps"], "config steps: No such file"),
+    (["credit.normalize=all"], "did you mean normalise?"),
+    (["task_options.form=four"], "no form 'four'"),
+    (["agents.a.host=hom"], "agents.a.host is 'hom': did you mean home?"),
+    (["hosts.home.base=./my-model"], "set lr"),
+    (["hosts.home.base=seed-x", "steps=1"], "base 'seed-x' cannot be loaded"),
+    (["loss.clip=big"], "loss.clip = 'big': Input should be a valid number"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), MISTAKES, ids=lambda a: a[0] if isinstance(a, list) else None
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", *arguments], monkeypatch) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_presets_and_overrides() -> None:
+    stable, paper = (resolve(read(None, [f"preset={p}"]))[0] for p in ("stable", "paper"))
+    assert stable.kl == {"solution": 0.1, "evaluation": 0.5, "scoring": 0.5}
+    assert paper.kl == {}
+    assert paper.credit["normalise"] == "all"
+    assert not paper.options["avoid_self"]
+    mine = resolve(read(None, ["preset=paper", "options.avoid_self=true", "kl.solution=0.1"]))[0]
+    assert mine.options["avoid_self"]
+    assert not mine.options["format_check"]
+    assert mine.kl == {"solution": 0.1}
+
+
+def test_file_then_arguments(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("steps = 5\nseed = 7\n[options]\nrounds = 3\n")
+    config = read(tmp_path / "c.toml", ["steps=9"])
+    assert (config.steps, config.seed, config.options) == (9, 7, {"rounds": 3})
+    (tmp_path / "bad.toml").write_text("steps = = 5")
+    with pytest.raises(UserMistake, match="not TOML"):
+        read(tmp_path / "bad.toml")
+
+
+def test_agents_are_dealt_over_hosts() -> None:
+    config = read(None, ["agents=3", "hosts.left.base=seed", "hosts.right.base=seed"])
+    assert {n: a.host for n, a in config.agents.items()} == {
+        "a0": "left",
+        "a1": "right",
+        "a2": "left",
+    }
+    assert list(read(None).agents) == ["a0", "a1", "a2", "a3"]
+
+
+def test_dry_run_writes_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", "--dry-run", "--json", "steps=10"], monkeypatch) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["config"]["options"]["rounds"] == 1
+    assert said["estimate"]["generated tokens, at most"] == 10 * 128 * 3 * 64
+    assert (
+        said["estimate"]["parameters of all policies"]
+        == 4 * (parameters(str(seed_models()["seed"])) or 0)
+        > 900_000
+    )
+    assert run(["train", "--dry-run", "--full"], monkeypatch) == 0
+    assert "rounds = 1" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_train_play_eval_resume_in_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "r")
+    assert (
+        run(
+            [
+                "train",
+                "--json",
+                "steps=1",
+                "questions=8",
+                "test_questions=8",
+                "eval_every=0",
+                f"out={out}",
+            ],
+            monkeypatch,
+        )
+        == 0
+    )
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert len(lines) == 1
+    said = json.loads(lines[0])
+    assert {"run", "steps", "tokens", "seconds", "accuracy"} <= said.keys()
+    assert said["accuracy"]["before"].keys() == {"mean", "low", "high", "n"}
+    assert run(["train", f"out={out}"], monkeypatch) == 2
+    assert "comas resume" in capsys.readouterr().err
+    assert run(["resume", out, "--json"], monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 1
+    assert run(["eval", out, "seed", "test_questions=8", "--json"], monkeypatch) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [c["right"] + c["wrong"] + c["failed"] for c in cells] == [32, 8]
+    assert {
+        "system",
+        "task",
+        "setup",
+        "n",
+        "accuracy",
+        "low",
+        "high",
+        "tokens",
+        "seconds",
+    } <= cells[0].keys()
+    assert run(["play", out, "--seed", "2", "--json"], monkeypatch) == 0
+    turns = json.loads(capsys.readouterr().out)["turns"]
+    assert turns[0]["role"] == "solution"
+    assert turns[0]["reward"] is not None
+    assert run(["play", "--question", "1 2 3 4 -> 9"], monkeypatch) == 0
+    assert "1 2 3 4 -> 9" in capsys.readouterr().out
+
+
+def test_doctor_and_unknown_things(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["doctor", "--json"], monkeypatch) == 0
+    assert "seed" in json.loads(capsys.readouterr().out)["seed models"]
+    for arguments in (["fly"], ["eval"], ["resume", "nowhere"], ["train", "--fast"]):
+        assert run(arguments, monkeypatch) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_help_is_quick_to_import() -> None:
+    code = "import sys, comas.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_hostile_text_is_shown_as_text() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from comas.types import Episode, Question, Turn
+
+    evil = "[bold red]x[/]\x1b[2J\u202e<score>"
+    assert clean(evil) == "[bold red]x[/] [2J<score>"
+    display = Display(Console(file=StringIO(), force_terminal=True, width=100))
+    display.config = read(None)
+    turn = Turn("0/q/0/solution0", "a0", "home/a0", "solution", "p", evil, True, 0, reward=1.0)
+    display.turn(turn)
+    metrics = {"step": 0, "tokens": 5, "rewards": {"solution": 1.0}, "seconds": 0.1}
+    display.step(metrics, [Episode("0/q/0", Question(id="q", prompt=evil), [turn])])
+    out = StringIO()
+    Console(file=out, width=100).print(display.render())
+    assert "[bold red]x[/]" in out.getvalue()
+    assert "\x1b[2J" not in out.getvalue()

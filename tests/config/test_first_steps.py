@@ -1,0 +1,309 @@
+"""What those who start get wrong: names that are none, keys that do nothing, files that change;
+each is told in time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.config.roles import SHIPPED, check_roles
+from comas.config.systems import system_config
+from comas.evaluation import spec
+from comas.evaluation.runner import Exam
+from comas.evaluation.spec import Plan
+from comas.hooks import Hook
+from comas.models import sources
+from comas.models.sources import at_hand
+from comas.storage.run import Run
+from comas.sync import run_sync
+from comas.team.build import outline
+from comas.types import UserMistake
+from tests.support.command import run
+from tests.support.runs import run_of
+
+
+@pytest.fixture(scope="module")
+def place(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run in runs/first."""
+    folder = tmp_path_factory.mktemp("home")
+    run_of(folder / "runs" / "first", untaught, steps=1, agents=2, test_questions=0, eval_every=0)
+    return folder
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """No network; returns what the hub was asked for."""
+    from huggingface_hub import HfApi
+
+    asked: list[str] = []
+
+    def model_info(self: Any, name: str, timeout: float) -> Any:
+        asked.append(name)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(HfApi, "model_info", model_info)
+    at_hand.cache_clear()
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "hub"),
+    [
+        (["first"], "base 'first': no such folder; did you mean runs/first?", False),
+        (["frist"], "did you mean runs/first?", False),
+        (["sed"], "did you mean seed?", False),
+        (["runs/frist"], "there is no such run or folder here; did you mean runs/first?", False),
+        (
+            ["seed", "org/model"],
+            "base 'org/model': no such folder, and it is not in the hub's cache",
+            True,
+        ),
+        (
+            ["runs"],
+            (
+                "runs' is a folder without config.toml (a run), config.json (a model) and"
+                " adapter_config.json"
+            ),
+            False,
+        ),
+        (["a b"], "no name that a model on the hub can have", False),
+        (
+            ["seed", "hosts.hoem.device=cpu"],
+            "no agent of these systems is at a host 'hoem': did you mean home?",
+            False,
+        ),
+        (
+            ["seed", "hosts.home.base=seed-b"],
+            "what is evaluated is named as a system: comas eval seed-b",
+            False,
+        ),
+        (
+            ["seed", "room.solutoin=3"],
+            "room.solutoin: nobody is ever asked in that role: did you mean solution?",
+            False,
+        ),
+        (["seed", "steps=3"], "steps is a key of training, and changes nothing", False),
+        (["seed", "kl.solution=1"], "kl is a key of training", False),
+        (["seed", "lr=1"], "lr is a key of training", False),
+        (["seed", "temperature=0.1"], "here it is eval_temperature", False),
+        (["seed", "task=gsm8k"], "here it is --tasks", False),
+        (["runs/first", "method=ttrl"], "comas eval --setups METHOD", False),
+    ],
+)
+def test_mistakes_in_names_are_told_before_anything_is_asked(
+    arguments: list[str],
+    said: str,
+    hub: bool,
+    place: Path,
+    away: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(place)
+    assert run(["eval", *arguments], monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert away == (["org/model"] if hub else [])
+    assert not (place / "evals").exists()
+
+
+def test_a_model_in_the_cache_of_the_hub_needs_no_network(
+    away: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "snapshot", lambda name: tmp_path)
+    assert at_hand("org/cached") == str(tmp_path)
+    assert away == ["org/cached"]
+
+
+def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: Path) -> None:
+    files = [
+        f
+        for kind in ("methods", "setups")
+        for f in (Path(spec.__file__).parents[1] / kind).glob("*.py")
+    ]
+    asked = {
+        role
+        for f in files
+        for role in re.findall(r'\.ask\(\s*"(\w+)"', f.read_text(encoding="utf-8"))
+    }
+    assert asked == set(SHIPPED)
+    (tmp_path / "mine.py").write_text(
+        "from comas.types import Setup\nasync def play(question, agents, rng, task):\n"
+        "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play)\n"
+    )
+    resolved = system_config("seed", ["room.critic=9"])
+    check_roles(*resolved[:3], [spec.way(str(tmp_path / "mine.py"), outline(resolved)).method])
+    with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
+        check_roles(*resolved[:3])
+
+
+def test_where_everything_fails_for_want_of_room_is_told(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["eval", "seed", "room.solution=5000", "--limit", "4"], monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "every game failed" in line
+    assert "lower room.solution" in line
+
+
+def sat(exam: Exam) -> dict[str, Any]:
+    return run_sync(exam.go(Hook()))
+
+
+def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    data = tmp_path / "mine.jsonl"
+    subprocess.run(["cp", "-r", str(untaught), str(model)], check=True)
+    rows = [json.dumps({"question": f"{i} + {i}?", "answer": i}) for i in range(4)]
+    data.write_text("\n".join(rows))
+    asked = Plan([str(model)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"])
+    before = sat(Exam.create(asked, str(tmp_path / "e")))
+    assert before["cells"][0]["n"] == 4  # all of a file that nobody was trained on
+    assert sat(Exam.open(tmp_path / "e")) == before
+    data.write_text("\n".join([*rows[:3], rows[3].replace(": 3", ": 4")]))
+    with pytest.raises(UserMistake, match="questions of jsonl are not what they were"):
+        sat(Exam.open(tmp_path / "e"))
+    data.write_text("\n".join(rows))
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (model / "model.safetensors").write_bytes(bytes(weights))
+    with pytest.raises(UserMistake, match=f"weights of {model} are not what they were"):
+        sat(Exam.open(tmp_path / "e"))
+
+
+def test_of_a_file_that_a_run_was_trained_on_only_the_rest_is_asked(
+    tiny: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "mine.jsonl"
+    data.write_text(
+        "\n".join(
+            json.dumps({"question": f"What is {i} + {i}?", "answer": 2 * i}) for i in range(40)
+        )
+    )
+    keys = {
+        "task": "jsonl",
+        "data": str(data),
+        "room": {"solution": 8, "evaluation": 8, "scoring": 8},
+    }
+    trained = run_of(
+        tmp_path / "r", tiny, steps=1, agents=2, test_questions=0, eval_every=0, **keys
+    ).path
+    asked = Plan(
+        [str(tiny), str(trained)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"]
+    )
+    found = sat(Exam.create(asked, str(tmp_path / "e")))
+    assert 0 < found["cells"][0]["n"] == found["cells"][1]["n"] < 20
+    assert any(
+        "asked are the test questions of" in note and "was trained on others" in note
+        for note in found["notes"]
+    )
+    assert found["overlap"][0]["exact"] == []
+
+
+def test_a_folder_in_comas_data_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMAS_DATA", "./none")
+    assert run(["eval", "seed", "--tasks", "gsm8k"], monkeypatch) == 2
+    assert "COMAS_DATA is ./none: there is no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "comas",
+        "eval",
+        "seed",
+        "--setups",
+        "vote",
+        "--limit",
+        "0",
+        "--out",
+        str(tmp_path / "e"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 120
+    while (
+        not list((tmp_path / "e").glob("answers/*"))
+        and process.poll() is None
+        and time.monotonic() < end
+    ):
+        time.sleep(0.05)
+    process.send_signal(kind)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == f"stopped; go on with: {sys.executable} -m comas resume {tmp_path / 'e'}\n"
+    assert re.match(r"[\d,]+ games, in ", said)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
+def test_ctrl_c_while_the_library_is_imported_is_one_line() -> None:
+    stop = "import sys, os, signal; sys.argv = ['comas', 'eval', 'seed']\n"
+    stop += "class Find:\n    def find_spec(self, name, *_):\n"
+    stop += "        if name == 'comas.team.build': os.kill(os.getpid(), signal.SIGINT)\n"
+    code = stop + "sys.meta_path.insert(0, Find())\n"
+    for begun in (
+        "from comas.cli.entry import main; main()",
+        "import runpy\nrunpy.run_module('comas')",
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code + begun], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (130, "stopped\n")
+    done = subprocess.run(
+        [sys.executable, "-c", code + "import comas; comas.train"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "KeyboardInterrupt" in done.stderr  # a script's own affair
+
+
+def test_importing_the_package_loads_no_library_and_no_command_line() -> None:
+    code = (
+        "import sys, comas; assert comas.__version__; dir(comas);"
+        " sys.exit(bool({'torch', 'typer', 'comas.cli.main', 'transformers'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = (
+        "import comas.export.facts, comas; assert callable(comas.export); from comas import export"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    import comas
+
+    assert all(getattr(comas, name) is not None for name in comas.__all__)
+
+
+def test_show_names_the_roles_of_a_step_where_nobody_was_asked_in_the_one_that_is_sought(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    assert run(["show", "runs/first", "--role", "solver"], monkeypatch) == 0
+    roles = sorted(
+        {
+            turn["role"]
+            for record in Run(place / "runs" / "first").episodes(0)
+            for turn in record["turns"]
+        }
+    )
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == f"nobody was asked as solver in this step; roles here: {', '.join(roles)}"
+    )
+    assert run(["show", "runs/first", "--role", roles[0]], monkeypatch) == 0
+    assert "nobody was asked" not in capsys.readouterr().out

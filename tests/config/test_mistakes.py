@@ -1,0 +1,231 @@
+"""What users get wrong ends in one line that says what, where and what to do; exit code 2, no
+traceback, nothing written. Keys and values of the config are in test_config.py and
+test_config_cli.py; here is what lies in files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from comas.models.sources import seed_models
+from tests.support.command import run
+from tests.support.runs import SMALL, run_of
+
+SEED = seed_models()["seed"]
+LR = "lr=1e-3"
+
+
+def files(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
+
+
+ROWS = '{"question": "1 + 2?", "answer": "#### 3"}\n'
+MISTAKES = [
+    (["bad.toml"], ["bad.toml is not TOML", "line 3, column 10"]),
+    (["method=./empty.py"], ["'./empty.py'", "defines no `method = Method(...)`"]),
+    (["task=./empty.py"], ["'./empty.py'", "defines no `task = Task(...)`"]),
+    (["method=./broken.py"], ["'./broken.py' cannot be imported", "line 2"]),
+    (["options.votes=3"], ["unknown key options.votes", "evaluations"]),
+    (["agents.a.host=here"], ["agents.a.host is 'here'", "did you mean home?"]),
+    (["agents.a.frozen=true"], ["no agent can learn", "solution, evaluation, scoring"]),
+    (['agents.a.roles=["evaluation"]'], ["no agent takes role 'solution'", "agents.<name>.roles"]),
+    (["questions=0"], ["questions = 0", "greater than or equal to 1"]),
+    (["task=gsm8k", "data=rows.jsonl", LR], ["rows.jsonl:2", "column 11"]),
+    (["task=gsm8k", "data=none.jsonl", LR], ["none.jsonl", "No such file"]),
+    (["task=gsm8k", "data=empty.jsonl", LR], ["no questions in split 'train'", "empty.jsonl"]),
+    (["hosts.home.base=./none", LR], ["base './none': no such folder"]),
+    (["hosts.home.base=./plain", "steps=1"], ["has no recipe for task pick: set lr"]),
+    (["hosts.home.base=./plain", LR], ["plain' has no tokenizer that can be loaded"]),
+    (["hosts.home.base=./mute", LR], ["mute' has no chat template", "chat_template.jinja"]),
+    (["hosts.home.base=./other", LR], ["other' lacks weights", "no whole causal LM"]),
+    (["hosts.home.base=./text", LR], ["text' cannot be loaded as a causal language model"]),
+    (["hosts.home.base=./cut", LR], ["cut' cannot be loaded", "header"]),
+    (["hosts.home.device=tpu"], ["device 'tpu' cannot be used here", "hosts.<name>.device=cpu"]),
+    (["kl.scorng=1"], ["kl.scorng", "did you mean scoring?"]),
+    (
+        ["method=ttrl", "kl.scoring=1"],
+        ["kl.scoring: method ttrl never trains on that role", "did you mean solution?"],
+    ),
+    (["room.solutoin=9"], ["room.solutoin", "did you mean solution?"]),
+    (
+        ['agents.a.roles=["solution", "scorng"]'],
+        ["agents.a.roles", "'scorng'", "did you mean scoring?"],
+    ),
+    (
+        ["task=jsonl", "data=two.jsonl", LR],
+        ["none of the 2 questions of", "two.jsonl falls into its train cut"],
+    ),
+    (["out=taken"], ["out=taken: there is a run already", "comas resume taken"]),
+    (["out=file/run"], ["out=file/run: Not a directory"]),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with everything that can be wrong."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    files(
+        folder,
+        bad__toml="steps = 5\n[options]\nrounds = = 2\n",
+        empty__py="x = 1\n",
+        broken__py="x = 1\ny = = 2\n",
+        rows__jsonl=ROWS + '{"answer" "3"}\n',
+        empty__jsonl="",
+        file="",
+        two__jsonl=(
+            '{"question": "What is 1 + 1?", "answer": 2}\n{"question": "What is 1 + 3?", "answer":'
+            " 4}\n"
+        ),
+    )
+    for name in ("mute", "other", "cut"):
+        shutil.copytree(SEED, folder / name)
+    for name in ("plain", "text", "taken"):
+        (folder / name).mkdir()
+    (folder / "taken" / "config.toml").write_text("steps = 1\n")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(SEED / name, folder / "plain" / name)
+    (folder / "mute" / "chat_template.jinja").unlink()
+    os.truncate(folder / "cut" / "model.safetensors", 1000)
+    small = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "vocab_size": 90,
+    }
+    (folder / "other" / "config.json").write_text(json.dumps({"model_type": "bert", **small}))
+    (folder / "text" / "config.json").write_text("not JSON")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    MISTAKES,
+    ids=lambda a: a[0] if isinstance(a, list) and "=" in a[0] else None,
+)
+def test_a_mistake_is_one_line_that_names_it_and_writes_nothing(
+    arguments: list[str],
+    said: list[str],
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    assert run(["train", *arguments], monkeypatch) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert [s for s in said if s not in err] == [], err
+    assert [
+        p
+        for p in sorted(place.rglob("*"))
+        if p not in before and "__pycache__" not in p.parts and p.name != ".lock"
+    ] == []
+
+
+def test_a_question_that_is_too_long_for_the_context_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pairs = [
+        "steps=1",
+        "questions=2",
+        "test_questions=0",
+        "eval_every=0",
+        "hosts.home.context=20",
+        f"out={tmp_path / 'r'}",
+    ]
+    assert run(["train", *pairs], monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "do not fit the context of home/" in line
+    assert "lower room.solution" in line
+
+
+@pytest.fixture(scope="module")
+def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_of(
+        tmp_path_factory.mktemp("runs") / "r", untaught, steps=2, hosts__home__learner="full"
+    ).path
+
+
+def damaged(trained: Path, folder: Path) -> Path:
+    shutil.copytree(trained, folder)
+    for weights in folder.glob("checkpoints/*/a1/model.safetensors"):
+        data = bytearray(weights.read_bytes())
+        data[-1] ^= 1
+        weights.write_bytes(bytes(data))
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["resume", "play", "eval"])
+def test_a_damaged_checkpoint_is_one_line(
+    verb: str,
+    trained: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    folder = damaged(trained, tmp_path / "r")
+    assert run([verb, str(folder)], monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a1/model.safetensors is not what was written (SHA-256 differs)" in line
+
+
+def test_a_foreign_checkpoint_is_one_line(
+    trained: Path,
+    untaught: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(trained, tmp_path / "r")
+    config = tmp_path / "r" / "config.toml"
+    config.write_text(
+        config.read_text().replace(str(untaught), "seed").replace("[agents.a0]", "[agents.b0]")
+    )
+    assert run(["resume", str(tmp_path / "r")], monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "step-2/b0 has no model*.safetensors: not a checkpoint of this policy" in line
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    untaught: Path,
+) -> None:
+    real = Path.write_text
+
+    def refuse(path: Path, *args: object, **kwargs: object) -> int:
+        if "r" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    # permissions themselves do not stop the superuser
+    monkeypatch.setattr(Path, "write_text", refuse)
+    pairs = [f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in SMALL.items()]
+    assert (
+        run(["train", *pairs, f"hosts.home.base={untaught}", f"out={tmp_path / 'r'}"], monkeypatch)
+        == 2
+    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Permission denied" in line
+    assert str(tmp_path / "r") in line
+
+
+def test_too_little_room_is_told_beforehand(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    usage = type(shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 10**7, 10**7))
+    assert run(["train", f"out={tmp_path / 'r'}"], monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the run needs about 0.10" in line
+    assert "0.01 GB free" in line
+    assert not (tmp_path / "r").exists()

@@ -1,0 +1,328 @@
+"""What authors of methods, tasks and setups get wrong ends in one line; nothing that was learnt is
+lost to a fact.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from comas.config.resolve import load_plugin, plugin_names
+from comas.evaluation.runner import Exam
+from comas.evaluation.spec import Plan
+from comas.hooks import Hook
+from comas.methods import comas
+from comas.storage.run import Run
+from comas.tasks import pick
+from comas.team.build import run_sync
+from comas.testing import check_method, check_wording
+from comas.types import Question, Task, UserMistake
+from tests.support.command import run
+
+METHOD = """
+import numpy as np
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
+from comas.types import Method
+
+
+async def play(question, agents, rng, task):
+    turn = await agents[0].ask("solution", question.prompt)
+    turn.info["length"] = np.int64(len(turn.text))
+    turn.info["words"] = set(turn.text.split())
+    return {answer}
+
+
+def settle(episodes, task):
+    for number, episode in enumerate(episodes):
+        for turn in episode.turns:
+            turn.reward = {reward}
+
+
+method = Method(play, settle, reinforce_pp, clipped)
+"""
+TASK = """
+from comas.types import Question, Task
+
+
+def load(split, path=None, limit=None, seed=0):
+    return {questions}
+
+
+task = Task(name="mine", load=load, verify=lambda q, t: "right", extract=lambda q, t: t, base="seed", max_tokens={{"solution": 8}})
+"""
+SETUP = """
+from comas.types import Setup
+
+
+async def play(question, agents, rng, task):
+    turn = await agents[0].ask("solution", question.prompt)
+    return {answer}
+
+
+setup = Setup(play, alone=True)
+"""
+TRAIN = [
+    "train",
+    "steps=2",
+    "questions=2",
+    "test_questions=0",
+    "eval_every=0",
+    "threads=1",
+    "agents=2",
+    "out=r",
+    "room.solution=4",
+]
+
+
+def line(error: str) -> str:
+    (only,) = [text for text in error.splitlines() if not text.startswith("note: ")]
+    assert only.startswith("error: ")
+    return only
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"reward": "float('nan')"},
+            "is paid nan: settle has to pay a finite number, or None for no pay",
+        ),
+        ({"reward": "'1.0'"}, "is paid '1.0': settle has to pay a finite number"),
+        ({"answer": "turn"}, "play returned Turn(0/"),
+        ({"answer": "3"}, "play returned 3; wanted is the text that answers, or None"),
+    ],
+)
+def test_odd_pay_and_odd_answers(
+    change: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(METHOD.format(**{"reward": "1.0", "answer": "turn.text", **change}))
+    assert run([*TRAIN, "method=./mine.py"], monkeypatch) == 2
+    assert said in line(capsys.readouterr().err)
+
+
+def test_numbers_of_numpy_are_paid_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(METHOD.format(reward="np.float32(number % 2)", answer="turn.text"))
+    assert run([*TRAIN, "method=./mine.py", "samples=2"], monkeypatch) == 0
+    first, second = Run.open("r").metrics()
+    assert first["facts"]["solution"]["length"] >= 0
+    (turn,) = next(Run.open("r").episodes(1))["turns"]
+    assert turn["reward"] in (0.0, 1.0)
+    assert isinstance(turn["info"]["words"], list)
+    assert second["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("questions", "said"),
+    [
+        (
+            '[Question(id="q", prompt=str(n)) for n in range(8)]',
+            "8 questions have the id 'q': each needs one of its own",
+        ),
+        ('["q0", "q1"]', "item 0 is 'q0', wanted is Question(id=..., prompt=...)"),
+        ("(n for n in range(3))", "wanted is a list of Question"),
+        ('[Question(id=n, prompt="p") for n in range(3)]', "`id` is 0, wanted is a text"),
+        ('[Question(id="", prompt="p")]', "its id is empty"),
+        ('[Question(id="q", prompt="p", answer=3)]', "`answer` is 3, wanted is a text or None"),
+        ('[Question("q", "p", "answer")]', "takes 1 positional argument"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_odd_questions(
+    command: str,
+    questions: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(TASK.format(questions=questions))
+    arguments = (
+        [*TRAIN, "task=./mine.py"]
+        if command == "train"
+        else ["eval", "seed", "--tasks", "./mine.py", "--out", "e"]
+    )
+    assert run(arguments, monkeypatch) == 2
+    assert said in line(capsys.readouterr().err)
+    assert not Path("r").exists()
+    assert not Path("e").exists()
+
+
+def test_a_setup_that_returns_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(SETUP.format(answer="turn"))
+    with pytest.raises(UserMistake, match=r"play returned Turn\(.*return its text"):
+        run_sync(Exam.create(Plan(["seed"], limit=2, setups=["./mine.py"]), "e").go(Hook()))
+
+
+def test_records_take_keywords_only() -> None:
+    texts: Any = ("a", "b", "c")
+    with pytest.raises(TypeError):
+        Question(*texts)
+    with pytest.raises(TypeError):
+        Task(*texts)
+    assert Question(id="q", prompt="p", meta={"n": np.int64(1)}).meta["n"] == 1
+
+
+SWAPPED = {
+    "Method(settle, play, reinforce_pp, clipped)": "play has to be `async def`",
+    "Method(play, play, reinforce_pp, clipped)": (
+        "settle is called as settle(episodes, task), and play does not take that"
+    ),
+}
+
+
+@pytest.mark.parametrize("order", SWAPPED)
+def test_functions_in_another_order_are_told_at_load(
+    order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = METHOD.format(reward="1.0", answer="turn.text")
+    Path("mine.py").write_text(text.replace("Method(play, settle, reinforce_pp, clipped)", order))
+    assert run([*TRAIN, "method=./mine.py"], monkeypatch) == 2
+    assert SWAPPED[order] in line(capsys.readouterr().err)
+    assert not Path("r").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("await agents[0].ask", "agents[0].ask", "play failed in mine.py line 10: AttributeError"),
+        (
+            "turn.reward = 1.0",
+            "turn.reward = {}['x']",
+            "settle failed in mine.py line 18: KeyError: 'x'",
+        ),
+    ],
+)
+def test_mistakes_within_a_game_name_their_line(
+    old: str,
+    new: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(METHOD.format(reward="1.0", answer="turn.text").replace(old, new))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a coroutine that nobody awaited
+        assert run([*TRAIN, "method=./mine.py"], monkeypatch) == 2
+        gc.collect()
+    assert said in line(capsys.readouterr().err)
+
+
+def test_a_rank_for_whole_models_and_rooms_that_leave_no_room_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", "rank=8"], monkeypatch) == 2
+    assert "hosts.home.rank is for hosts.home.learner=adapters" in line(capsys.readouterr().err)
+    assert run(["train", "room.solution=512"], monkeypatch) == 2
+    assert (
+        "room.solution is 512 tokens: with a prompt they do not fit the context of home/a0 (512"
+        in line(capsys.readouterr().err)
+    )
+
+
+@pytest.mark.parametrize("advantage", ["reinforce_pp", "grpo", "rloo"])
+@pytest.mark.parametrize("loss", ["clipped", "plain"])
+def test_an_advantage_in_the_place_of_the_loss_is_told_at_load(
+    advantage: str, loss: str, tmp_path: Path
+) -> None:
+    text = (
+        METHOD.format(reward="1.0", answer="turn.text")
+        .replace("reinforce_pp", advantage)
+        .replace("clipped", loss)
+    )
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    assert load_plugin("method", str(path)).loss.__name__ == loss
+    path.write_text(text.replace(f"{advantage}, {loss})", f"{loss}, {advantage})"))
+    with pytest.raises(
+        UserMistake,
+        match=(
+            f"{advantage} makes advantages and stands where the loss is wanted; the order is Method"
+        ),
+    ):
+        load_plugin("method", str(path))
+
+
+def test_no_method_setup_or_example_that_is_shipped_is_taken_for_a_mistake() -> None:
+    files = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+    kinds = {
+        str(f): re.findall(r"^(method|task|setup) = ", f.read_text(), re.MULTILINE) for f in files
+    }
+    found = [load_plugin(kind, name) for name, of in kinds.items() for kind in of]
+    found += [
+        load_plugin(kind, name)
+        for kind in ("method", "task", "setup")
+        for name in plugin_names(kind)
+    ]
+    assert len(found) > 15
+
+
+MISSPELT = {
+    "{questoin} Solve it.": (
+        "wording of 'solution': nobody fills {questoin}: did you mean {question}?"
+    ),
+    "{question} {histroy}": (
+        "wording of 'solution': nobody fills {histroy}: did you mean {history}?"
+    ),
+}
+
+
+@pytest.mark.parametrize("template", MISSPELT)
+@pytest.mark.parametrize("kind", ["method", "task", "setup"])
+def test_a_misspelt_hole_is_told_at_load(kind: str, template: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    wording = {"solution": template}
+    if kind == "task":
+        path.write_text(
+            TASK.format(questions="[]").replace('base="seed"', f'base="seed", wording={wording}')
+        )
+    else:
+        text = {
+            "method": METHOD.format(reward="1.0", answer="turn.text"),
+            "setup": SETUP.format(answer="turn.text"),
+        }[kind]
+        path.write_text(f"{text}\nWORDING = {wording}\n")
+    with pytest.raises(UserMistake, match=re.escape(MISSPELT[template])):
+        load_plugin(kind, str(path))
+    # of a file's own, of LaTeX; one that looks like a fact and is given
+    holes = "{question} {answer} {x} {works} \\boxed{}"
+    path.write_text(path.read_text().replace(template, holes) + "\nGIVEN = dict(works=1)\n")
+    load_plugin(kind, str(path))
+
+
+def test_checks_of_methods_and_tasks_name_the_hole_that_was_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(
+        AssertionError,
+        match=r"nobody fills: \['questoin'\]; did you mean \{question\} by \{questoin\}",
+    ):
+        check_wording(replace(pick.task, wording={"solution": "{questoin}"}))
+    monkeypatch.setitem(comas.WORDING, "scoring", "{wrok}")
+    with pytest.raises(
+        AssertionError, match=r"wording of 'scoring': nobody fills \{wrok\}: did you mean \{work\}"
+    ):
+        check_method(
+            comas.method, pick.task, [pick.make_question((1, 2, 4, 5), 7, "three")], lambda *_: "x"
+        )

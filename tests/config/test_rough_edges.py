@@ -1,0 +1,299 @@
+"""Names, folders and files that are not as they should be: said in a line that has the remedy, and
+before models are loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import comas
+from comas.config.schema import read
+from comas.evaluation.runner import Exam
+from comas.evaluation.spec import Plan
+from comas.storage.out_folder import check_free
+from comas.storage.run import Run
+from comas.types import UserMistake
+from tests.support.command import run
+from tests.support.runs import run_of
+
+CONFIG: dict[str, Any] = {"method": "comas", "steps": 9, "hosts": {"home": {"base": "seed"}}}
+PAID: dict[str, Any] = {**CONFIG, "hosts": {"judge": {"api": "http://127.0.0.1:1/v1"}}}
+
+
+@pytest.fixture(scope="module")
+def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_of(
+        tmp_path_factory.mktemp("runs") / "r",
+        untaught,
+        steps=1,
+        agents=2,
+        test_questions=2,
+        eval_every=0,
+    ).path
+
+
+@pytest.mark.parametrize("verb", ["resume", "play", "report", "eval"])
+def test_a_config_of_something_else_is_no_run(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "config.toml").write_text('title = "my pages"\n')
+    assert run([verb, str(tmp_path / "site")], monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "site is not a run: its config.toml" in line or "unknown key title" in line
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"step": 1}'])
+def test_a_measurement_without_its_facts_counts_as_not_measured(
+    text: str, trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "r")
+    (tmp_path / "r" / "eval" / "after.json").write_text(text)
+    told: list[str] = []
+    assert Run.open(tmp_path / "r").read_eval("after", told.append) is None
+    assert (
+        "after.json is damaged: it has to have step, accuracy, answers; it counts as not measured"
+        in told[0]
+    )
+    found = comas.resume(tmp_path / "r", hooks=[])
+    assert found.accuracy["after"] is not None
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"judge": {}}', '{"judge": 3}'])
+def test_a_damaged_account_says_what_to_do_and_counts_only_where_somebody_is_paid(
+    text: str, tmp_path: Path
+) -> None:
+    for name, config in (("paid", PAID), ("free", CONFIG)):
+        opened = Run.create(config, str(tmp_path / name))
+        (opened.path / "spent.json").write_text(text)
+        if name == "free":
+            assert opened.spent() == {}
+        else:
+            with pytest.raises(
+                UserMistake,
+                match=r"spent\.json is damaged.*; remove it to go on without what it said",
+            ):
+                opened.spent()
+
+
+def test_paths_are_paths_and_a_tilde_is_the_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    home = str(tmp_path / "x")
+    for out in (Path("~/x"), "~/x"):
+        assert os.path.normpath(read(None, {"out": out}).out or "") == home
+    pairs = ["out=~/x", "base=~/x", "data=~/x", "method=~/x"]
+    config = read(None, pairs)
+    assert {
+        os.path.normpath(str(p))
+        for p in (config.out, config.hosts["home"].base, config.data, config.method)
+    } == {home}
+    exam = Exam.create(Plan(["seed"]), "~/e")
+    assert os.path.normpath(exam.folder) == str(tmp_path / "e")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("out", "a\0b", "NUL"),
+        ("base", "", "it is empty"),
+        ("agents.a0.base", "", "it is empty"),
+        ("data", "", "it is empty"),
+        ("out", " ", "it is empty"),
+        ("threads", 10**11, "less than or equal to 4096"),
+    ],
+)
+def test_values_that_name_nothing_are_told(key: str, value: Any, said: str) -> None:
+    with pytest.raises(UserMistake, match=said):
+        read(None, {key: value})
+
+
+def test_arguments_from_python_are_checked_as_those_of_the_command_line(
+    trained: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        UserMistake, match=r"overrides='seed=2': a list of pairs is wanted: \['seed=2'\]"
+    ):
+        comas.load(trained, overrides="seed=2")
+    with pytest.raises(
+        UserMistake, match=r"hosts\.home\.max_rows=None: None is no value of this key"
+    ):
+        comas.resume(trained, hosts__home__max_rows=None)
+    with pytest.raises(
+        UserMistake, match=r"hosts\.home\.budget_tokens=none: there is no host 'home' behind an API"
+    ):
+        comas.resume(trained, hosts__home__budget_tokens=None)
+    for wrong in (
+        {"seed": -1},
+        {"seed": "x"},
+        {"test_questions": "x"},
+        {"test_questions": -3},
+        {"test_questions": 3, "limit": 4},
+    ):
+        with pytest.raises(UserMistake, match=r"seed=|test_questions="):
+            comas.evaluate("seed", out=tmp_path / "e", **wrong)
+    assert not (tmp_path / "e").exists()
+    found = comas.evaluate("seed", out=tmp_path / "e", test_questions=2, agents=1)
+    assert found.cells[0]["n"] == 2
+
+
+def test_keys_of_the_only_host_go_on_with_an_evaluation_as_with_a_run(tmp_path: Path) -> None:
+    folder = Exam.create(Plan(["seed"]), str(tmp_path / "e")).folder
+    exam = Exam.open(folder, ["max_rows=64"])
+    assert exam.plan.changes[0]["pairs"] == ["hosts.home.max_rows=64"]
+    assert exam.plan.resolved("seed")[0].hosts["home"].max_rows == 64
+
+
+def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr(sys.modules["comas.training.start"], "assemble", load)
+
+
+BROKEN = """
+from comas.tasks.pick import task as shipped
+import dataclasses
+def load(split, limit=None, seed=0, path=None):
+    return [3]
+task = dataclasses.replace(shipped, load=load)
+"""
+
+
+def test_a_taken_folder_and_a_broken_task_are_told_before_models_are_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    trained: Path,
+) -> None:
+    loads_nothing(monkeypatch)
+    (tmp_path / "mine.py").write_text(BROKEN)
+    (tmp_path / "file").write_text("")
+    for pair, said in (
+        (f"out={trained}", "there is a run already"),
+        (f"out={tmp_path / 'file' / 'r'}", "Not a directory"),
+        (f"task={tmp_path / 'mine.py'}", "wanted is Question"),
+        ("room.solution=9999", "lower room.solution"),
+    ):
+        assert run(["train", pair], monkeypatch) == 2
+        shown = capsys.readouterr()
+        assert said in shown.err
+        assert "loading" not in shown.out
+
+
+def died(folder: Path, **texts: str) -> Path:
+    """What a run leaves that is killed before it has measured anything."""
+    opened = Run.create(CONFIG, str(folder))
+    opened.write_process({"step": 0, "torch": "0"})
+    opened.write_eval("overlap", {"exact": [], "near": [], "tested": 0})
+    opened.checkpoint()
+    opened.unlock()
+    for name, text in texts.items():
+        (folder / name.replace("__", "/")).write_text(text)
+    return folder
+
+
+def test_a_run_that_came_to_nothing_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    folder = died(tmp_path / "r")
+    opened = Run.create({**CONFIG, "steps": 3}, str(folder))
+    assert opened.config()["steps"] == 3
+    assert opened.write_process({"step": 0, "torch": "1"}) == []  # of the dead one nothing is said
+    with pytest.raises(UserMistake, match="another process is working on this run"):
+        Run.create(CONFIG, str(folder))
+    opened.unlock()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "eval__before.json",
+        "spent.json",
+        "commit.json",
+        "episodes__000000.jsonl",
+        "notes.txt",
+        "metrics.jsonl",
+        "checkpoints__step-0",
+    ],
+)
+def test_a_run_that_came_to_something_stays(kept: str, tmp_path: Path) -> None:
+    folder = died(tmp_path / "r", **{kept: "{}\n"})
+    with pytest.raises(UserMistake, match="there is a run already"):
+        check_free(str(folder))
+    with pytest.raises(UserMistake, match="there is a run already"):
+        Run.create(CONFIG, str(folder))
+    assert (folder / kept.replace("__", "/")).read_text() == "{}\n"
+
+
+def test_a_folder_with_somebody_elses_config_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("x = 1\n")
+    with pytest.raises(UserMistake, match="choose another"):
+        Run.create(CONFIG, str(tmp_path))
+    assert (tmp_path / "config.toml").read_text() == "x = 1\n"
+
+
+def test_commands_in_messages_work_from_where_comas_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "my env" / "comas"), "train"])
+    died(tmp_path / "a run", **{"notes.txt": ""})
+    with pytest.raises(UserMistake) as taken:
+        check_free(str(tmp_path / "a run"))
+    with pytest.raises(UserMistake) as early:
+        Run.open(tmp_path / "a run").intact()
+    for found in (taken, early):
+        assert f"`'{tmp_path / 'my env' / 'comas'}' resume '{tmp_path / 'a run'}'`" in str(
+            found.value
+        )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of a POSIX shell")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "RUN"],
+        ["report", "RUN", "--json"],
+        ["show", "RUN"],
+        ["doctor"],
+        ["resume", "RUN"],
+        ["eval", "seed", "agents=1", "--limit", "2", "--out", "e"],
+    ],
+    ids=" ".join,
+)
+def test_whoever_stops_reading_gets_one_exit_code(
+    arguments: list[str], trained: Path, tmp_path: Path
+) -> None:
+    end, begin = os.pipe()
+    os.close(end)
+    given = [str(trained) if argument == "RUN" else argument for argument in arguments]
+    with os.fdopen(begin, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "comas", *given],
+            cwd=tmp_path,
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 141, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_a_report_says_how_long_the_steps_took(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["report", str(trained), "--json"], monkeypatch) == 0
+    said = json.loads(capsys.readouterr().out)
+    (metrics,) = Run.open(trained).metrics()
+    assert said["step_seconds"] == round(metrics["seconds"], 3)
+    assert said["seconds"] is None

@@ -1,0 +1,112 @@
+"""A team's file from elsewhere sends no secret, runs no foreign code and drops no wall unless the
+command line says so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import comas
+from comas.config.schema import read
+from comas.config.systems import table_of
+from comas.evaluation.spec import Plan
+from comas.types import UserMistake
+from tests.support.command import run
+
+STEALS = '[hosts.h]\nbase = "m"\napi = "http://127.0.0.1:1/v1"\nkey_env = "AWS_SECRET_ACCESS_KEY"\n'
+WISHES = {
+    "hosts.h.key_env=AWS_SECRET_ACCESS_KEY": STEALS,
+    "hosts.h.trust_remote_code=true": '[hosts.h]\nbase = "some/model"\ntrust_remote_code = true\n',
+    "sandbox=none": 'sandbox = "none"\n',
+}
+
+
+COMMANDS = (
+    "play theirs",
+    "play theirs/team.toml",
+    "play renamed.toml",
+    "eval theirs",
+    "eval renamed.toml",
+    "compare seed theirs",
+    "train theirs",
+    "train theirs/team.toml",
+)
+
+
+TOP_LEVEL = {
+    "hosts.home.key_env=AWS_SECRET_ACCESS_KEY": (
+        'base = "m"\napi = "http://127.0.0.1:1/v1"\nkey_env = "AWS_SECRET_ACCESS_KEY"\n'
+    ),
+    "hosts.home.trust_remote_code=true": 'base = "some/model"\ntrust_remote_code = 1\n',
+}
+
+
+@pytest.mark.parametrize("remedy", TOP_LEVEL)
+def test_keys_at_the_top_level_are_looked_at_too(remedy: str, tmp_path: Path) -> None:
+    file = tmp_path / "team.toml"
+    file.write_text(TOP_LEVEL[remedy])
+    with pytest.raises(UserMistake, match="would ") as found:
+        read(file)
+    assert str(found.value).endswith(remedy)
+    read(file, [remedy])
+    read(file, [remedy.removeprefix("hosts.home.")])
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs").mkdir()
+    return tmp_path / "theirs" / "team.toml"
+
+
+@pytest.mark.parametrize("remedy", WISHES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_a_strangers_file_wants_is_told_and_not_done(
+    remedy: str,
+    command: str,
+    theirs: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs.write_text(WISHES[remedy])
+    Path("renamed.toml").write_text(WISHES[remedy])
+    assert run(command.split(), monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"if you want that, say so on the command line: {remedy}")
+    assert "team.toml" in line or "renamed.toml" in line
+
+
+def test_the_command_line_may_ask_for_it(theirs: Path) -> None:
+    for remedy, text in WISHES.items():
+        theirs.write_text(text)
+        read(theirs.parent, [remedy])
+        with pytest.raises(UserMistake, match="would "):
+            comas.load(theirs.parent)
+
+
+def test_a_config_of_ones_own_may_name_its_key(theirs: Path) -> None:
+    own = theirs.parent / "mine.toml"
+    own.write_text(STEALS)
+    assert read(own).hosts["h"].key_env == "AWS_SECRET_ACCESS_KEY"
+
+
+def test_another_value_on_the_command_line_stands_in_its_place(theirs: Path) -> None:
+    theirs.write_text(STEALS)
+    assert read(theirs, ["hosts.h.key_env=JUDGE_KEY"]).hosts["h"].key_env == "JUDGE_KEY"
+
+
+def test_a_pair_for_one_systems_host_does_not_concern_the_others(theirs: Path) -> None:
+    theirs.write_text(STEALS)
+    plan = Plan(["seed", "theirs"], pairs=["hosts.h.key_env=JUDGE_KEY", "eval_temperature=0.5"])
+    plan = Plan(
+        **{
+            **vars(plan),
+            "places": {"theirs": str(theirs)},
+            "teams": {"theirs": table_of(str(theirs), plan.pairs)},
+        }
+    )
+    assert plan.resolved("theirs")[0].hosts["h"].key_env == "JUDGE_KEY"
+    seed = plan.resolved("seed")[0]
+    assert (list(seed.hosts), seed.eval_temperature) == (["home"], 0.5)

@@ -1,0 +1,157 @@
+"""A GPU's path on tensors that claim to lie on one and have no contents: what stays on the CPU, or
+waits for the GPU, fails here.
+
+Leaves out: what the numbers are, and autograd's engine: backward passes of our own functions are
+called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from comas.engines.hf.lanes import Lanes
+from comas.engines.tape import Tape
+from comas.learners import step
+from comas.learners.logprobs import cut
+from comas.learners.lora import blocks, layers
+from comas.learners.lora import population as adapters
+from comas.learners.lora.learner import AdapterLearner
+from comas.learners.lora.population import Population, Spec
+from comas.learners.step import Recipe
+from comas.learners.whole import FullLearner
+from comas.types import Request, Sampling
+from tests.support.learning import METHOD, rows
+from tests.support.models import llama
+
+GPU = torch.device("cuda", 0)
+# as torch numbers kinds of devices
+CUDA = 1
+META = 14
+SPECS = {"a": Spec(4, 8.0), "b": Spec(3, 5.0), "c": Spec(2, 2.0)}
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tensors without contents, of which some are said to lie on a GPU, even where this torch knows
+    none.
+    """
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        guards = (ctypes.c_void_p * 16).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    except (OSError, ValueError):
+        pytest.skip("this torch keeps its devices elsewhere")
+    kept, guards[CUDA] = guards[CUDA], guards[CUDA] or guards[META]
+    monkeypatch.setattr(blocks, "_hopper", lambda device: True)
+    here = lambda t: t.device != GPU or pytest.fail("this waits for the GPU")  # noqa: E731
+    monkeypatch.setattr(FakeTensor, "__bool__", here, raising=False)
+    monkeypatch.setattr(FakeTensor, "numpy", lambda t: here(t) and np.zeros(t.shape), raising=False)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield
+    guards[CUDA] = kept
+
+
+def model(dtype: torch.dtype = torch.bfloat16, wide: int = 64) -> Any:
+    made = llama(hidden_size=wide, head_dim=16, tie_word_embeddings=False)
+    for module in made.modules():
+        for name, weight in [*module.named_parameters(recurse=False)]:
+            module._parameters[name] = torch.nn.Parameter(
+                torch.empty_like(weight, dtype=dtype, device=GPU)
+            )
+        for name, buffer in [*module.named_buffers(recurse=False)]:
+            module._buffers[name] = torch.empty_like(buffer, device=GPU)
+    return made
+
+
+class Saved:
+    """What autograd hands to a function, whose engine wants a real GPU."""
+
+    needs_input_grad = (True, True)
+
+    def mark_dirty(self, tensor: Any) -> None: ...
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+
+def on_gpu(tensor: Any, *shape: int) -> None:
+    assert (tensor.device, tuple(tensor.shape)) == (GPU, shape)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"), [(torch.bfloat16, 64), (torch.bfloat16, 100), (torch.float32, 64)]
+)
+@pytest.mark.parametrize("counts", [(2, 2, 2), (1, 0, 3)])
+@pytest.mark.parametrize("shape", ["BT", "N", "B1T"])
+def test_adapters_forward_and_backward(
+    dtype: torch.dtype, wide: int, counts: tuple[int, ...], shape: str
+) -> None:
+    made = Population(model(dtype, wide), SPECS)
+    made.collect()
+    assert made.rank == adapters.ALIGNED  # the largest is 4
+    with made.routed(np.repeat(np.arange(3), counts)):
+        for layer in made.layers:
+            module = made.model.get_submodule(layer.name)
+            saved = Saved()
+            rows = sum(counts)
+            lead = {"BT": (rows, 5), "N": (rows * 5,), "B1T": (rows, 1, 5)}[shape]
+            x, y = (
+                torch.empty(*lead, n, dtype=dtype, device=GPU)
+                for n in (module.in_features, module.out_features)
+            )
+            layer(module, (x,), y.clone())
+            layers.Mixed.forward(saved, y, x, layer.a, layer, made.route)  # type: ignore[arg-type]
+            _, x_grad, *_ = layers.Mixed.backward(saved, torch.empty_like(y))
+            on_gpu(x_grad, *x.shape)
+
+
+@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_log_probs_and_what_a_loss_is_made_of(halved: bool, whole: bool) -> None:
+    base = model()
+    given = (Recipe(1e-3), replace(METHOD, kl={}), 0)
+    learner = (
+        FullLearner({"b": base}, *given)
+        if whole
+        else AdapterLearner(Population(base, SPECS), *given, "base")
+    )
+    halves = cut(base) if halved else None
+    vars(learner)["_halves"] = {base: halves} if whole else halves
+    part = [(p, row) for p, count in (("a", 3), ("b", 1)) for row in rows(count, temperature=0.7)][
+        -1 if whole else 0 :
+    ]
+    assert len(step.logprobs(learner, part)) == len(part)
+    if whole or not halved:  # the frozen head makes its slopes in the forward pass
+        got = learner.forward(part)
+        on_gpu(got, len(part), max(len(r.token_ids_T) for _, r in part))
+        on_gpu(step._pad([r.logprobs_T for _, r in part], got), *got.shape)
+
+
+def test_decoding_waits_for_nothing_but_what_was_drawn() -> None:
+    made = Population(model(), SPECS)
+    common = np.arange(4, 44)
+    ids = [np.append(common, 5), np.append(common, [6, 7]), common[:9], common]
+    tape = Tape(
+        [
+            Request("a", x, Sampling(max_tokens=9, top_p=0.5, temperature=0.0), i)
+            for i, x in enumerate(ids)
+        ],
+        np.array([3]),
+    )
+    lanes = Lanes(made.model, made, 0, 128, made.model)
+    with torch.no_grad(), made.sampling():
+        lanes.change(
+            np.zeros(0, bool), [0, 1, 2], [(p, ids[i]) for i, p in enumerate((0, 0, 2))], tape.draw
+        )
+        on_gpu(lanes.step(), 3, 50)
+        lanes.change(np.array([True, False, True]), [3], [(1, ids[3])], tape.draw)
+        tape.draw(lanes.step(), lanes.row_B)
+    assert lanes.row_B.tolist() == [0, 3, 2]

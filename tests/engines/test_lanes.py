@@ -1,0 +1,154 @@
+"""Rows that enter a running batch and prompts that share what is computed change no text, whatever
+the family.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import Llama4TextConfig, LlamaConfig, MambaConfig
+
+from comas.engines.hf import lanes as lanes_module
+from comas.engines.hf.packed import can_pack
+from comas.engines.hf.prefill import distinct, passes, split
+from comas.engines.hf.slots import holds
+from comas.learners.lora.population import Population, Spec
+from comas.models.loading import load_models
+from comas.types import Request, Sampling
+from tests.support.engines import engine_of, publish
+from tests.support.families import FAMILIES, family_model
+from tests.support.sampling import asked, same
+
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+@every_family
+def test_any_family_says_the_same_whatever_the_rows_and_as_its_plain_forward(
+    family: str, tmp_path: Path
+) -> None:
+    model = load_models({"p0": str(family_model(tmp_path, family))})[0]["p0"].double()
+    requests = asked()
+    plan = split([(0, r.prompt_ids) for r in requests])
+    assert plan is not None
+    assert len(plan.heads) < len(plan.of)
+
+    def say(rows: int, continuous: bool = True) -> list:
+        made = engine_of({"p0": model}, [15], 0, 512, rows, continuous=continuous)
+        return made.generate(requests)
+
+    wanted = say(512)
+    for request, got in zip(requests, wanted, strict=True):
+        ids = torch.from_numpy(np.concatenate([request.prompt_ids, got.token_ids]))[None]
+        logprobs = (
+            model(ids).logits[0, len(request.prompt_ids) - 1 : -1].detach().double().log_softmax(-1)
+        )
+        np.testing.assert_allclose(
+            got.logprobs, logprobs[range(len(got.token_ids)), got.token_ids.tolist()], atol=1e-4
+        )
+    for rows in (1, 3, 8):
+        same(wanted, say(rows))
+    assert holds(model.config)
+    for rows in (3, 512):  # as for a family with another kind of cache
+        same(wanted, say(rows, continuous=False))
+
+
+@pytest.mark.parametrize("columns", [7, 64])
+def test_long_prompts_in_columns_say_the_same(columns: int, tmp_path: Path) -> None:
+    models, _, _ = load_models({"p0": str(family_model(tmp_path, "gemma3"))})
+    model = {"p0": models["p0"].double()}
+    wanted = engine_of(model, [15], 0, 512, 5).generate(asked())
+    same(wanted, engine_of(model, [15], 0, 512, 5, prefill=columns).generate(asked()))
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [(1, torch.float64), (4, torch.float64), (9, torch.float64), (4, torch.float32)],
+)
+def test_a_population_shares_no_prefix_between_policies(
+    rows: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = load_models({"base": str(family_model(tmp_path, "qwen2.5"))})[0]["base"].to(dtype)
+    population = Population(model, {f"p{i}": Spec(4, 8.0) for i in range(3)})
+    torch.manual_seed(1)
+    population.flat_PN.normal_(std=0.1)
+    requests = asked(3, 18)
+    engine = engine_of(population, [15], 0, 512, rows)
+    assert can_pack(model) == (dtype == torch.float32)
+    wanted = [engine.generate([r])[0] for r in requests]
+    got = engine.generate(requests)
+    assert engine.generate([]) == []
+    if dtype == torch.float64:
+        same(wanted, got)
+    for a, b in zip(wanted, got, strict=True):
+        assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
+
+
+def test_a_request_enters_when_rows_are_free_and_not_when_all_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, _, _ = load_models({"p0": str(family_model(tmp_path, "qwen3"))})
+    steps: list[int] = []
+    step = lanes_module.Lanes.step
+    monkeypatch.setattr(
+        lanes_module.Lanes, "step", lambda self: steps.append(len(self.row_B)) or step(self)
+    )
+    limits = [64, 16, 16, 16, 16, 16, 16, 16]
+    requests = [
+        Request("p0", np.array([20 + i, 30]), Sampling(max_tokens=n), i)
+        for i, n in enumerate(limits)
+    ]
+    engine = engine_of(models, [-1], 0, 512, 2)
+    done = engine.generate(requests)
+    assert [len(g.token_ids) for g in done] == limits
+    assert len(steps) < 7 * 16  # one after the other beside the long one
+    answers = iter([True] * 20)
+    done = engine.generate(requests, lambda: next(answers, False))
+    assert sum(len(g.token_ids) > 0 for g in done) == 3
+    assert max(len(g.token_ids) for g in done) <= 21
+
+
+def test_what_is_alike_is_computed_once() -> None:
+    a = np.arange(50)
+    b = np.arange(100, 150)
+    assert distinct([(0, a), (1, a), (0, a.copy()), (0, b)]) == ([0, 1, 3], [0, 1, 0, 2])
+    tails = [(0, np.concatenate([a, [200 + i] * (1 + i % 3)])) for i in range(8)]
+    plan = split(tails)
+    assert plan is not None
+    assert plan.suffix == 3
+    assert len(plan.heads) == 1
+    assert set(plan.of) == {0}
+    other = [(i, ids) for i, (_, ids) in enumerate(tails)]
+    assert split(other) is None  # of different policies
+    assert split([(0, a), (0, b)]) is None
+    assert split([(0, a)]) is None
+    parts = list(passes([10, 300, 290, 20, 300, 300, 15], [0, 1, 0, 0, 0, 0, 1]))
+    assert sorted(i for part in parts for i in part) == list(range(7))
+    assert parts == [[4, 5, 2, 1], [3, 0, 6]]  # long and short apart, sorted by policy
+
+
+def test_caches_of_another_kind_are_known() -> None:
+    assert holds(LlamaConfig())
+    assert not holds(
+        Llama4TextConfig(num_hidden_layers=2, layer_types=["full_attention", "chunked_attention"])
+    )
+    assert not holds(MambaConfig())
+
+
+def test_packed_weights_are_those_of_the_last_refresh_and_the_model_stays_as_it_was(
+    tmp_path: Path,
+) -> None:
+    first, second = (
+        load_models({"p0": str(family_model(tmp_path / str(i), "qwen2.5", i))})[0] for i in range(2)
+    )
+    assert can_pack(first["p0"])
+    engine = engine_of(first, [15], 0, 512)
+    plain = engine_of(first, [15], 0, 512, packed=False)
+    for weights in (first, second):
+        publish(engine, weights)
+        publish(plain, weights)
+        for a, b in zip(engine.generate(asked()), plain.generate(asked()), strict=True):
+            assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
+    assert not any("forward" in vars(layer) for layer in second["p0"].modules())

@@ -1,0 +1,1 @@
+"""Evaluations: everything is asked once and alike; intervals and tests against closed forms."""

@@ -1,0 +1,219 @@
+"""Evaluations ask all systems alike, take what setups return, and refuse only games that nobody can
+play.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.evaluation.runner import Exam
+from comas.evaluation.spec import Plan
+from comas.hooks import Hook
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.types import UserMistake
+from tests.support.runs import run_of
+
+TIDY = '''"""Ask once; with `tidy`, return the reply with a blank behind it."""
+
+from comas.setups.single import WORDING
+from comas.types import Setup
+from comas.game.prompts import words
+
+
+async def play(question, agents, rng, task, *, tidy: bool = False):
+    turn = await agents[0].ask("solution", words(WORDING, task, "solution", question=question.prompt, history=""))
+    return turn.text + " " if tidy else turn.text
+
+
+setup = Setup(play, alone=True)
+'''
+DRAFT = '''"""One role, which is called draft."""
+
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
+from comas.types import Method
+
+
+async def play(question, agents, rng, task):
+    author = next(agent for agent in agents if agent.takes("draft"))
+    return (await author.ask("draft", question.prompt)).text
+
+
+def settle(episodes, task):
+    for episode in episodes:
+        for turn in episode.turns:
+            turn.reward = 1.0
+
+
+method = Method(play, settle, reinforce_pp, clipped, paid=("draft",))
+'''
+
+
+def sat(plan: Plan, folder: Path) -> dict[str, Any]:
+    return run_sync(Exam.create(plan, str(folder)).go(Hook()))
+
+
+def verdicts(folder: Path, setup: str) -> dict[str, str]:
+    (log,) = (folder / "answers").glob(f"*.{setup}.*.jsonl")
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    return {r["question"]: r["verdict"] for r in records if "question" in r}
+
+
+def test_a_text_that_is_nobodys_reply_is_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same replies, returned as they are or with a blank behind them: the same verdicts."""
+    monkeypatch.chdir(tmp_path)
+    Path("echo.py").write_text(TIDY)
+    for tidy in ("false", "true"):
+        sat(
+            Plan(
+                ["seed"], limit=40, setups=[f"./echo.py:tidy={tidy}"], pairs=["eval_temperature=0"]
+            ),
+            tmp_path / tidy,
+        )
+    plain, cleaned = (verdicts(tmp_path / tidy, "*echo.py*") for tidy in ("false", "true"))
+    assert plain == cleaned
+    assert set(plain.values()) == {"right", "wrong"}
+
+
+def test_a_reply_that_was_cut_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("echo.py").write_text(TIDY)
+    found = sat(
+        Plan(["seed"], limit=6, setups=["./echo.py"], pairs=["room.solution=2"]), tmp_path / "e"
+    )
+    assert found["cells"][0]["right"] == 0
+    (log,) = (tmp_path / "e" / "answers").glob("*.jsonl")
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {r["answer"] for r in records if "question" in r} == {None}
+
+
+def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> None:
+    """Weights that are those of `seed`, untouched, under a config with hardly any room."""
+    run = run_of(
+        tmp_path / "short",
+        Path("seed"),
+        steps=0,
+        agents=1,
+        test_questions=0,
+        eval_every=0,
+        room__solution=10,
+        eval_top_p=0.5,
+        eval_temperature=0.1,
+        options__format_check=None,
+        lr=None,
+        hosts__home__context=100,
+        questions=4,
+    )
+    found = sat(Plan(["seed", str(run.path)], limit=12), tmp_path / "e")
+    mine, theirs = found["cells"]
+    assert [mine[k] for k in ("right", "wrong", "tokens")] == [
+        theirs[k] for k in ("right", "wrong", "tokens")
+    ]
+    notes = " ".join(found["notes"])
+    assert "room of its config is {'solution': 10}; asked with {}, as seed" in notes
+    assert "eval_top_p of its config is 0.5; asked with 1.0, as seed" in notes
+    assert "eval_temperature of its config is 0.1; asked with 0.7, as seed" in notes
+    assert "context is 100, of seed the base's: each is asked with its own" in notes
+    own = sat(Plan([str(run.path)], limit=12), tmp_path / "own")  # by itself as it was trained
+    assert own["cells"][0]["tokens"] < theirs["tokens"]
+    assert all("were cut for want of room" in note for note in own["notes"])
+
+
+def test_a_game_without_solutions_is_played_and_one_that_nobody_can_play_refused(
+    tmp_path: Path, untaught: Path
+) -> None:
+    method = tmp_path / "draft.py"
+    method.write_text(DRAFT)
+    run = run_of(
+        tmp_path / "r",
+        untaught,
+        steps=1,
+        agents=None,
+        method=str(method),
+        test_questions=0,
+        eval_every=0,
+        room__draft=8,
+        agents__a0__roles=["draft"],
+        options__format_check=None,
+    )
+    found = sat(Plan([str(run.path)], limit=3, setups=["game"]), tmp_path / "e")
+    assert found["cells"][0]["complete"] == 1
+    with pytest.raises(UserMistake, match="setup debate: no agent takes role 'solution'"):
+        sat(Plan([str(run.path)], limit=3, setups=["single", "debate"]), tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+
+
+def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
+    untaught: Path, tmp_path: Path
+) -> None:
+    """A base that is a run of adapters: the whole model below is found although the pinned step is
+    gone.
+    """
+    first = run_of(
+        tmp_path / "a",
+        untaught,
+        steps=1,
+        agents=1,
+        test_questions=0,
+        eval_every=0,
+        checkpoint_every=1,
+    )
+    config, _, _, _ = resolve(
+        read(None, {"hosts.home.base": str(first.path), "agents": 1, "lr": 1e-3})
+    )
+    assert config.hosts["home"].base.endswith("@1")
+    best = run_of(
+        tmp_path / "b",
+        untaught,
+        steps=2,
+        agents=1,
+        test_questions=0,
+        eval_every=1,
+        checkpoint_every=1,
+    )
+    config, _, _, _ = resolve(
+        read(None, {"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3})
+    )
+    assert config.hosts["home"].base == f"{best.path.resolve()}@{Run.open(best.path).best()}"
+
+
+def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> None:
+    from comas.evaluation.report import Cell, cell_record, notes
+
+    def record(number: int, finished: bool, **info: Any) -> dict[str, Any]:
+        turn = {"agent": "a", "role": "solution", "tokens": 1, "prompt_tokens": 1, "seconds": 0.0}
+        turn |= {"finished": finished, "info": info}
+        answered = {"question": f"q{number}", "agent": "a", "verdict": "wrong", "error": None}
+        return {**answered, "answer": None, "turns": [turn]}
+
+    cut = Cell("seed", "pick", "single", "copies", 2, [[record(0, False), record(1, False)]])
+    assert (cell_record(cut)["cut"], cell_record(cut)["unreadable"]) == (2, 0)
+    assert "2 of 2 replies as solution were cut for want of room" in notes([cut])[0]
+    odd = Cell("seed", "pick", "single", "copies", 2, [[record(0, True, answer=None)]])
+    assert cell_record(odd)["unreadable"] == 1
+    assert "1 of 1 replies as solution could not be read" in notes([odd])[0]
+    fine = Cell("seed", "pick", "single", "copies", 2, [[record(0, True, answer="7")]])
+    assert notes([fine]) == []
+
+
+def test_rooms_of_roles_that_nobody_asks_are_not_compared() -> None:
+    from comas.config.schema import read
+    from comas.evaluation.asking import asked_otherwise
+    from comas.setups import single
+    from comas.types import Method
+
+    systems = [("seed", read(None)), ("r", read(None, ["room.scoring=9"]))]
+    alone = Method(single.play, *[single.play] * 3)
+    assert list(asked_otherwise(systems, [alone])) == []
+    systems = [("seed", read(None)), ("r", read(None, ["room.solution=9"]))]
+    (note,) = asked_otherwise(systems, [alone])
+    assert "room of its config is {'solution': 9}" in note

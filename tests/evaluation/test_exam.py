@@ -1,0 +1,554 @@
+"""Evaluations as folders: everything is asked once, whatever stops them; runs, base models, tasks,
+setups; the commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import comas
+from comas.config.policies import origins
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.evaluation import spec as plan_module
+from comas.evaluation.runner import Exam
+from comas.evaluation.spec import Plan, way
+from comas.evaluation.systems import load, system_team
+from comas.hooks import Hook
+from comas.hosts.local import LocalHost
+from comas.models.sources import run_at
+from comas.storage.run import Run
+from comas.sync import run_sync
+from comas.types import HostFailure, UserMistake
+from tests.support.command import run
+from tests.support.runs import run_of
+
+
+class Count(Hook):
+    """What was asked."""
+
+    def __init__(self) -> None:
+        self.records: list[Mapping[str, Any]] = []
+        self.planned = self.done = 0
+
+    def begin(self, folder: Path, games: int, done: int) -> None:
+        self.planned = games
+        self.done = done
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        self.records.append(record)
+
+
+def sat(exam: Exam) -> tuple[dict[str, Any], Count]:
+    watch = Count()
+    return run_sync(exam.go(watch)), watch
+
+
+@pytest.fixture(scope="module")
+def trained(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps, with a best checkpoint."""
+    return run_of(
+        tmp_path_factory.mktemp("runs") / "r",
+        untaught,
+        steps=2,
+        agents=2,
+        test_questions=0,
+        eval_every=1,
+        eval_questions=4,
+        checkpoint_every=1,
+    ).path
+
+
+SMALL = {"limit": 6, "setups": ("single", "vote:votes=3", "debate", "autogen", "game")}
+
+
+@pytest.fixture(scope="module")
+def exam(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole evaluation."""
+    folder = tmp_path_factory.mktemp("evals") / "e"
+    sat(Exam.create(Plan([str(trained), "seed"], **SMALL), str(folder)))
+    return folder
+
+
+def texts(folder: Path) -> dict[str, list[str]]:
+    found = {}
+    for path in (folder / "answers").glob("*.jsonl"):
+        records = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        found |= {
+            f"{path.name} {r['id']}": [t["text"] for t in r["turns"]] for r in records if "id" in r
+        }
+    return found
+
+
+def test_every_system_in_every_setup(exam: Path, trained: Path) -> None:
+    found = json.loads((exam / "report.json").read_text())
+    assert [(c["system"], c["setup"], c["team"], c["n"]) for c in found["cells"]] == [
+        (str(trained), "single", "2 agents, each alone", 6),
+        *[(str(trained), s, "team of 2", 6) for s in SMALL["setups"][1:]],
+        ("seed", "single", "1 agent", 6),
+        *[("seed", s, "4 copies of one model", 6) for s in SMALL["setups"][1:]],
+    ]
+    assert all(
+        c["complete"] == 1 and c["failed"] == 0 and c["tokens"] > 0 and c["peak_bytes"] > 1e6
+        for c in found["cells"]
+    )
+    assert len(found["systems"]) == 5
+    assert len(found["setups"]) == 8
+    costs = {
+        (c["system"], c["setup"]): {(r["agent"], r["role"], r["round"]) for r in c["cost"]}
+        for c in found["cells"]
+    }
+    assert costs["seed", "vote:votes=3"] == {(f"a{i}", "solution", 0) for i in range(3)}
+    assert costs["seed", "debate"] == {
+        (f"a{i}", r, n) for i in range(4) for r, n in (("solution", 0), ("revision", 1))
+    }
+    assert {role for _, role, _ in costs["seed", "game"]} == {"solution", "evaluation", "scoring"}
+
+
+def test_a_finished_evaluation_asks_nothing_and_says_the_same(exam: Path) -> None:
+    before = json.loads((exam / "report.json").read_text())
+    after, watch = sat(Exam.open(exam))
+    assert watch.records == []
+    assert watch.done == watch.planned == 2 * 6 + 6 + 8 * 6
+    assert after == before
+
+
+def test_what_was_lost_is_asked_again_and_nothing_else(exam: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "e"
+    subprocess.run(["cp", "-r", str(exam), str(copy)], check=True)
+    (log,) = (copy / "answers").glob("seed.pick.debate.*.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:3]) + lines[3][: len(lines[3]) // 2])  # torn while it was written
+    (other,) = (copy / "answers").glob("seed.pick.single.*.jsonl")
+    other.unlink()
+    found, watch = sat(Exam.open(copy))
+    assert len(watch.records) == 3 + 6
+    assert texts(copy) == texts(exam)  # the same seeds: the same words
+    assert all(c["complete"] == 1 for c in found["cells"])
+
+
+def test_a_kill_loses_what_was_in_flight_only(trained: Path, exam: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    command = [
+        sys.executable,
+        "-m",
+        "comas",
+        "eval",
+        str(trained),
+        "seed",
+        "--limit",
+        "6",
+        "--out",
+        str(folder),
+        "--setups",
+        ",".join(SMALL["setups"]),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while (
+        not list(folder.glob("answers/*debate*.jsonl"))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = texts(folder)
+    assert len(kept) >= 2 * 6
+    _, watch = sat(Exam.open(folder))
+    assert texts(folder) == texts(exam)
+    assert len(watch.records) == len(texts(exam)) - len(kept)
+
+
+def test_what_machines_failed_is_recorded_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = LocalHost.ask
+
+    async def failing(self: LocalHost, turn: str, *rest: Any) -> Any:
+        if "seed" not in os.environ and hash_of(turn) % 3 == 0:
+            raise HostFailure("the machine is on fire")
+        return await ask(self, turn, *rest)
+
+    folder = tmp_path / "e"
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalHost, "ask", failing)
+        found, _ = sat(Exam.create(Plan(["seed"], limit=12), str(folder)))
+    (cell,) = found["cells"]
+    assert 0 < cell["failed"] == cell["machine_failed"] < 12
+    assert cell["wrong"] + cell["right"] + cell["failed"] == 12
+    assert cell["bounds"] == [cell["right"] / 12, (cell["right"] + cell["failed"]) / 12]
+    assert "on fire" in found["notes"][0]
+    after, watch = sat(Exam.open(folder))
+    assert len(watch.records) == cell["failed"]
+    assert after["cells"][0]["failed"] == 0
+    assert after["notes"] == []
+
+
+def hash_of(turn: str) -> int:
+    return sum(map(ord, turn.split("/")[2]))
+
+
+def test_answers_whose_checker_broke_are_checked_again_not_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "frail.py").write_text(
+        "from dataclasses import replace\nfrom pathlib import Path\nfrom comas.tasks import"
+        f" pick\nmended = Path({str(tmp_path / 'mended')!r})\ndef verify(question, text):\n   "
+        " return pick.verify(question, text) if mended.exists() else 'failed'\ntask ="
+        " replace(pick.task, name='frail', verify=verify)\n"
+    )
+    folder = tmp_path / "e"
+    found, _ = sat(
+        Exam.create(Plan(["seed"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder))
+    )
+    assert (
+        found["cells"][0]["failed"],
+        found["cells"][0]["machine_failed"],
+        found["cells"][0]["accuracy"],
+    ) == (5, 0, None)
+    said = texts(folder)
+    (tmp_path / "mended").touch()
+    after, watch = sat(Exam.open(folder))
+    assert len(watch.records) == 5
+    assert after["cells"][0]["failed"] == 0
+    assert texts(folder) == said
+
+
+FRAGILE = """
+from dataclasses import replace
+from comas.tasks import pick
+seen = []
+def verify(question, text):
+    {fault}
+    return pick.verify(question, text)
+task = replace(pick.task, name='fragile', verify=verify)
+"""
+
+
+def test_a_checker_that_raises_fails_its_answers_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "fragile.py"
+    path.write_text(
+        FRAGILE.format(fault="seen.append(text) or (text and len(seen) % 2 and {}['x'])")
+    )
+    folder = tmp_path / "e"
+    found, watch = sat(Exam.create(Plan(["seed"], tasks=[str(path)], limit=6), str(folder)))
+    failed = [record for record in watch.records if "raised" in record]
+    assert len(watch.records) == 6
+    assert 0 < len(failed) < 6
+    assert {record["raised"] for record in failed} == {
+        "verify failed in fragile.py line 6: KeyError: 'x'"
+    }
+    assert "fragile.py" in failed[0]["traceback"]
+    assert found["cells"][0]["failed"] == len(failed)
+    (note,) = [note for note in found["notes"] if "broke down" in note]
+    assert (
+        f"{len(failed)} times it broke down, first: verify failed in fragile.py line 6:"
+        " KeyError: 'x'" in note
+    )
+
+
+def test_a_checker_that_raises_at_once_is_one_line(tmp_path: Path) -> None:
+    """It is asked about nothing before anything is loaded."""
+    path = tmp_path / "fragile.py"
+    unlabelled = (
+        "load = lambda *a, **k: [replace(q, answer=None) for q in pick.load(*a, **k)]\ntask ="
+        " replace(task, load=load)\n"
+    )
+    path.write_text(FRAGILE.format(fault="{}['x']") + unlabelled)
+    with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6: KeyError: 'x'"):
+        sat(Exam.create(Plan(["seed"], tasks=[str(path)], limit=3), str(tmp_path / "e")))
+    # and in training, which measures as well
+    with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6"):
+        comas.train(
+            task=str(path),
+            steps=1,
+            test_questions=2,
+            questions=2,
+            agents=1,
+            out=str(tmp_path / "r"),
+            hooks=[],
+        )
+
+
+FILES = {
+    "setup": ("mine.py", "from comas.setups.single import setup\n"),
+    "task": (
+        "task.py",
+        (
+            "from dataclasses import replace\nfrom comas.tasks import pick\ntask ="
+            " replace(pick.task, name='mine')\n"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    there = tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    name, text = FILES[kind]
+    (here / name).write_text(text)
+    monkeypatch.chdir(here)
+    plan = Plan(["seed"], limit=2)
+    plan = (
+        replace(plan, setups=[f"./{name}"])
+        if kind == "setup"
+        else replace(plan, tasks=[f"./{name}"])
+    )
+    found, _ = sat(Exam.create(plan, str(tmp_path / "e")))
+    assert found["cells"][0][kind] in (f"./{name}", "mine")  # as it was named, wherever it lies
+    monkeypatch.chdir(there)
+    (there / name).write_text("another one\n")
+    again, watch = sat(Exam.open(tmp_path / "e"))
+    assert (again["cells"][0]["accuracy"], watch.records) == (found["cells"][0]["accuracy"], [])
+    (here / name).write_text(text + "# changed\n")
+    with pytest.raises(
+        UserMistake,
+        match=rf"contents of \./{name} are not what they were when this evaluation began",
+    ):
+        sat(Exam.open(tmp_path / "e"))
+    (here / name).unlink()
+    with pytest.raises(UserMistake, match=f"{kind} '{here / name}': no such file"):
+        sat(Exam.open(tmp_path / "e"))
+
+
+def test_bounds_of_memory_stay_those_of_the_first_sitting(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from comas.forecast import fitting
+
+    free = [64]
+    monkeypatch.setattr(
+        fitting,
+        "_fit_host",
+        lambda r, name, device, room, learn: fitting.HostFit(
+            name,
+            device,
+            {},
+            "measured for this test",
+            {
+                key: free[0]
+                for key in ("tokens_per_pass", "max_rows")
+                if getattr(r.config.hosts[name], key) is None
+            },
+        ),
+    )
+    made: list[int | None] = []
+    build = plan_module.asked
+
+    def built(*system: Any) -> Any:
+        team = build(*system)
+        made.append(team.config.hosts["home"].max_rows)
+        return team
+
+    monkeypatch.setattr(plan_module, "asked", built)
+    sat(
+        Exam.create(
+            Plan([str(tiny)], limit=2, pairs=["max_tokens=4", "room.solution=4"]),
+            str(tmp_path / "e"),
+        )
+    )
+    free[0] = 128
+    sat(Exam.open(tmp_path / "e"))
+    assert made == [64, 64]
+    sat(Exam.open(tmp_path / "e", ["hosts.home.max_rows=8"]))  # its owner may say otherwise
+    assert made == [64, 64, 8]
+
+
+def test_several_runs_are_one_system(trained: Path, untaught: Path, tmp_path: Path) -> None:
+    other = run_of(
+        tmp_path / "other", untaught, steps=1, agents=2, seed=1, test_questions=0, eval_every=0
+    ).path
+    found, _ = sat(Exam.create(Plan([f"{trained},{other}", "seed"], limit=6), str(tmp_path / "e")))
+    assert [(c["runs"], c["n"], c["right"] + c["wrong"]) for c in found["cells"]] == [
+        (2, 6, 24),
+        (1, 6, 6),
+    ]
+    assert found["systems"][0]["test"] == "t over runs and questions"
+    assert ") of one base model" in found["notes"][0]
+
+
+def test_equal_tokens_let_the_cheaper_side_vote(tmp_path: Path) -> None:
+    plan = Plan(["seed"], setups=("single", "debate"), limit=8, equal_tokens=True)
+    found, _ = sat(Exam.create(plan, str(tmp_path / "e")))
+    (equal,) = found["equal_tokens"]
+    assert equal["first"]["setup"].startswith("vote:votes=")
+    assert equal["second"]["setup"] == "debate"
+    assert 0.6 < equal["tokens"][0] / equal["tokens"][1] < 1.2
+    assert len(found["cells"]) == 3
+
+
+def test_steps_of_a_run_have_names(trained: Path) -> None:
+    run_, step = run_at(f"{trained}@best") or (None, None)
+    assert run_ is not None
+    assert step == run_.best()
+    assert (run_at(f"{trained}@1") or (0, 0))[1] == 1
+    assert (run_at(str(trained)) or (0, 0))[1] is None
+    assert run_at("seed") is None
+    assert run_at("someone/model@main") is None
+    with pytest.raises(UserMistake, match="`best` or a number"):
+        run_at(f"{trained}@last")
+    with pytest.raises(UserMistake, match="no checkpoint of step 9"):
+        load(f"{trained}@9")
+    with pytest.raises(UserMistake, match="trained without validation"):
+        Run(trained.parent).best()
+
+
+def weights(team: Any, policy: str) -> Any:
+    return next(iter(team.hosts["home"].engine.models[policy].model.state_dict().values())).clone()
+
+
+def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
+    keys = {"steps": 1, "agents": 2, "questions": 8, "test_questions": 0, "eval_every": 0}
+    trained = run_of(tmp_path / "first", "seed", **keys).path
+    assert origins(str(trained)) == origins(f"{trained}@1") == {"seed"}
+    second = run_of(tmp_path / "second", f"{trained}@1", **keys).path
+    assert origins(str(second)) == {"seed"}
+    for policy in ("a0", "a1"):
+        started = load(f"{second}@0")
+        given = load(f"{trained}@1")
+        assert bool((weights(started, policy) == weights(given, policy)).all())
+        assert bool((weights(load(second), policy) != weights(given, policy)).any())
+    config, *_ = resolve(read(second / "config.toml"))
+    assert config.hosts["home"].base == f"{trained}@1"
+    with pytest.raises(UserMistake, match=r"has no policy 'a2': it has a0, a1"):
+        comas.train(
+            hosts__home__base=str(trained), agents=3, lr=1e-4, steps=1, out=str(tmp_path / "third")
+        )
+
+
+def test_copies_of_a_model() -> None:
+    team = system_team("seed", ["agents=3"])
+    assert [(m.name, m.policy) for m in team.members] == [("a0", "a0"), ("a1", "a0"), ("a2", "a0")]
+    assert team.bases() == ["seed"]
+    assert len(team.hosts["home"].engine.models) == 1
+    with pytest.raises(UserMistake, match="agents=0"):
+        system_team("seed", ["agents=0"])
+
+
+def test_training_on_does_not_change_what_is_evaluated(trained: Path, tmp_path: Path) -> None:
+    exam = Exam.create(Plan([str(trained), "seed"], limit=4), str(tmp_path / "e"))
+    assert exam.plan.places == {str(trained): f"{trained}@2", "seed": "seed"}
+
+
+@pytest.mark.parametrize("line", ["{}", "[1]", "\xff", '{"id": "x", "verdict": 7}'])
+def test_a_damaged_log_is_one_line(exam: Path, tmp_path: Path, line: str) -> None:
+    copy = tmp_path / "e"
+    subprocess.run(["cp", "-r", str(exam), str(copy)], check=True)
+    log = next((copy / "answers").glob("*.jsonl"))
+    with log.open("ab") as file:
+        file.write(line.encode("latin-1") + b"\n")
+    with pytest.raises(UserMistake, match=r"jsonl line \d+ is damaged"):
+        sat(Exam.open(copy))
+    (copy / "evaluation.json").write_text('{"systems": "seed"}')
+    with pytest.raises(UserMistake, match=r"evaluation\.json is damaged: systems"):
+        Exam.open(copy)
+
+
+def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: Path) -> None:
+    from comas.cli.evaluate import _plan
+
+    assert _plan(["seed"], "pick,pick", "single,vote,single", None, 0, None, False).setups == [
+        "single",
+        "vote",
+    ]
+    (tmp_path / "cheat.py").write_text(
+        "from dataclasses import replace\nfrom comas.methods.rlvr import method as rlvr\n"
+        "async def play(question, agents, rng, task):\n    return task.verify(question, '')\n"
+        "method = replace(rlvr, play=play, presets={})\n"
+    )
+    assert not way(str(tmp_path / "cheat.py"), system_team("seed", ["agents=1"])).method.supervised
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("votes", "did you mean vote"),
+        ("vote:vote=3", "did you mean votes"),
+        ("vote:votes=0", "greater than or equal to 1"),
+        ("vote:votes=many", "valid integer"),
+        ("./none.py", "no such file"),
+    ],
+)
+def test_setups_with_mistakes(text: str, said: str) -> None:
+    with pytest.raises(UserMistake, match=said):
+        way(text, system_team("seed", ["agents=1"]))
+
+
+def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
+    team = system_team("seed", ["agents=2"])
+    assert way("vote:votes=3", team).options == {"votes": 3}
+    assert way("comas:rounds=2", team).options["rounds"] == 2
+    assert way("game", team).method == team.method
+    (tmp_path / "mine.py").write_text(
+        "from comas.setups.vote import play\nfrom comas.types import Setup\nsetup = Setup(play)\n"
+    )
+    assert way(f"{tmp_path}/mine.py:votes=2", team).options == {"votes": 2}
+
+
+def test_the_commands(
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["compare", "seed", "seed-b", "--limit", "16", "--json"], monkeypatch) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert (cell["n"], cell["verdict"]) == (16, "none shown")
+    assert {"task", "setup", "low", "high", "p", "difference"} <= cell.keys()
+    assert run(["compare", str(trained), "seed", "--limit", "48"], monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert f"seed minus {trained}, pick, single: +0." in said
+    assert "better" in said  # than a model that was never taught
+    assert (
+        run(
+            ["eval", str(trained), "seed", "--setups", "single,vote", "--limit", "6", "--out", "e"],
+            monkeypatch,
+        )
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert "against the first system (sign flips, McNemar, corrected for 2 comparisons)" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert not [line for line in said.splitlines() if line != line.rstrip()]
+    assert "all of it: e/report.json" in said
+    assert run(["resume", "e", "--json"], monkeypatch) == 0
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
+    for arguments, mistake in [
+        (["eval", "seed", "--out", "e"], "comas resume e"),
+        (["eval", "seed", "seed"], "named twice"),
+        (["eval"], "Missing"),
+        (["eval", "agents=2"], "at least one"),
+        (["compare", "seed"], "Missing"),
+        (["eval", "seed", "--setups", ","], "names none"),
+        (["eval", "seed", "--tasks", "math5000"], "did you mean math500"),
+        (["compare", "seed", "seed-b", "seed-c"], "two systems"),
+        (["compare", "seed", "seed-b", "--limit", "1"], "fewer than two questions"),
+        (["eval", "nowhere/at/all"], "nowhere/at/all"),
+        (["eval", "seed,seed"], "stands twice"),
+        (["eval", "evals/none"], "no such run"),
+        (["eval", "seed,"], "beside one of its commas"),
+        (["eval", "seed", "--out", str(trained)], "something else"),
+        (["eval", "seed", "test_questions=x"], "a number of questions"),
+        (["eval", "seed", "seed=3"], "--seed"),
+        (["train", "out=e"], "an evaluation in this folder"),
+    ]:
+        assert run(arguments, monkeypatch) == 2, arguments
+        assert mistake in capsys.readouterr().err, arguments
+    # none of mistakes, but for the one that was found after asking
+    assert len(list(Path("evals").iterdir())) == 3

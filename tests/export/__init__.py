@@ -1,0 +1,1 @@
+"""Exported folders are what was trained."""

@@ -1,0 +1,1 @@
+"""Memory and time are known before a run and heeded."""

@@ -1,0 +1,1 @@
+"""Games, seeds, turns, quoted work: nothing leaks, nothing is forged."""

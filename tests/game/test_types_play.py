@@ -1,0 +1,468 @@
+"""Turns are named by place, failures stay in their discussion, and pay goes to whom it belongs."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.game.agent import Agent, Member, Table, derive_seed
+from comas.game.play import Scene, payoffs, play_all, settle_all
+from comas.tasks import pick
+from comas.testing import (
+    Scripted,
+    check_host,
+    check_method,
+    check_task,
+    check_wording,
+    scripted_scene,
+    scripted_team,
+)
+from comas.types import Episode, Fit, HostFailure, Method, Question, Reply, Task
+from tests.support.games import game, one, turn
+
+Q = Question(id="q", prompt="1 2 4 5 -> 7", answer="1 2 4")
+R = Question(id="r", prompt="other")
+
+
+class Slow(Scripted):
+    """Answers after as many rounds of the loop as the table says for the policy."""
+
+    def __init__(self, delays: Mapping[str, int]) -> None:
+        super().__init__(lambda policy, role, prompt, seed: f"{policy} {prompt} {seed % 1000}")
+        self.delays = delays
+
+    async def ask(self, turn: str, policy: str, *rest: Any) -> Reply:
+        for _ in range(self.delays[policy]):
+            await asyncio.sleep(0)
+        return await super().ask(turn, policy, *rest)
+
+
+async def ask_all(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
+    async with asyncio.TaskGroup() as group:
+        said = [group.create_task(a.ask("solution", question.prompt)) for a in agents]
+    first = said[0].result()
+    await agents[1].ask("evaluation", "of it", about=first)
+    return (await agents[0].ask("evaluation", "again", about=first)).text
+
+
+def test_seeds_depend_on_every_part_and_on_nothing_else() -> None:
+    code = "from comas.game.agent import derive_seed; print(derive_seed(3, 'a', 1))"
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={
+            "PYTHONHASHSEED": "5",
+            "PYTHONPATH": str(Path(sys.modules["comas"].__file__ or "").parent.parent),
+        },
+    )
+    assert int(elsewhere.stdout) == derive_seed(3, "a", 1)
+    many = {
+        derive_seed(*parts)
+        for parts in [(3, "a", 1), (3, "a", 2), (3, "b", 1), (4, "a", 1), (3, "a1"), (3, "a", 1, 0)]
+    }
+    assert len(many) == 6
+    assert all(0 <= s < 2**63 for s in many)
+
+
+def test_turns_are_named_by_place_whoever_answers_first() -> None:
+    def record(delays: Mapping[str, int]) -> list[tuple[str, str, str]]:
+        host = Slow(delays)
+        scene = Scene(game(ask_all), pick.task, [Member(p, host, p) for p in delays], 0)
+        (episode,) = asyncio.run(play_all(scene, [Q], 4))
+        return [(t.id, t.agent, t.text) for t in episode.turns]
+
+    quick_last = record({"a": 5, "b": 2, "c": 0})
+    quick_first = record({"a": 0, "b": 1, "c": 7})
+    assert quick_last == quick_first
+    assert [t[:2] for t in quick_last] == [
+        ("4/q/0/solution0", "a"),
+        ("4/q/0/solution0.evaluation0", "b"),
+        ("4/q/0/solution0.evaluation1", "a"),
+        ("4/q/0/solution1", "b"),
+        ("4/q/0/solution2", "c"),
+    ]
+
+
+def test_turns_sort_by_number_also_beyond_nine_and_with_odd_question_ids() -> None:
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(12):
+                group.create_task(agents[0].ask("solution", "x"))
+
+    scene, _ = scripted_scene(game(play), pick.task, {"solution": "y"})
+    for name in ("q10", "1²1", "٣", ""):
+        (episode,) = asyncio.run(play_all(scene, [replace(Q, id=name)], "validation7"))
+        assert [t.id.rsplit("solution", 1)[1] for t in episode.turns] == [str(i) for i in range(12)]
+
+
+def test_samples_of_a_question_are_different_discussions_in_order() -> None:
+    members, host = scripted_team(lambda policy, role, prompt, seed: str(seed))
+    episodes = asyncio.run(
+        play_all(Scene(game(ask_all), pick.task, members, 0), [Q, R], 2, samples=3)
+    )
+    assert [e.id for e in episodes] == [f"2/{q}/{s}" for q in "qr" for s in range(3)]
+    assert len({seed for *_, seed in host.asked}) == len(host.asked) == 6 * 6
+
+
+def test_the_games_dice_belong_to_the_discussion() -> None:
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
+        drawn = [rng.random() for _ in range(3)]
+        return (await agents[0].ask("solution", str(drawn))).text
+
+    def prompts(questions: list[Question], step: int, seed: int = 0) -> dict[str, str]:
+        members, _ = scripted_team({"solution": "x"})
+        played = asyncio.run(play_all(Scene(game(play), pick.task, members, seed), questions, step))
+        return {e.id: e.turns[0].prompt for e in played}
+
+    both = prompts([Q, R], 0)
+    assert prompts([R], 0)["0/r/0"] == both["0/r/0"] != both["0/q/0"]
+    assert prompts([Q], 1)["1/q/0"] != both["0/q/0"] != prompts([Q], 0, seed=1)["0/q/0"]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_machine_that_fails_once_is_asked_again_one_that_fails_twice_is_recorded(
+    grouped: bool,
+) -> None:
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
+        if not grouped:
+            return (await agents[0].ask("solution", question.prompt)).text
+        async with asyncio.TaskGroup() as outer:  # as in games that ask several at once
+            asked = outer.create_task(agents[0].ask("solution", question.prompt))
+        return asked.result().text
+
+    broken = {"1 2 4 5 -> 7": 1, "other": 9}
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> str:
+        broken[prompt] -= 1
+        if broken[prompt] >= 0:
+            raise HostFailure("unplugged")
+        return "back again"
+
+    scene, host = scripted_scene(game(play), pick.task, script)
+    once, twice = asyncio.run(play_all(scene, [Q, R], 0))
+    assert (once.error, once.answer, len(once.turns)) == (None, "back again", 1)
+    assert (twice.error, twice.answer) == ("host script, turn 0/r/0/solution0: unplugged", None)
+    assert [prompt for *_, prompt, _ in host.asked].count("other") == 2
+    settle_all(scene, [once, twice], {})
+    assert payoffs([once, twice], scene.members)["script"].keys() == {"a0"}
+    assert len(payoffs([once, twice], scene.members)["script"]["a0"]) == 1
+
+
+def test_a_bug_in_a_game_is_raised_even_beside_a_failing_machine() -> None:
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(agents[0].ask("solution", "fail"))
+            group.create_task(agents[1].ask("solution", "bug"))
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> str:
+        raise HostFailure("unplugged") if prompt == "fail" else ZeroDivisionError("bug")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(play_all(scripted_scene(game(play), pick.task, script)[0], [Q], 0))
+    assert caught.group_contains(ZeroDivisionError)
+
+
+def test_the_oldest_history_goes_first_and_a_prompt_that_never_fits_fails_its_discussion() -> None:
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
+        history = ["first", "second", "third"]
+        return (
+            await agents[0].ask("solution", lambda h: " ".join(["ask", *h]), history=history)
+        ).prompt
+
+    for room, prompt in (
+        (99, "ask first second third"),
+        (16, "ask second third"),
+        (9, "ask third"),
+        (3, "ask"),
+    ):
+        scene, _ = scripted_scene(game(play), pick.task, {"solution": "x"}, room=room)
+        (episode,) = asyncio.run(play_all(scene, [Q], 0))
+        assert episode.answer == prompt
+        assert episode.turns[0].dropped == 4 - len(prompt.split())
+    scene, _ = scripted_scene(game(play), pick.task, {"solution": "x"}, room=2)
+    (episode,) = asyncio.run(play_all(scene, [Q], 0))
+    assert "do not fit" in str(episode.error)
+
+
+def test_room_per_role_is_the_users_then_the_tasks_then_the_agents() -> None:
+    host = Scripted({"solution": "x", "evaluation": "y", "scoring": "z"})
+    seen = {}
+
+    async def fits(policy: str, messages: Any, sampling: Any) -> Fit:
+        seen[messages[-1]["content"]] = sampling.max_tokens
+        return Fit(True)
+
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> None:
+        for role in ("solution", "evaluation", "scoring"):
+            await agents[0].ask(role, role)
+
+    host.fits = fits  # type: ignore[method-assign]
+    task = replace(pick.task, max_tokens={"solution": 5, "evaluation": 6})
+    asyncio.run(
+        play_all(
+            Scene(game(play), task, [Member("a", host, "a")], 0, max_tokens={"solution": 9}), [Q], 0
+        )
+    )
+    assert seen == {"solution": 9, "evaluation": 6, "scoring": 256}
+
+
+def test_pay_goes_to_the_policy_but_not_for_frozen_agents_failed_discussions_or_nothing() -> None:
+    host = Scripted({})
+    members = [
+        Member("a", host, "p"),
+        Member("b", host, "p"),
+        Member("judge", host, "j", frozen=True),
+    ]
+    good = Episode(
+        "1",
+        Q,
+        [
+            turn("1", "a", 0.0),
+            turn("2", "b", 1.0),
+            turn("3", "a", None),
+            turn("4", "judge", 1.0, "h/j"),
+        ],
+    )
+    bad = Episode("2", Q, [turn("5", "a", 1.0)], error="unplugged")
+    paid = payoffs([good, bad], members)
+    assert list(paid) == ["h"]
+    assert [(p.turn, p.reward, p.group) for p in paid["h"]["p"]] == [
+        ("1", 0.0, "g"),
+        ("2", 1.0, "g"),
+    ]
+    assert list(paid["h"]) == ["p"]
+    for reward in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="finite"):
+            payoffs([Episode("1", Q, [turn("1", "a", reward)])], members)
+
+
+def test_frozen_agents_leave_nothing_to_learn_from_and_roles_limit_who_is_drawn() -> None:
+    host = Scripted({"solution": "x"})
+    members = [
+        Member("a", host, "p", frozen=True),
+        Member("b", host, "q", roles=("solution",)),
+        Member("c", host, "r"),
+    ]
+    asyncio.run(
+        play_all(Scene(game(ask_all_but_judging), pick.task, members, 0, keep=True), [Q], 0)
+    )
+    assert set(host.buffer) == {"q", "r"}
+    table = Table(Episode("e", Q), 0, False)
+    assert [Agent(m, table).takes("evaluation") for m in members] == [True, False, True]
+
+
+async def ask_all_but_judging(
+    question: Question, agents: list[Agent], rng: random.Random, task: Task
+) -> None:
+    for agent in agents:
+        await agent.ask("solution", "x")
+
+
+def test_listeners_hear_every_turn_when_it_is_complete() -> None:
+    heard: list[str] = []
+    members, _ = scripted_team({"solution": "x", "evaluation": "y"})
+    scene = Scene(game(ask_all), pick.task, members, 0, heard=lambda t: heard.append(t.id))
+    (episode,) = asyncio.run(play_all(scene, [Q], 0))
+    assert sorted(heard) == sorted(t.id for t in episode.turns)
+
+
+def test_settling_starts_from_nothing_and_skips_failed_discussions() -> None:
+    pays_one = replace(
+        game(ask_all), settle=lambda episodes, task: setattr(episodes[0].turns[0], "reward", 0.5)
+    )
+    good = Episode("1", Q, [turn("1", "a", 7.0), turn("2", "a", 7.0)])
+    bad = Episode("2", R, [turn("3", "a", 7.0)], error="unplugged")
+    settle_all(Scene(pays_one, pick.task, [], 0), [good, bad], {})
+    assert [t.reward for t in good.turns + bad.turns] == [0.5, None, None]
+    assert good.turns[1].group is None
+
+
+def peeking(where: str) -> Method:
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
+        label = str(question.answer or question.meta) if where == "answer" else ""
+        said = await agents[0].ask("solution", question.prompt + label)
+        if where == "verify in play":
+            task.verify(question, said.text)
+        return said.text
+
+    def settle(episodes: list[Episode], task: Task) -> None:
+        for episode in episodes:
+            verdict = (
+                task.verify(episode.question, "x")
+                if where == "verify in settle"
+                else episode.question.answer
+            )
+            episode.turns[0].reward = float(verdict is not None and where != "nowhere")
+
+    return replace(game(play), settle=settle)
+
+
+@pytest.mark.parametrize("where", ["verify in play", "verify in settle"])
+def test_a_label_free_method_that_asks_for_verdicts_is_stopped(where: str) -> None:
+    with pytest.raises((PermissionError, ExceptionGroup)) as caught:
+        check_method(peeking(where), pick.task, [Q, R], lambda *_: "x")
+    assert isinstance(caught.value, PermissionError) or caught.group_contains(
+        PermissionError, depth=1
+    )
+
+
+def test_a_label_free_method_sees_no_answers() -> None:
+    scene, host = scripted_scene(peeking("answer"), pick.task, {"solution": "x"})
+    (episode,) = asyncio.run(play_all(scene, [replace(Q, meta={"target": 7})], 0))
+    settle_all(scene, [episode], {})
+    assert [prompt for *_, prompt, _ in host.asked] == [Q.prompt + "{}"]
+    assert episode.turns[0].reward == 0.0
+    assert episode.question.answer == "1 2 4"  # the record keeps it
+
+
+def pay(reward: float) -> Callable[..., None]:
+    return lambda episodes, task: [setattr(e.turns[0], "reward", reward) for e in episodes]  # type: ignore[return-value]
+
+
+async def silent(*_: Any) -> None:
+    return None
+
+
+async def wild(question: Question, agents: list[Agent], *_: Any) -> str:
+    return (await agents[0].ask("solution", str(random.random()))).text
+
+
+FAULTS = {
+    "role 'solution' is paid": replace(game(one), paid=("evaluation",)),
+    "asked nobody": game(silent),
+    "nothing was paid": replace(game(one), settle=lambda e, t: None),
+    "another discussion": game(wild),
+    "is paid inf": replace(game(one), settle=pay(float("inf"))),
+}
+
+
+@pytest.mark.parametrize("said", FAULTS)
+def test_check_method_finds_broken_methods(said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_method(FAULTS[said], pick.task, [Q, R], lambda *_: "x")
+
+
+def test_check_method_passes_a_plain_one() -> None:
+    check_method(game(one), pick.task, [Q, R], lambda *_: "x")
+
+
+def odd(**changes: Any) -> Task:
+    return replace(pick.task, **changes)
+
+
+BAD_TASKS = {
+    "lacks": odd(wording={"scoring": "score {question} {work}"}),
+    "nobody fills": odd(wording={"solution": "{question} {peers}"}),
+    "shares questions": odd(load=lambda split, limit=None: pick.load("test", limit=limit)),
+    "extract": odd(extract=lambda q, t: 3),
+    "is empty": odd(load=lambda split, limit=None: []),
+    "answer or at meta": odd(extract=lambda q, t: q.answer),
+    "verify says": odd(verify=lambda q, t: True),
+    "an empty reply is right": odd(verify=lambda q, t: "right"),
+    "limit": odd(load=lambda split, limit=None: pick.load(split)),
+}
+
+
+@pytest.mark.parametrize("said", BAD_TASKS)
+def test_check_task_finds_broken_tasks(said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_task(BAD_TASKS[said])
+
+
+def test_wording_of_methods_has_its_holes() -> None:
+    from comas.methods import comas, rlvr, ttrl
+    from comas.setups import single
+
+    for module in (comas, rlvr, ttrl, single):
+        check_wording(replace(pick.task, wording=module.WORDING))
+
+
+def test_hosts_keep_join_and_forget(untaught: Path) -> None:
+    from comas.hosts.build import make_local_host
+    from comas.learners.step import Recipe
+
+    method = game(one)
+    asyncio.run(check_host(Scripted({"solution": "x"}), "a0", method))
+    local = make_local_host("home", {"a0": str(untaught)}, method=method, recipe=Recipe(1e-2))
+    asyncio.run(check_host(local, "a0", method))
+    local.close()
+
+
+class Sieve(Scripted):
+    """A host with one fault."""
+
+    fault = ""
+
+    async def ask(
+        self, turn: str, policy: str, messages: Any, sampling: Any, seed: int, keep: bool, role: str
+    ) -> Reply:
+        said = await super().ask(
+            turn, policy, messages, sampling, seed, keep or self.fault == "although keep", role
+        )
+        return replace(said, text=said.text + turn) if self.fault == "another text" else said
+
+    async def learn(self, payoffs: Any, method: Method) -> Any:
+        if self.fault == "unknown turn":
+            return {}, {}
+        kept = {p: set(turns) for p, turns in self.buffer.items()}
+        answer = await super().learn(payoffs, method)
+        if self.fault == "after learning":
+            self.buffer = kept
+        if self.fault == "after one step":
+            self.versions.clear()
+        return answer
+
+    async def load(self, path: Path) -> None:
+        if self.fault != "what was saved":
+            await super().load(path)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "another text",
+        "unknown turn",
+        "although keep",
+        "after learning",
+        "after one step",
+        "what was saved",
+    ],
+)
+def test_check_host_finds_broken_hosts(fault: str) -> None:
+    host = Sieve({"solution": "x"})
+    host.fault = fault
+    with pytest.raises(AssertionError, match=fault):
+        asyncio.run(check_host(host, "a0", game(one)))
+
+
+def test_tables_speak_per_policy_and_in_turn_and_not_for_unknown_roles() -> None:
+    host = Scripted({"solution": ["one", "two"], "a1/solution": "mine"})
+    said = [host.script(p, "solution", "", 0) for p in ("a0", "a0", "a1", "a0")]
+    assert said == ["one", "two", "mine", "two"]
+    with pytest.raises(KeyError, match="scoring"):
+        host.script("a0", "scoring", "", 0)
+
+
+def test_testing_needs_no_test_runner_and_no_torch_to_import() -> None:
+    tree = ast.parse(Path(sys.modules["comas.testing"].__file__ or "").read_text(encoding="utf-8"))
+    code = (
+        "import sys, comas.testing; sys.exit(bool({'torch', 'pytest', 'hypothesis'} &"
+        " set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert not any(
+        "pytest" in ast.dump(n)
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Import | ast.ImportFrom)
+    )

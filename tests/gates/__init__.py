@@ -1,0 +1,1 @@
+"""What code and docs may look like."""

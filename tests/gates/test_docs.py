@@ -1,0 +1,273 @@
+"""The documentation is true: the config page lists the defaults, code blocks and examples run."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import comas
+from comas.config.resolve import resolve
+from comas.config.schema import read
+
+ROOT = Path(__file__).parents[2]
+SHOWN = [ROOT / "README.md", ROOT / "docs" / "tour.md"]
+"""Pages whose commands are run."""
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+def resolved(**keys: Any) -> dict[str, Any]:
+    return resolve(read(None, keys))[0].model_dump(mode="json")
+
+
+def known(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the keys that are None."""
+    return {k: known(v) if isinstance(v, Mapping) else v for k, v in table.items() if v is not None}
+
+
+def unset(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Dotted keys that are None."""
+    for key, value in table.items():
+        if value is None:
+            yield path + key
+        elif isinstance(value, Mapping):
+            yield from unset(value, f"{path}{key}.")
+
+
+def test_the_config_page_lists_exactly_the_defaults() -> None:
+    block = blocks(ROOT / "docs" / "config.md", "toml")[0]
+    assert tomllib.loads(block) == known(resolved())
+    table = ""
+    commented = set()
+    for line in block.splitlines():
+        if found := re.match(r"\[(.+?)\]", line):
+            table = found[1] + "."
+        elif found := re.match(r"# (\w+) = ", line):
+            commented.add(table + found[1])
+    assert commented == {key for key in unset(resolved()) if not re.match(r"agents\.a[1-9]", key)}
+
+
+@pytest.mark.parametrize("block", blocks(ROOT / "docs" / "config.md", "toml")[1:])
+def test_the_config_page_lists_exactly_what_methods_and_presets_change(block: str) -> None:
+    told = tomllib.loads(block)
+    base = resolved()
+    changed = resolved(**{k: told[k] for k in ("method", "preset") if k in told})
+    assert told.get("preset", base["preset"]) == changed["preset"]
+    for key in set(base) - {"preset"}:
+        if (
+            isinstance(base[key], dict)
+            and key in told
+            and set(told[key]) <= set(base[key])
+            and key != "kl"
+        ):
+            assert {**base[key], **told[key]} == changed[key]  # a table that lists what differs
+        else:
+            assert told.get(key, base[key]) == changed[key]
+
+
+def test_every_method_is_on_the_config_page() -> None:
+    told = {tomllib.loads(block)["method"] for block in blocks(ROOT / "docs" / "config.md", "toml")}
+    assert told == {p.stem for p in (ROOT / "src" / "comas" / "methods").glob("[a-z]*.py")}
+
+
+@pytest.mark.parametrize(
+    "block", [b for p in PAGES if p.name != "config.md" for b in blocks(p, "toml")]
+)
+def test_configs_on_other_pages_resolve(block: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(block)
+    hosts = resolve(read(tmp_path / "run.toml"))[0].hosts
+    told = tomllib.loads(block)["hosts"]
+    assert {
+        name: {key: getattr(host, key) for key in told[name]} for name, host in hosts.items()
+    } == told
+
+
+WRITTEN = "\n".join(b for p in PAGES for b in blocks(p, "sh")).replace("\\\n", " ")
+COMMANDS = re.findall(r"^comas train (.*)$", WRITTEN, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_on_the_pages_resolve(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    # which stands on the page, and resolves
+    words = [w for w in shlex.split(line.partition("#")[0]) if w != "team.toml"]
+    # unknown keys, files, methods and tasks are errors
+    resolve(read(None, [w for w in words if not w.startswith("--")]))
+
+
+LINES = [
+    line.partition("#")[0].strip()
+    for page in SHOWN
+    for block in blocks(page, "sh")
+    for line in block.splitlines()
+]
+SHORT = ["steps=2", "test_questions=8", "eval_every=0"]
+"""Added to what trains: the commands are those of the page, the patience is not."""
+
+
+@pytest.mark.commands
+@pytest.mark.parametrize("line", [x for x in LINES if x.startswith("comas ")])
+def test_commands_of_the_readme_run_as_written(
+    line: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    words = line.replace("runs/<run>", "runs/demo").split()[1:]
+    if "Qwen/" in line or "./my-model" in line:
+        pytest.skip("needs a model")
+    if words[0] == "train" and "--dry-run" not in words:
+        words += [w for w in SHORT if not any(x.split("=")[0] == w.split("=")[0] for x in words)]
+    if words[0] in ("eval", "compare") and "--limit" not in words:
+        words += ["--limit", "8"]
+    done = subprocess.run(
+        [sys.executable, "-m", "comas", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_team_of_the_readme_trains(tmp_path: Path) -> None:
+    (tmp_path / "team.toml").write_text(TEAM)
+    keys = {
+        "steps": 1,
+        "questions": 8,
+        "test_questions": 0,
+        "eval_every": 0,
+        "threads": 1,
+        "out": str(tmp_path / "run"),
+    }
+    comas.train(tmp_path / "team.toml", **keys)
+    said = json.loads((tmp_path / "run/metrics.jsonl").read_text())["policies"]
+    assert list(said) == ["left/a0", "left/a2", "right/a1", "right/a3"]
+    assert max(stats["grad_norm"] for stats in said.values()) > 0
+    (process,) = json.loads((tmp_path / "run/processes.json").read_text())["processes"]
+    assert process["dtypes"] == "left: float32, right: float32"  # what `auto` came to
+
+
+TEAM = blocks(ROOT / "docs" / "tour.md", "toml")[0]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short run in runs/demo."""
+    path = tmp_path_factory.mktemp("home")
+    (path / "team.toml").write_text(TEAM)
+    comas.train(
+        steps=2,
+        questions=8,
+        test_questions=8,
+        eval_every=2,
+        eval_questions=8,
+        threads=1,
+        out=str(path / "runs" / "demo"),
+    )
+    return path
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+def test_code_on_the_page_runs(page: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    space: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), space)
+
+
+def test_the_record_has_the_keys_that_the_page_names(home: Path) -> None:
+    page = (ROOT / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    told = {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    metrics = [
+        json.loads(line)
+        for line in (home / "runs/demo/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    turn, *_ = json.loads(
+        (home / "runs/demo/episodes/000001.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    )["turns"]
+    assert told == set(metrics[-1]) | set(turn)
+
+
+def test_the_method_on_the_page_is_the_example() -> None:
+    assert blocks(ROOT / "docs" / "extending.md", "python")[0] == (
+        ROOT / "examples" / "best_of.py"
+    ).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "keys", [{"method": "best_of.py"}, {"method": "debate.py"}, {"task": "coins.py"}], ids=str
+)
+def test_examples_train(keys: dict[str, str], tmp_path: Path) -> None:
+    found = {kind: str(ROOT / "examples" / name) for kind, name in keys.items()}
+    result = comas.train(
+        **found,
+        steps=2,
+        questions=16,
+        test_questions=64,
+        eval_every=0,
+        threads=1,
+        out=str(tmp_path / "run"),
+    )
+    steps = [
+        json.loads(line)
+        for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert max(p["grad_norm"] for s in steps for p in s["policies"].values()) > 1e-3
+    # the seed model understands the question, and no more
+    assert 0.05 < result.accuracy["before"].mean < 0.6
+
+
+def test_own_questions_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("\n".join(f"1 2 3 {n} -> {3 + n}" for n in range(4, 14)))
+    load = runpy.run_path(str(ROOT / "examples" / "coins.py"))["load"]
+    parts = [
+        {q.prompt for q in load(split, path=str(file))} for split in ("train", "validation", "test")
+    ]
+    assert [len(p) for p in parts] == [6, 2, 2]
+    assert len(set.union(*parts)) == 10
+
+
+def test_the_notebook_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / "notebook.py"))
+    said = capsys.readouterr().out
+    assert "solution:" in said
+    assert re.search(r"-> (right|wrong)\n$", said)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_method_in_the_readme_keeps_the_contract() -> None:
+    from comas.tasks import pick
+    from comas.testing import check_method
+
+    space: dict[str, Any] = {"__name__": "page"}
+    exec(blocks(ROOT / "README.md", "python")[0], space)
+    questions = [pick.make_question((1, 2, 4, 5), t, "three") for t in (7, 8)]
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> str:
+        return "1 + 2 = 3 + 4 = 7" if role == "solution" else ("right", "wrong", "")[seed % 3]
+
+    check_method(space["method"], pick.task, questions, script)

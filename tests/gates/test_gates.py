@@ -1,0 +1,325 @@
+"""What the code may look like: who imports whom, how long things get, what is caught."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "comas"
+FILES = sorted(p for p in SOURCE.rglob("*.py"))
+TREES = {p: ast.parse(p.read_text(encoding="utf-8")) for p in FILES}
+
+
+HEAVY = {"torch", "transformers", "tokenizers", "peft", "ray", "vllm", "datasets"}
+
+
+def imports(tree: ast.AST, lazy: bool) -> set[str]:
+    """Modules imported at the top of a file; with `lazy` also those inside functions."""
+    checks = {
+        id(n)
+        for c in ast.walk(tree)
+        if isinstance(c, ast.If) and "TYPE_CHECKING" in ast.dump(c.test)
+        for n in ast.walk(c)
+    }
+    inside = {
+        id(n)
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
+        for n in ast.walk(f)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in checks or (id(node) in inside and not lazy):
+            continue
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+    return found
+
+
+def room(path: Path) -> str:
+    """The folder of the package that a file is in, or its own name at the root: what walls are
+    built between.
+    """
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return parts[0]
+
+
+def seen(path: Path) -> set[str]:
+    """Other rooms that a file imports from, inside functions too."""
+    ours = {m for m in imports(TREES[path], lazy=True) if m.startswith("comas.")}
+    return {m.split(".")[1] for m in ours} - {room(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_torch_stays_in_engines_and_learners(path: Path) -> None:
+    at_home = room(path) in ("engines", "learners") or path.name == "teach.py"
+    assert at_home or not {m.split(".")[0] for m in imports(TREES[path], lazy=False)} & HEAVY
+
+
+LAZY = {
+    "models/loading.py": {"torch", "transformers"},
+    "testing/__init__.py": {"torch", "transformers", "tokenizers"},
+    "testing/engines.py": {"torch", "transformers"},
+    "forecast/memory.py": {"torch"},
+    "installed.py": {"torch"},
+    "forecast/load.py": {"torch"},
+    "machine.py": {"torch"},
+    "models/gguf.py": {"transformers"},
+    "forecast/lengths.py": {"transformers"},
+    "questions/sources.py": {"datasets"},
+}
+"""Who may import heavy things inside functions, besides those that are at home there."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_heavy_imports_inside_functions_are_few_and_known(path: Path) -> None:
+    if room(path) not in ("engines", "learners") and path.name != "teach.py":
+        heavy = {m.split(".")[0] for m in imports(TREES[path], lazy=True)} & HEAVY
+        assert heavy == LAZY.get(path.relative_to(SOURCE).as_posix(), set())
+
+
+WALLS = {
+    "game": {"types"},
+    "objective": {"types"},
+    "methods": {"types", "game", "objective"},
+    "setups": {"types", "game"},
+    "tasks": {"types", "questions", "answers"},
+    "engines": {"types"},
+    "learners": {"types", "models", "objective"},
+}
+"""Room -> all that it sees of ours."""
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if room(p) in WALLS], ids=lambda p: p.relative_to(SOURCE).as_posix()
+)
+def test_walls(path: Path) -> None:
+    assert seen(path) <= WALLS[room(path)]
+
+
+def test_the_core_needs_no_library_but_numpy_and_scipy() -> None:
+    for path in (p for p in FILES if room(p) in ("types", "game", "objective", "stats")):
+        top = {m.split(".")[0] for m in imports(TREES[path], lazy=True)} - {"comas", ""}
+        assert top <= set(sys.stdlib_module_names) | {"numpy", "scipy", "annotated_types"}, path
+
+
+def test_no_file_is_called_after_nothing() -> None:
+    assert not {p.stem for p in FILES} & {"utils", "util", "common", "base", "helpers", "misc"}
+    names = {n.name for t in TREES.values() for n in ast.walk(t) if isinstance(n, ast.ClassDef)}
+    assert not [
+        n for n in names if n.endswith(("Manager", "Controller", "Wrapper", "Processor", "Maker"))
+    ]
+
+
+def blind(text: str) -> list[int]:
+    """Lines that catch everything and give no reason behind `noqa: BLE001`."""
+    lines = text.splitlines()
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ExceptHandler):
+            kinds = (
+                {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
+                if node.type
+                else {"BaseException"}
+            )
+            excused = re.search(r"# noqa: BLE001 - \w+", lines[node.lineno - 1])
+            again = any(
+                isinstance(n, ast.Raise) and (n.exc is None or n.cause is not None)
+                for n in ast.walk(node)
+            )
+            if kinds & {"Exception", "BaseException"} and not excused and not again:
+                found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_nothing_is_caught_blindly_without_a_reason(path: Path) -> None:
+    assert not blind(path.read_text(encoding="utf-8"))
+
+
+def test_the_gate_against_blind_catching_closes() -> None:
+    caught = "try:\n    x\nexcept {}\n    pass\n"
+    assert (
+        blind(caught.format("Exception:"))
+        == blind(caught.format("(OSError, BaseException) as e:"))
+        == [3]
+    )
+    assert blind("try:\n    x\nexcept:\n    pass\n") == [3]
+    assert blind(caught.format("Exception:  # noqa: BLE001")) == [3]
+    assert not blind(caught.format("Exception:  # noqa: BLE001 - carried over"))
+    assert not blind(caught.format("OSError:"))
+    assert not blind("try:\n    x\nexcept Exception:\n    raise\n")
+    assert not blind("try:\n    x\nexcept Exception as e:\n    raise OSError from e\n")
+    assert blind("try:\n    x\nexcept Exception:\n    raise OSError\n") == [3]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_every_file_opens_with_what_it_is(path: Path) -> None:
+    assert (
+        not path.read_text(encoding="utf-8")
+        or ast.get_docstring(TREES[path])
+        or path.name == "__main__.py"
+    )
+
+
+def test_nothing_is_evaluated_and_no_pickles_are_read() -> None:
+    inside = SOURCE / "sandbox" / "inside.py"  # which runs behind walls
+    for path, tree in [(p, t) for p, t in TREES.items() if p != inside]:
+        calls = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+        assert not calls & {
+            "eval",
+            "exec",
+            "pickle.load",
+            "pickle.loads",
+            "torch.load",
+            "os.system",
+        }, path
+
+
+def asks_for_kinds(tree: ast.AST) -> list[int]:
+    """Lines that ask what kind of host something is: `isinstance(host, ...)`, `getattr(host, ...)`."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            asked = ast.unparse(node.args[0])
+            kinds = ast.unparse(node.args[1]) if len(node.args) > 1 else ""
+            about = re.search(r"\bhosts?\b", asked) and "config" not in asked
+            if node.func.id in ("isinstance", "getattr", "hasattr") and (
+                re.search(r"Host\b", kinds) or (about and node.func.id != "isinstance")
+            ):
+                found.append(node.lineno)
+    return found
+
+
+HOST_TABLES = {"config/schema.py", "evaluation/spec.py"}
+"""Here `host` is a table of the config, whose keys are asked for by name."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_nobody_asks_what_kind_a_host_is(path: Path) -> None:
+    if path.relative_to(SOURCE).as_posix() not in HOST_TABLES | {"forecast/fitting.py"}:
+        assert not asks_for_kinds(TREES[path])
+
+
+def test_no_type_is_ignored_on_a_host() -> None:
+    for path in (p for p in FILES if room(p) in ("hosts", "team", "training", "evaluation")):
+        assert "type: ignore" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_gate_on_kinds_of_hosts_closes() -> None:
+    for line in (
+        "isinstance(h, ApiHost)",
+        "getattr(host, 'meter', None)",
+        "hasattr(team.hosts[name], 'x')",
+    ):
+        assert asks_for_kinds(ast.parse(line)) == [1]
+    assert not asks_for_kinds(ast.parse("isinstance(host, Mapping)"))
+
+
+BASE_NAMES = {
+    "adapter_base",
+    "at_hand",
+    "is_adapter",
+    "is_seed",
+    "place_of_model",
+    "run_at",
+    "snapshot",
+}
+"""What asks what the name of a base means."""
+
+
+def derived(tree: ast.AST) -> list[int]:
+    """Lines that work out by themselves which policy or base an agent has."""
+    lines = []
+    for node in ast.walk(tree):
+        alternatives = isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or)
+        first = node.values[0] if alternatives else None
+        if isinstance(first, ast.Attribute) and first.attr in ("policy", "base"):
+            lines.append(node.lineno)
+        if isinstance(node, ast.Call) and ".get('policy'" in ast.unparse(node):
+            lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in FILES if room(p) != "config"],
+    ids=lambda p: p.relative_to(SOURCE).as_posix(),
+)
+def test_policies_and_bases_are_resolved_once(path: Path) -> None:
+    assert not derived(TREES[path])
+    if path != SOURCE / "models" / "sources.py":
+        names = {n.id for n in ast.walk(TREES[path]) if isinstance(n, ast.Name)}
+        assert not names & BASE_NAMES
+
+
+def test_the_gate_for_policies_closes() -> None:
+    for line in ("a.policy or name", "x = a.base or host.base", "t.get('policy', n)"):
+        assert derived(ast.parse(line)) == [1]
+    assert not derived(ast.parse("plan.policy"))
+
+
+KNOWN_CIRCLES = {
+    ("evaluation", "team"),
+    ("forecast", "evaluation"),
+    ("forecast", "team"),
+    ("forecast", "testing"),
+    ("hooks", "team"),
+    ("models", "storage"),
+    ("storage", "models"),
+    ("team", "forecast"),
+    ("testing", "team"),
+}
+"""Imports between folders that still lie on a circle; this list may only become shorter."""
+
+
+def circles(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """Edges that lie on a circle."""
+
+    def reaches(start: str, end: str) -> bool:
+        todo, done = [start], set()
+        while todo:
+            place = todo.pop()
+            if place == end:
+                return True
+            if place not in done:
+                done.add(place)
+                todo += graph.get(place, ())
+        return False
+
+    return {(a, b) for a, there in graph.items() for b in there if reaches(b, a)}
+
+
+def test_the_graph_of_folders_has_no_new_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in FILES:
+        if room(path) not in ("__init__", "__main__"):
+            graph.setdefault(room(path), set()).update(seen(path))
+    assert circles(graph) <= KNOWN_CIRCLES
+
+
+def test_the_gate_against_circles_closes() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}}) == {
+        ("a", "b"),
+        ("b", "c"),
+        ("c", "a"),
+    }
+
+
+def test_training_shows_nothing_and_nobody_imports_the_command_line() -> None:
+    for path in FILES:
+        if room(path) in ("training", "evaluation", "hosts", "team"):
+            assert not seen(path) & {"display", "cli"}, path
+        if room(path) not in ("cli", "__init__", "__main__"):
+            assert "cli" not in seen(path), path
+
+
+def test_importing_the_package_reads_no_arguments_and_exits_nothing() -> None:
+    text = (SOURCE / "__init__.py").read_text(encoding="utf-8")
+    assert not re.search(r"argv|SystemExit|exit\(|comas\.cli", text)

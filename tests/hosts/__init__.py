@@ -1,0 +1,1 @@
+"""Hosts: models behind an API, against a server that really listens."""

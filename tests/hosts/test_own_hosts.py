@@ -1,0 +1,171 @@
+"""Hosts of one's own: an instance in Python sits beside hosts that a config describes, trains, goes
+on, and is asked in an evaluation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import comas
+from comas.config.schema import HostConfig
+from comas.hosts.api import ApiHost
+from comas.hosts.build import make_local_host
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.testing import Scripted, check_host, golden_script
+from comas.types import Fit, Learned, Method, Payoff, Reply, Sampling, UserMistake
+from tests.support.endpoint import answers
+from tests.support.endpoint import said as answered
+from tests.support.games import game, one
+from tests.support.runs import SMALL
+
+TEAM: dict[str, Any] = {
+    **SMALL,
+    "steps": 2,
+    "agents": {"a0": {"host": "home"}, "a1": {"host": "mine"}, "a2": {"host": "mine"}},
+}
+
+
+class Stubborn:
+    """Says one thing per role, counts its updates, and learns nothing else."""
+
+    meter = None
+    texts = {"solution": "1 + 2 = 3", "evaluation": "wrong", "scoring": "<score> 1 </score>"}
+
+    def __init__(self, learns: bool = True) -> None:
+        self.name = "mine"
+        self.learns = learns
+        self.updates = 0
+        self.learnt: list[str] = []
+        self.open = True
+
+    async def ask(
+        self, turn: str, policy: str, messages: Any, sampling: Any, seed: int, keep: bool, role: str
+    ) -> Reply:
+        if keep and not self.learns:
+            raise UserMistake("nobody learns here")
+        return Reply(self.texts[role], True, self.updates, 9, 5, -1.0, 0.0)
+
+    async def fits(self, policy: str, messages: Any, sampling: Sampling) -> Fit:
+        return Fit(True)
+
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
+        paid = [payoff.turn for part in payoffs.values() for payoff in part]
+        self.learnt += paid
+        self.updates += bool(paid)
+        return Learned({policy: {"updates": 1.0} for policy in payoffs}, {})
+
+    async def save(self, path: Path) -> None:
+        (path / "mine.json").write_text(str(self.updates))
+
+    async def load(self, path: Path) -> None:
+        self.updates = int((path / "mine.json").read_text())
+
+    def clock(self) -> dict[str, float]:
+        return {"thinking": 0.0}
+
+    def facts(self) -> dict[str, Any]:
+        return {"device": "stone"}
+
+    def account(self) -> dict[str, Any]:
+        return {"spent": {"requests": 1}, "money": None, "events": {}}
+
+    def close(self) -> None:
+        self.open = False
+
+
+def begin(folder: Path, base: Path, host: Any, **keys: Any) -> comas.Result:
+    keys = {**TEAM, "hosts__home__base": str(base), "out": str(folder), **keys}
+    return comas.train(hosts={"mine": host}, **keys)
+
+
+def test_an_own_host_trains_beside_a_local_one(untaught: Path, tmp_path: Path) -> None:
+    host = Stubborn()
+    result = begin(tmp_path / "r", untaught, host)
+    run = Run.open(result.run)
+    metrics = list(run.metrics())
+    assert result.steps == len(metrics) == 2
+    assert {"home/a0", "mine/a1", "mine/a2"} >= set(metrics[0]["policies"]) > {"home/a0"}
+    assert set(metrics[0]["spent"]) == {"sampling", "learning", "thinking"}
+    assert host.updates > 0
+    assert host.open  # its maker closes it
+    assert all("/" in turn for turn in host.learnt)
+    assert run.config()["hosts"]["mine"]["own"] is True
+    assert run.spent() == {"mine": host.account()}
+    checkpoint = run.path / "checkpoints" / f"step-{result.steps}"
+    assert (checkpoint / "mine.json").read_text() == str(host.updates)
+
+
+def test_a_run_with_an_own_host_goes_on_with_it_and_not_without(
+    untaught: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "r"
+    first = Stubborn()
+    begin(folder, untaught, first, steps=1)
+    with pytest.raises(UserMistake, match="host mine was an instance of the caller's own"):
+        comas.resume(folder, steps=2)
+    with pytest.raises(UserMistake, match="host mine was an instance"):
+        comas.load(folder)
+    second = Stubborn()
+    assert comas.resume(folder, steps=2, hosts={"mine": second}).steps == 2
+    assert second.updates == 2
+    team = comas.load(folder, hosts={"mine": second})
+    assert {m.host.name for m in team.members} == {"home", "mine"}
+    team.close()
+
+
+def test_an_own_host_that_does_not_learn_is_frozen_and_not_measured(
+    untaught: Path, tmp_path: Path
+) -> None:
+    host = Stubborn(learns=False)
+    result = begin(tmp_path / "r", untaught, host, steps=1)
+    run = Run.open(result.run)
+    assert [run.config()["agents"][f"a{i}"]["frozen"] for i in range(3)] == [False, True, True]
+    assert {answer["agent"] for answer in (run.read_eval("before") or {})["answers"]} == {"a0"}
+    assert not host.learnt
+
+
+def test_an_evaluation_asks_own_hosts(untaught: Path, tmp_path: Path) -> None:
+    begin(tmp_path / "r", untaught, Stubborn(), steps=1)
+    found = comas.evaluate(tmp_path / "r", limit=2, out=tmp_path / "e", hosts={"mine": Stubborn()})
+    assert found.cells[0]["n"] == 2
+    with pytest.raises(UserMistake, match="host mine was an instance"):
+        comas.evaluate(tmp_path / "r", limit=2, out=tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        (
+            {"mine": Stubborn(), "nobody": Scripted(golden_script, "nobody")},
+            "no agent is at such a host",
+        ),
+        ({"mine": Scripted(golden_script, "other")}, "the instance is called 'other'"),
+    ],
+)
+def test_mistakes_with_instances(
+    hosts: dict[str, Any], said: str, untaught: Path, tmp_path: Path
+) -> None:
+    keys = {**TEAM, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
+    with pytest.raises(UserMistake, match=said):
+        comas.train(hosts=hosts, **keys)
+    assert not (tmp_path / "r").exists()
+
+
+def test_all_kinds_of_hosts_keep_the_contract(untaught: Path, serve: Any, host_at: Any) -> None:
+    method = game(one)
+    run_sync(check_host(Scripted({"solution": "x"}), "a0", method))
+    run_sync(check_host(Stubborn(learns=False), "a0", method))
+    local = make_local_host("home", {"a0": str(untaught)})
+    run_sync(check_host(local, "a0", method))
+    local.close()
+    host: ApiHost = host_at(serve(answers(answered("7"))).url)
+    run_sync(check_host(host, "j", method))
+    assert host.account()["spent"]["requests"] == 1
+    assert HostConfig(api="http://x/v1").kind == "api"
+    assert asyncio.run(host.fits("j", [], Sampling())).needed is None

@@ -1,0 +1,1 @@
+"""Learning: a step against one written out by hand; policies stay apart."""

@@ -1,0 +1,280 @@
+"""Learning: one step against a reference written out by hand, separation of policies, and what a
+host keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from comas.hosts.build import make_local_host
+from comas.learners.step import Recipe, _gap
+from comas.learners.whole import FullLearner
+from comas.types import Method, Payoff, Row, UserMistake
+from tests.support.engines import publish
+from tests.support.learning import METHOD, host_of, rows, say
+from tests.support.models import llama
+
+
+def reference_step(
+    model: torch.nn.Module, start: torch.nn.Module, part: list[Row], method: Method
+) -> None:
+    """The same gradient, row by row, in plain torch, subtracted from the weights."""
+
+    def logprobs(m: torch.nn.Module, r: Row) -> torch.Tensor:
+        ids = torch.from_numpy(r.token_ids_T)
+        out = (
+            (m(ids[None]).logits[0, :-1] / r.temperature)
+            .log_softmax(-1)
+            .gather(1, ids[1:, None])[:, 0]
+        )
+        return torch.cat([torch.zeros(1), out]) * torch.from_numpy(r.mask_T)
+
+    part = copy.deepcopy(part)
+    new = [logprobs(model, r) for r in part]
+    for r, lp in zip(part, new, strict=True):
+        r.logprobs_T, r.ref_logprobs_T = lp.detach().numpy(), logprobs(start, r).detach().numpy()
+    advantages = method.advantage(part, method.kl)
+    tokens = sum(r.mask_T.sum() for r in part)
+    loss = (
+        sum(
+            (-torch.from_numpy(a) * (lp - lp.detach()).exp())[torch.from_numpy(r.mask_T)].sum()
+            for a, lp, r in zip(advantages, new, part, strict=True)
+        )
+        / tokens
+    )
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+
+
+@pytest.mark.parametrize("tokens_per_pass", [8192, 40])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_step_is_the_step_written_out_by_hand(tokens_per_pass: int, temperature: float) -> None:
+    model = llama(1)
+    start = llama(2)
+    mine = llama(1)
+    learner = FullLearner(
+        {"p": model}, Recipe(1.0, grad_norm=1e9, tokens_per_pass=tokens_per_pass), METHOD, 0
+    )
+    learner.reference = {"p": start}
+    # AdamW would hide the scale of the gradient
+    learner.optimizers = {"p": torch.optim.SGD(model.parameters(), lr=1.0)}
+    part = rows(temperature=temperature)
+    reference_step(mine, start, part, METHOD)
+    learner.step({"p": part}, METHOD)
+    flat = [
+        torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, mine, llama(1))
+    ]
+    assert (flat[1] - flat[2]).norm() > 0.1
+    assert (flat[0] - flat[1]).norm() < 1e-4 * (flat[1] - flat[2]).norm()
+
+
+def test_policies_learn_apart_whatever_the_threads() -> None:
+    parts = {f"p{i}": rows(seed=i) for i in range(3)}
+    together = FullLearner({p: llama(i) for i, p in enumerate(parts)}, Recipe(1e-3), METHOD, 0)
+    together.step(copy.deepcopy(parts), METHOD)
+    for i, p in enumerate(parts):
+        alone = FullLearner({p: llama(i)}, Recipe(1e-3), METHOD, 0)
+        alone.step({p: parts[p]}, METHOD)
+        for a, b in zip(together.models[p].parameters(), alone.models[p].parameters(), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_other_policy(
+    tmp_path: Path,
+) -> None:
+    good = llama(0)
+    bad = llama(1)
+    learner = FullLearner({"good": good, "bad": bad}, Recipe(1e-3), METHOD, 0)
+    learner.step({"bad": rows()}, METHOD)
+    before = [p.clone() for p in bad.parameters()], [m.clone() for m in _moments(learner, "bad")]
+    broken = rows()
+    broken[0].turn = "broken"
+    stats = learner.step({"good": rows(), "bad": broken}, replace(METHOD, advantage=_breaking))
+    assert (
+        stats["bad"]["skipped"],
+        stats["bad"]["updates"],
+        stats["good"]["skipped"],
+        stats["good"]["updates"],
+    ) == (1, 0, 0, 1)
+    assert "loss" not in stats["bad"]
+    assert all(map(np.isfinite, [*stats["bad"].values(), *stats["good"].values()]))
+    after = list(bad.parameters()), _moments(learner, "bad")
+    assert all(
+        torch.equal(a, b)
+        for x, y in zip(before, after, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
+    alone = FullLearner({"good": llama(0)}, Recipe(1e-3), METHOD, 0)
+    alone.step({"good": rows()}, METHOD)
+    for a, b in zip(good.parameters(), alone.models["good"].parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)  # alone it has all threads
+    assert learner.step({"bad": rows()}, METHOD)["bad"]["updates"] == 1
+    with torch.no_grad():
+        bad.model.norm.weight[0] = float("nan")
+    assert learner.step({"bad": rows()}, METHOD)["bad"]["skipped"] == 1
+    with pytest.raises(
+        FloatingPointError, match=r"policy bad: weights model\.norm\.weight are not finite"
+    ):
+        learner.save(tmp_path)
+
+
+def _breaking(rows: list[Row], kl: dict[str, float]) -> list[np.ndarray]:
+    return [
+        a + np.inf if r.turn == "broken" else a
+        for r, a in zip(rows, METHOD.advantage(rows, kl), strict=True)
+    ]
+
+
+def _moments(learner: FullLearner, policy: str) -> list[torch.Tensor]:
+    return [v for s in learner.optimizers[policy].state.values() for v in s.values()]
+
+
+def test_several_epochs_and_minibatches_take_that_many_optimizer_steps() -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    learner.step({"p": rows()}, replace(METHOD, epochs=2, minibatches=3))
+    assert {int(s["step"]) for s in learner.optimizers["p"].state.values()} == {6}
+
+
+def test_saved_and_loaded_it_takes_the_same_next_step(tmp_path: Path) -> None:
+    one = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    one.step({"p": rows()}, METHOD)
+    one.save(tmp_path)
+    two = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    two.load(tmp_path)
+    for learner in (one, two):
+        learner.step({"p": rows(seed=4)}, METHOD)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.models["p"].parameters(), two.models["p"].parameters(), strict=True)
+    )
+
+
+def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    part = rows()
+    for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
+        row.logprobs_T = logprobs
+        row.sampled_logprobs_T = logprobs.copy()
+    known = [(row, row.logprobs_T) for row in part]
+    assert _gap("p", known, learner.recipe) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
+    part[0].sampled_logprobs_T[part[0].mask_T] -= 3.0  # type: ignore[index]
+    stats, weights = _gap("p", known, learner.recipe)
+    assert stats["gap_max"] == pytest.approx(3.0)
+    assert weights["t0"].max() == 2.0
+    assert weights["t1"].max() == 1.0
+
+
+@pytest.mark.parametrize("old", ["recomputed", "sampled"])
+def test_an_engine_with_stale_weights_stops_the_run(old: Any) -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs=old), METHOD, 0)
+    before = copy.deepcopy(learner.models["p"].state_dict())
+    part = rows()
+    for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
+        row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(0.6)
+    with pytest.raises(RuntimeError, match="engine not refreshed"):
+        learner.step({"p": part}, METHOD)
+    assert all(torch.equal(before[n], w) for n, w in learner.models["p"].state_dict().items())
+
+
+class Counting(FullLearner):
+    """How many rows went through a forward pass that was not the reference's."""
+
+    passed = 0
+
+    def forward(self, owned: Any, reference: bool = False) -> torch.Tensor:
+        self.passed += len(owned) * (not reference)
+        return super().forward(owned, reference)
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.01])
+def test_the_engines_logprobs_as_old_policy_spare_a_pass(drift: float) -> None:
+    """Where engine and learner agree the step is the same, to the bit; where they do not, the ratio
+    has the difference in it.
+    """
+    ended = {}
+    said = FullLearner({"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40), METHOD, 0).logprobs(
+        "p", rows()
+    )
+    for old in ("recomputed", "sampled"):
+        learner = Counting(
+            {"p": llama(0)}, Recipe(1e-3, tokens_per_pass=40, old_logprobs=old), METHOD, 0
+        )
+        part = rows()
+        for row, logprobs in zip(part, said, strict=True):
+            row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(drift)
+        stats = learner.step({"p": part}, METHOD)["p"]
+        assert learner.passed == len(part) * (2 if old == "recomputed" else 1)
+        assert stats["gap_mean"] == pytest.approx(drift, abs=1e-6)
+        ended[old] = learner.models["p"].state_dict()
+    same = all(torch.equal(ended["sampled"][n], w) for n, w in ended["recomputed"].items())
+    assert same == (drift == 0.0)
+
+
+def test_rows_that_no_engine_sampled_have_no_old_policy_but_the_learners() -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs="sampled"), METHOD, 0)
+    with pytest.raises(ValueError, match=r"turn t0 has no log-probs.*old_logprobs=recomputed"):
+        learner.step({"p": rows()}, METHOD)
+
+
+def test_a_host_files_joins_learns_and_forgets(untaught: Path) -> None:
+    host, method = host_of(untaught)
+
+    async def main() -> None:
+        first = await say(host, "t1")
+        await say(host, "t2", "b")
+        await say(host, "t3", keep=False)
+        assert first.version == 0
+        with pytest.raises(KeyError, match="t3"):
+            await host.learn({"a": [Payoff("t3", 1.0)]}, method)
+        with pytest.raises(KeyError, match="never said here"):
+            await host.learn({"b": [Payoff("t1", 1.0)]}, method)
+        with pytest.raises(KeyError, match="paid twice"):
+            await host.learn({"a": [Payoff("t1", 1.0), Payoff("t1", 0.0)]}, method)
+        stats, turns = await host.learn({"a": [Payoff("t1", 1.0, "g")], "b": []}, method)
+        assert set(stats) == {"a"}
+        assert set(turns) == {"t1"}
+        assert (await say(host, "t4")).version == 1
+        assert (await say(host, "t4", "b")).version == 0
+        with pytest.raises(KeyError):
+            await host.learn({"b": [Payoff("t2", 1.0)]}, method)
+
+    asyncio.run(main())
+    host.close()
+
+
+def test_training_refuses_truncated_sampling(untaught: Path) -> None:
+    host, _ = host_of(untaught)
+    for bad in ({"top_p": 0.9}, {"temperature": 0.0}):
+        with pytest.raises(UserMistake, match="whole softmax"):
+            asyncio.run(say(host, "t", **bad))
+    host.close()
+
+
+def test_a_refresh_reaches_the_engine(untaught: Path) -> None:
+    host, _ = host_of(untaught)
+    before = asyncio.run(say(host, "t1"))
+    with torch.no_grad():
+        for p in host.learner.models["a"].parameters():
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)) * 0.2)
+    assert asyncio.run(say(host, "t2")).logprob == before.logprob
+    publish(host.engine, host.learner.weights())
+    after = asyncio.run(say(host, "t3"))
+    assert after.logprob != before.logprob
+    row = host._buffer["a"]["t3"]
+    np.testing.assert_allclose(
+        host.learner.logprobs("a", [row])[0], row.sampled_logprobs_T, atol=1e-4
+    )
+    host.close()
+
+
+def test_policies_of_one_host_share_a_tokenizer(untaught: Path, tiny: Path) -> None:
+    with pytest.raises(UserMistake, match="host of its own"):
+        make_local_host("home", {"a": str(untaught), "b": str(tiny)})

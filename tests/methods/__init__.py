@@ -1,0 +1,1 @@
+"""Shipped methods: golden transcripts and every branch of their settlements."""

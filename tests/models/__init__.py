@@ -1,0 +1,1 @@
+"""Bases that do not fit are told in a line."""

@@ -1,0 +1,169 @@
+"""A GGUF file as a base: dequantised, with the tokenizer and the chat template that it holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from comas.config.policies import origins
+from comas.evaluation.systems import team_of
+from comas.export.team import export
+from comas.models import gguf as gguf_files
+from comas.models.loading import load_models
+from comas.models.sources import source_of
+from comas.testing import _tiny_tokenizer, tiny_model
+from comas.types import UserMistake
+from tests.support.runs import run_of
+
+gguf = pytest.importorskip("gguf", reason="needs the extra gguf")
+
+
+def written(
+    path: Path, folder: Path, architecture: str = "llama", template: str | None = "own"
+) -> Path:
+    """The model of a Hugging Face folder as a GGUF file of float32."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    config = model.config
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    words = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+    special = set(tokenizer.all_special_tokens)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(words)
+    writer.add_token_types([3 if word in special else 1 for word in words])
+    writer.add_token_merges(["a b", "c d"])
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_pad_token_id(tokenizer.pad_token_id)
+    if template is not None:
+        writer.add_chat_template(tokenizer.chat_template)
+    for name, numbers in tensors(model):
+        writer.add_tensor(name, np.ascontiguousarray(numbers))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def tensors(model: Any) -> list[tuple[str, np.ndarray]]:
+    """Weights by their names in a file; queries and keys in llama.cpp's order of angles."""
+    found = [
+        ("token_embd.weight", model.model.embed_tokens.weight),
+        ("output_norm.weight", model.model.norm.weight),
+        ("output.weight", model.lm_head.weight),
+    ]
+    for i, block in enumerate(model.model.layers):
+        for ours, theirs in NAMES.items():
+            weight = block.get_submodule(ours).weight
+            heads = {
+                "attn_q": model.config.num_attention_heads,
+                "attn_k": model.config.num_key_value_heads,
+            }
+            if theirs in heads:
+                halves = weight.view(heads[theirs], 2, -1, weight.shape[1])
+                weight = halves.transpose(1, 2).reshape(weight.shape)
+            found.append((f"blk.{i}.{theirs}.weight", weight))
+    return [(name, weight.detach().numpy()) for name, weight in found]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a tokenizer that joins two pairs of letters: the format wants some."""
+    tokenizer = _tiny_tokenizer()
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    size = len(state["model"]["vocab"])
+    state["model"]["vocab"] |= {"ab": size, "cd": size + 1}
+    state["model"]["merges"] = [["a", "b"], ["c", "d"]]
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))
+    return tiny_model(tmp_path_factory.mktemp("tiny") / "model", tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def file(folder: Path) -> Path:
+    return written(folder.parent / "tiny.gguf", folder)
+
+
+def test_the_file_is_the_model_that_it_was_written_from(folder: Path, file: Path) -> None:
+    one, other = (load_models({"p": str(place)})[0]["p"] for place in (folder, file))
+    ids = torch.arange(12)[None]
+    torch.testing.assert_close(one(input_ids=ids).logits, other(input_ids=ids).logits)
+    assert source_of(str(file)).kind == "gguf"
+    assert origins(str(file)) == {str(file)}
+    assert gguf_files.parameters(str(file)) == one.num_parameters()
+
+
+def test_its_tokenizer_and_template_come_from_the_file(folder: Path, file: Path) -> None:
+    _, own, ends = load_models({"p": str(folder)})
+    _, found, found_ends = load_models({"p": str(file)})
+    said = [{"role": "user", "content": "3 + 4"}]
+    assert found.chat_template == own.chat_template
+    assert found_ends == ends
+    assert found.apply_chat_template(said, tokenize=False) == own.apply_chat_template(
+        said, tokenize=False
+    )
+    assert found("3 + 4 = 7").input_ids == own("3 + 4 = 7").input_ids
+
+
+@pytest.mark.parametrize("learner", ["adapters", "full"])
+def test_a_team_trains_from_it_and_is_exported_as_folders(
+    learner: str, file: Path, tmp_path: Path
+) -> None:
+    keys = {"hosts__home__learner": learner, "lr": 1e-3, "steps": 1, "agents": 2}
+    run = run_of(tmp_path / "run", file, test_questions=0, eval_every=0, **keys)
+    done = export(run.path, tmp_path / "team")
+    for policy in done.policies:
+        model: Any = AutoModelForCausalLM.from_pretrained(policy["model"])
+        assert not hasattr(model.config, "quantization_config")
+    assert list((tmp_path / "team" / "a0" / "model").glob("*.safetensors"))
+    team_of(tmp_path / "team" / "team.toml", lr=1e-3).close()
+
+
+def test_what_cannot_be_talked_to_is_one_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> str:
+        with pytest.raises(UserMistake) as said:
+            load_models({"p": str(path)})
+        return str(said.value)
+
+    assert "no such file" in refused(tmp_path / "gone.gguf")
+    (tmp_path / "other.gguf").write_bytes(b"no such thing, and long enough to be read as one")
+    assert "is not a GGUF file" in refused(tmp_path / "other.gguf")
+    mute = written(tmp_path / "mute.gguf", folder, template=None)
+    assert "has no chat template: choose a file of an instruction-tuned model" in refused(mute)
+    strange = written(tmp_path / "strange.gguf", folder, architecture="mamba9")
+    assert "has architecture 'mamba9', which transformers does not read" in refused(strange)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    gguf_files._facts_of.cache_clear()
+    assert 'pip install "comas[gguf]"' in refused(mute)

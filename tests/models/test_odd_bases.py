@@ -1,0 +1,185 @@
+"""Bases whose parts do not fit each other: one line, or as much as can be had of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from comas.engines.chat import Chat
+from comas.engines.stacked.llama import can_stack
+from comas.hosts.build import make_local_host
+from comas.models.loading import load_models
+from comas.testing import tiny_model
+from comas.types import Request, Sampling, UserMistake
+from tests.support.engines import engine_of
+from tests.support.models import llama
+from tests.support.sampling import same
+
+HI = [{"role": "user", "content": "hi"}]
+ALIKE = [
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+    {"rms_norm_eps": 0.5},
+    {"num_attention_heads": 2, "num_key_value_heads": 2},
+    {"hidden_act": "gelu"},
+]
+"""Changes of a config that leave the shapes of all weights as they are."""
+
+
+@pytest.mark.parametrize("change", ALIKE)
+def test_llamas_of_one_shape_that_count_differently_are_no_stack(change: dict[str, Any]) -> None:
+    models = {"p": llama(0).double(), "q": llama(1, **change).double()}
+    sizes = [[p.shape for p in m.parameters()] for m in models.values()]
+    assert sizes[0] == sizes[1]
+    assert can_stack([models["p"]])
+    assert not can_stack(list(models.values()))
+    requests = [
+        Request(p, np.arange(5, 12), Sampling(max_tokens=9), i) for i, p in enumerate("pqpq")
+    ]
+    said = engine_of(models, [3], 0, 128).generate(requests)
+    same(
+        [engine_of({r.policy: models[r.policy]}, [3], 0, 128).generate([r])[0] for r in requests],
+        said,
+    )
+
+
+def test_a_host_has_room_for_what_the_smallest_of_its_models_has_room_for(tmp_path: Path) -> None:
+    small = {
+        "n_positions": 64,
+        "max_position_embeddings": 64,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+    }
+    bases = {
+        "large": str(tiny_model(tmp_path / "large", max_position_embeddings=256)),
+        "small": str(tiny_model(tmp_path / "small", family="gpt2", **small)),
+    }
+    host = make_local_host("home", bases, device="cpu")
+    host.close()
+    assert host.context == 64
+
+
+def with_token(folder: Path, template: str | None = None, **added: Any) -> Path:
+    """A model whose tokenizer has one token more than the model has embeddings."""
+    tiny_model(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens(added)
+    tokenizer.chat_template = template or tokenizer.chat_template
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_padding_that_was_added_to_the_tokenizer_only_is_never_read(tmp_path: Path) -> None:
+    host = make_local_host(
+        "home", {"p": str(with_token(tmp_path, pad_token="<new pad>"))}, device="cpu"
+    )
+    host.close()
+    model = host.engine.models["p"].model
+    pad_id = host.engine.pad_id
+    assert host.chat.tokenizer.pad_token_id == len(model.get_input_embeddings().weight) > pad_id
+    engine = engine_of({"p": model}, [3], pad_id, 128, engine="hf")
+    asked = [Request("p", np.arange(5, 5 + n), Sampling(max_tokens=3), n) for n in (1, 30)]
+    for a, b in zip(engine.generate(asked), [engine.generate([r])[0] for r in asked], strict=True):
+        assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
+
+
+def test_a_template_with_tokens_that_the_model_cannot_read_is_one_line(tmp_path: Path) -> None:
+    folder = with_token(
+        tmp_path,
+        "{% for m in messages %}<|new|>{{ m.content }}{% endfor %}",
+        additional_special_tokens=["<|new|>"],
+    )
+    host = make_local_host("home", {"p": str(folder)}, device="cpu")
+    host.close()
+    with pytest.raises(
+        UserMistake,
+        match=r"writes '<\|new\|>', token 260, and the model has 260 embeddings: resize",
+    ):
+        host.chat.encode(HI)
+
+
+BROKEN = {
+    "{{ messages[0].content + 1 }}": "refuses messages of user: can only concatenate",
+    "{{ messages[0].content }}{{ 1 / 0 }}": "refuses messages of user: division by zero",
+    "{{ messages[0].content }}{{ foo.bar }}": "refuses messages of user: 'foo' is undefined",
+}
+
+
+@pytest.mark.parametrize("template", BROKEN)
+def test_whatever_a_template_raises_is_one_line(template: str, tiny: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    tokenizer.chat_template = template
+    with pytest.raises(UserMistake, match=BROKEN[template]):
+        Chat(tokenizer).encode(HI)
+
+
+def test_several_templates_need_a_default(tiny: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    tokenizer.chat_template = {"rag": "{{ messages[0].content }}", "tools": "x"}
+    with pytest.raises(
+        UserMistake, match=r"several chat templates \(rag, tools\) and none that is called default"
+    ):
+        Chat(tokenizer)
+    tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tools": "x"}
+    assert len(Chat(tokenizer).encode(HI)) == 2
+
+
+def test_a_prompt_of_no_tokens_is_refused(tiny: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    with pytest.raises(UserMistake, match="a prompt of no tokens"):
+        Chat(tokenizer).encode([{"role": "user", "content": ""}])
+
+
+WRONG = [
+    (
+        "config.json",
+        {"num_attention_heads": 3},
+        "cannot be loaded as a causal language model: .*not a multiple",
+    ),
+    ("config.json", {"hidden_size": 64}, "its weights have other shapes than its config.json says"),
+    (
+        "generation_config.json",
+        {"eos_token_id": "3"},
+        "eos_token_id in its generation_config.json is '3', not a number",
+    ),
+    (
+        "generation_config.json",
+        {"eos_token_id": [3, 260]},
+        "eos_token_id 260 in its .* is beyond its vocabulary of 260",
+    ),
+    (
+        "generation_config.json",
+        {"eos_token_id": -1},
+        "eos_token_id -1 in its generation_config.json is beyond",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "change", "told"), WRONG)
+def test_a_config_that_contradicts_itself_is_one_line(
+    file: str, change: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    path = tiny_model(tmp_path) / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserMistake, match=told):
+        load_models({"p": str(tmp_path)})
+
+
+def test_an_end_token_that_the_tokenizer_has_and_the_model_has_not(tmp_path: Path) -> None:
+    """The model's own is one that it can say; without it there is none."""
+    folder = with_token(tmp_path, eos_token="<new end>")
+    assert load_models({"p": str(folder)})[2] == [3]
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": None}))
+    with pytest.raises(
+        UserMistake,
+        match="names no end token but 260, which is beyond its vocabulary of 260: set eos_token_id",
+    ):
+        load_models({"p": str(folder)})

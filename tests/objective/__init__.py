@@ -1,0 +1,1 @@
+"""Credit and losses against closed forms, properties and finite differences."""

@@ -1,0 +1,1 @@
+"""Kills, signals, full disks: nothing learnt is lost."""

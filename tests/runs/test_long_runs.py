@@ -1,0 +1,206 @@
+"""Runs that go on for long, and hosts that go wrong: what is counted, what ends a run, and whose
+name is told.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.config.schema import read
+from comas.hooks import Hook
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.training.start import resume_async, train_async
+from comas.types import HostFailure, UserMistake
+from tests.support.faults import (KEYS, Chained)
+
+
+class Gauge(Hook):
+    """Objects alive and files open at chosen steps, and Python calls of the hundred steps after
+    each.
+    """
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+        self.objects = []
+        self.files = []
+        self.calls = []
+        self.counted = 0
+
+    def _count(self, frame: Any, event: str, argument: Any) -> None:
+        self.counted += event == "call"
+
+    def step(self, metrics: Mapping[str, Any], episodes: Any) -> None:
+        if metrics["step"] - 100 in self.steps:
+            sys.setprofile(None)
+            self.calls.append(self.counted)
+        if metrics["step"] in self.steps:
+            gc.collect()
+            self.objects.append(len(gc.get_objects()))
+            self.files.append(
+                len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+            )
+            self.counted = 0
+            sys.setprofile(self._count)
+
+
+def test_two_thousand_steps_cost_no_more_at_the_end_than_at_the_start(
+    tmp_path: Path,
+) -> None:
+    gauge = Gauge(150, 1850)
+    pairs = [
+        "steps=2000",
+        "questions=1",
+        "test_questions=1",
+        "eval_every=0",
+        "checkpoint_every=100",
+        "task_options.largest=8",
+    ]
+    run_sync(
+        train_async(read(None, [*pairs, f"out={tmp_path / 'r'}"]), gauge, hosts={"home": Chained()})
+    )
+    assert len(list(Run.open(tmp_path / "r").metrics())) == 2000
+    assert len(list((tmp_path / "r" / "checkpoints").iterdir())) == 2
+    (objects, later_objects), (files, later_files), (calls, later_calls) = (
+        gauge.objects,
+        gauge.files,
+        gauge.calls,
+    )
+    assert later_objects < 1.01 * objects
+    assert later_files == files
+    assert later_calls < 1.1 * calls
+
+
+class Broken(Chained):
+    """Policy a1 never gets a finite gradient from step `since` on."""
+
+    since = 1
+
+    async def learn(self, payoffs: Any, method: Any) -> Any:
+        stats, told = await super().learn(payoffs, method)
+        self.learnt = getattr(self, "learnt", -1) + 1
+        if "a1" in stats and self.learnt >= self.since:
+            stats["a1"] |= {"skipped": 1.0, "updates": 0.0}
+        return stats, told
+
+
+def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs = [
+        "steps=20",
+        "questions=8",
+        "test_questions=3",
+        "eval_every=0",
+        "checkpoint_every=100",
+        f"out={tmp_path / 'r'}",
+    ]
+    with pytest.raises(
+        UserMistake,
+        match=r"step 3: loss or gradient of policy home/a1 was not finite in 3 steps in a row",
+    ):
+        run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Broken()}))
+    run = Run.open(tmp_path / "r")
+    assert [m["policies"]["home/a1"].get("skipped", 0) for m in run.metrics()] == [0, 1, 1, 1]
+    assert (run.marker() or {})["step"] == 4  # what the others learnt is kept
+    monkeypatch.setattr(Broken, "since", 0)
+    # a resume does not begin to count anew
+    with pytest.raises(UserMistake, match="in 4 steps in a row"):
+        run_sync(resume_async(tmp_path / "r", Hook(), hosts={"home": Broken()}))
+
+
+class Dying(Chained):
+    """A machine that fails in one of its duties."""
+
+    duty = "ask"
+    error = HostFailure("connection reset")
+
+    async def ask(self, *args: Any, **kwargs: Any) -> Any:
+        if self.duty == "ask":
+            raise self.error
+        return await super().ask(*args, **kwargs)
+
+    async def learn(self, payoffs: Any, method: Any) -> Any:
+        if self.duty == "learn":
+            raise self.error
+        return await super().learn(payoffs, method)
+
+    async def save(self, path: Path) -> None:
+        if self.duty == "save" and self.versions:
+            raise self.error
+        await super().save(path)
+
+
+@pytest.mark.parametrize(
+    ("duty", "said"),
+    [
+        ("ask", r"every discussion failed; the first: host home, turn 0/.*: connection reset"),
+        ("learn", r"host home, learning of step 0: connection reset"),
+        ("save", r"host home, saving step 2: connection reset"),
+    ],
+)
+def test_a_host_that_dies_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    duty: str,
+    said: str,
+) -> None:
+    monkeypatch.setattr(Dying, "duty", duty)
+    with pytest.raises((HostFailure, UserMistake), match=said):
+        run_sync(
+            train_async(
+                read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]),
+                Hook(),
+                hosts={"home": Dying()},
+            )
+        )
+
+
+def test_an_error_in_a_game_loses_no_step_that_was_learnt(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Chained.ask
+
+    async def ask(self: Chained, turn: str, *args: Any) -> Any:
+        if turn.startswith("7/"):
+            raise HostFailure("connection reset")
+        return await real(self, turn, *args)
+
+    monkeypatch.setattr(Chained, "ask", ask)
+    pairs = [
+        "steps=20",
+        "questions=2",
+        "test_questions=0",
+        "eval_every=0",
+        "checkpoint_every=100",
+        f"out={tmp_path / 'r'}",
+    ]
+    with pytest.raises(UserMistake, match="step 7: every discussion failed"):
+        run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Chained()}))
+    assert (Run.open(tmp_path / "r").marker() or {})["step"] == 7
+
+
+def test_a_bug_in_a_host_keeps_its_traceback_and_names_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Dying, "duty", "learn")
+    monkeypatch.setattr(Dying, "error", ZeroDivisionError("a bug"))
+    with pytest.raises(ExceptionGroup) as caught:
+        run_sync(
+            train_async(
+                read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]),
+                Hook(),
+                hosts={"home": Dying()},
+            )
+        )
+    assert caught.value.exceptions[0].__notes__ == ["in host home, learning of step 0"]

@@ -1,0 +1,1 @@
+"""Programs stay behind their walls."""

@@ -1,0 +1,1 @@
+"""The shipped models are what their cards say."""

@@ -1,0 +1,1 @@
+"""Ways of answering, by scripted agents."""

@@ -1,0 +1,1 @@
+"""A run's folder: sealed, rewound, believed no further than it can be checked."""

@@ -1,0 +1,178 @@
+"""A run's folder: what is written, what the marker says, and what a rewind drops; no models."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.game.play import settle_all
+from comas.storage.records import episode_record, without_none
+from comas.storage.run import Run
+from comas.tasks import pick
+from comas.testing import discuss, golden_script, scripted_scene
+from comas.types import Episode, Turn, UserMistake
+from tests.support.run_folders import CONFIG, Q, checkpoint, step
+
+
+def test_a_config_comes_back_without_its_nones(run: Run) -> None:
+    config = Run.open(run.path).config()
+    assert config == {
+        "method": "comas",
+        "steps": 9,
+        "options": {"rounds": 2},
+        "betas": [0.9, 0.95],
+        "text": CONFIG["text"],
+        "hosts": {"home": {}},
+    }
+    assert without_none({"a": [{"b": None}, None]}) == {"a": [{}, None]}
+
+
+def test_what_is_written_is_read(run: Run) -> None:
+    for number, text in enumerate(["plain", "line\nbreak", "\u2028 \x1b[31m <b> \ud7ff 😀"]):
+        step(run, number, text)
+    assert list(run.metrics()) == [
+        {"step": n, "tokens": n, "text": t}
+        for n, t in enumerate(["plain", "line\nbreak", "\u2028 \x1b[31m <b> \ud7ff 😀"])
+    ]
+    (episode,) = run.episodes(2)
+    assert episode["turns"][0]["text"] == "\u2028 \x1b[31m <b> \ud7ff 😀"
+    assert episode["question"] == {
+        "id": Q.id,
+        "prompt": Q.prompt,
+        "kind": "three",
+        "answer": Q.answer,
+        "meta": dict(Q.meta),
+    }
+    assert run.read_eval("before") is None
+    run.write_eval("before", {"step": 0, "accuracy": {"mean": 0.5}, "answers": []})
+    assert run.read_eval("before") == {"step": 0, "accuracy": {"mean": 0.5}, "answers": []}
+    assert not list(run.path.rglob("*.new"))
+
+
+def test_recorded_discussions_hold_every_field_and_can_be_settled_again() -> None:
+    from dataclasses import fields, replace
+
+    from comas.methods import comas
+
+    episodes = discuss(comas.method, pick.task, golden_script, [Q], options={"rounds": 3})
+    record = json.loads(json.dumps(episode_record(episodes[0])))
+    assert set(record) == {f.name for f in fields(Episode)}
+    assert set(record["turns"][0]) == {f.name for f in fields(Turn)}
+    again = Episode(
+        record["id"],
+        Q,
+        [replace(Turn(**t), reward=None) for t in record["turns"]],
+        record["answer"],
+    )
+    settle_all(scripted_scene(comas.method, pick.task, golden_script)[0], [again], {})
+    assert [t.reward for t in again.turns] == [t.reward for t in episodes[0].turns]
+
+
+def test_a_rewind_drops_what_lies_beyond_the_marker_and_nothing_else(run: Run) -> None:
+    for number in range(3):
+        step(run, number)
+    checkpoint(run, 3)
+    kept = {p.relative_to(run.path): p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    for number in (3, 4):
+        step(run, number)
+    checkpoint_folder = run.checkpoint()
+    (checkpoint_folder / "half").write_text("written")
+    with (run.path / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 5, "tok')  # killed in the middle of a line
+    assert Run.open(run.path).rewind() == (3, [])
+    assert {
+        p.relative_to(run.path): p.read_bytes() for p in run.path.rglob("*") if p.is_file()
+    } == kept
+    assert not checkpoint_folder.exists()
+    assert [m["step"] for m in run.metrics()] == [0, 1, 2]
+    assert run.rewind() == (3, [])
+    step(run, 3, "again")
+    checkpoint(run, 4)
+    assert [m["text"] for m in run.metrics()] == ["hi", "hi", "hi", "again"]
+    assert run.rewind() == (4, [])
+
+
+def test_a_run_that_was_never_committed_begins_again(run: Run) -> None:
+    step(run, 0)
+    (run.checkpoint() / "half").write_text("written")
+    assert run.marker() is None
+    with pytest.raises(
+        UserMistake, match=r"before its first checkpoint: go on with `.*comas resume"
+    ):
+        run.intact()
+    assert run.rewind() == (0, [])
+    assert not list(run.metrics())
+    assert not list((run.path / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("best", "kept"),
+    [
+        ([None] * 5, [6, 8]),
+        ([0] * 5, [0, 6, 8]),
+        ([0, 2, 2, 2, 2], [2, 6, 8]),
+        ([0, 2, 4, 6, 8], [6, 8]),
+        ([0, 0, 0, 0, 8], [6, 8]),
+        ([None, 1, 1, 1, 1], [6, 8]),
+    ],
+)
+def test_kept_are_the_last_two_and_the_best(
+    run: Run, best: list[int | None], kept: list[int]
+) -> None:
+    for number, mark in zip(range(0, 10, 2), best, strict=True):
+        checkpoint(run, number, mark)
+        assert number in run.steps_kept()
+    assert sorted(run.steps_kept()) == kept
+    assert [
+        (run.path / "checkpoints" / f"step-{s}" / "a0" / "weights").read_text() for s in kept
+    ] == [str(s) for s in kept]
+    assert run.marker() == {"step": 8, "metrics_bytes": 0, "best": best[-1]}
+
+
+def test_a_commit_that_is_cut_short_leaves_the_old_marker_and_its_checkpoint(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (0, 1, 2):
+        step(run, number)
+        checkpoint(run, number + 1)
+    step(run, 3)
+
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint(run, 4)
+    monkeypatch.undo()
+    again = Run.open(run.path)
+    assert again.rewind() == (3, [])
+    assert sorted(again.steps_kept()) == [2, 3]
+    assert [m["step"] for m in again.metrics()] == [0, 1, 2]
+
+
+def test_a_checkpoint_begins_empty(run: Run) -> None:
+    (run.checkpoint() / "half").write_text("written")
+    assert not list(run.checkpoint().iterdir())
+
+
+def test_folders_that_are_taken_missing_or_impossible(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserMistake, match=r"another process is working on this run"):
+        Run.create(CONFIG, str(run.path))
+    step(run, 0)
+    with pytest.raises(UserMistake, match=r"continue it with `.*comas resume"):
+        Run.create(CONFIG, str(run.path))
+    with pytest.raises(UserMistake, match=r"is not a run: it has no config\.toml"):
+        Run.open(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserMistake, match=r"out=.*r: "):
+        Run.create(CONFIG, str(tmp_path / "file" / "r"))
+    monkeypatch.chdir(tmp_path)
+    fresh = [Run.create({"method": "./my/game.py"}, None).path for _ in range(3)]
+    assert len(set(fresh)) == 3
+    assert all(p.parts[0] == "runs" and "-game" in p.name for p in fresh)

@@ -1,0 +1,1 @@
+"""What several tests need; no test imports another."""

@@ -1,0 +1,56 @@
+"""Rows, a method and a host for tests of learning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from comas.hosts.build import make_local_host
+from comas.learners.step import Recipe
+from comas.objective.credit import grpo, reinforce_pp
+from comas.objective.losses import clipped, plain
+from comas.types import Method, Row, Sampling
+
+METHOD = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"solution": 0.1})  # type: ignore[arg-type, return-value]
+
+
+def rows(count: int = 12, seed: int = 0, temperature: float = 1.0) -> list[Row]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(count):
+        prompt = int(rng.integers(2, 9))
+        reply = int(rng.integers(1, 9))
+        ids = rng.integers(4, 50, prompt + reply)
+        mask = np.arange(prompt + reply) >= prompt
+        role = "solution" if i % 3 else "evaluation"
+        made.append(
+            Row(
+                f"t{i}",
+                role,
+                temperature,
+                ids,
+                mask,
+                np.zeros(len(ids), np.float32),
+                f"g{i % 2}",
+                float(rng.random()),
+            )
+        )
+    return made
+
+
+async def say(host, turn: str, policy: str = "a", keep: bool = True, **sampling: float):  # type: ignore[no-untyped-def]
+    messages = [{"role": "user", "content": "solve 1 2 4 5 -> 7"}]
+    return await host.ask(
+        turn, policy, messages, Sampling(max_tokens=12, **sampling), 9, keep, "solution"
+    )
+
+
+def host_of(base: Path, **changes: object):  # type: ignore[no-untyped-def]
+    method = Method(lambda: None, lambda: None, grpo, plain)  # type: ignore[arg-type, return-value]
+    return (
+        make_local_host(
+            "home", {"a": str(base), "b": str(base)}, method=method, recipe=Recipe(1e-2), **changes
+        ),
+        method,
+    )  # type: ignore[arg-type]

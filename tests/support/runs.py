@@ -1,0 +1,46 @@
+"""Short runs, and what two runs must have in common to be the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+import comas
+from comas.storage.run import Run
+
+SMALL = {
+    "lr": 1e-3,
+    "questions": 6,
+    "test_questions": 4,
+    "eval_questions": 4,
+    "eval_every": 2,
+    "checkpoint_every": 2,
+    "threads": 1,
+    "options__format_check": False,
+}
+
+
+def run_of(folder: Path, base: Path, **changes: object) -> Run:
+    keys = {"steps": 4, **SMALL, **changes}
+    comas.train(
+        out=str(folder),
+        hosts__home__base=str(base),
+        **{k: v for k, v in keys.items() if v is not None},
+    )  # type: ignore[arg-type]
+    return Run(folder)
+
+
+def essence(run: Run) -> tuple[list, list]:
+    """Rewards and texts of every step, and all weights and optimizer states."""
+    steps = len(list(run.metrics()))
+    talk = [
+        [(t["id"], t["text"], t["reward"], t["info"]) for e in run.episodes(s) for t in e["turns"]]
+        for s in range(steps)
+    ]
+    last = run.path / "checkpoints" / f"step-{steps}"
+    weights = [
+        (f.relative_to(last), {k: v.tolist() for k, v in load_file(f).items()})
+        for f in sorted(last.rglob("*.safetensors"))
+    ]
+    return talk, weights

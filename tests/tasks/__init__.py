@@ -1,0 +1,1 @@
+"""Tasks: splits, reading, verdicts."""
