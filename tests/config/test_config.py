@@ -60,7 +60,7 @@ def resolved(*pairs: str) -> Config:
         ("kl.solution=much", "kl.solution = 'much'"),
         ("temperature=0", "temperature = 0"),
         ("room.solution=many", "room.solution = 'many'"),
-        ("hosts.home.engine=fast", "hosts.home.engine 'fast': "),
+        ("hosts.home.engine=fast", "hosts.home.engine = 'fast': "),
         ("hosts.home=seed", "hosts.home = 'seed'"),
         ("agents=0", "agents = 0: a team has at least one"),
         ("agents=-2", "agents = -2"),

@@ -310,7 +310,9 @@ TURN = {
     "tokens": 10,
     "prompt_tokens": 5,
     "seconds": 0.5,
+    "finished": True,
 }
+COST = {key: value for key, value in TURN.items() if key != "finished"}
 NAMES = {"r": "right", "w": "wrong", "f": "failed"}
 
 
@@ -411,7 +413,7 @@ def test_a_cell_as_json() -> None:
     assert said["complete"] == 6 / 8
     assert said["accuracy"] == pytest.approx((0.5 + 1 + 0) / 3)
     assert (said["tokens"], said["prompt_tokens"]) == (60, 30)
-    assert said["cost"] == [{**TURN, "turns": 6, "prompt_tokens": 30, "tokens": 60, "seconds": 3.0}]
+    assert said["cost"] == [{**COST, "turns": 6, "prompt_tokens": 30, "tokens": 60, "seconds": 3.0}]
     assert said["failures"] == [{"question": "q01", "agent": "a", "answer": "x", "error": None}]
     single = report.cell_record(cell(list("rrw")))
     assert (single["accuracy"], single["low"], single["high"]) == pytest.approx(wilson(2, 3)[:3])

@@ -40,10 +40,11 @@ class Count(Hook):
 
     def __init__(self) -> None:
         self.records: list[Mapping[str, Any]] = []
-        self.planned = self.done = 0
+        self.games = 0
+        self.done = 0
 
-    def begin(self, folder: Path, games: int, done: int) -> None:
-        self.planned = games
+    def planned(self, folder: Path, games: int, done: int) -> None:
+        self.games = games
         self.done = done
 
     def game(self, record: Mapping[str, Any]) -> None:
@@ -120,7 +121,7 @@ def test_a_finished_evaluation_asks_nothing_and_says_the_same(exam: Path) -> Non
     before = json.loads((exam / "report.json").read_text())
     after, watch = sat(Exam.open(exam))
     assert watch.records == []
-    assert watch.done == watch.planned == 2 * 6 + 6 + 8 * 6
+    assert watch.done == watch.games == 2 * 6 + 6 + 8 * 6
     assert after == before
 
 

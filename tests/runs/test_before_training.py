@@ -25,7 +25,7 @@ from comas.forecast import hours as timing
 from comas.forecast.hours import Pace, Work
 from comas.machine import Memory
 from comas.team.equal_policies import measured_for
-from comas.training import loop
+from comas.training import measuring
 from comas.types import Generation, Meter, Question, Request
 from tests.support.command import (run)
 from tests.support.runs import (run_of)
@@ -44,7 +44,7 @@ def test_policies_that_start_from_the_same_weights_are_measured_once(
 ) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr(
-        loop,
+        measuring,
         "copied",
         lambda answers, m: asked.append(sorted({a.agent for a in answers})) or copied(answers, m),
     )

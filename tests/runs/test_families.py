@@ -46,7 +46,7 @@ from comas.types import (
     UserMistake,
 )
 from tests.support.families import (FAMILIES, family_model, family_tokenizer)
-from tests.support.runs import (essence)
+from tests.support.runs import (Killed, essence)
 
 CHATS = {name: Chat(family_tokenizer(name)) for name in FAMILIES}
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -522,14 +522,14 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     }
     setting: Any = {**hosts, "hosts__b__lr": 1e-3, "agents": 3, "steps": 3}
 
-    class Killed(Hook):
+    class Killing(Hook):
         def step(self, metrics: Any, episodes: Any) -> None:
             if metrics["step"] == 1:  # written, not yet committed
-                raise RuntimeError("killed")
+                raise Killed
 
     whole = train(tmp_path / "whole", **setting)
-    with pytest.raises(RuntimeError):
-        train(tmp_path / "cut", hooks=[Killed()], **setting)
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", hooks=[Killing()], **setting)
     assert (Run.open(tmp_path / "cut").marker() or {})["step"] == 1
     assert run_sync(resume_async(tmp_path / "cut", Hook())).steps == 3
     assert essence(Run.open(tmp_path / "cut")) == essence(whole)

@@ -22,7 +22,7 @@ from comas.team.build import run_sync
 from comas.training.loop import Session
 from comas.training.start import resume_async
 from comas.types import UserMistake
-from tests.support.runs import (SMALL, essence, run_of)
+from tests.support.runs import (Killed, SMALL, essence, run_of)
 
 
 
@@ -67,15 +67,15 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
 
 
 def test_resumed_is_the_uninterrupted_run(whole: Run, untaught: Path, tmp_path: Path) -> None:
-    class Killed(Hook):
+    class Killing(Hook):
         def step(self, metrics, episodes) -> None:  # type: ignore[no-untyped-def]
             if metrics["step"] == 2:  # written, not yet committed
-                raise RuntimeError("killed")
+                raise Killed
 
     folder = tmp_path / "cut"
-    with pytest.raises(RuntimeError):
+    with pytest.raises(Killed):
         comas.train(
-            out=str(folder), hosts__home__base=str(untaught), hooks=[Killed()], steps=4, **SMALL
+            out=str(folder), hosts__home__base=str(untaught), hooks=[Killing()], steps=4, **SMALL
         )
     assert Run(folder).marker()["step"] == 2
     assert len(list(Run(folder).metrics())) == 3

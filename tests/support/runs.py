@@ -44,3 +44,7 @@ def essence(run: Run) -> tuple[list, list]:
         for f in sorted(last.rglob("*.safetensors"))
     ]
     return talk, weights
+
+
+class Killed(BaseException):
+    """Ends a process from within a hook, which an exception could not."""

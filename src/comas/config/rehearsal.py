@@ -16,7 +16,7 @@ from comas.config.resolve import split_options
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all
 from comas.sync import run_sync
-from comas.types import Method, Question, Reply, Sampling, Task, Turn
+from comas.types import Fit, Method, Question, Reply, Sampling, Task, Turn
 
 WORD = "rehearsed"
 """In every reply, so that those that a prompt shows can be counted."""
@@ -54,8 +54,8 @@ class _Host:
     most: int = 0
     said: int = field(default=0)
 
-    def fits(self, *_: Any) -> bool:
-        return True
+    async def fits(self, *_: Any) -> Fit:
+        return Fit(True)
 
     async def ask(self, *_: Any) -> Reply:
         self.open += 1

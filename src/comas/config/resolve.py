@@ -184,39 +184,20 @@ def resolve(config: Config) -> Resolved:
     task = load_plugin("task", config.task)
     data = config.model_dump()
     if config.preset or method.presets:
-        name = config.preset or next(iter(method.presets))
-        if name not in method.presets:
-            raise UserMistake(
-                f"preset {name!r}: method {config.method} has {', '.join(method.presets) or 'none'}"
-            )
-        data["preset"] = name
-        for key, value in method.presets[name].items():
-            if isinstance(value, Mapping) and key != "kl":
-                data[key] = {**value, **data[key]}
-            elif key not in config.model_fields_set or data[key] is None:
-                data[key] = value
-    for key, attribute in (
-        ("kl", "kl"),
-        ("epochs", "epochs"),
-        ("minibatches", "minibatches"),
-        ("samples", "samples"),
-    ):
-        data[key] = data[key] if data[key] is not None else getattr(method, attribute)
-    data["kl"], data["questions"] = dict(data["kl"]), data["questions"] or 128
+        _apply_preset(data, config, method)
+    for key in ("kl", "epochs", "minibatches", "samples"):
+        if data[key] is None:
+            data[key] = getattr(method, key)
+    data["kl"] = dict(data["kl"])
+    data["questions"] = data["questions"] or 128
     data["options"] = filled("options", data["options"], method.settle, method.play)
     data["credit"] = filled("credit", data["credit"], method.advantage)
     data["loss"] = filled("loss", data["loss"], method.loss)
     data["task_options"] = filled("task_options", data["task_options"], task.load)
     plans = policies_of(config)
-    for name, host in data["hosts"].items():
-        check_engine_name(host["engine"], f"hosts.{name}.engine")
+    for name, table in data["hosts"].items():
         own = [plan for plan in plans if plan.host == name]
-        here = config.hosts[name].here
-        host["learner"] = (host["learner"] or _learner(own)) if here else None
-        # as ever: the embedded recipe gives the same bits on every machine
-        if not here or all(plan.source.seeded for plan in own):
-            host["tokens_per_pass"] = host["tokens_per_pass"] or TOKENS_PER_PASS
-            host["max_rows"] = host["max_rows"] or MAX_ROWS
+        _fill_host(name, table, own, config.hosts[name].here)
     if data["test_questions"] is None:
         seeds = all(plan.source.seeded for plan in plans)
         data["test_questions"] = SEED_TEST_QUESTIONS if seeds else TEST_QUESTIONS
@@ -241,6 +222,30 @@ def resolve(config: Config) -> Resolved:
     )
     config = checked(data)
     return Resolved(config, method, task, policies_of(config))
+
+
+def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
+    """Write the keys of a preset into `data`, where the config does not set them itself."""
+    name = config.preset or next(iter(method.presets))
+    if name not in method.presets:
+        known = ", ".join(method.presets) or "none"
+        raise UserMistake(f"preset {name!r}: method {config.method} has {known}")
+    data["preset"] = name
+    for key, value in method.presets[name].items():
+        if isinstance(value, Mapping) and key != "kl":
+            data[key] = {**value, **data[key]}
+        elif key not in config.model_fields_set or data[key] is None:
+            data[key] = value
+
+
+def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], here: bool) -> None:
+    """Write out the learner of a host, and its bounds of memory where seed models need none."""
+    check_engine_name(table["engine"], f"hosts.{name}.engine")
+    table["learner"] = (table["learner"] or _learner(plans)) if here else None
+    # as ever: the embedded recipe gives the same bits on every machine
+    if not here or all(plan.source.seeded for plan in plans):
+        table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
+        table["max_rows"] = table["max_rows"] or MAX_ROWS
 
 
 def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
