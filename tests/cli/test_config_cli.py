@@ -14,6 +14,7 @@ from comas.config.schema import read
 from comas.display import Display, clean
 from comas.forecast.memory import parameters
 from comas.models.sources import seed_models
+from comas.tasks import pick
 from comas.types import UserMistake
 from tests.support.command import run
 
@@ -95,7 +96,8 @@ def test_dry_run_writes_nothing(
     assert run(["train", "--dry-run", "--json", "steps=10"], monkeypatch) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["config"]["options"]["rounds"] == 1
-    assert said["estimate"]["generated tokens, at most"] == 10 * 128 * 3 * 64
+    reply_tokens = sum(pick.task.max_tokens[role] for role in ("solution", "evaluation", "scoring"))
+    assert said["estimate"]["generated tokens, at most"] == 10 * 128 * reply_tokens
     assert (
         said["estimate"]["parameters of all policies"]
         == 4 * (parameters(str(seed_models()["seed"])) or 0)
