@@ -1,7 +1,7 @@
 """The run that is meant where none is named, the command by which this program was called, and how
 to go on with what it works on.
 
-Leaves out: opening runs (`store`).
+Leaves out: opening runs (`storage.run`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP (a lost connection) as wishes: the first to stop soon, the second to
 stop at once, the third to die.
 
-Leaves out: what stopping means (`train`).
+Leaves out: what stopping means (`training.loop`).
 """
 
 from __future__ import annotations

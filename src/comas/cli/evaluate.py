@@ -1,6 +1,6 @@
 """`comas eval` and `comas compare`: assemble an evaluation, watch it, show what it came to.
 
-Leaves out: statistics (`report`), playing (`exam`).
+Leaves out: statistics (`evaluation.report`), playing (`evaluation.runner`).
 """
 
 from __future__ import annotations

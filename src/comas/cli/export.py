@@ -1,6 +1,6 @@
 """`comas export`: a trained team as folders for transformers, peft and comas.
 
-Leaves out: writing them (`export`).
+Leaves out: writing them (`export.team`).
 """
 
 from __future__ import annotations

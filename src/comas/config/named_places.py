@@ -1,6 +1,6 @@
 """Files and folders that a config names, and where they are looked for.
 
-Leaves out: what lies there (`bases`, `resolve`).
+Leaves out: what lies there (`models.sources`, `config.resolve`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 plug-ins found by name.
 
 Tables that belong to functions (`options credit loss task_options`) are checked against their
-keywords. Leaves out: reading (`config`), building anything (`team`).
+keywords. Leaves out: reading (`config.schema`), building anything (`team.build`).
 """
 
 from __future__ import annotations

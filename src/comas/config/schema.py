@@ -1,7 +1,7 @@
 """What a run is, as data: TOML + key=value -> a checked config. Unknown keys are errors that name
 the nearest key.
 
-Leaves out: what follows from the method, the task and the bases (`resolve`).
+Leaves out: what follows from the method, the task and the bases (`config.resolve`).
 """
 
 from __future__ import annotations

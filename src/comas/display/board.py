@@ -1,6 +1,6 @@
 """All that a run's display shows, as plain records.
 
-Leaves out: gathering it (`live_train`), drawing it (`board_layout`).
+Leaves out: gathering it (`display.train`), drawing it (`display.layout`).
 """
 
 from __future__ import annotations

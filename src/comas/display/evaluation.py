@@ -1,6 +1,6 @@
 """Watching an evaluation: a bar on a terminal, plain lines elsewhere.
 
-Leaves out: training (`live_train`).
+Leaves out: training (`display.train`).
 """
 
 from __future__ import annotations

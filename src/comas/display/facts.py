@@ -1,7 +1,7 @@
 """The numbers of a run's display: accuracy, rewards, lost replies and tokens; in lines, or in
 curves and tables.
 
-Leaves out: where on the screen (`board_layout`).
+Leaves out: where on the screen (`display.layout`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 lines than there are.
 
 Only the last lines change with every frame; the rest is drawn anew when something has happened.
-Leaves out: gathering what is shown (`live_train`).
+Leaves out: gathering what is shown (`display.train`).
 """
 
 from __future__ import annotations

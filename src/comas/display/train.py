@@ -2,7 +2,7 @@
 second.
 
 The event loop tells, a thread of rich draws: one lock between them. Leaves out: where on the screen
-(`board_layout`).
+(`display.layout`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 systems.
 
 Systems are compared, not the settings under which each of them was trained. Leaves out: what is
-asked (`plan`).
+asked (`evaluation.spec`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 costs.
 
 Everything is a function of the recorded games. "Better" and "worse" are said only where the test,
-corrected for the number of comparisons in its table, says so. Leaves out: playing (`exam`),
-showing.
+corrected for the number of comparisons in its table, says so. Leaves out: playing
+(`evaluation.runner`), showing.
 """
 
 from __future__ import annotations

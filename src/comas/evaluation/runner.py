@@ -2,7 +2,8 @@
 
 `evaluation.json` says what is asked, `answers/*.jsonl` has a line per game, written when it ends,
 `report.json` what it came to. Going on asks nothing twice: games that machines failed are played
-again, answers whose checker broke down are checked again. Leaves out: statistics (`report`).
+again, answers whose checker broke down are checked again. Leaves out: statistics
+(`evaluation.report`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What an evaluation asks of whom: systems, tasks, setups by name, and what they mean.
 
-Leaves out: asking (`exam`).
+Leaves out: asking (`evaluation.runner`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a run's folder says of a checkpoint, gathered for a model card.
 
-Leaves out: how it is told (`card`).
+Leaves out: how it is told (`export.model_card`).
 """
 
 from __future__ import annotations

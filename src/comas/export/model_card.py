@@ -1,5 +1,5 @@
 """Model cards: what the hub reads (YAML), and what people do. Every number is one of the run's
-folder; what was not measured is said to be so. Leaves out: finding the facts (`story`).
+folder; what was not measured is said to be so. Leaves out: finding the facts (`export.facts`).
 """
 
 from __future__ import annotations

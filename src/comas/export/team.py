@@ -2,7 +2,8 @@
 cards, and a `team.toml`.
 
 Written beside its place and moved there last, sealed with `manifest.json`: a half of it never looks
-whole. Leaves out: what cards say (`card`), how adapters are merged (`learners/merging`).
+whole. Leaves out: what cards say (`export.model_card`), how adapters are merged
+(`learners.lora.merging`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long the rows of a run can get, in tokens, and how many replies a host may be asked for at
 once; for the estimate of memory.
 
-Leaves out: how long replies are in fact (`timing` guesses that).
+Leaves out: how long replies are in fact (`forecast.hours` guesses that).
 """
 
 from __future__ import annotations

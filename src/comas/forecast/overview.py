@@ -1,7 +1,7 @@
 """What a run would need, before it is begun: three lines for people (memory, disk, time), then what
 differs from the defaults.
 
-Leaves out: the estimates themselves (`fitting`, `estimate`, `timing`).
+Leaves out: the estimates themselves (`forecast.fitting`, `forecast.memory`, `forecast.hours`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 It answers and never learns; what it costs is counted, and a budget stops the run. Requests live in
 a thread and an event loop of their own, so that connections outlast the loops that ask. Leaves out:
-learning, token ids, the size of the server's context; what answers say (`hosts.completion`), what
-they cost (`hosts.ledger`), proxies and addresses (`hosts.connection`).
+learning, token ids, the size of the server's context; what answers say
+(`hosts.endpoint.completion`), what they cost (`hosts.endpoint.ledger`), proxies and addresses
+(`hosts.endpoint.connection`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A local host from bases: models are loaded, a learner and an engine are built on them.
 
-Leaves out: what a base name means (`models.sources`), configs (`team`).
+Leaves out: what a base name means (`models.sources`), configs (`team.build`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 of its own.
 
 A mistake in a task is one line that names it, before anything is asked. Leaves out: reading files
-(`rows`).
+(`questions.sources`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 where they are damaged.
 
 A folder is sealed by `manifest.json`, written last, with the size and SHA-256 of every other file
-in it. Leaves out: what the files mean (`store`).
+in it. Leaves out: what the files mean (`storage.run`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The games of one run in one cell of an evaluation, as a file that survives whatever stops it.
 
-Leaves out: which games there are (`exam`).
+Leaves out: which games there are (`evaluation.runner`).
 """
 
 from __future__ import annotations

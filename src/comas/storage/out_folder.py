@@ -1,6 +1,6 @@
 """Where a run is written: a folder of its own, which nobody else needs.
 
-Leaves out: what is written there (`store`).
+Leaves out: what is written there (`storage.run`).
 """
 
 from __future__ import annotations

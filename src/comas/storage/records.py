@@ -1,6 +1,6 @@
 """Episodes, metrics and settings as JSON and TOML: what a run's files hold, line by line.
 
-Leaves out: where the files are and when they are written (`store`).
+Leaves out: where the files are and when they are written (`storage.run`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 told how far the work has come.
 
 Counts are pulled from the hosts' meters, so that engines and learners do nothing but count. Leaves
-out: how it is shown (`live`).
+out: how it is shown (`display`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 wrong with it.
 
 A server that streams without being asked is read as well. Leaves out: asking (`hosts.api`), adding
-up (`hosts.ledger`).
+up (`hosts.endpoint.ledger`).
 """
 
 from __future__ import annotations

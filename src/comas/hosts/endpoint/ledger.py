@@ -1,7 +1,8 @@
 """What one host behind an API has cost: as its server told, and at most where it did not; and
 whether its budget allows more.
 
-Leaves out: reading what servers tell (`hosts.completion`), keeping it in a folder (`spending`).
+Leaves out: reading what servers tell (`hosts.endpoint.completion`), keeping it in a folder
+(`team.spending`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Policies as whole models in folders of their own: adapters added to their base, weights in
 another precision.
 
-Leaves out: tokenizers, and what else stands beside weights (`export`).
+Leaves out: tokenizers, and what else stands beside weights (`export.team`).
 """
 
 from __future__ import annotations
