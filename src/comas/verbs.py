@@ -218,9 +218,7 @@ def _pairs(keys: Mapping[str, Any]) -> list[str]:
 
 
 def _as_toml(value: Any) -> str:
-    """A value as it is written on the command line; read back at once, so that what cannot be
-    written is told.
-    """
+    """Write a value as on the command line, and read it back to be sure that it can be."""
     import tomli_w
 
     if value is None:

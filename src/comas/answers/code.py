@@ -163,7 +163,7 @@ def examples(prompt: str) -> str:
 
 
 def _asserts(text: str) -> bool:
-    """Whether it is Python with an assert in it."""
+    """Whether a text is Python that contains an assert."""
     return _tree(text) is not None and any(
         isinstance(n, ast.Assert) for n in ast.walk(_parsed(text))
     )

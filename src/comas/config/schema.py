@@ -415,9 +415,7 @@ def _to_the_host(data: dict[str, Any]) -> None:
 
 
 def values_of(config: Config, keys: Iterable[str]) -> dict[str, Any]:
-    """Dotted keys with the values that a checked config has for them; `none` where it has none,
-    which TOML can hold.
-    """
+    """Return dotted keys with their values in a checked config; `none` stands for None."""
     found: dict[str, Any] = {}
     for key in keys:
         value: Any = config.model_dump()

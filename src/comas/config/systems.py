@@ -164,6 +164,6 @@ def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:
-    """The config of a team that is asked as it is, from a file that may be somebody else's."""
+    """Read the config of a team that is asked as it is; the file may be somebody else's."""
     config = read(file, overrides, shared=True)
     return config if config.lr else read(file, [*overrides, f"lr={UNTRAINED}"], shared=True)

@@ -154,7 +154,7 @@ def _graph(points: Points, width: int, height: int, low: float, high: float, col
 
 
 def _agents(board: Board) -> list[Text]:
-    """The latest accuracy of each agent, of every kind of measurement."""
+    """List the latest accuracy of each agent, for every kind of measurement."""
     latest = {m.name: m.agents for m in board.measured if m.agents}
     names = sorted({agent for agents in latest.values() for agent in agents})
     if not names:

@@ -339,8 +339,9 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
 def questions(
     plan: Plan, teams: Sequence[Team]
 ) -> tuple[list[tuple[Task, list[Question]]], list[str]]:
-    """What all systems are asked, of the tasks that were named or of the first system's own; and
-    what a reader has to know.
+    """Load the questions that all systems are asked; also return notes for the reader.
+
+    They are those of the tasks that were named, or of the first system.
     """
     first = teams[0]
     found = list[tuple[Task, list[Question]]]()

@@ -271,7 +271,7 @@ def remedy(found: Fit, device: str, resolved: Resolved) -> str:
 
 
 def _lowered(config: Config, name: str, key: str, value: int) -> bool:
-    """Whether a key that was set has to be lowered: one that is open finds its value by itself."""
+    """Whether the user has to lower this key; an open key finds its value by itself."""
     given = getattr(config.hosts[name], key)
     return given is not None and value < given
 

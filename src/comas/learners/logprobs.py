@@ -197,8 +197,9 @@ def positions(model: Any) -> int:
 
 
 def few_logits(model: Any, tokens_per_pass: int, most: int) -> bool:
-    """Whether all logits of a pass may be made at once: `most` or fewer, also where a pass is one
-    row that is longer than it.
+    """Whether all logits of a pass may be made at once.
+
+    True for `most` logits or fewer; a pass of one row longer than that counts too.
     """
     return vocabulary(model) * max(tokens_per_pass, positions(model)) <= most
 

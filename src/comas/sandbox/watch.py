@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Used:
-    """Of one sandbox."""
+    """What one sandbox holds: threads, bytes, files and locks."""
 
     tasks: int
     """Threads of all processes."""
@@ -27,8 +27,9 @@ class Used:
 
 
 def used(first: int, walled: bool) -> Used:
-    """What a process and all below it hold now; `walled`: the first one waits outside of walls for
-    the second.
+    """Measure what a process and all its descendants hold now.
+
+    `walled`: the first process waits outside the walls for the second.
     """
     pids = descendants(first)
     tasks = sum(map(_tasks, pids))

@@ -72,9 +72,7 @@ def try_rows(model: Any, context: int, base: str) -> None:
 
 
 def _check_cache(model: Any, name: str) -> None:
-    """Rows that run together are told apart by keys and values: an error for
-    models that have none.
-    """
+    """Refuse models without a cache of keys and values: rows in a batch are kept apart by it."""
     try:
         DynamicCache(config=model.config).get_seq_length()
     except ValueError as error:

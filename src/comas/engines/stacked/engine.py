@@ -198,8 +198,9 @@ class _Grid:
         return torch.from_numpy(ids_NT).view(*self.rows_PB.shape, self.width)
 
     def _shrink(self, live_N: np.ndarray, drawn_N: np.ndarray, used: int) -> np.ndarray:
-        """Make the grid as wide as its policy with the most living rows, where that is worth it;
-        the drawn tokens of the rows that are left.
+        """Drop finished rows: the grid becomes as wide as the policy with the most living rows.
+
+        Nothing happens where that saves too little. Returns the drawn tokens of the rows that stay.
         """
         P, B = self.rows_PB.shape
         live_PB = live_N.reshape(P, B)

@@ -103,11 +103,9 @@ class Layer:
 
 
 class Mixed(torch.autograd.Function):
-    """output + scale x A^T B, in place; gradients of A and B are added to the population's tensor
-    at once.
+    """Add scale x A^T B x input to the output in place; gradients go to the population at once.
 
-    `a` is among the arguments so that autograd knows of something to differentiate, also in the
-    first layer.
+    `a` is among the arguments so that autograd has something to differentiate in the first layer.
     """
 
     @staticmethod
