@@ -20,26 +20,25 @@ AIM = (11, 25)
 """Nodes per simple statement: the median and the 90th percentile of a folder."""
 CEILINGS = {
     "answers": (11, 26),
-    "cli": (14, 30),
+    "cli": (13, 29),
     "config": (14, 27),
     "display": (13, 30),
     "engines": (14, 27),
     "evaluation": (16, 34),
     "export": (16, 35),
-    "forecast": (14, 30),
+    "forecast": (14, 29),
     "game": (13, 27),
-    "hosts": (11, 26),
-    "learners": (14, 30),
-    "methods": (14, 24),
+    "learners": (14, 29),
+    "methods": (14, 25),
     "objective": (13, 25),
     "questions": (15, 27),
     "seed": (13, 31),
     "setups": (15, 25),
     "storage": (12, 25),
-    "tasks": (17, 32),
-    "team": (14, 29),
-    "testing": (17, 30),
-    "training": (12, 29),
+    "tasks": (16, 32),
+    "team": (14, 27),
+    "testing": (14, 27),
+    "training": (12, 27),
 }
 """Folder -> what it still holds where that is above the aim."""
 
@@ -48,12 +47,11 @@ FILE = 220
 FUNCTION = 40
 """Statements per function."""
 LARGE = {
-    "evaluation/runner.py": 275,
-    "cli/main.py": 255,
+    "cli/main.py": 253,
     "config/schema.py": 240,
-    "hosts/api.py": 296,
-    "storage/run.py": 295,
-    "testing/__init__.py": 235,
+    "evaluation/runner.py": 273,
+    "hosts/api.py": 295,
+    "storage/run.py": 279,
 }
 """File -> its ceiling, where it is not divided yet."""
 
