@@ -495,5 +495,7 @@ def test_a_script_on_a_terminal_gets_the_display(untaught: Path, tmp_path: Path)
         assert process.stdout.read() == "1 steps\n"
     os.close(ours)
     assert process.returncode == 0
-    assert "loading models" in shown.decode()
+    # the display is drawn a few times per second: a short stage may pass between two frames
+    stages = ("estimating memory", "loading models", "measuring before")
+    assert any(stage in shown.decode() for stage in stages)
     assert "step 1/1" in shown.decode()
