@@ -290,8 +290,7 @@ class Setup:
     """Those of `Method.roles`."""
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """Whether a prompt and its reply have room in a policy's context."""
 
     fits: bool
