@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from comas.types import Request
+from comas.types import Request, StaleWeights
 
 LEAVE = 0.9
 """Fraction of live rows below which finished rows are dropped when no request waits (cheap: those
@@ -38,6 +38,14 @@ def by_policy(requests: Sequence[Request], policies: Iterable[str]) -> dict[str,
     for place, request in enumerate(requests):
         places[request.policy].append(place)
     return places
+
+
+def check_policy(policy: str, policies: Sequence[str]) -> None:
+    """Refuse weights of a policy that the engine was not built with."""
+    if policy not in policies:
+        raise StaleWeights(
+            f"policy {policy!r} is not at this engine, which has {', '.join(policies)}"
+        )
 
 
 def check_context(requests: Sequence[Request], context: int) -> None:

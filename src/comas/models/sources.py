@@ -222,13 +222,6 @@ def whole_model(base: str) -> tuple[str, dict[str, str]]:
     return place, {}
 
 
-def described_by(base: str) -> str | None:
-    """The folder with the config.json of the model that weights at `base` belong to, below an
-    adapter too; None where there is none on this disk.
-    """
-    return config_folder(beneath(base))
-
-
 def beneath(base: str) -> str:
     """Where the whole model of `base` is: of an adapter the one that it was made for."""
     return place_of_model(adapter_base(base)) if is_adapter(base) else base

@@ -18,7 +18,7 @@ from comas.engines.hf.compiled import Compiled
 from comas.engines.hf.lanes import Lanes
 from comas.engines.hf.packed import Packed, can_pack
 from comas.engines.hf.prefill import PREFILL
-from comas.engines.rows import LEAVE, by_policy, check_context
+from comas.engines.rows import LEAVE, by_policy, check_context, check_policy
 from comas.engines.tape import Tape
 from comas.types import (
     AdaptedModel,
@@ -80,10 +80,7 @@ class HFEngine:
 
     def publish(self, policy: str, weights: Weights, version: int) -> None:
         """Sample from these weights; copies of earlier ones are forgotten."""
-        if policy not in self.models:
-            raise StaleWeights(
-                f"policy {policy!r} is not at this engine, which has {', '.join(self.policies)}"
-            )
+        check_policy(policy, self.policies)
         decoder = self._decoder_of(weights)
         if isinstance(weights, Adapter):
             if policy not in weights.shared.policies:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from comas.engines.batcher import Batcher
-from comas.engines.rows import LEAVE, by_policy, check_context
+from comas.engines.rows import LEAVE, by_policy, check_context, check_policy
 from comas.engines.stacked.llama import StackedLlama, can_stack
 from comas.engines.tape import Tape
 from comas.types import (
@@ -90,10 +90,7 @@ class StackedEngine:
     @torch.no_grad()
     def publish(self, policy: str, weights: Weights, version: int) -> None:
         """Copy these weights into the stack."""
-        if policy not in self.models:
-            raise StaleWeights(
-                f"policy {policy!r} is not at this engine, which has {', '.join(self.policies)}"
-            )
+        check_policy(policy, self.policies)
         known, new = (_model_of(w) for w in (self.models[policy], weights))
         if new is not known and not can_stack([known, new]):
             raise StaleWeights(f"policy {policy!r}: its new weights do not fit into the stack")
