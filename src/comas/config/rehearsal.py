@@ -69,10 +69,36 @@ class _Host:
         return Reply(text, True, 0, 0, 1, 0.0, 0.0)
 
 
+_played_already: list[tuple[Resolved, Rehearsal | None]] = []
+"""The last few rehearsals: each of their readers asks anew, and an own game may take its time."""
+REMEMBERED = 8
+
+
 def rehearse(resolved: Resolved) -> Rehearsal | None:
-    """Play one discussion of a resolved config; None where its game cannot be played so, such as
-    one that needs more of a question than its text.
+    """Play one discussion of a resolved config, once however often it is asked for; None where its
+    game cannot be played so, such as one that needs more of a question than its text.
     """
+    for earlier, rehearsal in _played_already:
+        if _same_game(earlier, resolved):
+            return rehearsal
+    rehearsal = _rehearse(resolved)
+    _played_already.append((resolved, rehearsal))
+    del _played_already[:-REMEMBERED]
+    return rehearsal
+
+
+def _same_game(one: Resolved, other: Resolved) -> bool:
+    """Whether the same agents play the same game, whatever the other settings."""
+    return (
+        one.method.play is other.method.play
+        and one.task is other.task
+        and one.config.options == other.config.options
+        and one.config.agents == other.config.agents
+        and one.config.hosts.keys() == other.config.hosts.keys()
+    )
+
+
+def _rehearse(resolved: Resolved) -> Rehearsal | None:
     options = split_options(resolved.config.options, resolved.method.play)
     hosts = {name: _Host(name) for name in resolved.config.hosts}
     members = [
