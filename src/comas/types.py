@@ -94,6 +94,15 @@ class Task:
     answer itself; None: it has none. May take seconds; raises HostFailure where a machine let it
     down.
     """
+    pose: Callable[[str], Question | None] | None = None
+    """`pose(text)`: the question that an agent wrote, its id and meta made from the text alone.
+
+    None where the text is no question, or one of a held-out split: nobody may train on those.
+    """
+    check: Callable[[Question, str], Verdict] | None = None
+    """`verify` by rule: the question's own text is all that it needs, so that it holds for
+    questions that agents wrote.
+    """
     wording: Mapping[str, str] = field(default_factory=dict[str, str])
     """Templates per role that replace the method's own; never its flow."""
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -103,14 +112,23 @@ class Task:
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Published training settings (`lr ...`) for bases other than `base`, where there are any."""
 
-    def without_labels(self) -> Task:
-        """The same task for label-free methods: asking it to verify is an error."""
-        return replace(self, verify=_no_labels)
+    def without_labels(self, grounded: bool = False) -> Task:
+        """The same task for label-free methods: asking it to verify is an error, and so is `check`
+        unless the method is `grounded`.
+        """
+        check = self.check if grounded or self.check is None else _no_rules
+        return replace(self, verify=_no_labels, check=check)
 
 
 def _no_labels(question: Question, text: str) -> Verdict:
     raise PermissionError(
         "a label-free method asked for a verdict: set supervised=True on the Method to use verify"
+    )
+
+
+def _no_rules(question: Question, text: str) -> Verdict:
+    raise PermissionError(
+        "a method asked for the task's rules: set grounded=True on the Method to use check"
     )
 
 
@@ -233,8 +251,14 @@ class Row:
     ref_logprobs_T: np.ndarray | None = None
     """float32; under the policy at the start of the run. None where no role has a KL."""
     advantages_T: np.ndarray | None = None
+    now_T: np.ndarray | None = None
+    """float32; under the policy just before an update. None where that is `logprobs_T`: only
+    methods with `fresh` credit have it, and not in their first update of a step.
+    """
 
 
+State = dict[str, Any]
+"""What a method remembers between steps: plain values, written into every checkpoint as JSON."""
 Advantage = Callable[..., list[np.ndarray]]
 """`advantage(rows of one policy, kl, **options)` -> per row an array of T advantages, 0 outside the
 mask.
@@ -254,7 +278,7 @@ class Method:
     settle: Callable[..., None]
     """`settle(episodes, task, **options)`: sets `reward` and `group` of turns; pure.
 
-    Gets all samples of one question.
+    Gets all finished episodes of a step, in the order of their ids.
     """
     advantage: Advantage
     loss: Loss
@@ -264,6 +288,36 @@ class Method:
     minibatches: int = 1
     supervised: bool = False
     """Whether it may see `verify` and `answer`."""
+    grounded: bool = False
+    """Whether it may see the task's `check`: rules that hold for any question, no answers to
+    these.
+    """
+    start: Callable[..., State] | None = None
+    """`start(questions, task, **options)` -> the record that lives between steps. None: an empty
+    one.
+    """
+    draw: Callable[..., list[Question]] | None = None
+    """`draw(state, questions, count, rng, task, **options)` -> the questions of a step. None: the
+    task's own, in passes.
+    """
+    update: Callable[..., State] | None = None
+    """`update(state, episodes, task, **options)` -> the record after a step that was settled and
+    learnt from; pure. None: it stays as it was.
+    """
+    fresh: bool = False
+    """Whether credit is assigned anew before each update, from the rows of that update; then
+    minibatches never divide a group.
+    """
+    reference: tuple[str, ...] = ()
+    """Roles whose rows carry reference log-probs although they have no KL."""
+    needs: tuple[str, ...] = ()
+    """Fields of `Task` without which it cannot be played, such as `pose`."""
+    base: str | None = None
+    """The base of hosts that name none: the shipped model that knows its roles."""
+    team: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Agents of a config that names none: name -> keys of `agents.<name>`."""
+    lr_scale: float = 1.0
+    """What learning rates are multiplied with in this step: set by the loop (`schedule`)."""
     paid: tuple[str, ...] = ("solution",)
     """Roles that can be paid: one of them must have a learning agent."""
     samples: int = 1
@@ -276,6 +330,16 @@ class Method:
     """Role -> for what it is paid, in a few words: the legend of displays."""
     roles: tuple[str, ...] = ()
     """Further roles in which the game asks only sometimes, and a rehearsal of it does not."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a record between steps."""
+        return self.start is not None or self.update is not None
+
+    @property
+    def refers(self) -> bool:
+        """Whether any row needs log-probs of the policy at the start of the run."""
+        return any(self.kl.values()) or bool(self.reference)
 
 
 @dataclass(frozen=True)
@@ -611,6 +675,10 @@ class Learner(Protocol):
 
     def weights(self) -> Mapping[str, Weights]:
         """Policy -> what to sample from; trained in place, or rounded anew in each step."""
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Give policy `target` the weights that policy `source` has now."""
         ...
 
     def save(self, path: Path) -> None:

@@ -49,12 +49,15 @@ them (docs/config.md).
 
 
 def keywords(function: Callable[..., Any]) -> dict[str, Any]:
-    """Keyword-only parameters of a function and their defaults; through `partial`."""
-    function = _plain(function)
+    """Keyword-only parameters of a function and their defaults; through `partial`.
+
+    `state` is none of them: it is what a method remembers.
+    """
+    parameters = inspect.signature(_plain(function)).parameters.items()
     return {
-        n: p.default
-        for n, p in inspect.signature(function).parameters.items()
-        if p.kind is p.KEYWORD_ONLY
+        name: parameter.default
+        for name, parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and name != "state"
     }
 
 
@@ -99,14 +102,18 @@ def _check_functions(method: Method, name: str) -> None:
     wanted = {
         "play": "question, agents, rng, task",
         "settle": "episodes, task",
+        "start": "questions, task",
+        "draw": "state, questions, count, rng, task",
+        "update": "state, episodes, task",
         "advantage": "rows, kl",
         "loss": "logprobs, batch",
     }
     for part, arguments in wanted.items():
+        if getattr(method, part) is None:
+            continue
         function = _plain(getattr(method, part))
-        if not _takes(function, arguments.split(", ")) or (
-            part == "settle" and inspect.iscoroutinefunction(function)
-        ):
+        awaited = part != "play" and inspect.iscoroutinefunction(function)
+        if awaited or not _takes(function, arguments.split(", ")):
             raise UserMistake(
                 f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__}"
                 " does not take that; the order is Method(play, settle, advantage, loss)"
@@ -182,6 +189,8 @@ def resolve(config: Config) -> Resolved:
     """
     method = load_plugin("method", config.method)
     task = load_plugin("task", config.task)
+    _check_needs(config, method, task)
+    config = _with_team(config, method)
     data = config.model_dump()
     if config.preset or method.presets:
         _apply_preset(data, config, method)
@@ -190,7 +199,7 @@ def resolve(config: Config) -> Resolved:
             data[key] = getattr(method, key)
     data["kl"] = dict(data["kl"])
     data["questions"] = data["questions"] or 128
-    data["options"] = filled("options", data["options"], method.settle, method.play)
+    data["options"] = filled("options", data["options"], *functions_of(method))
     data["credit"] = filled("credit", data["credit"], method.advantage)
     data["loss"] = filled("loss", data["loss"], method.loss)
     data["task_options"] = filled("task_options", data["task_options"], task.load)
@@ -222,6 +231,37 @@ def resolve(config: Config) -> Resolved:
     )
     config = checked(data)
     return Resolved(config, method, task, policies_of(config))
+
+
+def _check_needs(config: Config, method: Method, task: Task) -> None:
+    """An error where the task lacks what the method cannot be played without."""
+    for part in method.needs:
+        if getattr(task, part) is None:
+            raise UserMistake(
+                f"method {config.method} needs a task with `{part}`, and task {config.task} has"
+                " none: take another task, or give the task's file one (docs/extending.md)"
+            )
+
+
+def _with_team(config: Config, method: Method) -> Config:
+    """The config with the method's own team and base, where it names no agents or no base."""
+    data = config.model_dump(exclude_unset=True)
+    based = any("base" in table.model_fields_set for table in config.hosts.values())
+    changed = False
+    if method.base is not None and not based:
+        hosts: dict[str, dict[str, Any]] = data.get("hosts", {"home": {}})
+        here = [name for name in hosts if config.hosts[name].here]
+        data["hosts"] = hosts | {name: {"base": method.base, **hosts[name]} for name in here}
+        changed = True
+    if method.team and config.dealt:
+        data["agents"] = {name: _at_own_base(keys, based) for name, keys in method.team.items()}
+        changed = True
+    return checked(data) if changed else config
+
+
+def _at_own_base(keys: Mapping[str, Any], based: bool) -> dict[str, Any]:
+    """An agent of a method's team; its base is the host's where that is named (`based`)."""
+    return {key: value for key, value in keys.items() if key != "base" or not based}
 
 
 def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
@@ -278,6 +318,12 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         raise UserMistake(
             f"{function.__name__}: the annotation of an option cannot be read, {error}"
         ) from error
+
+
+def functions_of(method: Method) -> list[Callable[..., Any]]:
+    """The functions of a method that take its options."""
+    functions = (method.settle, method.play, method.start, method.draw, method.update)
+    return [function for function in functions if function is not None]
 
 
 def _learner(plans: Sequence[PolicyPlan]) -> str:

@@ -100,7 +100,7 @@ def host_needs(
         lengths = lengths_of(resolved)
         asked = question + (lengths.shown + 1) * lengths.reply
         longest = min(_room(host, folders[0]), asked)
-        reference = learn and any((config.kl or {}).values())
+        reference = learn and resolved.method.refers
         rows = min(asked_at_once(resolved, name), host.max_rows or MAX_ROWS)
         engine = load_engine(host.engine, f"hosts.{name}.engine")
         if not hasattr(engine, "memory"):

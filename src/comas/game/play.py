@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from comas.game.agent import Agent, Member, Table, derive_seed
-from comas.types import Episode, HostFailure, Method, Payoff, Question, Task, Turn, UserMistake
+from comas.types import (
+    Episode,
+    HostFailure,
+    Method,
+    Payoff,
+    Question,
+    State,
+    Task,
+    Turn,
+    UserMistake,
+)
 
 TRIES = 2
 """How often an episode is played before an infrastructure failure is recorded."""
@@ -35,6 +45,8 @@ class Scene:
     seed: int
     """The run's seed."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    state: State = field(default_factory=dict[str, Any])
+    """What the method remembers of the steps before."""
     keep: bool = False
     heard: Callable[[Turn], None] | None = None
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -60,8 +72,10 @@ async def play_one(scene: Scene, episode: Episode) -> None:
     """Play one game into `episode`; sets its turns, answer and, where machines
     failed twice, error.
     """
-    task = scene.task if scene.method.supervised else scene.task.without_labels()
-    question = episode.question if scene.method.supervised else _unlabelled(episode.question)
+    method = scene.method
+    task = permitted(scene)
+    question = episode.question if method.supervised else unlabelled(episode.question)
+    settings = {**scene.options, **_remembered(scene, method.play)}
     for _ in range(TRIES):
         episode.turns = []
         episode.error = None
@@ -71,8 +85,8 @@ async def play_one(scene: Scene, episode: Episode) -> None:
         agents = [Agent(m, table) for m in scene.members]
         rng = random.Random(derive_seed(scene.seed, episode.id))
         try:
-            with own_file(scene.method.play, "play"):
-                answer = await scene.method.play(question, agents, rng, task, **scene.options)
+            with own_file(method.play, "play"):
+                answer = await method.play(question, agents, rng, task, **settings)
             episode.answer = _checked_answer(answer)
         except* HostFailure as failures:  # bare, or out of the game's own task groups
             episode.error = str(first(failures))
@@ -138,26 +152,45 @@ def _place(turn: Turn) -> list[tuple[int, str]]:
     ]
 
 
-def _unlabelled(question: Question) -> Question:
+def unlabelled(question: Question) -> Question:
     """What a label-free game may see of a question."""
     return Question(id=question.id, prompt=question.prompt, kind=question.kind)
 
 
+def permitted(scene: Scene) -> Task:
+    """The task as the method may see it."""
+    method = scene.method
+    return scene.task if method.supervised else scene.task.without_labels(method.grounded)
+
+
+def _remembered(scene: Scene, function: Callable[..., Any]) -> dict[str, Any]:
+    """The method's record, for functions that have a keyword `state`."""
+    parameters = inspect.signature(function).parameters
+    return {"state": scene.state} if "state" in parameters else {}
+
+
 def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> None:
-    """Let the method pay the turns of finished episodes, question by question."""
-    task = scene.task if scene.method.supervised else scene.task.without_labels()
-    groups: dict[str, list[Episode]] = {}
+    """Let the method pay the turns of a step's finished episodes."""
     for episode in episodes:
         for turn in episode.turns:  # a recorded run may be settled again
             turn.reward = turn.group = None
-        if episode.error is None:
-            groups.setdefault(episode.question.id, []).append(episode)
-    for group in groups.values():
-        hidden = group if scene.method.supervised else [_hide(e) for e in group]
-        with own_file(scene.method.settle, "settle"):
-            scene.method.settle(hidden, task, **options)
-        for turn in (turn for episode in group for turn in episode.turns):
+    finished = finished_of(scene, episodes)
+    settle = scene.method.settle
+    with own_file(settle, "settle"):
+        settle(finished, permitted(scene), **options, **_remembered(scene, settle))
+    for episode in finished:
+        for turn in episode.turns:
             turn.reward = _amount(turn)
+
+
+def finished_of(scene: Scene, episodes: Sequence[Episode]) -> list[Episode]:
+    """The episodes that no machine let down, as the method may see them.
+
+    They come in the order of their ids, so that the order of questions says nothing.
+    """
+    finished = [episode for episode in episodes if episode.error is None]
+    finished.sort(key=lambda episode: episode.id)
+    return finished if scene.method.supervised else [_hide(episode) for episode in finished]
 
 
 def _amount(turn: Turn) -> float | None:
@@ -180,7 +213,7 @@ def _amount(turn: Turn) -> float | None:
 def _hide(episode: Episode) -> Episode:
     """The same turns under a question without its label."""
     return Episode(
-        episode.id, _unlabelled(episode.question), episode.turns, episode.answer, episode.error
+        episode.id, unlabelled(episode.question), episode.turns, episode.answer, episode.error
     )
 
 

@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from comas.objective import corrections
+from comas.objective.corrections import Correction
 from comas.objective.losses import Batch
 from comas.types import Meter, Method, Row
 
@@ -52,7 +54,9 @@ class Recipe:
     weight.
     """
     gap_clip: float = 2.0
-    """Where that weight is truncated."""
+    """Where that weight is truncated, or left out."""
+    correction: str = "token_truncate"
+    """A function of `objective.corrections`: how the weight is made."""
     gap_limit: float = 0.5
     """Mean gap at which the run stops: the engine does not sample from the weights that are
     trained.
@@ -84,6 +88,10 @@ class Weights(Protocol):
         """Add the gradients of a loss that was made from `forward(owned)`."""
         ...
 
+    def rate(self, policy: str, scale: float) -> None:
+        """Set a policy's learning rate to `scale` times its recipe's."""
+        ...
+
     def finish(self, policy: str, loss: float) -> float | None:
         """Clip and apply a policy's gradients and forget them; their norm. None, and no change at
         all, where it or the loss is not finite.
@@ -104,11 +112,18 @@ def learn(
 ) -> dict[str, dict[str, float]]:
     """One learning step for these policies together; statistics per policy."""
     batch = LearningBatch(weights, rows, method)
+    for policy in batch.policies:
+        weights.rate(policy, method.lr_scale)
     recompute(batch)
-    credit(batch)
+    measure_gaps(batch)
+    if not method.fresh:
+        credit(batch, batch.owned)
     for _ in range(method.epochs):
         for k in range(method.minibatches):
-            part = [(p, r) for p in batch.policies for r in rows[p][k :: method.minibatches]]
+            part = minibatch(batch, k)
+            if method.fresh:
+                refresh(batch, part)
+                credit(batch, part)
             losses = gradients(batch, part)
             apply(batch, losses)
     return {policy: batch.stats(policy) for policy in batch.policies}
@@ -153,16 +168,19 @@ class LearningBatch:
             stats["loss"] = float(np.mean([update.loss for update in taken]))
             stats["grad_norm"] = float(np.mean([update.grad_norm for update in taken]))
         finite = {key: value for key, value in stats.items() if np.isfinite(value)}
-        return {**finite, "lr": self.weights.recipe.rate(policy)}
+        return {**finite, "lr": self.weights.recipe.rate(policy) * self.method.lr_scale}
 
 
 # --- recompute: log-probs of the reference and of the old policy
 
 
 def recompute(batch: LearningBatch) -> None:
-    """Set `ref_logprobs_T` of rows whose role has a KL, and `logprobs_T` of all rows."""
-    kl = batch.method.kl
-    referred = [(policy, row) for policy, row in batch.owned if kl.get(row.role, 0.0)]
+    """Set `ref_logprobs_T` of rows whose role has a KL or a reference, and `logprobs_T` of all
+    rows.
+    """
+    roles = {role for role, beta in batch.method.kl.items() if beta}
+    roles.update(batch.method.reference)
+    referred = [(policy, row) for policy, row in batch.owned if row.role in roles]
     if referred:
         references = logprobs(batch.weights, referred, reference=True)
         for (_, row), reference_T in zip(referred, references, strict=True):
@@ -218,22 +236,58 @@ def _sampled(row: Row) -> np.ndarray:
     return row.sampled_logprobs_T.copy()
 
 
-# --- credit: advantages, and the weights that correct a gap
+def measure_gaps(batch: LearningBatch) -> None:
+    """Measure how far the engine is from the learner, where the old policy is the learner's own."""
+    if batch.sampled:
+        return
+    for policy in batch.policies:
+        own = [(row, row.logprobs_T) for row in batch.rows[policy]]
+        batch.gaps[policy], importance = _gap(policy, own, batch.weights.recipe)
+        batch.importance |= importance
 
 
-def credit(batch: LearningBatch) -> None:
-    """Set the advantages of all rows; measure the gap to the engine where the old policy is the
-    learner's own.
-    """
+# --- credit: minibatches and their advantages
+
+
+def minibatch(batch: LearningBatch, k: int) -> list[Owned]:
+    """The rows of the k-th update of an epoch; fresh credit never divides a group."""
+    count = batch.method.minibatches
+    part: list[Owned] = []
     for policy in batch.policies:
         rows = batch.rows[policy]
+        chosen = _whole_groups(rows, k, count) if batch.method.fresh else rows[k::count]
+        part += [(policy, row) for row in chosen]
+    return part
+
+
+def _whole_groups(rows: Sequence[Row], k: int, count: int) -> list[Row]:
+    """The rows of every `count`-th group, from the k-th on; a row without a group is one."""
+    keys = [row.turn if row.group is None else f"group {row.group}" for row in rows]
+    chosen = set(list(dict.fromkeys(keys))[k::count])
+    return [row for row, key in zip(rows, keys, strict=True) if key in chosen]
+
+
+def refresh(batch: LearningBatch, part: Sequence[Owned]) -> None:
+    """Set `now_T` of these rows to their log-probs at this moment, where those have changed."""
+    unchanged = not batch.sampled and not any(batch.updates.values())
+    if unchanged:
+        return
+    for (_, row), now_T in zip(part, logprobs(batch.weights, part), strict=True):
+        row.now_T = now_T
+
+
+def credit(batch: LearningBatch, part: Sequence[Owned]) -> None:
+    """Set the advantages of these rows, policy by policy."""
+    rows_of: dict[str, list[Row]] = {}
+    for policy, row in part:
+        rows_of.setdefault(policy, []).append(row)
+    for rows in rows_of.values():
         advantages = batch.method.advantage(rows, batch.method.kl)
         for row, advantages_T in zip(rows, advantages, strict=True):
             row.advantages_T = advantages_T
-        if not batch.sampled:
-            own = [(row, row.logprobs_T) for row in rows]
-            batch.gaps[policy], importance = _gap(policy, own, batch.weights.recipe)
-            batch.importance |= importance
+
+
+# --- gap: how far the engine is from the learner
 
 
 def _gap(
@@ -257,7 +311,9 @@ def _gap(
         )
     if stats["gap_mean"] <= recipe.gap_tolerance:
         return stats, {}
-    return stats, {row.turn: np.exp(d_T).clip(max=recipe.gap_clip) for row, d_T in differences}
+    correct: Correction = getattr(corrections, recipe.correction)
+    weights = {row.turn: correct(d_T, row.mask_T, recipe.gap_clip) for row, d_T in differences}
+    return stats, weights
 
 
 # --- gradients: of one minibatch, in passes that policies share

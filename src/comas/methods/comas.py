@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Sequence
 
 from comas.game.agent import Agent
 from comas.game.prompts import defuse, words
+from comas.game.scores import read_score
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
@@ -42,17 +42,6 @@ Judged = tuple[Turn | None, Turn]
 """An evaluation, where there is one, and the scoring of it."""
 Round = tuple[Turn, list[Judged]]
 """A solution, and what was said of it."""
-_SCORE = re.compile(r"<\s*score\s*>\s*([123])\s*<\s*/\s*score\s*>\s*\Z")
-_TAG = re.compile(r"<\s*/?\s*score\b", re.IGNORECASE)
-
-
-def read_score(turn: Turn) -> int | None:
-    """Read 1, 2 or 3 if the reply is finished and its one score element ends it; None otherwise."""
-    match = _SCORE.search(turn.text)
-    if match is None or not turn.finished:
-        return None
-    tags = _TAG.findall(turn.text)
-    return int(match[1]) if len(tags) == 2 else None
 
 
 async def play(

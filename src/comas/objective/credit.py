@@ -8,13 +8,15 @@ division by tokens (the learner's).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge
 
 from comas.types import Count, Row, UserMistake
 
 EPS = 1e-8
+Weight = Annotated[float, Ge(0)]
 
 
 def kl_to_go(row: Row, beta: float) -> np.ndarray:
@@ -40,6 +42,7 @@ def reinforce_pp(
     *,
     normalise: Literal["role", "all"] = "role",
     min_rows: Count = 2,
+    entropy: Weight = 0.0,
 ) -> list[np.ndarray]:
     """REINFORCE++ without a critic.
 
@@ -48,30 +51,33 @@ def reinforce_pp(
     whatever their role. `normalise = "role"` is the clean form: rewards alone are normalised over
     the rows of each role, and the KL is subtracted afterwards, unscaled. A role whose rewards are
     all equal, or that has fewer than `min_rows` rows, gets no advantage from its rewards: dividing
-    by a spread of zero would turn rounding noise into unit advantages.
+    by a spread of zero would turn rounding noise into unit advantages. `entropy` weighs a bonus
+    for entropy (`surprise`).
     """
     if normalise == "all":
         rewards = [row.reward for row in rows]
-        return _normalise_tokens(rows, _per_token(rows, rewards, kl))
+        return _with_entropy(rows, _normalise_tokens(rows, _per_token(rows, rewards, kl)), entropy)
     if normalise != "role":
         raise UserMistake(f"credit.normalise is {normalise!r}: 'role' or 'all'")
     roles = [row.role for row in rows]
     scaled = _standardise(rows, roles, min_rows)
-    return _per_token(rows, scaled, kl)
+    return _with_entropy(rows, _per_token(rows, scaled, kl), entropy)
 
 
-def grpo(rows: Sequence[Row], kl: Mapping[str, float], *, scale: bool = True) -> list[np.ndarray]:
+def grpo(
+    rows: Sequence[Row], kl: Mapping[str, float], *, scale: bool = True, entropy: Weight = 0.0
+) -> list[np.ndarray]:
     """GRPO: rewards minus the mean of their group, over its standard deviation.
 
     Equation 3 of arXiv 2402.03300. `scale = False` leaves the division out (Dr. GRPO, arXiv
     2503.20783). A row without a group, or whose group is all equal, gets no advantage; the KL is
-    subtracted afterwards, unscaled.
+    subtracted afterwards, unscaled. `entropy` weighs a bonus for entropy (`surprise`).
     """
     groups = [
         f"alone {place}" if row.group is None else row.group for place, row in enumerate(rows)
     ]
     scaled = _standardise(rows, groups, 2, scale)
-    return _per_token(rows, scaled, kl)
+    return _with_entropy(rows, _per_token(rows, scaled, kl), entropy)
 
 
 def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
@@ -89,6 +95,44 @@ def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
         if n > 1 and np.ptp(group_rewards) > 0:
             advantages_R[members_R] = (group_rewards - group_rewards.mean()) * n / (n - 1)
     return _per_token(rows, advantages_R, kl)
+
+
+def given(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
+    """Rewards as they are, KL subtracted: for settlements that bring a baseline of their own."""
+    return _per_token(rows, _rewards(rows), kl)
+
+
+def filtered(
+    rows: Sequence[Row], kl: Mapping[str, float], *, above: float = 0.0
+) -> list[np.ndarray]:
+    """1 for rewards above a bound and 0 for others: with the plain loss, supervised fine-tuning on
+    what was kept (rejection sampling, STaR: arXiv 2203.14465). KL subtracted afterwards.
+    """
+    return _per_token(rows, (_rewards(rows) > above).astype(np.float64), kl)
+
+
+def surprise(row: Row, weight: float) -> np.ndarray:
+    """weight * (mean log pi - log pi(o_t)) on generated tokens, shape (T,), 0 elsewhere.
+
+    As an advantage, its expectation is `weight` times the gradient of the entropy of the policy:
+    a score-function estimate, with the mean as a baseline.
+    """
+    logprobs_T = row.logprobs_T.astype(np.float64)
+    generated = logprobs_T[row.mask_T]
+    mean = float(generated.mean()) if len(generated) else 0.0
+    return np.where(row.mask_T, weight * (mean - logprobs_T), 0.0)
+
+
+def _with_entropy(
+    rows: Sequence[Row], advantages: list[np.ndarray], weight: float
+) -> list[np.ndarray]:
+    """The advantages of R rows with the bonus for entropy; unchanged where it weighs nothing."""
+    if weight == 0:
+        return advantages
+    return [
+        advantages_T + surprise(row, weight)
+        for row, advantages_T in zip(rows, advantages, strict=True)
+    ]
 
 
 def _rewards(rows: Sequence[Row]) -> np.ndarray:

@@ -1,0 +1,28 @@
+"""Scores that judges write: one element in tags that ends the reply, or none at all.
+
+Leaves out: what a score pays (settlements).
+"""
+
+from __future__ import annotations
+
+import re
+
+from comas.types import Turn
+
+_SCORE = re.compile(r"<\s*score\s*>\s*([1-9][0-9]?)\s*<\s*/\s*score\s*>\s*\Z")
+_TAG = re.compile(r"<\s*/?\s*score\b", re.IGNORECASE)
+
+
+def read_score(turn: Turn, top: int = 3) -> int | None:
+    """Read 1 to `top` if the reply is finished and its one score element ends it, else None."""
+    match = _SCORE.search(turn.text)
+    if match is None or not turn.finished or len(_TAG.findall(turn.text)) != 2:
+        return None
+    score = int(match[1])
+    return score if 1 <= score <= top else None
+
+
+def share(turn: Turn, top: int = 3) -> float | None:
+    """The same as a share of the scale, from 0 to 1."""
+    score = read_score(turn, top)
+    return None if score is None else (score - 1) / (top - 1)

@@ -1,0 +1,98 @@
+"""Recorded discussions, played and settled again without a model.
+
+Leaves out: what a run's folder looks like (storage).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from comas.config.resolve import load_plugin, resolve, split_options
+from comas.config.schema import read
+from comas.game.play import Scene, play_all, settle_all
+from comas.storage.records import episode_of
+from comas.storage.run import Run
+from comas.team.build import members_of, run_sync
+from comas.testing.scripted import Scripted
+from comas.types import Episode, Fit, Reply, Sampling
+
+
+class Recorded(Scripted):
+    """A host that says what was said in recorded episodes; anything else that it is asked is an
+    error.
+    """
+
+    def __init__(self, episodes: Sequence[Episode], name: str = "home") -> None:
+        super().__init__({}, name)
+        self.turns = {t.id: t for e in episodes for t in e.turns if t.policy.startswith(f"{name}/")}
+        self.prompts = {t.prompt for t in self.turns.values()}
+
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
+        """There was room for what was asked."""
+        return Fit(messages[-1]["content"] in self.prompts)
+
+    async def ask(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """The recorded reply to this very prompt."""
+        said = self.turns.get(turn)
+        if said is None or said.prompt != messages[-1]["content"]:
+            raise KeyError(
+                f"turn {turn}: no reply to this prompt was recorded; the game, its wording or the"
+                " team has changed"
+            )
+        if keep:
+            self.buffer.setdefault(policy, set()).add(turn)
+        return Reply(
+            said.text,
+            said.finished,
+            said.version,
+            said.prompt_tokens,
+            said.tokens,
+            said.logprob,
+            said.seconds,
+            said.margin,
+            said.thoughts,
+        )
+
+
+def replay(
+    run: str | Path, step: int, *, method: str | None = None, **options: Any
+) -> list[Episode]:
+    """Play a step of a recorded run again without a model, and settle it.
+
+    The game is the run's own, held to what was recorded; `method` and `options` change the
+    settlement: what would the same discussions have been paid under another rule? Episodes that
+    machines failed are left out.
+    """
+    record = Run.open(run)
+    config, game, task, _ = resolve(read(record.path / "config.toml"))
+    recorded = [e for e in map(episode_of, record.episodes(step)) if e.error is None]
+    hosts = {name: Recorded(recorded, name) for name in config.hosts}
+    scene = Scene(
+        game,
+        task,
+        members_of(config, hosts),
+        config.seed,
+        split_options(config.options, game.play),
+        keep=True,
+    )
+    questions = list({e.question.id: e.question for e in recorded}.values())
+    played = {e.id: e for e in run_sync(play_all(scene, questions, step, config.samples or 1))}
+    played = {e.id: played[e.id] for e in recorded}
+    rule = load_plugin("method", method) if method else game
+    settings = split_options({**({} if method else config.options), **options}, rule.settle)
+    settle_all(dataclasses.replace(scene, method=rule), list(played.values()), settings)
+    return list(played.values())
