@@ -48,9 +48,7 @@ FUNCTION = 40
 """Statements per function."""
 LARGE = {
     "cli/main.py": 253,
-    "config/schema.py": 240,
     "evaluation/runner.py": 273,
-    "hosts/api.py": 295,
     "storage/run.py": 279,
 }
 """File -> its ceiling, where it is not divided yet."""

@@ -9,8 +9,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from comas.config.mistakes import nearest
 from comas.config.plugin_file import import_file
-from comas.config.schema import nearest
 from comas.engines.module import EngineModule
 from comas.types import UserMistake
 

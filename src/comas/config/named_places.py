@@ -5,32 +5,11 @@ Leaves out: what lies there (`models.sources`, `config.resolve`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
-
-from pydantic import BeforeValidator
+from typing import Any, cast
 
 from comas.models.sources import run_at, seed_models
-
-
-def _place(value: Any) -> Any:
-    """A path or a name as text; `~` is expanded, since shells leave it in `key=~/x`."""
-    if not isinstance(value, str | os.PathLike):
-        return value
-    text = str(os.fspath(cast("os.PathLike[str]", value)))
-    if not text.strip():
-        raise ValueError(
-            "it is empty: name a folder, a file or what is meant, or leave the key out"
-        )
-    if "\0" in text:
-        raise ValueError("no file or folder can have a NUL character in its name: leave it out")
-    return os.path.expanduser(text)
-
-
-Place = Annotated[str, BeforeValidator(_place)]
-"""Of a file or folder, or a name that stands for one."""
 
 
 def anchor(data: dict[str, Any], folder: Path) -> None:

@@ -90,11 +90,6 @@ class Resolved(NamedTuple):
         return checkpoints(self.base_names())
 
 
-def policy_of(name: str, agent: AgentConfig) -> str:
-    """The policy of an agent: one of its own unless it names another's."""
-    return name if agent.policy is None else agent.policy
-
-
 def base_of(agent: AgentConfig, host: HostConfig) -> str:
     """The base of an agent: the host's unless it has another."""
     return host.base if agent.base is None else agent.base
@@ -104,7 +99,7 @@ def policies_of(config: Config) -> tuple[PolicyPlan, ...]:
     """The policies of a config; an error where agents of one policy say different things of it."""
     speakers: dict[str, list[str]] = {}
     for name, agent in config.agents.items():
-        speakers.setdefault(policy_of(name, agent), []).append(name)
+        speakers.setdefault(agent.policy_name(name), []).append(name)
     return tuple(_plan(config, policy, agents) for policy, agents in speakers.items())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from comas.config.policies import Resolved, policy_of
+from comas.config.policies import Resolved
 from comas.config.resolve import split_options
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all
@@ -102,7 +102,7 @@ def _rehearse(resolved: Resolved) -> Rehearsal | None:
     options = split_options(resolved.config.options, resolved.method.play)
     hosts = {name: _Host(name) for name in resolved.config.hosts}
     members = [
-        replace(_member(name, hosts[agent.host]), policy=policy_of(name, agent), roles=roles)
+        replace(_member(name, hosts[agent.host]), policy=agent.policy_name(name), roles=roles)
         for name, agent in resolved.config.agents.items()
         for roles in [tuple(agent.roles) if agent.roles is not None else None]
     ]

@@ -21,10 +21,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from comas.config.engines import check_engine_name
+from comas.config.mistakes import nearest
 from comas.config.plugin_file import import_file
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
-from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, checked, nearest
+from comas.config.schema import Config, checked
 from comas.game.prompts import check_holes
+from comas.hosts.local import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import pinned
 from comas.types import Method, Row, Setup, Task, UserMistake
 

@@ -11,9 +11,10 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from comas.config.mistakes import nearest
 from comas.config.policies import Resolved
 from comas.config.rehearsal import rehearse, roles_asked
-from comas.config.schema import Config, nearest
+from comas.config.schema import Config
 from comas.types import Method, Task, UserMistake
 
 SHIPPED = ("solution", "evaluation", "scoring", "revision", "proxy")

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from comas.config.mistakes import nearest
 from comas.config.policies import Resolved
 from comas.config.rehearsal import roles_asked
 from comas.config.resolve import filled, keywords, load_plugin, plugin_names, split_options
-from comas.config.schema import lifted, nearest, parse_pair
+from comas.config.schema import lifted, parse_pair
 from comas.config.systems import (
     checkpoint_of,
     fixed_place,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.policies import Resolved
-from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
+from comas.config.schema import Config, HostConfig
 from comas.forecast.at_once import check_weights, device_of
 from comas.forecast.memory import (
     estimate,
@@ -23,6 +23,7 @@ from comas.forecast.memory import (
     longest_row,
     question_tokens,
 )
+from comas.hosts.local import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, memory_of
 from comas.types import UserMistake
 

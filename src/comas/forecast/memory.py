@@ -13,10 +13,11 @@ from typing import Any
 
 from comas.config.engines import load_engine
 from comas.config.policies import PolicyPlan, Resolved
-from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, HostConfig
+from comas.config.schema import HostConfig
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.forecast.lengths import asked_at_once, lengths_of, tokens_of_question
 from comas.forecast.load import Load, engine_load, model_size, on_gpu_in_half, shape_of
+from comas.hosts.local import MAX_ROWS, TOKENS_PER_PASS
 from comas.models import gguf
 from comas.models.gguf import is_gguf
 from comas.models.sources import config_folder

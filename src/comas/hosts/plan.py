@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from comas.config.schema import HostConfig
 from comas.engines.module import EngineModule
+from comas.hosts.table import HostTable
 from comas.program import Work
 from comas.types import Method
 
+T = TypeVar("T", bound=HostTable)
+"""The table of a kind of host."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class HostPlan:
+class HostPlan(Generic[T]):
     """One host of a resolved config."""
 
     name: str
-    table: HostConfig
+    table: T
     """`[hosts.<name>]`."""
     policies: Mapping[str, str]
     """Policy -> what it starts from; behind an API the model's name there."""

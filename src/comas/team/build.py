@@ -13,16 +13,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from comas.config.engines import load_engine
-from comas.config.policies import PolicyPlan, Resolved, policy_of
+from comas.config.policies import PolicyPlan, Resolved
 from comas.config.resolve import split_options
 from comas.config.roles import check_seats
-from comas.config.schema import TOKENS_PER_PASS, Config
+from comas.config.schema import Config
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
 from comas.hosts import api, local
 from comas.hosts.api import ApiHost
-from comas.hosts.local import LocalHost
+from comas.hosts.local import TOKENS_PER_PASS, LocalHost
 from comas.hosts.plan import HostPlan
 from comas.machine import use_threads
 from comas.program import Work
@@ -30,7 +30,7 @@ from comas.sync import run_sync
 from comas.team.instances import check_instances, close_hosts
 from comas.types import Episode, Host, Method, Question, Sampling, Task
 
-Builder = Callable[[HostPlan], Host]
+Builder = Callable[[HostPlan[Any]], Host]
 """`build` of the module of a kind of host."""
 UNTRAINED = {"lr": 1e-6}
 """A base without a recipe can be asked as well."""
@@ -174,7 +174,9 @@ def _build_host(resolved: Resolved, name: str, weights: HostWeights | None, lear
     return build(plan_of(resolved, name, weights, learn))
 
 
-def plan_of(resolved: Resolved, name: str, weights: HostWeights | None, learn: bool) -> HostPlan:
+def plan_of(
+    resolved: Resolved, name: str, weights: HostWeights | None, learn: bool
+) -> HostPlan[Any]:
     """Gather what a kind of host has to know to build the host `name`."""
     config = resolved.config
     table = config.hosts[name]
@@ -216,7 +218,7 @@ def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
         Member(
             name,
             hosts[a.host],
-            policy_of(name, a),
+            a.policy_name(name),
             tuple(a.roles) if a.roles is not None else None,
             Sampling(a.temperature or config.temperature, 1.0, config.max_tokens),
             a.frozen,

@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from comas.config.schema import Config, nearest, parse_pair
+from comas.config.mistakes import nearest
+from comas.config.schema import Config, parse_pair
 from comas.hosts.api import ApiHost
 from comas.team.build import Team
 from comas.types import Account, Host, UserMistake
