@@ -173,7 +173,7 @@ def test_the_resolved_config_survives_toml_and_resolves_to_itself(
 def test_every_default_is_written_out() -> None:
     config = resolved()
     assert config.options == {**keywords(comas.play), **keywords(comas.settle)}
-    assert config.credit == {"normalise": "role", "min_rows": 2}
+    assert config.credit == {"normalise": "role", "min_rows": 2, "entropy": 0.0}
     assert config.loss == {"clip": 0.2}
     assert config.kl == comas.KL
     assert (config.preset, config.questions, config.samples, config.epochs, config.minibatches) == (
@@ -196,7 +196,7 @@ def test_arguments_beat_the_file_and_both_beat_the_preset(tmp_path: Path) -> Non
     assert config.options["format_check"] is True  # the file's, before the preset's
     assert config.options["avoid_self"] is False  # the preset's, before the method's
     assert config.options["rounds"] == 1  # the method's
-    assert config.credit == {"normalise": "all", "min_rows": 7}
+    assert config.credit == {"normalise": "all", "min_rows": 7, "entropy": 0.0}
     assert config.kl == {"scoring": 0.3}
     assert resolve(read(tmp_path / "c.toml", {"credit.min_rows": 9}))[0].credit["min_rows"] == 9
     assert resolve(read(tmp_path / "c.toml", ["preset=stable"]))[0].credit["normalise"] == "role"
@@ -321,7 +321,7 @@ def test_tables_are_bound_to_the_functions_that_use_them() -> None:
             ],
         )
     )
-    assert method.advantage.keywords == {"normalise": "all", "min_rows": 9}  # type: ignore[attr-defined]
+    assert method.advantage.keywords == {"normalise": "all", "min_rows": 9, "entropy": 0.0}  # type: ignore[attr-defined]
     assert method.loss.keywords == {"clip": 0.3}  # type: ignore[attr-defined]
     assert (method.epochs, method.minibatches) == (3, 2)
     # a whole number where a fraction is expected

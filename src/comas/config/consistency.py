@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from comas.config.mistakes import nearest
 
 if TYPE_CHECKING:
-    from comas.config.schema import AgentConfig, HostConfig
+    from comas.config.schema import AgentConfig, Config, HostConfig
 
 Agents = Mapping[str, "AgentConfig"]
 
@@ -70,11 +70,66 @@ def check_policies(agents: Agents) -> None:
             )
 
 
+def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
+    """An error for an earlier self of nobody, of itself or of another host's, and for keys of its
+    own.
+    """
+    leaders = {
+        agent.policy_name(name): agent for name, agent in agents.items() if agent.lag is None
+    }
+    for name, agent in agents.items():
+        if agent.lag is None:
+            continue
+        key = f"agents.{name}.lag"
+        if agent.policy in (None, name):
+            raise ValueError(
+                f"{key}: a policy cannot lag behind itself: set agents.{name}.policy to the policy"
+                f" of another agent ({', '.join(leaders)})"
+            )
+        leader = leaders.get(agent.policy)
+        if name in leaders:
+            raise ValueError(
+                f"policy {name!r} belongs to an earlier self (agents.{name}.lag): name the other"
+                " one differently"
+            )
+        if leader is None:
+            raise ValueError(
+                f"agents.{name}.policy is {agent.policy!r}, which nobody without a lag speaks with:"
+                f" {nearest(agent.policy, leaders)}"
+            )
+        if leader.host != agent.host or not hosts[agent.host].here:
+            raise ValueError(
+                f"{key}: policy {agent.policy!r} is at host {leader.host}, and an earlier self is"
+                " kept where its policy learns: a host with weights here, the same for both"
+            )
+        for own in ("base", "lr", *ONLY_ADAPTERS):
+            if getattr(agent, own) is not None:
+                raise ValueError(
+                    f"agents.{name}.{own}: an earlier self is what its policy was: leave it out"
+                )
+
+
+def check_schedule(config: Config) -> None:
+    """An error for a schedule of learning rates that has no steps."""
+    if config.schedule == "constant" and config.warmup == 0:
+        return
+    if config.steps == 0:
+        raise ValueError(
+            f"schedule = {config.schedule}, warmup = {config.warmup}: a schedule needs steps, and"
+            " steps = 0"
+        )
+    if config.warmup >= config.steps:
+        raise ValueError(
+            f"warmup = {config.warmup}: learning rates would never arrive in steps ="
+            f" {config.steps}: lower it"
+        )
+
+
 def check_names(agents: Agents, hosts: Iterable[str]) -> None:
     """An error for a name of a host or policy that no folder, or no key, can be called."""
     hosts = list(hosts)
     policies = list(dict.fromkeys(agent.policy_name(name) for name, agent in agents.items()))
-    _check_folders("host", hosts, taken=("manifest",))
+    _check_folders("host", hosts, taken=("manifest", "state"))
     _check_folders("policy", policies)
     for host in hosts:
         if "." in host:

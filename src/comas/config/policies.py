@@ -6,7 +6,7 @@ only, and so is which policy an agent has. Leaves out: loading.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -45,6 +45,15 @@ class PolicyPlan:
     learns: bool
     """Whether an agent that speaks with it is trained; never behind an API."""
     agents: tuple[str, ...]
+    behind: str | None = None
+    """The policy of which this is an earlier self."""
+    lag: int = 0
+    """Its weights are those of the last multiple of so many steps."""
+
+    @property
+    def first(self) -> str:
+        """The policy whose weights it starts with."""
+        return self.name if self.behind is None else self.behind
 
     @property
     def address(self) -> str:
@@ -100,7 +109,24 @@ def policies_of(config: Config) -> tuple[PolicyPlan, ...]:
     speakers: dict[str, list[str]] = {}
     for name, agent in config.agents.items():
         speakers.setdefault(agent.policy_name(name), []).append(name)
-    return tuple(_plan(config, policy, agents) for policy, agents in speakers.items())
+    plans = [_plan(config, policy, agents) for policy, agents in speakers.items()]
+    by_name = {plan.name: plan for plan in plans}
+    return tuple(_earlier(config, plan, by_name) for plan in plans)
+
+
+def _earlier(config: Config, plan: PolicyPlan, plans: Mapping[str, PolicyPlan]) -> PolicyPlan:
+    """The plan, and where it is one of an earlier self, with all that its policy has."""
+    agent = config.agents[plan.agents[0]]
+    if agent.lag is None or agent.policy is None:
+        return plan
+    return replace(
+        plans[agent.policy],
+        name=plan.name,
+        agents=plan.agents,
+        learns=False,
+        behind=agent.policy,
+        lag=agent.lag,
+    )
 
 
 def _plan(config: Config, policy: str, names: Sequence[str]) -> PolicyPlan:

@@ -17,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from comas.config.consistency import (
     check_hosts_are_known,
     check_keys_of_kind,
+    check_lags,
     check_names,
     check_policies,
+    check_schedule,
 )
 from comas.config.mistakes import explain
 from comas.config.named_places import anchor
@@ -65,6 +67,12 @@ class AgentConfig(_Table):
     """Overrides the host's."""
     policy: str | None = None
     """Share this policy (self-play); None is one of its own."""
+    lag: int | None = Field(None, ge=1)
+    """Speak with the weights that `policy` had after the last multiple of so many steps: a frozen
+    earlier self.
+    """
+    system: str | None = Field(None, min_length=1)
+    """A persona: the system message before everything that it is asked."""
     roles: list[str] | None = Field(None, min_length=1)
     frozen: bool = False
     """Always true at a host with `api`, whatever is written."""
@@ -76,8 +84,10 @@ class AgentConfig(_Table):
     targets: list[str] | None = Field(None, min_length=1)
 
     def policy_name(self, agent: str) -> str:
-        """The policy of the agent of this name: one of its own unless it shares another's."""
-        return agent if self.policy is None else self.policy
+        """The policy of the agent of this name: one of its own unless it shares another's; an
+        earlier self is kept under the agent's name.
+        """
+        return agent if self.policy is None or self.lag is not None else self.policy
 
 
 class Config(_Table):
@@ -112,6 +122,10 @@ class Config(_Table):
     minibatches: int | None = Field(None, ge=1)
     lr: float | None = Field(None, gt=0)
     """None is the recipe's: the embedded one for seed models, or one that the task ships."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How learning rates fall over `steps`, once they have risen over `warmup`."""
+    warmup: int = Field(0, ge=0)
+    """Steps in which learning rates rise in a line to what they are set to."""
     betas: tuple[Beta, Beta] | None = None
     weight_decay: float | None = Field(None, ge=0)
     grad_norm: float | None = Field(None, gt=0)
@@ -147,13 +161,17 @@ class Config(_Table):
     task_options: dict[str, Any] = {}
     hosts: dict[str, HostConfig] = {"home": HostConfig.model_validate({})}
     agents: dict[str, AgentConfig] = {}
-    """Empty: four agents, dealt over the hosts in turn."""
+    """Empty: the method's own team, or four agents, dealt over the hosts in turn."""
+    dealt: bool = Field(False, exclude=True, repr=False)
+    """Whether `agents` named none: never written, never read from a file."""
 
     @model_validator(mode="before")
     @classmethod
     def _deal(cls, data: Any) -> Any:
         """A number of agents (or none) becomes that many tables, dealt over the hosts."""
         agents = data.get("agents")
+        if "dealt" in data:
+            raise ValueError("unknown key dealt")
         if type(agents) is int and agents < 1:
             raise ValueError(f"agents = {agents}: a team has at least one")
         if not agents or type(agents) is int:
@@ -166,6 +184,7 @@ class Config(_Table):
             data = {
                 **data,
                 "agents": {f"a{i}": {"host": names[i % len(names)]} for i in range(agents or 4)},
+                "dealt": not agents,
             }
         return data
 
@@ -173,8 +192,11 @@ class Config(_Table):
     def _consistent(self) -> Config:
         check_hosts_are_known(self.agents, self.hosts)
         for agent in self.agents.values():
-            agent.frozen = agent.frozen or self.hosts[agent.host].api is not None
+            elsewhere = self.hosts[agent.host].api is not None
+            agent.frozen = agent.frozen or elsewhere or agent.lag is not None
         check_policies(self.agents)
+        check_lags(self.agents, self.hosts)
+        check_schedule(self)
         check_names(self.agents, self.hosts)
         for name, host in self.hosts.items():
             check_keys_of_kind(name, host, self.agents)

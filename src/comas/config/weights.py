@@ -56,7 +56,7 @@ def weights_at(
         if checkpoint is not None:
             places[plan.name] = str(checkpoint / plan.name)
         else:
-            places[plan.name] = plan.source.weights_of(plan.name, ask_hub)
+            places[plan.name] = plan.source.weights_of(plan.first, ask_hub)
     return HostWeights(places, frozenset(adapters_among(places)))
 
 

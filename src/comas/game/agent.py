@@ -39,6 +39,8 @@ class Member:
     sampling: Sampling = field(default_factory=Sampling)
     frozen: bool = False
     """Never trained: its payoffs are recorded and dropped."""
+    system: str | None = None
+    """A persona: the system message before everything that it is asked."""
 
     @property
     def address(self) -> str:
@@ -154,10 +156,12 @@ class Agent:
     ) -> tuple[list[dict[str, str]], int]:
         host = self.member.host
         policy = self.member.policy
+        system = self.member.system
+        opening = [] if system is None else [{"role": "system", "content": system}]
         fit = Fit(False)
         for dropped in range(len(history) + 1):
             text = prompt if isinstance(prompt, str) else prompt(history[dropped:])
-            messages = [{"role": "user", "content": text}]
+            messages = [*opening, {"role": "user", "content": text}]
             fit = await host.fits(policy, messages, sampling)
             if fit.fits:
                 return messages, dropped

@@ -12,6 +12,7 @@ from typing import Any
 from comas.engines.chat import Chat
 from comas.engines.module import EngineModule
 from comas.hosts.local import LocalHost
+from comas.hosts.plan import Lag
 from comas.models.loading import context_of, load_models, place_of
 from comas.types import Adapter, EnginePlan, Learner, Meter, Method, WholeModel
 
@@ -32,6 +33,7 @@ def make_local_host(
     trust_remote_code: bool = False,
     under: str | None = None,
     shapes: Mapping[str, Any] | None = None,
+    lags: Mapping[str, Lag] | None = None,
     seed: int = 0,
 ) -> LocalHost:
     """A host with torch inside: policies with these bases; with `method` and `recipe` also a
@@ -98,6 +100,7 @@ def make_local_host(
         room,
         str(place),
         dtype_name,
+        lags=lags,
         meter=meter,
         worker=worker,
     )

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 
 from comas.engines.chat import Chat
 from comas.hosts.out_of_memory import in_memory
-from comas.hosts.plan import HostPlan
+from comas.hosts.plan import HostPlan, Lag
 from comas.hosts.table import HostTable
 from comas.machine import peak_bytes_of
 from comas.models.places import Place
@@ -93,6 +93,12 @@ class Table(HostTable):
     """Sample with torch.compile, where the engine does not stack small models: minutes at the start
     for fewer calls per token.
     """
+    correction: Literal["token_truncate", "token_mask", "sequence_mask", "geometric_mask"] = (
+        "token_truncate"
+    )
+    """What is done where engine and learner are further apart than rounding: a function of
+    `comas.objective.corrections`.
+    """
     old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
     """What the probability ratio of the loss, and the KL, call the old policy: the learner's own
     forward pass before the first update, or what the engine said while it sampled, which spares
@@ -123,11 +129,13 @@ class LocalHost:
         device: str = "cpu",
         dtype: str = "float32",
         *,
+        lags: Mapping[str, Lag] | None = None,
         meter: Meter | None = None,
         worker: Executor | None = None,
     ) -> None:
-        """`meter` is the one that engine and learner count on; `worker` the thread that the engine
-        samples in, where it reads the learner's weights in place.
+        """`lags`: earlier selves among `policies`. `meter` is the one that engine and learner
+        count on; `worker` the thread that the engine samples in, where it reads the learner's
+        weights in place.
         """
         self.name = name
         self.chat = chat
@@ -137,6 +145,9 @@ class LocalHost:
         self.device = device
         self.dtype = dtype
         self.versions = dict.fromkeys(policies, 0)
+        self.lags = dict(lags or {})
+        self.learned = 0
+        """Learning steps so far: earlier selves follow at multiples."""
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         self.meter = meter or Meter()
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
@@ -289,9 +300,20 @@ class LocalHost:
             stats = self.learner.step(rows, method)
             for policy, own_stats in stats.items():
                 self.versions[policy] += own_stats["updates"] > 0
-            self._publish(stats)
+            self._publish([*stats, *self._follow()])
         self.seconds["learning"] += time.perf_counter() - began
         return stats
+
+    def _follow(self) -> list[str]:
+        """Give earlier selves whose time has come the weights of their policies."""
+        assert self.learner is not None
+        self.learned += 1
+        due = [name for name, lag in self.lags.items() if self.learned % lag.steps == 0]
+        for name in due:
+            leader = self.lags[name].policy
+            self.learner.copy(leader, name)
+            self.versions[name] = self.versions[leader]
+        return due
 
     def _publish(self, policies: Iterable[str]) -> None:
         """Have the engine sample from the learner's weights of these policies."""
@@ -312,7 +334,10 @@ class LocalHost:
             raise OSError(f"{path}: {error}") from error
         for policy in self.versions:
             self.chat.tokenizer.save_pretrained(path / policy)
-        (path / f"{self.name}.json").write_text(json.dumps({"versions": self.versions}))
+        record: dict[str, Any] = {"versions": self.versions}
+        if self.lags:
+            record["learned"] = self.learned
+        (path / f"{self.name}.json").write_text(json.dumps(record))
 
     async def load(self, path: Path) -> None:
         """The inverse of `save`."""
@@ -320,7 +345,9 @@ class LocalHost:
             raise UserMistake(f"host {self.name} was loaded without a learner")
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._worker, self.learner.load, path)
-        self.versions = json.loads((path / f"{self.name}.json").read_text())["versions"]
+        record = json.loads((path / f"{self.name}.json").read_text())
+        self.versions = record["versions"]
+        self.learned = record.get("learned", 0)
         self._publish(self.versions)
 
     def clock(self) -> Mapping[str, float]:
@@ -406,5 +433,6 @@ def build(plan: HostPlan[Table]) -> LocalHost:
             trust_remote_code=table.trust_remote_code,
             under=plan.under,
             shapes=plan.shapes,
+            lags=plan.lags,
             seed=plan.seed,
         )

@@ -23,7 +23,7 @@ from comas.game.play import Scene, play_all, settle_all
 from comas.hosts import api, local
 from comas.hosts.api import ApiHost
 from comas.hosts.local import TOKENS_PER_PASS, LocalHost
-from comas.hosts.plan import HostPlan
+from comas.hosts.plan import HostPlan, Lag
 from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
@@ -195,6 +195,7 @@ def plan_of(
         engine=load_engine(table.engine, f"hosts.{name}.engine"),
         under=under,
         shapes=shapes_of(plans) if under else None,
+        lags={plan.name: Lag(plan.behind, plan.lag) for plan in plans if plan.behind},
         seed=config.seed,
     )
 
@@ -222,6 +223,7 @@ def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
             tuple(a.roles) if a.roles is not None else None,
             Sampling(a.temperature or config.temperature, 1.0, config.max_tokens),
             a.frozen,
+            a.system,
         )
         for name, a in config.agents.items()
     ]
@@ -244,6 +246,7 @@ def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
         h.checkpointing,
         rates={plan.name: plan.lr for plan in plans if plan.lr not in (None, rate)},
         old_logprobs=h.old_logprobs,
+        correction=h.correction,
     )
 
 
@@ -251,6 +254,6 @@ def outline(resolved: Resolved) -> Team:
     """The same team without its models: who would be asked, before anything is loaded."""
     for plan in resolved.policies:
         if plan.here and plan.source.kind != "run":
-            plan.source.weights_of(plan.name)
+            plan.source.weights_of(plan.first)
     hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
     return Team(resolved, {}, members_of(resolved.config, hosts))

@@ -18,6 +18,7 @@ from comas.testing.scripted import Scripted as Scripted
 from comas.testing.scripted import Table as Table
 from comas.testing.scripted import cut as cut
 from comas.testing.scripted import discuss as discuss
+from comas.testing.scripted import play_step as play_step
 from comas.testing.scripted import script_of as script_of
 from comas.testing.scripted import scripted_scene as scripted_scene
 from comas.testing.scripted import scripted_team as scripted_team

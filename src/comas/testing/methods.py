@@ -6,16 +6,19 @@ method is.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from comas.config.resolve import split_options
-from comas.game.play import payoffs, settle_all
+from comas.game import memory
+from comas.game.play import Scene, payoffs, settle_all
 from comas.game.prompts import check_holes
-from comas.testing.scripted import Script, cut, discuss, records, scripted_scene
-from comas.types import Episode, Method, Question, Task, UserMistake
+from comas.testing.scripted import Script, cut, discuss, play_step, records, scripted_scene
+from comas.types import Episode, Method, Question, State, Task, UserMistake
 
 
 def check_method(
@@ -34,26 +37,27 @@ def _check_method(
     method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any
 ) -> None:
     _check_wording_of(method)
-    episodes = discuss(method, task, script, questions, **setting)
+    episodes, before, after = play_step(method, task, script, questions, **setting)
     _check_turns(method, episodes)
     assert any(t.reward is not None for e in episodes for t in e.turns), "nothing was paid"
-    assert records(discuss(method, task, script, questions, **setting)) == records(episodes), (
-        "the same seed: another discussion"
-    )
-    reordered = discuss(method, task, script, list(reversed(questions)), **setting)
-    assert sorted(records(reordered)) == sorted(records(episodes)), (
-        "the order of questions changed a discussion"
-    )
+    played = records(episodes)
+    again = play_step(method, task, script, questions, **setting)
+    assert records(again[0]) == played, "the same seed: another discussion"
+    assert again[1:] == (before, after), "the same seed: another state"
+    _check_order(method, task, questions, script, played, **setting)
     scene, _ = scripted_scene(
         method, task, script, **{k: v for k, v in setting.items() if k != "samples"}
     )
-    before = records(episodes)
-    settle_all(scene, episodes, split_options(setting.get("options") or {}, method.settle))
-    assert records(episodes) == before, "settling a recorded discussion again gave other rewards"
+    _check_settling(dataclasses.replace(scene, state=before), episodes, after, setting)
     if not method.supervised:
         poisoned = [dataclasses.replace(q, answer="poison", meta={}) for q in questions]
-        assert records(discuss(method, task, script, poisoned, **setting)) == before, (
+        assert records(discuss(method, task, script, poisoned, **setting)) == played, (
             "answers leaked into the game"
+        )
+    if not method.supervised and not method.grounded and task.check is not None:
+        blind = dataclasses.replace(task, check=None)
+        assert records(discuss(method, blind, script, questions, **setting)) == played, (
+            "the task's rules leaked into the game: set grounded=True on the Method"
         )
     paid = sum(
         len(p)
@@ -63,9 +67,51 @@ def _check_method(
     assert paid == sum(t.reward is not None for e in episodes for t in e.turns), "payoffs got lost"
     # what models do say: it may cost, never raise
     for said in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
-        _check_turns(
-            method, discuss(method, task, lambda *_, said=said: said, questions, **setting)
-        )
+        odd, _, _ = play_step(method, task, lambda *_, said=said: said, questions, **setting)
+        _check_turns(method, odd)
+
+
+def _check_order(
+    method: Method,
+    task: Task,
+    questions: Sequence[Question],
+    script: Script,
+    played: Sequence[str],
+    **setting: Any,
+) -> None:
+    """The order of questions changes no discussion; nor does that of drawn ones."""
+    turned = dataclasses.replace(method, draw=_reversed(method.draw)) if method.draw else method
+    asked = questions if method.draw else list(reversed(questions))
+    reordered = discuss(turned, task, script, asked, **setting)
+    assert sorted(records(reordered)) == sorted(played), (
+        "the order of questions changed a discussion"
+    )
+
+
+def _reversed(draw: Callable[..., list[Question]]) -> Callable[..., list[Question]]:
+    """The same draw, its questions the other way round."""
+
+    @functools.wraps(draw)
+    def reversed_draw(*given: Any, **options: Any) -> list[Question]:
+        return draw(*given, **options)[::-1]
+
+    return reversed_draw
+
+
+def _check_settling(
+    scene: Scene, episodes: Sequence[Episode], after: State, setting: Mapping[str, Any]
+) -> None:
+    """Settling and updating again give the same, and leave the record of before as it was."""
+    method = scene.method
+    options = setting.get("options") or {}
+    paid = records(episodes)
+    before = copy.deepcopy(scene.state)
+    settle_all(scene, episodes, split_options(options, method.settle))
+    assert records(episodes) == paid, "settling a recorded discussion again gave other rewards"
+    if method.update is not None:
+        again = memory.next_state(scene, episodes, split_options(options, method.update))
+        assert again == after, "update gave another state the second time"
+    assert scene.state == before, "the state was changed: play, settle and update only read it"
 
 
 def _check_wording_of(method: Method) -> None:

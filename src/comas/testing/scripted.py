@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from comas.config.resolve import split_options
+from comas.game import memory
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
 from comas.storage.records import episode_record
@@ -25,6 +27,7 @@ from comas.types import (
     Question,
     Reply,
     Sampling,
+    State,
     Task,
 )
 
@@ -183,6 +186,34 @@ def scripted_scene(
     )
 
 
+def play_step(
+    method: Method,
+    task: Task,
+    script: Script | Table,
+    questions: Sequence[Question],
+    *,
+    samples: int = 1,
+    **setting: Any,
+) -> tuple[list[Episode], State, State]:
+    """Play and settle one scripted step as a run does: questions drawn by the method where it
+    does; its record before the step, and after it.
+    """
+    scene, _ = scripted_scene(method, task, script, **setting)
+    options = setting.get("options") or {}
+
+    def of(function: Callable[..., Any] | None) -> dict[str, Any]:
+        return split_options(options, function) if function else {}
+
+    before = memory.first_state(scene, questions, of(method.start))
+    scene = replace(scene, state=before)
+    if method.draw is not None:
+        questions = memory.draw(scene, questions, len(questions), 0, of(method.draw))
+    episodes = asyncio.run(play_all(scene, questions, 0, samples))
+    settle_all(scene, episodes, of(method.settle))
+    after = memory.next_state(scene, episodes, of(method.update))
+    return episodes, before, after
+
+
 def discuss(
     method: Method,
     task: Task,
@@ -192,10 +223,8 @@ def discuss(
     samples: int = 1,
     **setting: Any,
 ) -> list[Episode]:
-    """Play and settle scripted discussions."""
-    scene, _ = scripted_scene(method, task, script, **setting)
-    episodes = asyncio.run(play_all(scene, questions, 0, samples))
-    settle_all(scene, episodes, split_options(setting.get("options") or {}, method.settle))
+    """Play and settle scripted discussions: the first step of a run."""
+    episodes, _, _ = play_step(method, task, script, questions, samples=samples, **setting)
     return episodes
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comas.game.prompts import FACTS, holes, meant_by
@@ -67,6 +67,7 @@ def check_task(
             "limit does not take the first"
         )
     check_wording(task)
+    _check_posing(task, splits)
     for question in splits["test"][:20]:
         for text in (*JUNK, question.prompt, question.answer or ""):
             found = task.extract(question, text)
@@ -92,6 +93,42 @@ def check_task(
             ), "verify says right, wrong or failed"
             assert isinstance(task.shown(bare, text), str), "shown gives a text"
         assert task.verify(question, "") != "right", "an empty reply is right"
+
+
+RULED = 100
+"""Questions of each split on which `check` has to agree with `verify`."""
+
+
+def _check_posing(task: Task, splits: Mapping[str, Sequence[Question]]) -> None:
+    """No held-out question can be posed, a posed one is what its text says, and `check` agrees with
+    `verify`.
+    """
+    if task.pose is not None:
+        for name in ("validation", "test"):
+            for question in splits.get(name, ()):
+                assert task.pose(question.prompt) is None, (
+                    f"pose accepts {question.prompt!r}, which is held out ({name})"
+                )
+        for text in JUNK:
+            assert task.pose(text) is None or task.pose(text) == task.pose(text), (
+                f"pose({text!r}) gives another question each time"
+            )
+        for question in splits.get("train", ())[:RULED]:
+            posed = task.pose(question.prompt)
+            assert posed is not None, f"pose refuses the training question {question.prompt!r}"
+            assert posed == task.pose(posed.prompt), (
+                "a posed question, posed again, is another one: id and meta come from the text"
+            )
+    if task.check is None:
+        return
+    for questions in splits.values():
+        for question in questions[:RULED]:
+            bare = dataclasses.replace(question, answer=None, meta={})
+            for text in (question.answer or "", question.prompt, *JUNK):
+                ruled = task.check(bare, text)
+                assert ruled == task.verify(question, text), (
+                    f"check says {ruled} of {text!r}, and verify does not ({question.id})"
+                )
 
 
 def _check_meta(question: Question) -> None:

@@ -88,6 +88,7 @@ async def resume_async(
     try:
         spending.check_hosts(of_hosts, [checked(run.config())])
         changed = dict(map(parse_pair, changes))
+        run_steps = run.config()["steps"]
         start, notes = run.rewind()
         for note in notes:
             hook.note(note)
@@ -101,6 +102,11 @@ async def resume_async(
             raise UserMistake(
                 f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
                 " anew"
+            )
+        if "steps" in changed and config.schedule != "constant" and config.steps != run_steps:
+            raise UserMistake(
+                f"steps={config.steps}: learning rates of this run fall over {run_steps} steps"
+                f" (schedule={config.schedule}); begin anew with the longer schedule"
             )
         asked = of_run(config, resolved.task, hook.note)
         check_room(resolved, hook.note)
