@@ -78,7 +78,7 @@ def of_its_kind(name: str, table: Any) -> Any:
     left as it is.
     """
     if not isinstance(table, Mapping):
-        return cast("Any", table)
+        return table
     keys = cast("Mapping[str, Any]", table)
     kind = keys.get("kind")
     if not isinstance(kind, str):
