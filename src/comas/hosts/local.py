@@ -328,8 +328,8 @@ class LocalHost:
         return dict(self.seconds)
 
     def facts(self) -> Mapping[str, Any]:
-        """Tell the device with its peak, the dtype of sampling and of the learner's passes, and what
-        the engine promises of its texts.
+        """Tell the device with its peak, the dtype of sampling and of learning, and what the engine
+        promises of its texts.
         """
         return {
             "device": self.device,
