@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import comas
-from comas.config.engines import engine_names, load_engine
+from comas.config.builders import builder_names, load_builder
 from comas.engines import auto, hf, stacked
 from comas.engines.hf.engine import HFEngine
 from comas.engines.stacked.engine import StackedEngine
@@ -92,7 +92,7 @@ def mine(tmp_path: Path) -> Path:
 
 
 def test_an_engine_in_a_file_keeps_the_contract(mine: Path) -> None:
-    asyncio.run(check_engine(load_engine(str(mine), "hosts.home.engine").build))
+    asyncio.run(check_engine(load_builder("engines", str(mine), "hosts.home.engine").build))
 
 
 def test_an_engine_in_a_file_is_named_from_a_config_and_trained_with(
@@ -167,9 +167,9 @@ def test_a_broken_engine_is_found_out(how: str, said: str) -> None:
 
 
 def test_engines_are_known_by_name() -> None:
-    assert engine_names() == ["auto", "hf", "stacked"]
-    for name in engine_names():
-        module = load_engine(name, "hosts.home.engine")
+    assert builder_names("engines") == ["auto", "hf", "stacked"]
+    for name in builder_names("engines"):
+        module = load_builder("engines", name, "hosts.home.engine")
         assert callable(module.memory)
 
 
@@ -190,7 +190,7 @@ def test_an_unknown_engine_is_one_line(name: str, said: str, tmp_path: Path) -> 
 def test_a_file_without_build_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text('"""Nothing."""\n')
     with pytest.raises(UserMistake, match="defines no `build"):
-        load_engine(str(tmp_path / "empty.py"), "hosts.home.engine")
+        load_builder("engines", str(tmp_path / "empty.py"), "hosts.home.engine")
 
 
 @pytest.mark.parametrize(

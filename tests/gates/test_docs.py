@@ -156,6 +156,7 @@ def test_the_team_of_the_readme_trains(tmp_path: Path) -> None:
     assert max(stats["grad_norm"] for stats in said.values()) > 0
     (process,) = json.loads((tmp_path / "run/processes.json").read_text())["processes"]
     assert process["dtypes"] == "left: float32, right: float32"  # what `auto` came to
+    assert process["deterministic"] == "left: true, right: true"
 
 
 TEAM = blocks(ROOT / "docs" / "tour.md", "toml")[0]

@@ -159,6 +159,11 @@ def _check_folders(kind: str, names: Iterable[str], taken: Iterable[str] = ()) -
 
 def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
     """An error for a key that says nothing at this kind of host, or needs another one."""
+    if host.kind in ("local", "api") and (host.kind == "api") != (host.api is not None):
+        raise ValueError(
+            f"hosts.{name}.kind is {host.kind!r}, and a host behind an API is one with"
+            f" hosts.{name}.api: leave hosts.{name}.kind out"
+        )
     if host.learner == "full" or not host.here:
         _check_adapters(name, host, agents)
     for key in ONLY_API:

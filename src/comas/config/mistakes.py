@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from pydantic import ValidationError
 
@@ -45,14 +45,18 @@ it.
 """
 
 
+Path = tuple[str | int, ...]
+"""Of a key: its parts."""
+
+
 def explain(
-    error: ValidationError, keys_beside: Callable[[Sequence[str | int]], Iterable[str]]
+    error: ValidationError, keys_beside: Callable[[Path], Iterable[str]], table: Path = ()
 ) -> str:
-    """Say the first of the errors; `keys_beside` gives the known keys of the table that a key, as
-    the parts of its path, stands in.
+    """Say the first of the errors in a table, all of the config by default; `keys_beside` gives the
+    known keys of the table that a key stands in.
     """
     first = error.errors()[0]
-    path = first["loc"]
+    path = (*table, *first["loc"])
     key = ".".join(str(part) for part in path)
     if first["type"] == "extra_forbidden":
         return f"unknown key {key}: {_meant(str(path[-1]), keys_beside(path))}"

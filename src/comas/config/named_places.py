@@ -25,7 +25,11 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
         for k in ("hosts", "agents")
     )
     # a base there is a name only
-    away = {name for name, host in hosts.items() if isinstance(host, Mapping) and "api" in host}
+    away = {
+        name
+        for name, host in hosts.items()
+        if isinstance(host, Mapping) and ("api" in host or host.get("kind", "local") != "local")
+    }
     tables: list[Any] = [host for name, host in hosts.items() if name not in away]
     tables += list(agents.values())
     for table in tables:
@@ -34,10 +38,11 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
             continue
         if isinstance(base := given.get("base"), str) and base not in seed_models():
             given["base"] = _beside(base, folder)
-    for table in (hosts[name] for name in hosts if name not in away):
-        engine = table.get("engine") if isinstance(table, dict) else None
-        if isinstance(engine, str) and engine.endswith(".py"):
-            table["engine"] = _beside(engine, folder)
+    for table in hosts.values():
+        given = cast("dict[str, Any]", table) if isinstance(table, dict) else {}
+        for key in ("engine", "kind"):
+            if isinstance(file := given.get(key), str) and file.endswith(".py"):
+                given[key] = _beside(file, folder)
     metrics = data.get("metrics")
     if isinstance(metrics, list):
         data["metrics"] = [

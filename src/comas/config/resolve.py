@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from comas.config.engines import check_engine_name
+from comas.config.builders import check_builder_name
 from comas.config.mistakes import nearest
 from comas.config.plugin_file import import_file
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
@@ -222,7 +222,7 @@ def resolve(config: Config) -> Resolved:
         data["max_tokens"] = 256  # half of their context: prompt and reply share it
     if data["metrics"] is None:
         data["metrics"] = [*METRICS, "pay"] if task.quick else [*METRICS]
-    _absolute(data)
+    _absolute(data, [name for name, host in config.hosts.items() if host.here])
     method = replace(
         method,
         advantage=partial(method.advantage, **data["credit"]),
@@ -282,7 +282,7 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
 
 def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], here: bool) -> None:
     """Write out the learner of a host, and its bounds of memory where seed models need none."""
-    check_engine_name(table["engine"], f"hosts.{name}.engine")
+    check_builder_name("engines", table["engine"], f"hosts.{name}.engine")
     table["learner"] = (table["learner"] or _learner(plans)) if here else None
     # as ever: the embedded recipe gives the same bits on every machine
     if not here or all(plan.source.seeded for plan in plans):
@@ -372,8 +372,10 @@ def _rate(name: str, adapters: bool, foreign: Sequence[str], task: Task) -> floa
     return float(f"{rate * ADAPTER_RATE:.12g}") if adapters else rate
 
 
-def _absolute(data: dict[str, Any]) -> None:
-    """What is found by its place is still found when a run goes on from another folder."""
+def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
+    """Have what is found by its place be found when a run goes on from another folder; `here` are
+    the hosts with weights in this process.
+    """
     for key in ("method", "task"):
         if data[key].endswith(".py"):
             data[key] = str(Path(data[key]).resolve())
@@ -383,16 +385,14 @@ def _absolute(data: dict[str, Any]) -> None:
     # a task may take something else than a path
     if data["data"] is not None and Path(data["data"]).exists():
         data["data"] = str(Path(data["data"]).resolve())
+    for host in data["hosts"].values():
+        for key in ("engine", "kind"):
+            if host[key] is not None and host[key].endswith(".py"):
+                host[key] = str(Path(host[key]).resolve())
     # elsewhere a base is a name only
-    own = {
-        name: host
-        for name, host in data["hosts"].items()
-        if host["api"] is None and not host["own"]
-    }
-    for host in own.values():
-        if host["engine"].endswith(".py"):
-            host["engine"] = str(Path(host["engine"]).resolve())
-    for table in (*own.values(), *(a for a in data["agents"].values() if a["host"] in own)):
+    tables = [data["hosts"][name] for name in here]
+    tables += [agent for agent in data["agents"].values() if agent["host"] in here]
+    for table in tables:
         if table["base"] is not None:
             table["base"] = pinned(table["base"])
 

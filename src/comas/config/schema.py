@@ -6,14 +6,24 @@ Leaves out: what follows from the method, the task and the bases (`config.resolv
 
 from __future__ import annotations
 
+import os
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
+from comas.config.builders import load_builder
 from comas.config.consistency import (
     check_hosts_are_known,
     check_keys_of_kind,
@@ -26,6 +36,7 @@ from comas.config.mistakes import explain
 from comas.config.named_places import anchor
 from comas.config.trust import check_trust, is_shared
 from comas.hosts import api, local, own
+from comas.hosts.table import HostTable
 from comas.models.places import Place
 from comas.models.sources import run_at, team_file
 from comas.program import command
@@ -44,17 +55,46 @@ class HostConfig(api.Table, own.Table, local.Table):
     models answer. What runs write holds the keys of all kinds that are shipped.
     """
 
+    kind: Place | None = None
+    """What builds it: a file with `build(plan)` and, for keys of its own, a `Table`, or the name of
+    a module of `comas.hosts`; None is `api` where that is set, otherwise local.
+    """
+
     @property
-    def kind(self) -> Literal["local", "api", "own"]:
-        """The module below `comas.hosts` that builds it; `own` is built by nobody."""
+    def built_by(self) -> str:
+        """Its kind; `own` is built by nobody."""
         if self.own:
             return "own"
+        if self.kind is not None:
+            return self.kind
         return "local" if self.api is None else "api"
 
     @property
     def here(self) -> bool:
         """Whether its weights are loaded in this process."""
-        return self.kind == "local"
+        return self.built_by == "local"
+
+
+def of_its_kind(name: str, table: Any) -> Any:
+    """Check the table of a host that names a kind against the keys of that kind; another one is
+    left as it is.
+    """
+    if not isinstance(table, Mapping):
+        return table
+    keys = cast("Mapping[str, Any]", table)
+    kind = keys.get("kind")
+    if not isinstance(kind, str):
+        return keys
+    module = load_builder("hosts", os.path.expanduser(kind), f"hosts.{name}.kind")
+    own_table: type[HostTable] = getattr(module, "Table", HostTable)
+    if issubclass(HostConfig, own_table):
+        return keys
+    both = create_model("HostConfig", __base__=(own_table, HostConfig))
+    try:
+        return both.model_validate(keys)
+    except ValidationError as error:
+        explained = explain(error, lambda _: both.model_fields, ("hosts", name))
+        raise UserMistake(explained) from error
 
 
 class AgentConfig(_Table):
@@ -159,7 +199,7 @@ class Config(_Table):
     kl: dict[str, Annotated[float, Field(ge=0)]] | None = None
     """Role -> beta; None is the method's own."""
     task_options: dict[str, Any] = {}
-    hosts: dict[str, HostConfig] = {"home": HostConfig.model_validate({})}
+    hosts: dict[str, SerializeAsAny[HostConfig]] = {"home": HostConfig.model_validate({})}
     agents: dict[str, AgentConfig] = {}
     """Empty: the method's own team, or four agents, dealt over the hosts in turn."""
     dealt: bool = Field(False, exclude=True, repr=False)
@@ -187,6 +227,16 @@ class Config(_Table):
                 "dealt": not agents,
             }
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_their_kinds(cls, data: Any) -> Any:
+        """Read the tables of hosts whose kind has keys of its own."""
+        hosts: Any = data.get("hosts")
+        if not isinstance(hosts, Mapping):
+            return data
+        tables = cast("Mapping[str, Any]", hosts)
+        return {**data, "hosts": {name: of_its_kind(name, t) for name, t in tables.items()}}
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

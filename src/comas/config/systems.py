@@ -122,7 +122,7 @@ def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
         )
     resolved = resolve(read(run.path / "config.toml", overrides))
     for host, table in run.config()["hosts"].items():
-        if resolved.config.hosts[host].kind == "api" and not table.get("api"):
+        if resolved.config.hosts[host].built_by == "api" and not table.get("api"):
             raise UserMistake(
                 f"{run.path}: hosts.{host}.api would have others answer in the place of what was"
                 " trained: leave it out"

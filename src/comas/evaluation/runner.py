@@ -27,7 +27,6 @@ from typing import Any
 import filelock
 from pydantic import TypeAdapter, ValidationError
 
-from comas.answers.pool import usable_cpus
 from comas.config.policies import Resolved
 from comas.config.roles import check_roles
 from comas.evaluation import fingerprints, report
@@ -54,7 +53,7 @@ from comas.game.agent import Member
 from comas.hooks import Hook, hooks_of
 from comas.hosts.api import ApiHost
 from comas.hosts.endpoint.ledger import BudgetSpent
-from comas.machine import peak_bytes
+from comas.machine import peak_bytes, usable_cpus
 from comas.models.sources import checkpoints
 from comas.program import Work, command
 from comas.signals import listening

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.engines import load_engine
+from comas.config.builders import load_builder
 from comas.config.policies import PolicyPlan, Resolved
 from comas.config.schema import HostConfig
 from comas.config.weights import HostWeights, model_below, weights_at
@@ -103,7 +103,7 @@ def host_needs(
         longest = min(_room(host, folders[0]), asked)
         reference = learn and resolved.method.refers
         rows = min(asked_at_once(resolved, name), host.max_rows or MAX_ROWS)
-        engine = load_engine(host.engine, f"hosts.{name}.engine")
+        engine = load_builder("engines", host.engine, f"hosts.{name}.engine")
         if not hasattr(engine, "memory"):
             return f"{host.engine} defines no memory(load)"
         scattered = 0.0 if on_gpu_in_half(host)[0] else SCATTERED

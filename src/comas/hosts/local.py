@@ -355,12 +355,16 @@ class LocalHost:
         return dict(self.seconds)
 
     def facts(self) -> Mapping[str, Any]:
-        """The device with its peak, and the dtype of sampling and of the learner's passes."""
+        """Tell the device with its peak, the dtype of sampling and of learning, and what the engine
+        promises of its texts.
+        """
         return {
             "device": self.device,
             "dtype": self.dtype,
             "context": self.context,
             "peak_bytes": peak_bytes_of(self.device),
+            "deterministic": self.engine.facts.deterministic,
+            "margin_known": self.engine.facts.margin_known,
         }
 
     def account(self) -> Account:

@@ -5,14 +5,13 @@ Leaves out: training (`training.loop`), which checkpoint a name means (`config.s
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from comas.config.engines import load_engine
+from comas.config.builders import load_builder
 from comas.config.policies import PolicyPlan, Resolved
 from comas.config.resolve import split_options
 from comas.config.roles import check_seats
@@ -28,7 +27,7 @@ from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
 from comas.team.instances import check_instances, close_hosts
-from comas.types import Episode, Host, Method, Question, Sampling, Task
+from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
 
 Builder = Callable[[HostPlan[Any]], Host]
 """`build` of the module of a kind of host."""
@@ -124,7 +123,7 @@ def api_hosts_of(resolved: Resolved, work: Work | None = None) -> dict[str, ApiH
     hosts: dict[str, ApiHost] = {}
     for name, table in resolved.config.hosts.items():
         models = {plan.name: plan.source.name for plan in resolved.at(name)}
-        if table.kind == "api" and models:
+        if table.built_by == "api" and models:
             hosts[name] = api.build(HostPlan(name=name, table=table, policies=models, work=work))
     return hosts
 
@@ -160,6 +159,8 @@ def build_team(
                 found = weights_at(resolved.at(name), weights)
                 sources |= {f"{name}/{policy}": place for policy, place in found.places.items()}
                 built[name] = _build_host(resolved, name, found, learn)
+        if learn:
+            _check_learners(config, built)
     except BaseException:
         close_hosts(config, built)
         raise
@@ -167,10 +168,20 @@ def build_team(
     return Team(resolved, in_order, members_of(config, in_order), sources)
 
 
+def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
+    """An error for an agent that is to learn at a host that does not."""
+    for name, agent in config.agents.items():
+        if not agent.frozen and not hosts[agent.host].learns:
+            raise UserMistake(
+                f"agents.{name} is to learn, and its host {agent.host} does not: set"
+                f" agents.{name}.frozen=true"
+            )
+
+
 def _build_host(resolved: Resolved, name: str, weights: HostWeights | None, learn: bool) -> Host:
     """Have the module of its kind build a host; one elsewhere has no `weights` here."""
-    module: Any = importlib.import_module(f"comas.hosts.{resolved.config.hosts[name].kind}")
-    build: Builder = module.build
+    table = resolved.config.hosts[name]
+    build: Builder = load_builder("hosts", table.built_by, f"hosts.{name}.kind").build
     return build(plan_of(resolved, name, weights, learn))
 
 
@@ -192,7 +203,7 @@ def plan_of(
         policies=weights.places,
         method=resolved.method if learn else None,
         recipe=_recipe(config, name, plans) if learn else None,
-        engine=load_engine(table.engine, f"hosts.{name}.engine"),
+        engine=load_builder("engines", table.engine, f"hosts.{name}.engine"),
         under=under,
         shapes=shapes_of(plans) if under else None,
         lags={plan.name: Lag(plan.behind, plan.lag) for plan in plans if plan.behind},

@@ -66,7 +66,7 @@ def kept_in(checkpoint: Path | None, config: Config) -> dict[str, Account]:
         {
             name: checkpoint / f"{name}.json"
             for name, host in config.hosts.items()
-            if host.kind == "api"
+            if host.built_by == "api"
         }
         if checkpoint
         else {}
@@ -201,7 +201,7 @@ def _takers(pair: str, config: Config) -> set[str]:
     return {
         name
         for name, host in config.hosts.items()
-        if host.kind == ("local" if _key(pair) in ROOM else "api")
+        if host.built_by == ("local" if _key(pair) in ROOM else "api")
     }
 
 
