@@ -94,6 +94,14 @@ class Task:
     answer itself; None: it has none. May take seconds; raises HostFailure where a machine let it
     down.
     """
+    pose: Callable[[str], Question | None] | None = None
+    """`pose(text)`: the question that an agent wrote, its id and `meta` from the text alone; None:
+    it is none, or one of a held-out split.
+    """
+    check: Callable[[Question, str], Verdict] | None = None
+    """`check(question, text)`: `verify` by rule: all that it reads is the question's own text and
+    kind, so that it holds for questions that agents posed.
+    """
     wording: Mapping[str, str] = field(default_factory=dict[str, str])
     """Templates per role that replace the method's own; never its flow."""
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -10,15 +10,9 @@ import pytest
 import torch
 
 from comas.seed import teach
-from comas.seed.demonstrations import (
-    FAULTS,
-    VOCABULARY,
-    Course,
-    demonstration,
-    faulty,
-    is_right,
-    solve,
-)
+from comas.seed.course import POSING_WORDS, VOCABULARY, Course
+from comas.seed.demonstrations import demonstration
+from comas.seed.work import FAULTS, faulty, is_right, solve
 from comas.tasks import pick
 from comas.types import Question
 
@@ -29,16 +23,16 @@ MODELS = Path(teach.__file__).parent / "models"
 def test_every_demonstration_is_in_its_words(course: Course) -> None:
     rng = random.Random(1)
     questions = teach.warm_questions(course.form)
-    for role in teach.BATCH:
+    for role in course.batch:
         for _ in range(300):
             prompt, reply = demonstration(rng, role, questions, course)
-            assert set(prompt.split()) | set(reply.split()) <= set(VOCABULARY)
+            assert set(prompt.split()) | set(reply.split()) <= set(course.vocabulary)
     numbers = {tuple(sorted(q.meta["numbers"])) for q in questions}
     assert all(pick.split_of(n) == "warm" for n in numbers)
 
 
 def test_every_wording_of_the_task_is_in_its_words() -> None:
-    tokenizer = teach.make_tokenizer()
+    tokenizer = teach.make_tokenizer(VOCABULARY + POSING_WORDS)
     for role, template in pick.WORDING.items():
         plain = re.sub(r"\{\w+\}", "", template)
         assert (

@@ -1,4 +1,4 @@
-"""Measure seed models and write their cards: `python -m comas.seed.card FOLDER ...`.
+"""Measure seed models and write their cards: `python -m comas.seed.measure FOLDER ...`.
 
 Finding: single answers to held-out puzzles. Checking: balanced held-out work (half right, half
 spread over the fault classes), judged by an evaluation of the model's own, then scored with it and
@@ -21,8 +21,9 @@ from comas.game.play import Scene, play_all
 from comas.game.prompts import words
 from comas.hosts.build import make_local_host
 from comas.methods.comas import WORDING, read_score
-from comas.seed.demonstrations import FAULTS, Course, faulty, is_right, write_try
-from comas.seed.teach import BATCH, COURSES, STEPS
+from comas.seed.course import Course
+from comas.seed.teach import COURSES, STEPS
+from comas.seed.work import FAULTS, faulty, is_right, write_try
 from comas.stats import Interval, wilson
 from comas.tasks import pick
 from comas.team.build import run_sync
@@ -103,7 +104,7 @@ def card(folder: Path, course: Course) -> str:
     """The card as Markdown."""
     finding, checking, accepted = run_sync(measure(folder, course.form))
     taught = "\n".join(f"| {k} | {v} |" for k, v in asdict(course).items())
-    batch = ", ".join(f"{n} {role}" for role, n in BATCH.items())
+    batch = ", ".join(f"{n} {role}" for role, n in course.batch.items())
     rows = [f"| finds: single answers, T 0.7 | {finding} |"]
     names = {
         "evaluation": "evaluation",
@@ -126,7 +127,7 @@ and four in ten have none. Weights are stored in fp16 and used in fp32.
 |---|---|
 {taught}
 
-Measured on {COUNT} puzzles of the held-out split (95 % intervals), by `python -m comas.seed.card {folder.name}`:
+Measured on {COUNT} puzzles of the held-out split (95 % intervals), by `python -m comas.seed.measure {folder.name}`:
 
 | | |
 |---|---|
