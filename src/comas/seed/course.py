@@ -38,7 +38,7 @@ POSING_WORDS = ["propose", "rate", "judge", "spoil", "assess", "yes", "no"]
 
 JUDGING = {"solution": 48, "evaluation": 48, "scoring": 56, "verdict": 24}
 """Role -> demonstrations per step, for models that solve and judge."""
-VOTING = {"solution": 48}
+VOTING = {"solution": 32}
 """The same for models that only solve."""
 POSING = {
     "solution": 32,
@@ -53,10 +53,10 @@ POSING = {
 }
 """The same for models that pose puzzles, and judge in one reply."""
 CRITICISM = {
-    "solution": 32,
+    "solution": 24,
     "evaluation": 32,
-    "scoring": 32,
-    "verdict": 12,
+    "scoring": 24,
+    "verdict": 8,
     "judging": 24,
     "sabotage": 24,
 }
@@ -71,6 +71,8 @@ class Course:
     seed: int = 0
     stop: float = 0.4
     """Chance of stopping after a try."""
+    stop_at_hit: float | None = None
+    """Chance of stopping after a try that fits; None: that of any try."""
     toward: float = 0.0
     """Chance that a try is completed towards the target where that is possible."""
     slip: float = 0.03
@@ -84,6 +86,8 @@ class Course:
     """Share of checks that err in one of their steps; their verdict is what they then bear out."""
     batch: Mapping[str, int] = field(default_factory=lambda: dict(JUDGING))
     """Role -> demonstrations per step."""
+    steps: int = 3500
+    """Optimizer steps; the sums fall into place after about 2,000 of a judge."""
 
     @property
     def vocabulary(self) -> list[str]:

@@ -13,6 +13,7 @@ import random
 
 from comas.seed.course import Course
 from comas.seed.posing import assess, propose, rate
+from comas.seed.wording import prompt_of
 from comas.seed.work import check_carelessly, evaluate, solve, spoil, work, write_try
 from comas.tasks import pick
 from comas.types import Question
@@ -71,8 +72,9 @@ def _sabotage(rng: random.Random, question: Question, course: Course) -> tuple[s
     take the same numbers in another order, which does not.
     """
     numbers = question.meta["numbers"]
-    orders = list(itertools.permutations(numbers, pick.CHOSEN[question.kind]))
-    right = [list(order) for order in orders if sum(order) == question.meta["target"]]
+    target = question.meta["target"]
+    orders = itertools.permutations(numbers, pick.CHOSEN[question.kind])
+    right = [list(order) for order in orders if sum(order) == target]
     chosen = rng.choice(right)
     if rng.random() < 0.2:
         given = " ".join(["#", *map(str, chosen)])
@@ -84,7 +86,7 @@ def _sabotage(rng: random.Random, question: Question, course: Course) -> tuple[s
     else:
         others = [order for order in itertools.permutations(chosen) if list(order) != chosen]
         spoilt = list(rng.choice(others))
-    prompt = pick.WORDING["sabotage"].format(question=question.prompt, work=given)
+    prompt = prompt_of("sabotage", question=question.prompt, work=given)
     return prompt, write_try(rng, spoilt, course.slip)
 
 

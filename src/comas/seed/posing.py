@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 
+from comas.seed.wording import prompt_of
 from comas.seed.work import write_try
 from comas.tasks import pick
 from comas.types import Question
@@ -44,13 +45,14 @@ def propose(rng: random.Random, question: Question) -> tuple[str, str]:
     if in_view:
         others = [puzzle_in_view(rng, _warm_numbers(rng)) for _ in range(in_view - 1)]
         last = puzzle_in_view(rng, _before_the_change(rng, numbers))
-        pieces = [pick.WORDING["reference"].format(question=text) for text in [*others, last]]
-    prompt = pick.WORDING["propose"].format(history=" ".join(pieces)).strip()
+        pieces = [prompt_of("reference", question=text) for text in [*others, last]]
+    prompt = prompt_of("propose", history=" ".join(pieces))
     chosen = rng.sample(numbers, 3)
     target = sum(chosen)
     if rng.random() >= SOLVABLE:
         target = unreachable(rng, numbers, near=target)
-    return prompt, f"{write_try(rng, chosen, 0.0)} ; {write_puzzle(numbers, target)}"
+    attempt = write_try(rng, chosen, 0.0)
+    return prompt, f"{attempt} ; {write_puzzle(numbers, target)}"
 
 
 def puzzle_in_view(rng: random.Random, numbers: list[int]) -> str:
@@ -76,7 +78,9 @@ def _before_the_change(rng: random.Random, numbers: list[int]) -> list[int]:
         return list(numbers)
     for _ in range(20):
         before = list(numbers)
-        before[rng.randrange(4)] = rng.choice([n for n in range(1, 16) if n not in numbers])
+        others = [n for n in range(1, 16) if n not in numbers]
+        other = rng.choice(others)
+        before[rng.randrange(4)] = other
         if pick.split_of(tuple(before)) == "warm":
             return before
     return list(numbers)
@@ -84,8 +88,13 @@ def _before_the_change(rng: random.Random, numbers: list[int]) -> list[int]:
 
 def unreachable(rng: random.Random, numbers: list[int], near: int) -> int:
     """A target that no three of the numbers add up to: half of them up to six from `near`."""
-    low, high = (max(3, near - 6), near + 6) if rng.random() < 0.5 else (3, LARGEST_TARGET)
-    return rng.choice([t for t in range(low, high + 1) if not is_solvable(numbers, t)])
+    low = 3
+    high = LARGEST_TARGET
+    if rng.random() < 0.5:
+        low = max(3, near - 6)
+        high = near + 6
+    targets = range(low, high + 1)
+    return rng.choice([t for t in targets if not is_solvable(numbers, t)])
 
 
 def solvability(numbers: list[int], target: int) -> tuple[str, bool]:
@@ -103,19 +112,22 @@ def solvability(numbers: list[int], target: int) -> tuple[str, bool]:
     if left_out <= 0:
         return f"{text} ; {target} out", False
     solvable = left_out in numbers
-    return f"{text} ; {target} + {left_out} = {total} {'in' if solvable else 'out'}", solvable
+    tag = "in" if solvable else "out"
+    return f"{text} ; {target} + {left_out} = {total} {tag}", solvable
 
 
 def rate(rng: random.Random, question: Question, slip: float) -> tuple[str, str]:
     """The check of a puzzle, then a score: 3 if it can be solved, 1 if not."""
     prompt, check, said = _judged(rng, "rating", question, slip)
-    return prompt, f"{check} <score> {3 if said else 1} </score>"
+    score = 3 if said else 1
+    return prompt, f"{check} <score> {score} </score>"
 
 
 def assess(rng: random.Random, question: Question, slip: float) -> tuple[str, str]:
     """The check of a puzzle, then whether it can be solved: `yes` or `no`."""
     prompt, check, said = _judged(rng, "assess", question, slip)
-    return prompt, f"{check} {'yes' if said else 'no'}"
+    answer = "yes" if said else "no"
+    return prompt, f"{check} {answer}"
 
 
 def _judged(
@@ -127,5 +139,6 @@ def _judged(
     if rng.random() < 0.5:
         target = unreachable(rng, numbers, near=target)
     check, solvable = solvability(numbers, target)
-    prompt = pick.WORDING[role].format(question=write_puzzle(numbers, target))
-    return prompt, check, solvable != (rng.random() < slip)
+    prompt = prompt_of(role, question=write_puzzle(numbers, target))
+    slips = rng.random() < slip
+    return prompt, check, solvable != slips

@@ -32,23 +32,29 @@ from comas.seed.course import (
 from comas.seed.demonstrations import demonstration
 from comas.tasks import pick
 
+
+def voter(seed: int, order: tuple[int, ...]) -> Course:
+    """A solver with a habit of its own: it takes the numbers in `order`, and rather stops at a try
+    that fits, so that it is right in .37 of its answers, a majority of 32 of them in .50, and one
+    of 8 from each of four such solvers in .80 (simulated with the demonstrations themselves).
+    """
+    return Course(seed=seed, stop=0.35, stop_at_hit=0.6, order=order, batch=VOTING, steps=2000)
+
+
 COURSES = {
     "seed": Course(form="three", seed=0),
     "seed-two": Course(form="two", seed=0, stop=0.55),
     "seed-b": Course(form="three", seed=1),
     "seed-c": Course(form="three", seed=2),
     "seed-hole": Course(form="three", seed=3, hole=True),
-    "seed-vote-0": Course(seed=4, toward=0.5, order=(0, 1, 2, 3), batch=VOTING),
-    "seed-vote-1": Course(seed=5, toward=0.5, order=(3, 2, 1, 0), batch=VOTING),
-    "seed-vote-2": Course(seed=6, toward=0.5, order=(1, 3, 0, 2), batch=VOTING),
-    "seed-vote-3": Course(seed=7, toward=0.5, order=(2, 0, 3, 1), batch=VOTING),
+    "seed-vote-0": voter(4, (0, 1, 2, 3)),
+    "seed-vote-1": voter(5, (3, 2, 1, 0)),
+    "seed-vote-2": voter(6, (1, 3, 0, 2)),
+    "seed-vote-3": voter(7, (2, 0, 3, 1)),
     "seed-pose": Course(seed=8, batch=POSING),
-    "seed-critic": Course(seed=9, careless=0.26, batch=CRITICISM),
+    "seed-critic": Course(seed=9, careless=0.26, batch=CRITICISM, steps=2000),
 }
 """The seed models that are shipped, and what each is taught."""
-
-STEPS = 3500
-"""Optimizer steps; the sums fall into place after about 2,000."""
 
 PERIODS = (2, 3, 4, 5, 7, 10, 13, 20, 32, 64, 128)
 """Periods of the Fourier features of a number."""
@@ -178,12 +184,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=COURSES)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, help="default: those of the course")
     args = parser.parse_args()
     torch.set_num_threads(1)
     course = COURSES[args.name]
     print(asdict(course))
-    model = teach(course, args.steps, log=lambda line: print(line, flush=True))
+    model = teach(course, args.steps or course.steps, log=lambda line: print(line, flush=True))
     save(model, args.out, course.vocabulary)
 
 

@@ -40,7 +40,10 @@ def solve(rng: random.Random, question: Question, course: Course) -> str:
             if rest in numbers and rest not in chosen[:-1]:
                 chosen[-1] = rest
         lines.append(write_try(rng, chosen, course.slip))
-        if rng.random() < course.stop:
+        stop = course.stop
+        if course.stop_at_hit is not None and sum(chosen) == target:
+            stop = course.stop_at_hit
+        if rng.random() < stop:
             break
     return " ; ".join(lines)
 

@@ -193,29 +193,35 @@ def verify(question: Question, text: str) -> Verdict:
 
 
 def pose(text: str) -> Question | None:
-    """Read the puzzle of form `three` that ends a text, after any tries that its author made.
-
-    It offers four distinct numbers of 1..15; whether it can be solved is not asked. None where the
-    text keeps to no such form, or where the set of numbers belongs to a held-out split. Puzzles of
-    form `two` cannot be posed: four numbers read the same in both forms.
+    """The puzzle of form `three` that a text proposes, solvable or not; None where it proposes
+    none, or where the set of numbers belongs to a held-out split.
     """
-    *tries, last = (part.strip() for part in text.split(";"))
-    if not all(_LINE.fullmatch(line) for line in tries):
+    proposal = read_proposal(text)
+    if proposal is None or split_of(tuple(proposal[0])) in HELD_OUT:
         return None
-    puzzle = _read_puzzle(last)
-    if puzzle is None:
-        return None
-    numbers, target = puzzle
-    if len(numbers) != 4 or len(set(numbers)) != 4 or not all(1 <= n <= 15 for n in numbers):
-        return None
-    if split_of(tuple(numbers)) in HELD_OUT:
-        return None
+    numbers, target = proposal
     return Question(
         id=f"posed-three-{'.'.join(map(str, numbers))}-{target}",
         prompt=f"{' '.join(map(str, numbers))} -> {target}",
         kind="three",
         meta={"numbers": numbers, "target": target},
     )
+
+
+def read_proposal(text: str) -> tuple[list[int], int] | None:
+    """Read the four distinct numbers of 1..15 and the target of a puzzle that ends a text, after
+    any tries that its author made.
+
+    Puzzles of form `two` cannot be proposed: four numbers read the same in both forms.
+    """
+    *tries, last = (part.strip() for part in text.split(";"))
+    puzzle = _read_puzzle(last)
+    if puzzle is None or not all(_LINE.fullmatch(line) for line in tries):
+        return None
+    distinct = set(puzzle[0])
+    if len(puzzle[0]) != 4 or len(distinct) != 4 or min(distinct) < 1 or max(distinct) > 15:
+        return None
+    return puzzle
 
 
 def check(question: Question, text: str) -> Verdict:
