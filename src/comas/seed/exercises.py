@@ -64,7 +64,7 @@ def work_to_spoil(count: int) -> list[tuple[Question, str]]:
 
 
 async def ask_all(
-    member: Member, role: str, prompts: Sequence[str], samples: int = 1
+    member: Member, role: str, prompts: Sequence[str], samples: int = 1, seed: int = 0
 ) -> list[list[Turn]]:
     """Ask a member every prompt `samples` times; per prompt its turns."""
 
@@ -75,7 +75,7 @@ async def ask_all(
 
     asked = Method(play, nothing, nothing, nothing)
     questions = [Question(id=f"{role}-{i}", prompt=text) for i, text in enumerate(prompts)]
-    episodes = await play_all(Scene(asked, pick.task, [member], 0), questions, "card", samples)
+    episodes = await play_all(Scene(asked, pick.task, [member], seed), questions, "card", samples)
     turns = [e.turns[0] for e in episodes]
     return [turns[i : i + samples] for i in range(0, len(turns), samples)]
 

@@ -117,7 +117,7 @@ def measure_folders(folders: Sequence[Path], course: Course, count: int = COUNT)
         for folder in folders:
             host = make_local_host(folder.name, {"model": str(folder)})
             stack.enter_context(closing(host))
-            members.append(Member(folder.name, host, "model", sampling=Sampling(1.0, 1.0, 64)))
+            members.append(Member("model", host, "model", sampling=Sampling(1.0, 1.0, 64)))
         return run_sync(measure(members, course, count))
 
 

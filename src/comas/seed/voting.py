@@ -27,8 +27,8 @@ async def voting(members: Sequence[Member], count: int) -> Rows:
     puzzles = pick.load("test", limit=count, seed=10)
     prompts = [prompt_of("solution", question=q.prompt, history="") for q in puzzles]
     every = []
-    for member in members:
-        asked = await ask_all(member, "solution", prompts, VOTES)
+    for i, member in enumerate(members):
+        asked = await ask_all(member, "solution", prompts, VOTES, seed=i)
         every.append(_answers(puzzles, asked))
     own = every[0]
     counts = [sum(is_right(q, a) for a in answers) for q, answers in zip(puzzles, own, strict=True)]
