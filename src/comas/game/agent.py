@@ -6,6 +6,7 @@ Leaves out: what to ask (games) and who learns from it (hosts).
 from __future__ import annotations
 
 import hashlib
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -178,3 +179,8 @@ class Agent:
 
 def _round(about: Turn | None, said: int | None) -> int:
     return said if said is not None else about.round if about else 0
+
+
+def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
+    """Draw an agent for a role, uniformly among those that take it."""
+    return rng.choice([agent for agent in agents if agent.takes(role)])

@@ -6,9 +6,17 @@ Leaves out: what a score pays (settlements).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from comas.types import Turn
+from comas.game.agent import Agent
+from comas.game.prompts import defuse, words
+from comas.types import Question, Task, Turn
 
+JUDGING = (
+    "Question:\n{question}\n\nA solution:\n{work}\n\nCheck it step by step, then end with"
+    " <score>N</score>: 3 right, 2 right with minor flaws, 1 wrong."
+)
+"""The check is written before the score: judges that score at once are at chance on hidden work."""
 _SCORE = re.compile(r"<\s*score\s*>\s*([1-9][0-9]?)\s*<\s*/\s*score\s*>\s*\Z")
 _TAG = re.compile(r"<\s*/?\s*score\b", re.IGNORECASE)
 
@@ -26,3 +34,16 @@ def share(turn: Turn, top: int = 3) -> float | None:
     """The same as a share of the scale, from 0 to 1."""
     score = read_score(turn, top)
     return None if score is None else (score - 1) / (top - 1)
+
+
+async def judge(
+    judge: Agent, question: Question, work: Turn, task: Task, wording: Mapping[str, str]
+) -> Turn:
+    """Have an agent judge a piece of work in the role `judging`; `info["score"]` is its share of
+    the scale, or None.
+    """
+    shown = defuse(task.shown(question, work.text))
+    prompt = words(wording, task, "judging", question=defuse(question.prompt), work=shown)
+    judging = await judge.ask("judging", prompt, about=work)
+    judging.info["score"] = share(judging)
+    return judging

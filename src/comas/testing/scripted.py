@@ -193,10 +193,12 @@ def play_step(
     questions: Sequence[Question],
     *,
     samples: int = 1,
+    step: int = 0,
+    state: State | None = None,
     **setting: Any,
 ) -> tuple[list[Episode], State, State]:
     """Play and settle one scripted step as a run does: questions drawn by the method where it
-    does; its record before the step, and after it.
+    does; its record before the step, and after it. `state` is what a step before has left.
     """
     scene, _ = scripted_scene(method, task, script, **setting)
     options = setting.get("options") or {}
@@ -204,11 +206,13 @@ def play_step(
     def of(function: Callable[..., Any] | None) -> dict[str, Any]:
         return split_options(options, function) if function else {}
 
-    before = memory.first_state(scene, questions, of(method.start))
+    before = state
+    if before is None:
+        before = memory.first_state(scene, questions, of(method.start))
     scene = replace(scene, state=before)
     if method.draw is not None:
-        questions = memory.draw(scene, questions, len(questions), 0, of(method.draw))
-    episodes = asyncio.run(play_all(scene, questions, 0, samples))
+        questions = memory.draw(scene, questions, len(questions), step, of(method.draw))
+    episodes = asyncio.run(play_all(scene, questions, step, samples))
     settle_all(scene, episodes, of(method.settle))
     after = memory.next_state(scene, episodes, of(method.update))
     return episodes, before, after

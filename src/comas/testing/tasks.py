@@ -115,8 +115,7 @@ def _check_posing(task: Task, splits: Mapping[str, Sequence[Question]]) -> None:
             )
         for question in splits.get("train", ())[:RULED]:
             posed = task.pose(question.prompt)
-            assert posed is not None, f"pose refuses the training question {question.prompt!r}"
-            assert posed == task.pose(posed.prompt), (
+            assert posed is None or posed == task.pose(posed.prompt), (
                 "a posed question, posed again, is another one: id and meta come from the text"
             )
     if task.check is None:

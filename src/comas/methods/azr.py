@@ -1,0 +1,114 @@
+"""AZR, Absolute Zero Reasoner (arXiv 2505.03335): a proposer and a solver in one model, and rules
+in the place of a judge; no questions, no labels.
+
+A proposer writes a question, and the solver tries it `answers` times; the task's rules say which
+tries are right. A proposal whose solvers succeed at a rate p is paid 1 - p where p > 0, and 0 where
+nobody succeeds; -1 where it is no question. A right answer is paid 1, a wrong one -0.5, an
+unreadable one -1. Each role has a baseline of its own. Solved questions go into a pool, which later
+steps refer to and solve again. Unlike the paper, the world is the task's own rather than three ways
+to ask about programs, and the answers that measure p are trained on as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.prompts import defuse, words
+from comas.methods.mae import WORDING, draw, propose, start
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
+from comas.types import Count, Episode, Method, Question, State, Task, Turn, Verdict
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    answers: Count = 8,
+) -> str | None:
+    """Have a question proposed where it is a proposal, then solved; the first solution answers."""
+    about = None
+    posed: Question | None = question
+    if question.kind == "propose":
+        about, posed = await propose(question, choose(agents, rng, "propose"), task)
+        if posed is None:
+            return None
+    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
+    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(s.ask("solution", prompt, about=about)) for s in solvers]
+    for reply in asked:
+        turn = reply.result()
+        turn.info["verdict"] = _verdict(posed, turn, task)
+    return asked[0].result().text
+
+
+def _verdict(question: Question, turn: Turn, task: Task) -> Verdict | None:
+    """What the rules say of a solution; None where it is unreadable."""
+    assert task.check is not None, "Method.needs"
+    if not turn.finished or task.extract(question, turn.text) is None:
+        return None
+    return task.check(question, turn.text)
+
+
+PAY = {"right": 1.0, "wrong": -0.5, None: -1.0}
+"""Of a solution, by its verdict; one whose rules broke down is not paid."""
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay solutions by the rules, and proposals by how hard they were."""
+    for episode in episodes:
+        solutions = [turn for turn in episode.turns if turn.role == "solution"]
+        for turn in solutions:
+            turn.reward = PAY.get(turn.info["verdict"])
+        rate = success(solutions)
+        for turn in episode.turns:
+            if turn.role == "propose" and turn.info["posed"] is None:
+                turn.reward = -1.0
+            elif turn.role == "propose":
+                turn.reward = 1.0 - rate if rate > 0 else 0.0
+
+
+def success(solutions: Sequence[Turn]) -> float:
+    """The share of solutions that are right; 0 where there is none."""
+    right = sum(turn.info["verdict"] == "right" for turn in solutions)
+    return right / max(1, len(solutions))
+
+
+def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:
+    """Proposals that somebody solved join the pool, each once; the oldest leave it."""
+    solved: list[str] = []
+    for episode in episodes:
+        rate = success([turn for turn in episode.turns if turn.role == "solution"])
+        proposed = [turn for turn in episode.turns if turn.role == "propose"]
+        solved += [turn.info["posed"] for turn in proposed if rate > 0]
+    return {"pool": list(dict.fromkeys([*state["pool"], *solved]))[-pool:]}
+
+
+KL = {"propose": 0.1, "solution": 0.1}
+PAYS = {
+    "propose": "the share of its solvers that fail; 0 if all do, -1 if it is no question",
+    "solution": "1 if the rules call it right, -0.5 if wrong, -1 if unreadable",
+}
+method = Method(
+    play,
+    settle,
+    reinforce_pp,
+    clipped,
+    KL,
+    grounded=True,
+    start=start,
+    draw=draw,
+    update=update,
+    needs=("pose", "check"),
+    paid=tuple(KL),
+    presets={"stable": {"questions": 48}, "paper": {"kl": {}}},
+    pays=PAYS,
+    base="seed-pose",
+    team={"a0": {}},
+)

@@ -1,0 +1,130 @@
+"""KnowRL (arXiv 2510.11407): a model learns to say whether it can solve something, by agreeing with
+itself.
+
+The model writes a question, after examples of the rounds before, and assesses `votes` times whether
+it can be solved: yes or no. Who agrees with the majority is paid 1, others 0; questions on which at
+least `consistent` of the assessments agree join the examples. Consensus alone is greatest where the
+answer is always yes: watch the share of `yes`, and where the task has rules, the agreement with
+them. The formula is our reading of the abstract (the paper's code is anonymous); proposals are not
+paid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.prompts import defuse, words
+from comas.methods import mae
+from comas.objective.credit import grpo
+from comas.objective.losses import clipped
+from comas.types import Count, Episode, Method, Question, State, Task, Turn
+
+WORDING = {
+    "assess": (
+        "{question}\n\nCan you solve this? Think about it, and end with one word: yes or no."
+    )
+}
+SAYINGS = ("yes", "no")
+
+
+def start(questions: Sequence[Question], task: Task) -> State:
+    """No examples yet."""
+    return {"examples": []}
+
+
+def draw(
+    state: State, questions: Sequence[Question], count: int, rng: random.Random, task: Task
+) -> list[Question]:
+    """Proposals only, each after an example where there is one."""
+    examples = state["examples"]
+    prompts = [rng.choice(examples) if examples else "" for _ in range(count)]
+    return [
+        Question(id=f"proposal-{place}", prompt=prompt, kind="propose")
+        for place, prompt in enumerate(prompts)
+    ]
+
+
+async def play(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
+) -> str | None:
+    """Have a question proposed where it is a proposal, then assessed; the majority's word."""
+    agent = choose(agents, rng, "assess")
+    about = None
+    posed: Question | None = question
+    if question.kind == "propose":
+        about, posed = await mae.propose(question, choose(agents, rng, "propose"), task)
+        if posed is None:
+            return None
+    prompt = words(WORDING, task, "assess", question=defuse(posed.prompt))
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(agent.ask("assess", prompt, about=about)) for _ in range(votes)]
+    turns = [reply.result() for reply in asked]
+    for turn in turns:
+        last = turn.text.split()[-1:] if turn.finished else []
+        turn.info["said"] = last[0] if last and last[0] in SAYINGS else None
+    return consensus(turns)[0]
+
+
+def consensus(turns: Sequence[Turn]) -> tuple[str | None, float]:
+    """The word that most assessments end with, the earlier of equals, and its share of all."""
+    counts = Counter(turn.info["said"] for turn in turns if turn.info["said"] is not None)
+    if not counts:
+        return None, 0.0
+    word, votes = counts.most_common(1)[0]
+    return word, votes / len(turns)
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay 1 for the majority's word, 0 for the other and for none."""
+    for episode in episodes:
+        turns = _assessments(episode)
+        word, _ = consensus(turns)
+        for turn in turns:
+            turn.reward = float(word is not None and turn.info["said"] == word)
+            turn.group = f"{episode.id}/{turn.policy}"
+
+
+def _assessments(episode: Episode) -> list[Turn]:
+    return [turn for turn in episode.turns if turn.role == "assess"]
+
+
+def update(
+    state: State,
+    episodes: Sequence[Episode],
+    task: Task,
+    *,
+    consistent: float = 0.8,
+    examples: Count = 200,
+) -> State:
+    """Questions with a stable assessment join the examples, each once; the oldest leave them."""
+    stable: list[str] = []
+    for episode in episodes:
+        _, agreement = consensus(_assessments(episode))
+        posed = [turn.info["posed"] for turn in episode.turns if turn.role == "propose"]
+        if posed and agreement >= consistent:
+            stable += posed
+    return {"examples": list(dict.fromkeys([*state["examples"], *stable]))[-examples:]}
+
+
+PAYS = {"assess": "1 for the word of the majority, 0 for the other and for none"}
+method = Method(
+    play,
+    settle,
+    grpo,
+    clipped,
+    kl={"assess": 0.1},
+    start=start,
+    draw=draw,
+    update=update,
+    needs=("pose",),
+    paid=("assess",),
+    presets={"stable": {"questions": 48}},
+    pays=PAYS,
+    roles=("propose",),
+    base="seed-pose",
+    team={"a0": {}},
+)

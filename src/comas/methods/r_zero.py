@@ -1,0 +1,159 @@
+"""R-Zero (arXiv 2508.05004): a challenger writes questions at the frontier of a solver; they learn
+in turn, in phases.
+
+For `proposing` steps the challenger writes questions, each answered `answers` times, and is paid
+the uncertainty 1 - 2 |p - 1/2|, where p is the share of the most frequent answer, minus the share
+of the step's questions that are like its own; -1 for what is no question. Then, for `solving`
+steps, questions with p between `low` and `high` are answered again, and who gives that frequent
+answer is paid 1, compared within the question. Unlike the paper, challenger and solver can be one
+model or two, likeness is that of runs of words (the paper: BLEU), and a phase's questions are
+those that its own proposals were measured by, not a fresh batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.prompts import defuse, words
+from comas.game.votes import agrees, decide, majority
+from comas.methods.mae import WORDING, posed_again, propose
+from comas.objective.credit import given
+from comas.objective.losses import clipped
+from comas.objective.pay import grams, similarity, standardised
+from comas.types import Count, Episode, Method, Question, State, Task, Turn
+
+ALIKE = 0.5
+"""Similarity from which two questions count as alike."""
+
+
+def start(questions: Sequence[Question], task: Task) -> State:
+    """The first phase is the challenger's."""
+    return {"phase": "propose", "done": 0, "labels": {}, "pool": {}}
+
+
+def draw(
+    state: State, questions: Sequence[Question], count: int, rng: random.Random, task: Task
+) -> list[Question]:
+    """Proposals, or questions of the pool."""
+    if state["phase"] == "propose":
+        names = [f"proposal-{place}" for place in range(count)]
+        return [Question(id=name, prompt="", kind="propose") for name in names]
+    pool = sorted(state["pool"])
+    return posed_again(task, rng.sample(pool, min(count, len(pool))))
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    answers: Count = 10,
+) -> str | None:
+    """Have a question proposed where it is a proposal, then solved; the majority answers."""
+    about = None
+    posed: Question | None = question
+    if question.kind == "propose":
+        about, posed = await propose(question, choose(agents, rng, "propose"), task)
+        if posed is None:
+            return None
+    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
+    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(s.ask("solution", prompt, about=about)) for s in solvers]
+    return await decide(posed, [reply.result() for reply in asked], task)
+
+
+def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
+    """Pay challengers in their phase, solvers in theirs."""
+    if state["phase"] == "propose":
+        _pay_challengers(episodes, task)
+        return
+    for episode in episodes:
+        label = state["pool"].get(episode.question.prompt)
+        if label is None:
+            continue
+        solutions = _solutions(episode)
+        agreeing = [float(agrees(turn, label, task)) for turn in solutions]
+        for turn, worth in zip(solutions, standardised(agreeing), strict=True):
+            turn.reward = worth
+
+
+def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
+    proposals = [turn for e in episodes for turn in e.turns if turn.role == "propose"]
+    texts = {turn.id: grams(turn.info["posed"]) for turn in proposals if turn.info["posed"]}
+    certain = {turn.id: frequent(e, task)[1] for e in episodes for turn in e.turns}
+    worths: list[float] = []
+    for turn in proposals:
+        if turn.id not in texts:
+            worths.append(-1.0)
+            continue
+        alike = sum(similarity(texts[turn.id], other) >= ALIKE for other in texts.values())
+        uncertainty = 1 - 2 * abs(certain[turn.id] - 0.5)
+        worths.append(uncertainty - alike / len(proposals))
+    for turn, worth in zip(proposals, standardised(worths), strict=True):
+        turn.reward = worth
+
+
+def _solutions(episode: Episode) -> list[Turn]:
+    return [turn for turn in episode.turns if turn.role == "solution"]
+
+
+def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
+    """The most frequent answer of an episode, and its share of all answers."""
+    solutions = _solutions(episode)
+    label = majority([turn.info["answer"] for turn in solutions], task)
+    if label is None:
+        return None, 0.0
+    return label, sum(agrees(turn, label, task) for turn in solutions) / len(solutions)
+
+
+def update(
+    state: State,
+    episodes: Sequence[Episode],
+    task: Task,
+    *,
+    proposing: Count = 4,
+    solving: Count = 8,
+    low: float = 0.3,
+    high: float = 0.8,
+) -> State:
+    """Count the steps of a phase; collect the questions at the frontier, and change phases."""
+    done = state["done"] + 1
+    if state["phase"] == "solve":
+        return start([], task) if done >= solving else {**state, "done": done}
+    labels = dict(state["labels"])
+    for episode in episodes:
+        label, certainty = frequent(episode, task)
+        if label is not None and low <= certainty <= high:
+            proposal = next(turn for turn in episode.turns if turn.role == "propose")
+            labels[proposal.info["posed"]] = label
+    if done >= proposing and labels:
+        return {"phase": "solve", "done": 0, "labels": {}, "pool": labels}
+    return {**state, "done": done, "labels": labels}
+
+
+KL = {"propose": 0.1, "solution": 0.1}
+PAYS = {
+    "propose": "how uncertain its solvers are, minus the share of questions like it",
+    "solution": "1 for the frequent answer of the phase before, compared within the question",
+}
+method = Method(
+    play,
+    settle,
+    given,
+    clipped,
+    KL,
+    start=start,
+    draw=draw,
+    update=update,
+    needs=("pose",),
+    paid=tuple(KL),
+    presets={"stable": {"questions": 32}, "paper": {"kl": {"propose": 0.01, "solution": 0.01}}},
+    pays=PAYS,
+    base="seed-pose",
+    team={"challenger": {"roles": ["propose"]}, "solver": {"roles": ["solution"]}},
+)

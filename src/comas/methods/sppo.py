@@ -1,0 +1,111 @@
+"""SPPO, Self-Play Preference Optimization (arXiv 2405.00675): a policy against itself; a judge says
+who wins.
+
+An agent answers a question `votes` times; a judge scores each answer `readings` times, and the
+probability that one beats another is the sigmoid of the difference of their mean scores times
+`sharpness`. An answer's reward is its mean probability against all. The best and the worst are
+trained on, towards log(pi / pi_t) = eta (reward - 1/2), where pi_t is the policy at the start of
+the step: a step is an iteration of the paper, `epochs` and `minibatches` are its updates. Unlike
+the paper, a judge that writes takes the place of PairRM; where it is frozen (the default team), it
+is the paper's fixed judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.prompts import words
+from comas.game.scores import JUDGING, judge
+from comas.objective.losses import plain
+from comas.objective.pay import mean
+from comas.objective.preference import sppo
+from comas.types import Count, Episode, Method, Question, Task, Turn
+
+WORDING = {"solution": "{question}\n\nSolve it and end with the answer.", "judging": JUDGING}
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    votes: Count = 5,
+    readings: Count = 1,
+) -> str | None:
+    """Have one agent solve it `votes` times, each answer judged; the best-liked answers."""
+    author = choose(agents, rng, "solution")
+    judges = [[choose(agents, rng, "judging") for _ in range(readings)] for _ in range(votes)]
+    async with asyncio.TaskGroup() as group:
+        asked = [
+            group.create_task(_answer(question, author, its_judges, task)) for its_judges in judges
+        ]
+    turns = [answer.result() for answer in asked]
+    return max(turns, key=_liking).text
+
+
+def _liking(turn: Turn) -> float:
+    """The mean score of an answer; below all others where none could be read."""
+    score = turn.info["mean"]
+    return -1.0 if score is None else score
+
+
+async def _answer(question: Question, author: Agent, judges: Sequence[Agent], task: Task) -> Turn:
+    """Have it solved once, and the solution scored by each judge."""
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    solution = await author.ask("solution", prompt)
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(judge(j, question, solution, task, WORDING)) for j in judges]
+    solution.info["mean"] = mean([judging.result().info["score"] for judging in asked])
+    return solution
+
+
+def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -> None:
+    """Pay the best and the worst answer of an episode their probability to win.
+
+    Others, and answers without a readable score, are not paid.
+    """
+    for episode in episodes:
+        scored = [turn for turn in solutions(episode) if turn.info["mean"] is not None]
+        chances = [_chance(turn, scored, sharpness) for turn in scored]
+        if len(scored) < 2 or max(chances) == min(chances):
+            continue
+        for chance in (max(chances), min(chances)):
+            turn = scored[chances.index(chance)]
+            turn.reward = chance
+            turn.group = episode.id
+
+
+def solutions(episode: Episode) -> list[Turn]:
+    """The answers of an episode."""
+    return [turn for turn in episode.turns if turn.role == "solution"]
+
+
+def _chance(turn: Turn, others: Sequence[Turn], sharpness: float) -> float:
+    """The mean probability that an answer beats one of these."""
+    differences = [turn.info["mean"] - other.info["mean"] for other in others]
+    chances = [1 / (1 + math.exp(-sharpness * difference)) for difference in differences]
+    return math.fsum(chances) / len(chances)
+
+
+PAYS = {"solution": "the probability that it beats another answer, for the best and the worst"}
+method = Method(
+    play,
+    settle,
+    sppo,
+    plain,
+    fresh=True,
+    epochs=2,
+    minibatches=2,
+    presets={
+        "stable": {"questions": 32},
+        "paper": {"epochs": 4, "minibatches": 4, "credit": {"eta": 1000.0}},
+    },
+    pays=PAYS,
+    base="seed-pose",
+    team={"a0": {"roles": ["solution"]}, "judge": {"roles": ["judging"], "frozen": True}},
+)
