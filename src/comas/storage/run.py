@@ -2,14 +2,11 @@
 
 `config.toml`, `metrics.jsonl` (an object per step), `episodes/<step>.jsonl` (an object per
 discussion), `checkpoints/step-N/` (sealed), `eval/*.json`, and `commit.json`: the marker, moved
-last. What lies beyond the marker is dropped and played again; a damaged checkpoint is passed over
-for the one before it. Leaves out: what the numbers mean.
+last. Leaves out: what the numbers mean, going back to a commit (`storage.rewind`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
 import logging
 import os
@@ -19,7 +16,6 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +25,7 @@ import tomli_w
 
 from comas.program import command
 from comas.storage import files
+from comas.storage.holds import Holds
 from comas.storage.nearby import resembling
 from comas.storage.out_folder import check_free, fresh
 from comas.storage.records import episode_record, line, lines, without_none
@@ -46,6 +43,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.holds = Holds(path / "held")
         self._lock = filelock.FileLock(path / ".lock")
         self._unsynced: list[Path] = []
 
@@ -248,7 +246,7 @@ class Run:
             shutil.rmtree(folder)
         files.rename(folder.with_name("new"), folder)
         files.replace(self.path / "commit.json", json.dumps(marker))
-        kept = {*sorted(self.steps_kept())[-KEEP:], best, *self.held()}
+        kept = {*sorted(self.steps_kept())[-KEEP:], best, *self.holds.steps()}
         for old in set(self.steps_kept()) - kept:
             shutil.rmtree(folder.with_name(f"step-{old}"))
 
@@ -256,40 +254,6 @@ class Run:
         """Steps that have a checkpoint; whatever else lies beside them is somebody else's."""
         folders = (self.path / "checkpoints").glob("step-*")
         return [step for folder in folders if (step := _step_of(folder)) is not None]
-
-    def hold(self, step: int, holder: Path) -> bool:
-        """Have the checkpoint of a step kept while the run trains on, as long as the folder
-        `holder` exists and does not `release` it; whether that could be noted (the run's folder may
-        be somebody else's).
-        """
-        note = self._hold(step, holder)
-        try:
-            note.parent.mkdir(exist_ok=True)
-            note.write_text(str(holder.resolve()), encoding="utf-8")
-        except OSError:
-            return False
-        return True
-
-    def release(self, step: int, holder: Path) -> None:
-        """The inverse of `hold`: the next commit may remove the checkpoint."""
-        with suppress(OSError):  # what remains costs room, nothing else
-            self._hold(step, holder).unlink(missing_ok=True)
-
-    def _hold(self, step: int, holder: Path) -> Path:
-        digest = hashlib.sha256(
-            str(holder.resolve()).encode("utf-8", "surrogateescape")
-        ).hexdigest()[:12]
-        return self.path / "held" / f"step-{step}.{digest}"
-
-    def held(self) -> set[int]:
-        """Steps whose checkpoints evaluations, and runs that started from them, still need."""
-        steps: set[int] = set()
-        for note in (self.path / "held").glob("step-*.*"):
-            name = re.fullmatch(r"step-(\d+)\.[0-9a-f]{12}", note.name)
-            holder = Path(note.read_text(encoding="utf-8", errors="replace"))
-            if name and holder.is_absolute() and holder.is_dir():
-                steps.add(int(name[1]))
-        return steps
 
     def marker(self) -> dict[str, Any] | None:
         """The last commit: `step`, `metrics_bytes`, `best`; None before the first."""
@@ -340,98 +304,18 @@ class Run:
             )
         return marker["best"]
 
-    def rewind(self) -> tuple[int, list[str]]:
-        """Drop what lies beyond the last good checkpoint; returns the step to go on from, and what
-        had to be passed over.
-        """
-        notes: list[str] = []
-        good: dict[str, Any] | None = None
-        try:
-            marker = self.marker()
-        except UserMistake as error:  # the checkpoints say as much
-            notes.append(str(error))
-            marker = {"step": max(self.steps_kept(), default=-1)}
-        for step in sorted(self.steps_kept(), reverse=True) if marker else []:
-            folder = self.path / "checkpoints" / f"step-{step}"
-            if marker and step <= marker["step"]:
-                found = files.facts(folder) or {}
-                if not (wrong := files.damage(folder) or self._log_damage(found)):
-                    good = {k: v for k, v in found.items() if k != "files"}
-                    break
-                notes.append(f"checkpoint of step {step} is damaged ({wrong})")
-        if marker and good is None:
-            raise UserMistake(
-                f"{self.path} has no whole checkpoint: {'; '.join(notes) or 'none is left'}; start"
-                " a new run"
-            )
-        if good and marker and marker["step"] == good["step"]:
-            # an earlier rewind may have found it lost
-            good["best"] = marker.get("best", good["best"])
-        if good and (lost := self._lost(good["best"])):
-            good["best"] = self.best_kept(good["step"])[1]
-            instead = (
-                "no other was validated"
-                if good["best"] is None
-                else f"{good['best']} is the best of those that there are"
-            )
-            notes.append(f"the best checkpoint, of step {lost[0]}, is {lost[1]} ({instead})")
-        if good and good != marker:
-            files.replace(self.path / "commit.json", json.dumps(good))
-        start, size = (good["step"], good["metrics_bytes"]) if good else (0, 0)
-        self._drop(start, size, fresh=good is None)
-        return start, [f"{n}: going on from step {start}" for n in notes]
-
-    def _lost(self, best: int | None) -> tuple[int, str] | None:
-        """The step of the best checkpoint and what is wrong with it; None where nothing is."""
-        if best is None:
-            return None
-        folder = self.path / "checkpoints" / f"step-{best}"
-        if not folder.is_dir():
-            return best, "gone"
-        wrong = files.damage(folder, without="optimizer.safetensors")
-        return (best, f"damaged: {wrong}") if wrong else None
-
-    def best_kept(self, last: int) -> tuple[float, int | None]:
-        """The highest accuracy on the validation split, and after how many steps: of whole
-        checkpoints up to step `last`.
-        """
-        best: tuple[float, int | None] = (-1.0, None)
-        kept = set(self.steps_kept())
-        for metrics in itertools.islice(self.metrics(), last):
-            step = metrics["step"] + 1
-            validation = metrics.get("validation")
-            if (
-                validation
-                and step in kept
-                and validation["mean"] > best[0]
-                and self._lost(step) is None
-            ):
-                best = (validation["mean"], step)
-        return best
-
-    def _drop(self, step: int, size: int, fresh: bool) -> None:
-        """What was written after `step`; with `fresh` its checkpoint too."""
-        files.truncate(self.path / "metrics.jsonl", size)
+    def drop(self, after: int, metrics_bytes: int, everything: bool = False) -> None:
+        """Remove what was written after step `after`; with `everything` its checkpoint too."""
+        files.truncate(self.path / "metrics.jsonl", metrics_bytes)
         self._unsynced.clear()
         for file in (self.path / "episodes").glob("*.jsonl"):
-            if re.fullmatch(r"\d{6,}", file.stem) and int(file.stem) >= step:
+            if re.fullmatch(r"\d{6,}", file.stem) and int(file.stem) >= after:
                 file.unlink()
         if (unfinished := self.path / "checkpoints" / "new").exists():
             shutil.rmtree(unfinished)
         for kept in self.steps_kept():
-            if fresh or kept > step:
+            if everything or kept > after:
                 shutil.rmtree(self.path / "checkpoints" / f"step-{kept}")
-
-    def _log_damage(self, marker: Mapping[str, Any]) -> str | None:
-        """What is wrong with the part of the log that a checkpoint stands on."""
-        size = marker["metrics_bytes"]
-        step = marker["step"]
-        with (self.path / "metrics.jsonl").open("rb") as log:
-            head = log.read(size)
-        steps = head.count(b"\n")
-        if len(head) < size or steps != step:
-            return f"metrics.jsonl has {steps} steps in {len(head)} of {size} bytes"
-        return None
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """An object per step; a last line that is still being written is left out."""
