@@ -20,7 +20,8 @@ from comas.program import command
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from comas.evaluation.runner import Exam, Plan
+    from comas.evaluation.runner import Exam
+    from comas.evaluation.spec import Plan
 
 Tasks = Annotated[
     str | None,
@@ -185,7 +186,7 @@ def sit(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     """What an evaluation came to when it ended last; before that, what it has cost."""
-    from comas.evaluation.runner import SPENT
+    from comas.evaluation.folder import SPENT
     from comas.team import spending
 
     file = folder / "report.json"

@@ -194,7 +194,8 @@ def resume(
     """Go on with a run from its last commit, or with an evaluation; steps, tokens, budgets and
     bounds of memory may change.
     """
-    from comas.evaluation.runner import PLAN, Exam
+    from comas.evaluation.folder import PLAN
+    from comas.evaluation.runner import Exam
     from comas.program import named_or_latest
     from comas.training.start import resume_async
 
@@ -423,7 +424,7 @@ def report(
     """What a run or an evaluation has come to so far; nothing is computed."""
     from rich.console import Console
 
-    from comas.evaluation.runner import PLAN
+    from comas.evaluation.folder import PLAN
     from comas.program import named_or_latest
     from comas.storage.run import Run
     from comas.training.result import result_of

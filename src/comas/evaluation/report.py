@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from comas.game.cost import cost
 from comas.game.replies import unreadable
@@ -31,9 +31,18 @@ from comas.stats import (
 )
 
 Record = Mapping[str, Any]
+"""A game as it is written down (`evaluation.games`)."""
 LEVEL = 0.05
 MANY = 0.5
 """Share of a role's replies from which it is noted that they were cut or could not be read."""
+
+
+class Key(NamedTuple):
+    """The names of a cell."""
+
+    system: str
+    task: str
+    setup: str
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,10 @@ class Cell:
     seconds: float = 0.0
     """Wall time, over all processes that worked on it."""
     peak_bytes: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(self.system, self.task, self.setup)
 
     @property
     def records(self) -> list[Record]:

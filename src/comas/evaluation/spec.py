@@ -399,7 +399,7 @@ def _trained_among(run: str, task: Task, file: str) -> bool:
 
 
 def overlaps(
-    names: Iterable[str], asked: Sequence[tuple[Task, Sequence[Question], str]]
+    names: Iterable[str], asked: Sequence[tuple[Task, Sequence[Question]]]
 ) -> Iterator[tuple[str, Overlap | None]]:
     """Per task what runs and exports among these were trained on; nothing for base models, whose
     past nobody here knows.
@@ -412,7 +412,7 @@ def overlaps(
         trained = [q for name in sorted(trainings) for q in _trained(*trainings[name])]
     except UserMistake:
         trained = None
-    for task, questions in {t.name: (t, qs) for t, qs, _ in asked}.values():
+    for task, questions in {task.name: (task, qs) for task, qs in asked}.values():
         yield task.name, overlap(trained, questions) if trained is not None else None
 
 
