@@ -47,7 +47,6 @@ FILE = 220
 FUNCTION = 40
 """Statements per function."""
 LARGE = {
-    "cli/main.py": 253,
     "config/schema.py": 240,
     "hosts/api.py": 295,
 }
