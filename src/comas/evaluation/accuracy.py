@@ -1,7 +1,7 @@
 """How often a team is right: the same questions for every agent, one verdict per answer.
 
-For the measurements of a run; `comas eval` is `exam` and `report`. Leaves out: other setups than a
-game given by its function.
+For the measurements of a run; `comas eval` is `runner` and `report`. Leaves out: other setups than
+a game given by its function.
 """
 
 from __future__ import annotations
@@ -51,26 +51,16 @@ async def answer_all(
     `room`: tokens per role, before the task's.
     """
     game = Method(play, _unsettled, _unsettled, _unsettled)
-    sampling = Sampling(temperature, top_p)
-    alone = [
-        replace(m, sampling=replace(sampling, max_tokens=m.sampling.max_tokens), roles=None)
-        for m in members
-    ]
+    played: list[tuple[str, asyncio.Task[list[Episode]]]] = []
     async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
-        played = [
-            group.create_task(
-                play_all(
-                    Scene(game, task, [m], seed, heard=heard, max_tokens=room or {}),
-                    questions,
-                    f"{occasion}/{m.name}",
-                )
-            )
-            for m in alone
-        ]
+        for member in members:
+            sampling = Sampling(temperature, top_p, member.sampling.max_tokens)
+            alone = replace(member, sampling=sampling, roles=None)
+            scene = Scene(game, task, [alone], seed, heard=heard, max_tokens=room or {})
+            playing = play_all(scene, questions, f"{occasion}/{member.name}")
+            played.append((member.name, group.create_task(playing)))
     return [
-        _judge(e, m.name, task)
-        for m, episodes in zip(members, played, strict=True)
-        for e in episodes.result()
+        _judge(episode, name, task) for name, episodes in played for episode in episodes.result()
     ]
 
 
@@ -98,18 +88,20 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
     except Exception as error:
         if getattr(task.verify, "__module__", "").startswith("comas."):
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        code = getattr(task.verify, "__code__", None)
-        own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-        frame = (own or frames)[-1]
-        told = (
-            f"verify failed in {Path(frame.filename).name} line {frame.lineno}:"
-            f" {type(error).__name__}: {error}"
-        )
+        line = f"verify failed in {_place(task, error)}: {type(error).__name__}: {error}"
         return "failed", {
-            "raised": " ".join(told.split()),
+            "raised": " ".join(line.split()),
             "traceback": "".join(traceback.format_exception(error)),
         }
+
+
+def _place(task: Task, error: Exception) -> str:
+    """File and line of the user's own task in which an error arose."""
+    frames = traceback.extract_tb(error.__traceback__)
+    code = getattr(task.verify, "__code__", None)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    frame = (own or frames)[-1]
+    return f"{Path(frame.filename).name} line {frame.lineno}"
 
 
 def _unsettled(*args: object) -> Any:
@@ -155,11 +147,12 @@ def _differences(
 
 
 def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+    """Question -> share of right answers, without those that could not be judged."""
+    verdicts: dict[str, list[bool]] = {}
     for answer in answers:
         if answer["verdict"] != "failed":
-            found.setdefault(answer["question"], []).append(float(answer["verdict"] == "right"))
-    return {q: sum(v) / len(v) for q, v in found.items()}
+            verdicts.setdefault(answer["question"], []).append(answer["verdict"] == "right")
+    return {question: sum(right) / len(right) for question, right in verdicts.items()}
 
 
 def copied(answers: Sequence[Answer], measured: Mapping[str, str]) -> list[Answer]:

@@ -22,7 +22,7 @@ from comas.config.policies import PolicyPlan, policies_of
 from comas.config.schema import Config, read
 from comas.config.systems import opened
 from comas.config.weights import weights_at
-from comas.export.facts import story
+from comas.export.facts import Facts, facts_of
 from comas.export.model_card import Part, card
 from comas.models.sources import ADAPTER, TEAM, Source, exported, recorded_base, source_of
 from comas.storage import files
@@ -99,17 +99,17 @@ def export(
     the cards. `note` is told how it goes.
     """
     target = Path(os.path.expanduser(folder))
-    name = os.path.expanduser(str(run))
-    trained, step = opened(name)
+    trained, step = opened(os.path.expanduser(str(run)))
     if dtype != "auto" and dtype not in NUMBERS:
         raise UserMistake(f"dtype {dtype!r}: one of auto, {', '.join(NUMBERS)}")
     _check_place(target)
     source = trained.intact(step)
     step = int(source.name.removeprefix("step-"))
-    part = target.resolve().with_name(target.resolve().name + ".part")
+    place = target.resolve()
+    unfinished = place.with_name(place.name + ".part")
     config = read(trained.path / "config.toml")
     plans = [plan for plan in policies_of(config) if plan.here]
-    job = _Job(trained, step, config, plans, source, part, merged, dtype, base, note)
+    job = _Job(trained, step, config, plans, source, unfinished, merged, dtype, base, note)
     if base is not None and not job.adapters():
         raise UserMistake(
             f"--base {base}: {trained.path} has no adapters, its models are whole; leave it out"
@@ -121,35 +121,45 @@ def export(
                 " another run"
             )
         job.bases[policy] = _base(job, policy)
-    told = story(trained, step, evaluations)
+    facts = facts_of(trained, step, evaluations)
     plugins = _plugins(job)
+    _make(unfinished, target)
     try:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.mkdir()
-    except FileExistsError:
-        raise UserMistake(
-            f"{part} is there already: another process exports to {target}, or one was killed; in"
-            " that case remove it"
-        ) from None
-    try:
-        for host in dict.fromkeys(job.policies().values()):
-            _write_host(job, host)
-        _write_cards(job, told)
-        for name, file in plugins.items():
-            shutil.copyfile(file, part / name)
-        (part / TEAM).write_text(
-            _team(job, {str(file): name for name, file in plugins.items()}), encoding="utf-8"
-        )
-        bases = {plan.source.name: plan.source for plan in plans}
-        earlier = [Path(name).name for name in sorted(bases) if _trained_before(bases[name])]
-        files.seal(part, {"run": trained.path.resolve().name, "step": step, "earlier": earlier})
+        _write(job, facts, plugins)
         if target.is_dir():  # an empty one
             target.rmdir()
-        files.rename(part, target.resolve())
+        files.rename(unfinished, place)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return _exported(job, target)
+
+
+def _make(unfinished: Path, target: Path) -> None:
+    """Make the folder that is moved to `target` when it is whole."""
+    try:
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.mkdir()
+    except FileExistsError:
+        raise UserMistake(
+            f"{unfinished} is there already: another process exports to {target}, or one was"
+            " killed; in that case remove it"
+        ) from None
+
+
+def _write(job: _Job, facts: Facts, plugins: Mapping[str, Path]) -> None:
+    """Write weights, cards, the files of method and task, and `team.toml`; seal them."""
+    for host in dict.fromkeys(job.policies().values()):
+        _write_host(job, host)
+    _write_cards(job, facts)
+    for name, file in plugins.items():
+        shutil.copyfile(file, job.out / name)
+    names = {str(file): name for name, file in plugins.items()}
+    (job.out / TEAM).write_text(_team(job, names), encoding="utf-8")
+    sources = {plan.source.name: plan.source for plan in job.plans}
+    earlier = [Path(name).name for name in sorted(sources) if _trained_before(sources[name])]
+    run = job.run.path.resolve().name
+    files.seal(job.out, {"run": run, "step": job.step, "earlier": earlier})
 
 
 def _trained_before(source: Source) -> bool:
@@ -183,15 +193,17 @@ def _plugins(job: _Job) -> dict[str, Path]:
     """File name in the export -> method and task of the run that are files."""
     found: dict[str, Path] = {}
     for kind in ("method", "task"):
-        if (said := getattr(job.config, kind)).endswith(".py"):
-            path = Path(said).resolve()
-            if not path.is_file():
-                raise UserMistake(
-                    f"{kind} {said} of this run is gone: put the file back; the team cannot be"
-                    " loaded without it"
-                )
-            name = path.name if found.get(path.name, path) == path else f"{kind}-{path.name}"
-            found[name] = path
+        plugin = getattr(job.config, kind)
+        if not plugin.endswith(".py"):
+            continue
+        path = Path(plugin).resolve()
+        if not path.is_file():
+            raise UserMistake(
+                f"{kind} {plugin} of this run is gone: put the file back; the team cannot be"
+                " loaded without it"
+            )
+        is_free = found.get(path.name, path) == path
+        found[path.name if is_free else f"{kind}-{path.name}"] = path
     return found
 
 
@@ -200,37 +212,41 @@ def _write_host(job: _Job, host: str) -> None:
     merged.
     """
     policies = list(job.policies(host))
-    adapters = [p for p in policies if p in job.adapters()]
-    whole = [p for p in policies if p not in adapters]
+    adapters = [policy for policy in policies if policy in job.adapters()]
+    whole = [policy for policy in policies if policy not in adapters]
     shrink = NUMBERS.get(job.dtype, 4) / 4
-    need = sum(_size(job.source / p) for p in adapters) + int(
-        shrink * sum(_size(job.source / p) for p in whole)
-    )
-    _check_room(job, need + BESIDE)
+    adapter_bytes = sum(_size(job.source / policy) for policy in adapters)
+    whole_bytes = sum(_size(job.source / policy) for policy in whole)
+    _check_room(job, adapter_bytes + int(shrink * whole_bytes) + BESIDE)
     for policy in whole:
         _write_whole(job, policy, host)
     for policy in adapters:
-        folder = job.out / policy / "adapter"
-        _copy(job.source / policy, folder)
-        facts = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
-        (folder / ADAPTER).write_text(
-            json.dumps({**facts, "base_model_name_or_path": job.bases[policy]}, indent=2) + "\n",
-            encoding="utf-8",
-        )
-        local = not job.base and Path(job.bases[policy]).is_absolute()
-        there = " (a folder of this machine: --base says where others find it)" if local else ""
-        job.note(f"{policy}: adapter on {job.bases[policy]}{there}")
+        _write_adapter(job, policy)
     if adapters and job.merged:
         _write_merged(job, adapters, host)
 
 
+def _write_adapter(job: _Job, policy: str) -> None:
+    """Copy an adapter, and name its base as others find it."""
+    base = job.bases[policy]
+    folder = job.out / policy / "adapter"
+    _copy(job.source / policy, folder)
+    settings = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
+    settings["base_model_name_or_path"] = base
+    (folder / ADAPTER).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    is_local = not job.base and Path(base).is_absolute()
+    hint = " (a folder of this machine: --base says where others find it)" if is_local else ""
+    job.note(f"{policy}: adapter on {base}{hint}")
+
+
 def _write_whole(job: _Job, policy: str, host: str) -> None:
+    """Copy a whole model, or round it to the precision that was asked for."""
     from comas.learners.lora.merging import save_rounded
 
     source = job.source / policy
     folder = job.out / policy / "model"
-    facts = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    stored = str(facts.get("dtype") or facts.get("torch_dtype") or "float32")
+    settings = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    stored = str(settings.get("dtype") or settings.get("torch_dtype") or "float32")
     if job.dtype in ("auto", stored):
         _copy(source, folder)
     else:
@@ -241,31 +257,36 @@ def _write_whole(job: _Job, policy: str, host: str) -> None:
 
 
 def _write_merged(job: _Job, adapters: Sequence[str], host: str) -> None:
+    """Add adapters to their base, and write the whole models."""
     from comas.learners.lora.loading import load_population
     from comas.learners.lora.merging import dtype_of, model_bytes, save_merged
 
-    below = {job.bases[p] if job.base else recorded_base(job.source / p) for p in adapters}
-    assert len(below) == 1, "adapters of a host share one base"
-    sources = {p: str(job.source / p) for p in adapters}
+    sources = {policy: job.source / policy for policy in adapters}
+    bases = {
+        job.bases[policy] if job.base else recorded_base(source)
+        for policy, source in sources.items()
+    }
+    assert len(bases) == 1, "adapters of a host share one base"
+    places = {policy: str(source) for policy, source in sources.items()}
     remote = job.config.hosts[host].trust_remote_code
     try:
-        under = source_of(below.pop()).weights_of("")
+        base = source_of(bases.pop()).weights_of("")
         dtype = dtype_of(job.dtype)
-        population, _, _ = load_population(sources, under, "cpu", dtype, remote, {}, 0)
+        population, _, _ = load_population(places, base, "cpu", dtype, remote, {}, 0)
     except UserMistake as error:
         raise UserMistake(
             f"{error}; say where the base of host {host} is with --base, or export with --no-merged"
         ) from error
-    _check_room(job, len(adapters) * (model_bytes(population.model) + BESIDE))
+    model = population.model
+    _check_room(job, len(adapters) * (model_bytes(model) + BESIDE))
+    written = str(model.dtype).removeprefix("torch.")
     for policy in adapters:
         folder = job.out / policy / "model"
-        _copy(job.source / policy, folder, weights=False)
-        job.gaps[policy] = save_merged(population, policy, folder)
-        job.dtypes[policy] = str(population.model.dtype).removeprefix("torch.")
-        job.note(
-            f"{policy}: merged model in {job.dtypes[policy]}; its log-probs differ by at most"
-            f" {job.gaps[policy]:.1g}"
-        )
+        _copy(sources[policy], folder, weights=False)
+        gap = save_merged(population, policy, folder)
+        job.gaps[policy] = gap
+        job.dtypes[policy] = written
+        job.note(f"{policy}: merged model in {written}; its log-probs differ by at most {gap:.1g}")
 
 
 def _copy(source: Path, folder: Path, weights: bool = True) -> None:
@@ -274,93 +295,106 @@ def _copy(source: Path, folder: Path, weights: bool = True) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     model = ("model", "config.json", "generation_config.json", "adapter_")
-    for file in source.iterdir():
-        if (
-            file.is_file()
-            and file.name != OPTIMIZER
-            and (weights or not file.name.startswith(model))
-        ):
+    for file in _files_of(source):
+        if weights or not file.name.startswith(model):
             shutil.copyfile(file, folder / file.name)
 
 
-def _size(folder: Path) -> int:
-    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.name != OPTIMIZER)
+def _files_of(policy: Path) -> list[Path]:
+    """The files of a policy's folder without its optimizer."""
+    return [file for file in policy.iterdir() if file.is_file() and file.name != OPTIMIZER]
+
+
+def _size(policy: Path) -> int:
+    return sum(file.stat().st_size for file in _files_of(policy))
 
 
 def _check_room(job: _Job, need: int) -> None:
-    free = shutil.disk_usage(job.out.parent).free
+    """An error where the disk has fewer than `need` bytes free."""
+    disk = job.out.parent
+    free = shutil.disk_usage(disk).free
     if need > free:
         smaller = "export with --no-merged, or " if job.merged and job.adapters() else ""
         raise UserMistake(
-            f"the export needs about {need / 1e9:.2f} GB more and {job.out.parent} has"
+            f"the export needs about {need / 1e9:.2f} GB more and {disk} has"
             f" {free / 1e9:.2f} GB free: free some, {smaller}choose another folder"
         )
 
 
-def _write_cards(job: _Job, told: Any) -> None:
+def _write_cards(job: _Job, facts: Facts) -> None:
+    """Write a card for the team, and one beside each model and adapter."""
     policies = list(job.policies())
     adapters = job.adapters()
-    hub = sorted(
-        {
-            b
-            for p in policies
-            for b in job.bases[p].split(", ")
-            if source_of(b).kind == "hub" and not Path(b).exists() and b.count("/") < 2
-        }
-    )
+    hub = sorted({base for policy in policies for base in _hub_names(job.bases[policy])})
     team = Part("team", policies, job.bases, hub, job.dtypes, adapters)
-    (job.out / "README.md").write_text(card(told, team), encoding="utf-8")
+    _write_card(job.out, facts, team)
     for policy in policies:
+        own = replace(
+            team,
+            policies=[policy],
+            hub=sorted(_hub_names(job.bases[policy])),
+            adapters=[policy] if policy in adapters else [],
+        )
         for kind in ("model", "adapter"):
-            if (job.out / policy / kind).is_dir():
-                own = [b for b in hub if b in job.bases[policy].split(", ")]
-                part = replace(
-                    team,
-                    kind=kind,
-                    policies=[policy],
-                    hub=own,
-                    adapters=[p for p in adapters if p == policy],
-                )
-                (job.out / policy / kind / "README.md").write_text(
-                    card(told, part), encoding="utf-8"
-                )
+            folder = job.out / policy / kind
+            if folder.is_dir():
+                _write_card(folder, facts, replace(own, kind=kind))
+
+
+def _write_card(folder: Path, facts: Facts, part: Part) -> None:
+    (folder / "README.md").write_text(card(facts, part), encoding="utf-8")
+
+
+def _hub_names(bases: str) -> set[str]:
+    """Those of some bases, divided by commas, that are names on the hub."""
+    return {base for base in bases.split(", ") if _is_on_hub(base)}
+
+
+def _is_on_hub(base: str) -> bool:
+    return source_of(base).kind == "hub" and not Path(base).exists() and base.count("/") < 2
 
 
 def _team(job: _Job, plugins: Mapping[str, str]) -> str:
     """The run's config, in which every agent's base is its folder here, by its path from here."""
-    data = without_none(job.config.model_dump(mode="json", exclude=set(MACHINE)))
-    adapters = job.adapters()
+    table = without_none(job.config.model_dump(mode="json", exclude=set(MACHINE)))
     for kind in ("method", "task"):
-        if (name := plugins.get(str(Path(data[kind]).resolve()))) is not None:
-            data[kind] = f"./{name}"
-    policies = {name: plan.name for plan in job.plans for name in plan.agents}
-    for name, agent in data["agents"].items():
-        if (policy := policies.get(name)) is not None:
-            agent["base"] = f"./{policy}/{'adapter' if policy in adapters else 'model'}"
-            host = data["hosts"][agent["host"]]
+        file = str(Path(table[kind]).resolve())
+        if file in plugins:
+            table[kind] = f"./{plugins[file]}"
+    adapters = job.adapters()
+    folders = {
+        policy: f"./{policy}/{'adapter' if policy in adapters else 'model'}"
+        for policy in job.policies()
+    }
+    policies = {agent: plan.name for plan in job.plans for agent in plan.agents}
+    for name, agent in table["agents"].items():
+        if name in policies:
+            agent["base"] = folders[policies[name]]
+            host = table["hosts"][agent["host"]]
             host.pop("device", None)
             first = next(iter(job.policies(agent["host"])))
-            host["base"] = f"./{first}/{'adapter' if first in adapters else 'model'}"
+            host["base"] = folders[first]
     head = (
         f"# The team of run {job.run.path.resolve().name} after {job.step} steps. Places are"
         " relative to this file:\n# comas play FOLDER, comas eval FOLDER, comas train"
         f" FOLDER/{TEAM} steps=20, comas.load(FOLDER)\n\n"
     )
-    return head + tomli_w.dumps(data)
+    return head + tomli_w.dumps(table)
 
 
 def _exported(job: _Job, target: Path) -> Exported:
-    told: list[dict[str, Any]] = []
-    for policy in job.policies():
-        places = {kind: target / policy / kind for kind in ("adapter", "model")}
-        folders = {kind: str(place) if place.is_dir() else None for kind, place in places.items()}
-        told.append(
-            {
-                "policy": policy,
-                **folders,
-                "dtype": job.dtypes.get(policy),
-                "gap": job.gaps.get(policy),
-            }
-        )
-    size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
-    return Exported(target, job.run.path, job.step, told, size)
+    policies = [_exported_policy(job, target, policy) for policy in job.policies()]
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    return Exported(target, job.run.path, job.step, policies, size)
+
+
+def _exported_policy(job: _Job, target: Path, policy: str) -> dict[str, Any]:
+    adapter = target / policy / "adapter"
+    model = target / policy / "model"
+    return {
+        "policy": policy,
+        "adapter": str(adapter) if adapter.is_dir() else None,
+        "model": str(model) if model.is_dir() else None,
+        "dtype": job.dtypes.get(policy),
+        "gap": job.gaps.get(policy),
+    }
