@@ -23,8 +23,9 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation import spec as plan_module
 from comas.evaluation.runner import Exam
-from comas.evaluation.spec import Plan, way
+from comas.evaluation.spec import Plan
 from comas.evaluation.systems import load, system_team
+from comas.evaluation.ways import way
 from comas.hooks import Hook
 from comas.hosts.local import LocalHost
 from comas.models.sources import run_at

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import comas
-from comas.evaluation.spec import overlaps, trained_on
+from comas.evaluation.questions import overlaps, trained_on
 from comas.evaluation.systems import system_team
 from comas.learners.lora import population
 from comas.models.sources import exported, run_at

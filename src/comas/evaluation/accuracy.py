@@ -10,11 +10,11 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from comas.game.agent import Member
 from comas.game.play import Scene, own_file, play_all
+from comas.questions.checked import place_of
 from comas.setups import single
 from comas.stats import Interval, accuracy_interval, gain_interval
 from comas.types import Episode, Method, Question, Sampling, Task, Turn, UserMistake
@@ -88,20 +88,11 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
     except Exception as error:
         if getattr(task.verify, "__module__", "").startswith("comas."):
             raise
-        line = f"verify failed in {_place(task, error)}: {type(error).__name__}: {error}"
+        line = f"verify failed in {place_of(error, task.verify)}: {type(error).__name__}: {error}"
         return "failed", {
             "raised": " ".join(line.split()),
             "traceback": "".join(traceback.format_exception(error)),
         }
-
-
-def _place(task: Task, error: Exception) -> str:
-    """File and line of the user's own task in which an error arose."""
-    frames = traceback.extract_tb(error.__traceback__)
-    code = getattr(task.verify, "__code__", None)
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    frame = (own or frames)[-1]
-    return f"{Path(frame.filename).name} line {frame.lineno}"
 
 
 def _unsettled(*args: object) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from comas.config.schema import Config
-from comas.evaluation.spec import Way
+from comas.evaluation.ways import Way
 from comas.game.agent import Member
 from comas.game.play import Scene
 from comas.types import Sampling, Task

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from comas.answers.pool import usable_cpus
 from comas.evaluation.accuracy import judged
 from comas.evaluation.report import Key
-from comas.evaluation.spec import Way, described, players
+from comas.evaluation.ways import Way, described, players
 from comas.game.agent import Member
 from comas.game.play import Scene, first, play_one
 from comas.hooks import Hook

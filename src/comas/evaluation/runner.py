@@ -15,13 +15,15 @@ from typing import Any
 
 from comas.config.policies import Resolved
 from comas.config.roles import check_roles
-from comas.evaluation import fingerprints, report, spec
+from comas.evaluation import fingerprints, report, spec, ways
 from comas.evaluation.asking import Asking, asked_otherwise, asking_of
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import OpenRound, Played, Round
 from comas.evaluation.outcome import Trained, cell_of, outcome
+from comas.evaluation.questions import load_questions, overlaps
 from comas.evaluation.report import Cell, Key
-from comas.evaluation.spec import Plan, Way
+from comas.evaluation.spec import Plan
+from comas.evaluation.ways import Way
 from comas.hooks import Hook, hooks_of
 from comas.hosts.api import ApiHost
 from comas.machine import peak_bytes
@@ -121,23 +123,23 @@ class Exam:
         spec.check_hosts(self.plan.pairs, teams)
         for file, digest in spec.contents(self.plan, teams).items():
             self._folder.check_unchanged(file, digest)
-        ways = {run: self._ways(team) for run, team in outlines.items()}
+        ways_of = {run: self._ways(team) for run, team in outlines.items()}
         for run, team in outlines.items():
-            methods = [way.method for way in ways[run]]
+            methods = [way.method for way in ways_of[run]]
             check_roles(team.config, team.method, team.task, methods)
         self._load_questions(teams)
-        chosen = [(team, way) for run, team in outlines.items() for way in ways[run]]
+        chosen = [(team, way) for run, team in outlines.items() for way in ways_of[run]]
         configs = [(run, team.config) for run, team in outlines.items()]
-        self._notes += asked_otherwise(configs, spec.asked_roles(chosen))
+        self._notes += asked_otherwise(configs, ways.asked_roles(chosen))
         for team, way in chosen:
-            spec.check_roles_taken(way, team.task, team.members)
-        answerers = sum(len(spec.players(team, way)) for team, way in chosen)
+            ways.check_roles_taken(way, team.task, team.members)
+        answerers = sum(len(ways.players(team, way)) for team, way in chosen)
         questions = sum(len(questions) for _, questions in self._asked)
         self._plan_games(answerers * questions, hook)
         return outlines
 
     def _load_questions(self, teams: Sequence[Team]) -> None:
-        self._asked, self._notes = spec.questions(self.plan, teams)
+        self._asked, self._notes = load_questions(self.plan, teams)
         self._asking = asking_of(teams[0].config)
         for task, questions in self._asked:
             digest = fingerprints.of_questions(questions)
@@ -145,7 +147,7 @@ class Exam:
 
     def _ways(self, team: Team) -> list[Way]:
         """How this team answers in each setup."""
-        return [spec.way(setup, team, self.plan.files) for setup in self.plan.setups]
+        return [ways.way(setup, team, self.plan.files) for setup in self.plan.setups]
 
     def _plan_games(self, games: int, hook: Hook) -> None:
         self._planned += games
@@ -199,7 +201,7 @@ class Exam:
     def _rounds(self, system: str, run: str, team: Team, setups: Sequence[str]) -> Iterator[Round]:
         for task, questions in self._asked:
             for setup in setups:
-                way = spec.way(setup, team, self.plan.files)
+                way = ways.way(setup, team, self.plan.files)
                 log = self._folder.log(run, task.name, setup)
                 yield Round(system, run, team, task, questions, way, log)
 
@@ -231,7 +233,7 @@ class Exam:
             names = team.resolved.base_names()
         else:
             names = [self.plan.places.get(run, run)]
-        for task, overlap in spec.overlaps(names, self._asked):
+        for task, overlap in overlaps(names, self._asked):
             self._trained.append(Trained(run, task, overlap))
 
     async def _play(self, each: Round, hook: Hook) -> None:

@@ -1,21 +1,20 @@
-"""What an evaluation asks of whom: systems, tasks, setups by name, and what they mean.
+"""What an evaluation asks of whom: systems, tasks, setups by name, and where they are found.
 
-Leaves out: asking (`evaluation.runner`).
+Leaves out: what setups mean (`evaluation.ways`), the questions (`evaluation.questions`),
+asking (`evaluation.runner`).
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from comas.config.policies import Resolved
-from comas.config.rehearsal import roles_asked
-from comas.config.resolve import filled, keywords, load_plugin, plugin_names, split_options
-from comas.config.schema import Config, lifted, nearest, parse_pair
+from comas.config.schema import lifted, nearest, parse_pair
 from comas.config.systems import (
     checkpoint_of,
     fixed_place,
@@ -23,20 +22,15 @@ from comas.config.systems import (
     independent,
     system_config,
     table_of,
-    training_of,
 )
-from comas.evaluation.contamination import Overlap, overlap
 from comas.evaluation.systems import asked
-from comas.game.agent import Member
+from comas.evaluation.ways import OPTIONS
 from comas.program import command
-from comas.questions.checked import can_judge, loaded
 from comas.storage import files as disk
 from comas.team import spending
 from comas.team.build import Team
-from comas.types import Host, Method, Question, Setup, Task, UserMistake
+from comas.types import Host, UserMistake
 
-OPTIONS = r":(?=\w+=)"
-"""What stands between a setup and each of its options."""
 LIMIT = 500
 """Questions per task, where it has more: the first ones of an order drawn by the seed."""
 
@@ -232,94 +226,6 @@ def limit_of(limit: int | None, pairs: Sequence[str], key: str) -> int | None:
     return limit or None
 
 
-@dataclass(frozen=True)
-class Way:
-    """How answers are given: a setup or a method's game, with its options."""
-
-    name: str
-    method: Method
-    alone: bool
-    options: Mapping[str, Any]
-
-
-def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
-    """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own; `files`
-    are those of the plan.
-    """
-    plugin, *pairs = re.split(OPTIONS, name)
-    plugin = (files or {}).get(plugin, plugin)
-    options = dict(map(parse_pair, pairs))
-    if plugin == "game":
-        found = team.method
-        options = {**split_options(team.config.options, found.play), **options}
-    else:
-        found = load_plugin(_kind_of(plugin), plugin)
-    options = filled(plugin, options, found.play)
-    if isinstance(found, Setup):
-        return Way(name, _game(found), found.alone, options)
-    return Way(name, replace(found, supervised=False), False, options)  # labels are for training
-
-
-def _kind_of(plugin: str) -> Literal["method", "setup"]:
-    """Whether a name or a file is one of a method or of a setup."""
-    if not plugin.endswith(".py"):
-        return "method" if plugin in plugin_names("method") else "setup"
-    file = Path(plugin)
-    text = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
-    return "method" if re.search(r"^method\s*=", text, re.MULTILINE) else "setup"
-
-
-def _game(setup: Setup) -> Method:
-    return Method(setup.play, _unsettled, _unsettled, _unsettled, roles=setup.roles)
-
-
-def _unsettled(*args: object) -> Any:
-    raise AssertionError("evaluation never settles")
-
-
-def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
-    """Who plays: every policy by itself, or the team."""
-    if not chosen.alone:
-        return {"team": list(team.members)}
-    # copies of one policy answer once, by the first of them
-    different = {m.address: m for m in reversed(team.members)}
-    return {m.name: [m] for m in team.members if different[m.address] is m}
-
-
-def asked_roles(chosen: Sequence[tuple[Team, Way]]) -> set[str]:
-    """The roles that these games ask for, as far as a rehearsal of each shows them."""
-    roles: set[str] = set()
-    for team, how in chosen:
-        agents = len(team.members)
-        roles |= {*roles_asked(how.method, team.task, agents, how.options), *how.method.roles}
-    return roles
-
-
-def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> None:
-    """An error where the game asks for a role that no agent takes."""
-    if chosen.alone or any(member.roles is None for member in members):
-        return
-    taken = {role for member in members for role in member.roles or ()}
-    asked = roles_asked(chosen.method, task, len(members), chosen.options)
-    for role in chosen.method.paid:
-        if role in asked and role not in taken:
-            raise UserMistake(
-                f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see"
-                " agents.<name>.roles"
-            )
-
-
-def described(team: Team, chosen: Way) -> str:
-    """Who answers, in words."""
-    policies = len({member.address for member in team.members})
-    agents = len(team.members)
-    if chosen.alone and policies > 1:
-        return f"{policies} agents, each alone"
-    if chosen.alone or agents == 1:
-        return "1 agent"
-    return f"{agents} copies of one model" if policies == 1 else f"team of {agents}"
-
-
 def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
     """An error where `hosts.<name>.key=value` is about a host at which nobody is."""
     known = {agent.host for team in teams for agent in team.config.agents.values()}
@@ -335,107 +241,6 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
             raise UserMistake(
                 f"{pair}: no agent of these systems is at a host {name!r}: {nearest(name, known)}"
             )
-
-
-def questions(
-    plan: Plan, teams: Sequence[Team]
-) -> tuple[list[tuple[Task, list[Question]]], list[str]]:
-    """Load the questions that all systems are asked; also return notes for the reader.
-
-    They are those of the tasks that were named, or of the first system.
-    """
-    first = teams[0]
-    own = first.config.task
-    notes = list(_trained_with_other_options([team.config for team in teams]))
-    found: list[tuple[Task, list[Question]]] = []
-    for name in plan.tasks or [own]:
-        if name == own:
-            task = first.task
-            place = plan.data or first.config.data
-            options = dict(first.config.task_options)
-        else:
-            task = load_plugin("task", plan.files.get(name, name))
-            place = plan.data
-            options = {}
-        if plan.data and _may_be_whole(task, plan.data, options):
-            learnt = [run for run in plan.places.values() if _trained_among(run, task, plan.data)]
-            options["whole"] = not learnt
-            only = f"{name}: asked are the test questions of {plan.data} only"
-            notes += [f"{only}: {run} was trained on others" for run in learnt]
-        asked = loaded(task, "test", path=place, limit=plan.limit, seed=plan.seed, **options)
-        if not asked:
-            where = f" in {plan.data}" if plan.data else ""
-            raise UserMistake(f"task {name} has no test questions{where}")
-        if not can_judge(task, asked):
-            raise UserMistake(
-                f"task {name}: none of its test questions has an answer, so none can be judged; add"
-                " `answer`"
-            )
-        found.append((task, asked))
-    return found, notes
-
-
-def _trained_with_other_options(configs: Sequence[Config]) -> Iterator[str]:
-    """A note for each system of the first one's task that was trained with other options."""
-    task = configs[0].task
-    options = dict(configs[0].task_options)
-    for config in configs:
-        if config.task == task and config.task_options != options:
-            system = config.out or task
-            own = config.task_options
-            yield f"{system}: trained with task_options {own}, asked with {options}"
-
-
-def _may_be_whole(task: Task, data: str, options: Mapping[str, Any]) -> bool:
-    """Whether all questions of a file can be asked, also those that it would keep for training."""
-    return Path(data).is_file() and "whole" in keywords(task.load) and not options.get("whole")
-
-
-def _trained_among(run: str, task: Task, file: str) -> bool:
-    """Whether a run was trained on a question of a file; where that cannot be known, as if it had
-    been.
-    """
-    try:
-        trained = {question.id for question in trained_on(run)}
-    except UserMistake:
-        return True
-    if not trained:
-        return False
-    return any(question.id in trained for question in task.load("test", path=file, whole=True))
-
-
-def overlaps(
-    names: Iterable[str], asked: Sequence[tuple[Task, Sequence[Question]]]
-) -> Iterator[tuple[str, Overlap | None]]:
-    """Per task what runs and exports among these were trained on; nothing for base models, whose
-    past nobody here knows.
-    """
-    trained: list[Question] | None = []
-    try:
-        trainings = {independent(name): found for name in names if (found := training_of(name))}
-        if not trainings:
-            return
-        for name in sorted(trainings):
-            trained += _trained(*trainings[name])
-    except UserMistake:
-        trained = None
-    for task, questions in asked:
-        yield task.name, overlap(trained, questions) if trained is not None else None
-
-
-def trained_on(name: str) -> list[Question]:
-    """The training questions of a run or an export, and of the runs that it started from; by its
-    own config, whatever is asked of it now.
-    """
-    training = training_of(name)
-    return _trained(*training) if training else []
-
-
-def _trained(resolved: Resolved, before: Sequence[str]) -> list[Question]:
-    config = resolved.config
-    options = config.task_options
-    own = loaded(resolved.task, "train", path=config.data, seed=config.seed, **options)
-    return own + [question for base in before for question in trained_on(base)]
 
 
 def places(systems: Sequence[str]) -> dict[str, str]:
