@@ -1,7 +1,7 @@
 """Whether a run fits into memory, and the defaults of `tokens_per_pass` and `max_rows` with which
-it does; also whether it fits on the disk.
+it does.
 
-The estimate (`estimate.host_needs`) is compared with what the machine can give (`machine`) or the
+The estimate (`memory.host_needs`) is compared with what the machine can give (`machine`) or the
 user allows (`memory`). Defaults are powers of two, so that a little more or less free memory does
 not change them. Leaves out: trying, time.
 """

@@ -93,12 +93,12 @@ def lines(made: Plan) -> list[str]:
 
 def memory_line(fit: Fit) -> str:
     """Per device what is needed, what there is, and how that goes together."""
+    devices = [device for device in fit.memory if fit.peak_of(device)]
+    unknown = [host for host in fit.hosts if host.unknown]
     parts = [
-        f"{fit.compared(each)}{_strain(fit, each)}" for each in fit.memory if fit.peak_of(each)
+        *(fit.compared(device) + _strain(fit, device) for device in devices),
+        *(f"host {host.name} is not known ({host.unknown})" for host in unknown),
     ]
-    for host in fit.hosts:
-        if host.unknown:
-            parts.append(f"host {host.name} is not known ({host.unknown})")
     return "; ".join(parts) or "next to nothing"
 
 

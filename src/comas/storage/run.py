@@ -16,9 +16,8 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import filelock
 import tomli_w
@@ -111,17 +110,16 @@ class Run:
         """The resolved config, as it was saved."""
         path = self.path / "config.toml"
         try:
-            found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+            config: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"{path} is damaged: {error}") from error
-        if missing := [
-            key for key, kind in RUNS_HAVE.items() if not isinstance(found.get(key), kind)
-        ]:
-            raise UserMistake(
-                f"{self.path} is not a run: its config.toml, which runs write whole, has no"
-                f" {missing[0]}"
-            )
-        return found
+        for key, kind in RUNS_HAVE.items():
+            if not isinstance(config.get(key), kind):
+                raise UserMistake(
+                    f"{self.path} is not a run: its config.toml, which runs write whole, has no"
+                    f" {key}"
+                )
+        return config
 
     def resuming(self) -> str:
         """The command that goes on with this run, in quotes."""
@@ -130,11 +128,14 @@ class Run:
     def change(self, changes: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Other values of some dotted keys from now on; returns what they were and are."""
         config = self.config()
-        changed = dict[str, list[Any]]()
+        changed: dict[str, list[Any]] = {}
         for key, value in changes.items():
             *path, last = key.split(".")
-            table = reduce(lambda found, part: found[part], path, config)
-            changed[key], table[last] = [table.get(last), value], value
+            table = config
+            for part in path:
+                table = table[part]
+            changed[key] = [table.get(last), value]
+            table[last] = value
         if changes:
             files.replace(self.path / "config.toml", tomli_w.dumps(config))
         return changed
@@ -143,9 +144,9 @@ class Run:
         """Append a step's metrics, and its discussions as a file of their own; on the disk for
         certain after `commit`.
         """
-        written = "".join(line(episode_record(e)) for e in episodes)
         path = self.path / "episodes" / f"{metrics['step']:06d}.jsonl"
-        path.write_text(written, encoding="utf-8")
+        records = [line(episode_record(episode)) for episode in episodes]
+        path.write_text("".join(records), encoding="utf-8")
         self._unsynced.append(path)
         files.append(self.path / "metrics.jsonl", line(metrics))
 
@@ -161,21 +162,17 @@ class Run:
         """
         path = self.path / "eval" / f"{name}.json"
         try:
-            found = files.read_object(path)
+            record = files.read_object(path)
         except UserMistake as error:
             note(f"{error}; it counts as not measured")
             return None
-        wanted = (
-            ("exact", "near", "tested") if name == "overlap" else ("step", "accuracy", "answers")
-        )
-        if found is not None and not set(wanted) <= (
-            found.keys() if type(found) is dict else set()
-        ):
-            note(
-                f"{path} is damaged: it has to have {', '.join(wanted)}; it counts as not measured"
-            )
+        if record is None:
             return None
-        return found
+        keys = ("exact", "near", "tested") if name == "overlap" else ("step", "accuracy", "answers")
+        if type(record) is dict and record.keys() >= set(keys):
+            return record
+        note(f"{path} is damaged: it has to have {', '.join(keys)}; it counts as not measured")
+        return None
 
     def write_spent(self, accounts: Mapping[str, Any]) -> None:
         """What hosts behind an API have cost; apart from checkpoints, since what is dropped has
@@ -187,7 +184,8 @@ class Run:
         """The same as it was last written; nothing where nothing was, or where no host costs
         anything.
         """
-        if not any(host.get("api") or host.get("own") for host in self.config()["hosts"].values()):
+        hosts = self.config()["hosts"].values()
+        if not any(host.get("api") or host.get("own") for host in hosts):
             return {}
         path = self.path / "spent.json"
         remedy = "remove it to go on without what it said"
@@ -205,24 +203,23 @@ class Run:
         """
         path = self.path / "processes.json"
         try:
-            known: list[dict[str, Any]] = (files.read_object(path) or {"processes": []})[
-                "processes"
-            ]
+            record = files.read_object(path) or {"processes": []}
         except UserMistake as error:
             files.replace(path, json.dumps({"processes": [facts]}, indent=1))
             return [f"{error}; what it said is lost"]
-        before = known[-1] if known else facts
-        files.replace(path, json.dumps({"processes": [*known, facts]}, indent=1))
-        keys = [k for k in facts if k in before and k not in ("step", "changed")]
+        processes: list[Mapping[str, Any]] = record["processes"]
+        before = processes[-1] if processes else facts
+        files.replace(path, json.dumps({"processes": [*processes, facts]}, indent=1))
+        compared = (facts.keys() & before.keys()) - {"step", "changed"}
         return [
-            f"{k} was {before.get(k)}, is {facts.get(k)}"
-            for k in keys
-            if before.get(k) != facts.get(k)
+            f"{key} was {before[key]}, is {facts[key]}"
+            for key in facts
+            if key in compared and before[key] != facts[key]
         ]
 
     def checkpoint(self) -> Path:
         """An empty folder for the next `commit`."""
-        path = self.path / "checkpoints" / "new"
+        path = self._checkpoint("new")
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
@@ -232,23 +229,26 @@ class Run:
 
         Older ones but the best go.
         """
-        folder = self.path / "checkpoints" / f"step-{step}"
-        for path in (*self._unsynced, self.path / "episodes", self.path / "metrics.jsonl"):
+        log = self.path / "metrics.jsonl"
+        for path in (*self._unsynced, self.path / "episodes", log):
             files.sync(path)
         self._unsynced.clear()
-        marker = {
-            "step": step,
-            "metrics_bytes": (self.path / "metrics.jsonl").stat().st_size,
-            "best": best,
-        }
-        files.seal(folder.with_name("new"), marker)
+        marker = {"step": step, "metrics_bytes": log.stat().st_size, "best": best}
+        unfinished = self._checkpoint("new")
+        files.seal(unfinished, marker)
+        folder = self._checkpoint(step)
         if folder.exists():  # beyond the marker, or damaged
             shutil.rmtree(folder)
-        files.rename(folder.with_name("new"), folder)
+        files.rename(unfinished, folder)
         files.replace(self.path / "commit.json", json.dumps(marker))
-        kept = {*sorted(self.steps_kept())[-KEEP:], best, *self.holds.steps()}
-        for old in set(self.steps_kept()) - kept:
-            shutil.rmtree(folder.with_name(f"step-{old}"))
+        newest = sorted(self.steps_kept())[-KEEP:]
+        needed = {*newest, best, *self.holds.steps()}
+        for old in set(self.steps_kept()) - needed:
+            shutil.rmtree(self._checkpoint(old))
+
+    def _checkpoint(self, step: int | Literal["new"]) -> Path:
+        """The folder of a checkpoint, or of the one that is being written."""
+        return self.path / "checkpoints" / ("new" if step == "new" else f"step-{step}")
 
     def steps_kept(self) -> list[int]:
         """Steps that have a checkpoint; whatever else lies beside them is somebody else's."""
@@ -263,32 +263,32 @@ class Run:
             if max(self.steps_kept(), default=0) > 0:
                 raise UserMistake(f"{path} is missing, although there are checkpoints")
             return None
-        found = files.read_object(path)
-        if not isinstance(found, dict) or any(
-            type(found.get(key)) is not int for key in ("step", "metrics_bytes")
-        ):
+        marker = files.read_object(path)
+        keys = ("step", "metrics_bytes")
+        if not isinstance(marker, dict) or any(type(marker.get(key)) is not int for key in keys):
             raise UserMistake(f"{path} is damaged: it names no step")
-        return found
+        return marker
 
     def intact(self, step: int | None = None) -> Path:
         """The checkpoint after `step` steps (None: of the marker); its policies are proved to be as
         they were written, its optimizers, two thirds of the bytes, are not read.
         """
         if step is None:
-            if (marker := self.marker()) is None:
+            marker = self.marker()
+            if marker is None:
                 self.config()  # where this is no run at all, that is the news
                 raise UserMistake(
                     f"{self.path} was stopped before its first checkpoint: go on with"
                     f" {self.resuming()}"
                 )
-            step = marker["step"]
-        folder = self.path / "checkpoints" / f"step-{step}"
+            last: int = marker["step"]
+            step = last
+        folder = self._checkpoint(step)
+        kept = sorted(self.steps_kept())
         if not folder.is_dir():
-            raise UserMistake(
-                f"{self.path} has no checkpoint of step {step}: one of {sorted(self.steps_kept())}"
-            )
+            raise UserMistake(f"{self.path} has no checkpoint of step {step}: one of {kept}")
         if wrong := files.damage(folder, without="optimizer.safetensors"):
-            others = sorted(set(self.steps_kept()) - {step})
+            others = [other for other in kept if other != step]
             raise UserMistake(
                 f"checkpoint {folder} is damaged: {wrong}; others are of steps {others}"
             )
@@ -311,11 +311,12 @@ class Run:
         for file in (self.path / "episodes").glob("*.jsonl"):
             if re.fullmatch(r"\d{6,}", file.stem) and int(file.stem) >= after:
                 file.unlink()
-        if (unfinished := self.path / "checkpoints" / "new").exists():
+        unfinished = self._checkpoint("new")
+        if unfinished.exists():
             shutil.rmtree(unfinished)
         for kept in self.steps_kept():
             if everything or kept > after:
-                shutil.rmtree(self.path / "checkpoints" / f"step-{kept}")
+                shutil.rmtree(self._checkpoint(kept))
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """An object per step; a last line that is still being written is left out."""
@@ -328,14 +329,10 @@ class Run:
 
 def _is_account(found: Any) -> bool:
     """Whether this is what `spending.accounts` says of one host."""
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or "money" not in found:
         return False
     account = cast("dict[str, Any]", found)
-    return (
-        isinstance(account.get("spent"), dict)
-        and isinstance(account.get("events"), dict)
-        and "money" in account
-    )
+    return all(isinstance(account.get(key), dict) for key in ("spent", "events"))
 
 
 def _step_of(folder: Path) -> int | None:
