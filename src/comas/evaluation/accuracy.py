@@ -88,11 +88,10 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
     except Exception as error:
         if getattr(task.verify, "__module__", "").startswith("comas."):
             raise
-        line = f"verify failed in {place_of(error, task.verify)}: {type(error).__name__}: {error}"
-        return "failed", {
-            "raised": " ".join(line.split()),
-            "traceback": "".join(traceback.format_exception(error)),
-        }
+        place = place_of(error, task.verify)
+        line = f"verify failed in {place}: {type(error).__name__}: {error}"
+        lines = traceback.format_exception(error)
+        return "failed", {"raised": " ".join(line.split()), "traceback": "".join(lines)}
 
 
 def _unsettled(*args: object) -> Any:
@@ -115,7 +114,11 @@ def by_agent(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for answer in answers:
         if answer["verdict"] != "failed":
             verdicts.setdefault(answer["agent"], []).append(answer["verdict"] == "right")
-    return {agent: sum(right) / len(right) for agent, right in sorted(verdicts.items())}
+    return {agent: _mean(verdicts[agent]) for agent in sorted(verdicts)}
+
+
+def _mean(right: Sequence[bool]) -> float:
+    return sum(right) / len(right)
 
 
 def paired_gain(
@@ -134,7 +137,8 @@ def _differences(
     """Second minus first, per question that both were judged on."""
     one = _shares(first)
     other = _shares(second)
-    return [other[q] - one[q] for q in sorted(one.keys() & other.keys())]
+    both = sorted(one.keys() & other.keys())
+    return [other[question] - one[question] for question in both]
 
 
 def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -143,7 +147,7 @@ def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for answer in answers:
         if answer["verdict"] != "failed":
             verdicts.setdefault(answer["question"], []).append(answer["verdict"] == "right")
-    return {question: sum(right) / len(right) for question, right in verdicts.items()}
+    return {question: _mean(right) for question, right in verdicts.items()}
 
 
 def copied(answers: Sequence[Answer], measured: Mapping[str, str]) -> list[Answer]:

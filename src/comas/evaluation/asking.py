@@ -26,15 +26,15 @@ class Asking:
     top_p: float = 1.0
     max_tokens: int = 512
     """Per reply, where neither `room` nor the task says otherwise."""
-    room: Mapping[str, int] = field(default_factory=dict[str, int])
+    room: Mapping[str, int] = field(default_factory=dict)
     """Per reply and role, before the task's own."""
 
     def scene(self, task: Task, way: Way, members: Sequence[Member], seed: int) -> Scene:
         """A game of these members, played the chosen way."""
         sampling = Sampling(self.temperature, self.top_p, self.max_tokens)
-        speaking = [
-            replace(m, sampling=sampling, roles=None if way.alone else m.roles) for m in members
-        ]
+        speaking = [replace(member, sampling=sampling) for member in members]
+        if way.alone:
+            speaking = [replace(member, roles=None) for member in speaking]
         return Scene(way.method, task, speaking, seed, way.options, max_tokens=self.room)
 
 
@@ -89,7 +89,8 @@ NAMES = {
 def _of_hosts(config: Config, key: str) -> list[object]:
     """The values of a key at the hosts where agents are."""
     hosts = {agent.host for agent in config.agents.values()}
-    return sorted({getattr(config.hosts[name], key) for name in hosts}, key=repr)
+    values = {getattr(config.hosts[name], key) for name in hosts}
+    return sorted(values, key=repr)
 
 
 def _said(values: Sequence[object]) -> str:

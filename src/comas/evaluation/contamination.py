@@ -33,10 +33,8 @@ class Overlap:
     tested: int
 
     def __str__(self) -> str:
-        counts = (
-            f"{len(self.exact)} of {self.tested} test questions were trained on, and"
-            f" {len(self.near)} nearly"
-        )
+        exact = f"{len(self.exact)} of {self.tested} test questions were trained on"
+        counts = f"{exact}, and {len(self.near)} nearly"
         pairs = self.exact or self.near
         if not pairs:
             return counts
@@ -75,7 +73,8 @@ def _plain(text: str) -> str:
 
 
 def _runs(text: str) -> Iterator[int]:
-    words = ["#" if w[0].isdigit() else w for w in _WORD.findall(text.casefold())]
+    found = _WORD.findall(text.casefold())
+    words = ["#" if word[0].isdigit() else word for word in found]
     if len(words) >= SHORT:
         for i in range(len(words) - RUN + 1):
             yield hash(tuple(words[i : i + RUN]))

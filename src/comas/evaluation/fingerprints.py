@@ -71,11 +71,11 @@ def _of_folder(folder: Path) -> dict[str, str]:
 
 def of_plugins(config: Config) -> dict[str, str]:
     """The method and the task: their names, of files of the user's own the digests."""
-    named = {"method": config.method, "task": config.task}
-    return {
-        kind: disk.digest(Path(name)) if name.endswith(".py") else name
-        for kind, name in named.items()
-    }
+    return {"method": _of_plugin(config.method), "task": _of_plugin(config.task)}
+
+
+def _of_plugin(name: str) -> str:
+    return disk.digest(Path(name)) if name.endswith(".py") else name
 
 
 def _sha256(text: str) -> str:

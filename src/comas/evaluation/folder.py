@@ -133,7 +133,8 @@ class Folder:
 
     def write_plan(self) -> None:
         """Write down what is asked."""
-        files.replace(self.path / PLAN, json.dumps(asdict(self.plan), indent=1))
+        text = json.dumps(asdict(self.plan), indent=1)
+        files.replace(self.path / PLAN, text)
 
     def check_unchanged(self, what: str, digest: str) -> None:
         """Note the digest of what is asked, or an error where it is no longer what it was."""
@@ -151,12 +152,14 @@ class Folder:
         """Read the games that one run has played of a task in a setup."""
         name = f"{Path(run).name}.{task}.{setup}"
         slug = re.sub(r"[^\w.=-]+", "-", name)
-        digest = hashlib.sha256(f"{run} {task} {setup}".encode()).hexdigest()
-        return Log(self.path / "answers" / f"{slug}.{digest[:8]}.jsonl")
+        names = f"{run} {task} {setup}"
+        digest = hashlib.sha256(names.encode()).hexdigest()[:8]
+        return Log(self.path / "answers" / f"{slug}.{digest}.jsonl")
 
     def games(self) -> int:
         """Count the games that are written down."""
-        return sum(len(Log(path).found) for path in logs_in(self.path / "answers"))
+        paths = logs_in(self.path / "answers")
+        return sum(len(Log(path).found) for path in paths)
 
     def read_accounts(self) -> dict[str, dict[str, Account]]:
         """What hosts behind an API have cost, per run or model."""

@@ -63,7 +63,8 @@ class Round:
     def __post_init__(self) -> None:
         planned = {game.episode.id for game in self.games()}
         # not those of questions that are gone
-        self.log.found = {key: r for key, r in self.log.found.items() if key in planned}
+        found = self.log.found
+        self.log.found = {game: found[game] for game in found if game in planned}
 
     @property
     def key(self) -> Key:
@@ -75,18 +76,20 @@ class Round:
 
     def games(self) -> list[Game]:
         """List all games of it, also those that were played."""
-        return [
-            Game(Episode(f"eval-{self.way.name}/{who}/{question.id}/0", question), who, members)
-            for who, members in players(self.team, self.way).items()
-            for question in self.questions
-        ]
+        games: list[Game] = []
+        for who, members in players(self.team, self.way).items():
+            for question in self.questions:
+                episode = Episode(f"eval-{self.way.name}/{who}/{question.id}/0", question)
+                games.append(Game(episode, who, members))
+        return games
 
     def to_play(self) -> list[Game]:
         """List the games that were not played, or that a machine failed."""
         return [game for game in self.games() if not self._is_played(game.episode.id)]
 
     def _is_played(self, game: str) -> bool:
-        return game in self.log.found and self.log.found[game]["error"] is None
+        record = self.log.found.get(game)
+        return record is not None and record["error"] is None
 
     def to_judge(self) -> list[dict[str, Any]]:
         """List the records of games whose checker broke down."""

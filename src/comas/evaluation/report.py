@@ -9,6 +9,7 @@ corrected for the number of comparisons in its table, says so. Leaves out: playi
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +76,8 @@ class Cell:
     @property
     def single(self) -> bool:
         """Whether every question has one answer of one run: what McNemar's test is made for."""
-        return len(self.runs) == 1 and len({r["agent"] for r in self.records}) == 1
+        agents = {record["agent"] for record in self.records}
+        return len(self.runs) == 1 and len(agents) == 1
 
     def shares(self) -> list[dict[str, float]]:
         """Per run: question -> share of right answers among those that were judged."""
@@ -138,7 +140,9 @@ def accuracy(cell: Cell) -> Interval | None:
         return None
     first = values[0]
     if len(values) == 1:
-        return wilson(round(sum(first)), len(first)) if cell.single else accuracy_interval(first)
+        if cell.single:
+            return wilson(round(sum(first)), len(first))
+        return accuracy_interval(first)
     if len({share for run in values for share in run}) == 1:
         return accuracy_interval(first)  # all runs say the same of every question
     if len(first) == 1:
@@ -340,30 +344,23 @@ def corrected(found: Sequence[Difference | None]) -> list[Difference]:
 
 def between_systems(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
     """Every other system against the first one, in each task and setup."""
-    first = cells[0].system if cells else ""
-    return corrected(
-        [
-            difference(one, other, seed)
-            for one in cells
-            for other in cells
-            if one.system == first != other.system
-            and (one.task, one.setup) == (other.task, other.setup)
-        ]
-    )
+    return _against_first("system", cells, seed)
 
 
 def between_setups(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
     """Every other setup against the first one, in each system and task."""
-    first = cells[0].setup if cells else ""
-    return corrected(
-        [
-            difference(one, other, seed)
-            for one in cells
-            for other in cells
-            if one.setup == first != other.setup
-            and (one.system, one.task) == (other.system, other.task)
-        ]
-    )
+    return _against_first("setup", cells, seed)
+
+
+def _against_first(part: str, cells: Sequence[Cell], seed: int) -> list[Difference]:
+    """Compare cells whose keys differ in this part only, with those of the first cell's part."""
+    found: list[Difference | None] = []
+    for one, other in itertools.product(cells, cells):
+        first = getattr(cells[0].key, part)
+        moved = other.key._replace(**{part: first})
+        if one.key == moved != other.key:
+            found.append(difference(one, other, seed))
+    return corrected(found)
 
 
 def votes_for(cheap: Cell, dear: Cell) -> int | None:

@@ -221,7 +221,8 @@ class Exam:
 
     def _check_weights(self, run: str, team: Team) -> None:
         """Note what was loaded, or an error where its weights are not those of the beginning."""
-        self._folder.change_plan(spec.with_rooms(self.plan, run, self._resolved[run], team))
+        plan = spec.with_rooms(self.plan, run, self._resolved[run], team)
+        self._folder.change_plan(plan)
         self._resolved[run] = team.resolved
         if team.sources:
             digest = fingerprints.of_weights(team.sources)
@@ -295,7 +296,7 @@ class Exam:
 
     async def _play_vote(self, key: Key, cheap: Cell, hook: Hook) -> Cell:
         """Play the cell of a vote, by the runs of the cell that costs less."""
-        questions = sum(len(asked) for task, asked in self._asked if task.name == cheap.task)
-        self._plan_games(len(cheap.runs) * questions, hook)
+        questions = [asked for task, asked in self._asked if task.name == cheap.task]
+        self._plan_games(len(cheap.runs) * sum(map(len, questions)), hook)
         (vote,) = await self._play_all(hook, only=key)
         return vote

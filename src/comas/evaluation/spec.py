@@ -88,21 +88,21 @@ class Plan:
     """Also let the cheaper side of each comparison vote, as often as the dearer side's tokens
     allow.
     """
-    places: Mapping[str, str] = field(default_factory=dict[str, str])
+    places: Mapping[str, str] = field(default_factory=dict)
     """Run or model as named -> where it is found from anywhere, at the step that was meant when the
     evaluation began.
     """
-    teams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    teams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Config file as named -> the team that it described when the evaluation began."""
     changes: Sequence[Mapping[str, Any]] = ()
     """What was changed since, in order: `when`, and `pairs` of keys in `spending.CHANGEABLE`."""
-    digests: Mapping[str, str] = field(default_factory=dict[str, str])
+    digests: Mapping[str, str] = field(default_factory=dict)
     """`questions of TASK`, `weights of RUN`, `contents of FILE` -> what they were when they were
     first asked (`fingerprints`).
     """
-    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, str] = field(default_factory=dict)
     """File of a setup or a task as named -> where it is found from anywhere."""
-    rooms: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    rooms: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Run or model as named -> `key=value` of its hosts' bounds that followed from the memory that
     there was in the beginning.
     """

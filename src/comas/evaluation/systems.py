@@ -62,4 +62,5 @@ def system_team(
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
     """An untrained team from a config: `team_of(method="ttrl")`."""
-    return asked(resolve(read(config, {k.replace("__", "."): v for k, v in overrides.items()})))
+    pairs = {key.replace("__", "."): value for key, value in overrides.items()}
+    return asked(resolve(read(config, pairs)))

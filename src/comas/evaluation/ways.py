@@ -80,8 +80,8 @@ def asked_roles(chosen: Sequence[tuple[Team, Way]]) -> set[str]:
     """The roles that these games ask for, as far as a rehearsal of each shows them."""
     roles: set[str] = set()
     for team, how in chosen:
-        agents = len(team.members)
-        roles |= {*roles_asked(how.method, team.task, agents, how.options), *how.method.roles}
+        asked = roles_asked(how.method, team.task, len(team.members), how.options)
+        roles |= {*asked, *how.method.roles}
     return roles
 
 

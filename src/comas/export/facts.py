@@ -32,26 +32,24 @@ class Facts:
     tokens: int = 0
     """Generated up to this step, measurements not counted."""
     seconds: float = 0.0
-    spent: dict[str, float] = field(default_factory=dict[str, float])
-    cost: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    spent: dict[str, float] = field(default_factory=dict)
+    cost: dict[str, dict[str, float]] = field(default_factory=dict)
     """Agent -> turns, prompt_tokens, tokens, seconds of all steps."""
-    updates: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    updates: dict[str, dict[str, float]] = field(default_factory=dict)
     """Policy -> updates, skipped."""
     peak_bytes: int | None = None
     validation: Interval | None = None
     """At this step."""
-    answers: dict[str, list[dict[str, Any]]] = field(
-        default_factory=dict[str, list[dict[str, Any]]]
-    )
+    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """`before`, and `after` where it is of this step."""
     overlap: dict[str, Any] | None = None
-    api: dict[str, Any] = field(default_factory=dict[str, Any])
-    process: dict[str, Any] = field(default_factory=dict[str, Any])
+    api: dict[str, Any] = field(default_factory=dict)
+    process: dict[str, Any] = field(default_factory=dict)
     """What the last process on the run ran on."""
-    lineage: list[str] = field(default_factory=list[str])
-    cells: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    lineage: list[str] = field(default_factory=list)
+    cells: list[dict[str, Any]] = field(default_factory=list)
     """Of evaluations of this checkpoint."""
-    comparisons: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
 
     def agents(self, policy: str) -> list[str]:
         """Who speaks with these weights."""

@@ -53,7 +53,9 @@ class Part:
 def card(facts: Facts, part: Part) -> str:
     """The card as Markdown."""
     agents = [agent for policy in part.policies for agent in facts.agents(policy)]
-    title = facts.name if part.kind == "team" else f"{facts.name}: {part.policies[0]}"
+    title = facts.name
+    if part.kind != "team":
+        title += f": {part.policies[0]}"
     sections = [
         _front(facts, part),
         f"# {title}",
@@ -73,17 +75,17 @@ def card(facts: Facts, part: Part) -> str:
 
 def _front(facts: Facts, part: Part) -> str:
     """What the hub reads, as YAML."""
-    is_adapter = part.kind == "adapter"
+    of_adapter = part.kind == "adapter"
     lines = [
-        f"library_name: {'peft' if is_adapter else 'transformers'}",
+        f"library_name: {'peft' if of_adapter else 'transformers'}",
         "pipeline_tag: text-generation",
     ]
     if part.hub:
         lines += _yaml_bases([json.dumps(name) for name in part.hub])
-        lines.append(f"base_model_relation: {'adapter' if is_adapter else 'finetune'}")
+        lines.append(f"base_model_relation: {'adapter' if of_adapter else 'finetune'}")
     method = facts.config.method.rpartition("/")[2]
     tags = ["comas", "multi-agent", "reinforcement-learning", method.removesuffix(".py")]
-    if is_adapter or (part.kind == "team" and part.adapters):
+    if of_adapter or (part.kind == "team" and part.adapters):
         tags.append("lora")
     lines.append("tags:")
     lines += [f"- {json.dumps(tag)}" for tag in dict.fromkeys(tags)]
@@ -194,8 +196,8 @@ def _accuracy(facts: Facts, agents: Sequence[str]) -> str:
         near = len(overlap["near"])
         asked = f"Of the {overlap['tested']} held-out questions"
         lines.append(f"{asked}, {exact} were trained on and {near} nearly.")
-    hosts = facts.config.hosts
-    away = [name for name, agent in facts.config.agents.items() if hosts[agent.host].api]
+    config = facts.config
+    away = [name for name, agent in config.agents.items() if config.hosts[agent.host].api]
     if away:
         names = ", ".join(away)
         lines.append(f"Not measured for {names}, who answer from an API and do not change.")
@@ -221,7 +223,8 @@ def _questions(facts: Facts) -> str:
 def _accuracy_row(facts: Facts, name: str, agents: Sequence[str] = ()) -> str:
     before = _or(facts.accuracy("before", agents))
     after = _or(facts.accuracy("after", agents))
-    return f"| {name} | {before} | {after} | {_or(facts.gain(agents))} |"
+    gain = _or(facts.gain(agents))
+    return f"| {name} | {before} | {after} | {gain} |"
 
 
 def _or(found: Any) -> str:
@@ -254,7 +257,8 @@ def _cell_row(cell: Mapping[str, Any]) -> str:
 def _comparison(record: Mapping[str, Any]) -> str:
     first = record["first"]["label"]
     second = record["second"]["label"]
-    ends = ["?" if record[key] is None else f"{record[key]:+.3f}" for key in ("low", "high")]
+    bounds = (record["low"], record["high"])
+    ends = ["?" if bound is None else f"{bound:+.3f}" for bound in bounds]
     difference = f"{record['difference']:+.3f} [{', '.join(ends)}]"
     test = f"p {record['p']:.4f} ({record['test']}, corrected)"
     where = f"{record['task']}, {record['setup']}"
@@ -315,7 +319,8 @@ def _process(facts: Facts, *keys: str) -> str:
 def _account(account: Mapping[str, Any]) -> str:
     """What a host behind an API has cost."""
     spent: Mapping[str, int] = account.get("spent", {})
-    text = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in spent.items())
+    parts = [f"{count:,} {kind.replace('_', ' ')}" for kind, count in spent.items()]
+    text = ", ".join(parts)
     if account.get("money"):
         text += f", money {account['money']:.4f}"
     return text or UNKNOWN
@@ -344,5 +349,5 @@ def _cost(facts: Facts, agents: Sequence[str]) -> str:
 
 def _settings(facts: Facts) -> str:
     values = facts.config.model_dump(mode="json", include=set(SETTINGS))
-    chosen = {key: values[key] for key in SETTINGS if values[key] not in (None, {})}
+    chosen = {key: values[key] for key in SETTINGS if values[key] != {}}
     return tomli_w.dumps(without_none(chosen))

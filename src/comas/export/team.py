@@ -128,7 +128,9 @@ def _write(job: Job, facts: Facts, plugins: Mapping[str, Path]) -> None:
 
 def _trained_before(source: Source) -> bool:
     """Whether a policy started from what was trained, here or elsewhere."""
-    return source.kind == "run" or (source.kind != "seed" and bool(exported(source.name)))
+    if source.kind == "seed":
+        return False
+    return source.kind == "run" or bool(exported(source.name))
 
 
 def _check_place(target: Path) -> None:
@@ -212,10 +214,8 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
         if file in plugins:
             table[kind] = f"./{plugins[file]}"
     adapters = job.adapters()
-    folders = {
-        policy: f"./{policy}/{'adapter' if policy in adapters else 'model'}"
-        for policy in job.policies()
-    }
+    kinds = {policy: "adapter" if policy in adapters else "model" for policy in job.policies()}
+    folders = {policy: f"./{policy}/{kind}" for policy, kind in kinds.items()}
     policies = {agent: plan.name for plan in job.plans for agent in plan.agents}
     for name, agent in table["agents"].items():
         if name in policies:
@@ -234,7 +234,8 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
 
 def _exported(job: Job, target: Path) -> Exported:
     policies = [_exported_policy(job, target, policy) for policy in job.policies()]
-    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    written = [file for file in target.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in written)
     return Exported(target, job.run.path, job.step, policies, size)
 
 

@@ -41,9 +41,9 @@ class Job:
     dtype: str
     base: str | None
     note: Callable[[str], Any]
-    dtypes: dict[str, str] = field(default_factory=dict[str, str])
-    bases: dict[str, str] = field(default_factory=dict[str, str])
-    gaps: dict[str, float] = field(default_factory=dict[str, float])
+    dtypes: dict[str, str] = field(default_factory=dict)
+    bases: dict[str, str] = field(default_factory=dict)
+    gaps: dict[str, float] = field(default_factory=dict)
 
     def policies(self, host: str | None = None) -> dict[str, str]:
         """Policy -> host; those whose weights are ours."""

@@ -26,7 +26,7 @@ class HostFit:
     """Bytes by what they are for; empty where that is unknown."""
     unknown: str | None = None
     """Why, then."""
-    chosen: Mapping[str, int] = field(default_factory=dict[str, int])
+    chosen: Mapping[str, int] = field(default_factory=dict)
     """Keys that had no value, and what they were given."""
 
     @property

@@ -38,7 +38,7 @@ class Source:
     """Those that must be there, and be text."""
     values: tuple[str, ...] = ()
     """Those that must be there, as text or as a number."""
-    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, str] = field(default_factory=dict)
     """Our split -> the file's name, where it is not `<task>_<hub split>.jsonl`."""
 
     def questions(
@@ -101,7 +101,8 @@ class Source:
         for number, row in rows:
             place = f"{where}{number}"
             if not self._is_complete(row):
-                names = ", ".join(f"`{column}`" for column in self.columns + self.values)
+                columns = [f"`{column}`" for column in self.columns + self.values]
+                names = ", ".join(columns)
                 raise UserMistake(
                     f"{place}: expected an object with the texts {names}, got {str(row)[:60]}"
                 )
@@ -115,11 +116,9 @@ class Source:
         """Whether a row has all columns, as text or as a number."""
         if not isinstance(row, Mapping):
             return False
-        texts = [row.get(column) for column in self.columns]
-        values = [row.get(column) for column in self.values]
-        return all(isinstance(text, str) for text in texts) and all(
-            isinstance(value, str | int | float) for value in values
-        )
+        if not all(isinstance(row.get(column), str) for column in self.columns):
+            return False
+        return all(isinstance(row.get(column), str | int | float) for column in self.values)
 
     def _hub_rows(self, split: str) -> Iterator[tuple[int, Any]]:
         local = (
