@@ -70,6 +70,7 @@ def _show(team: Team, episode: Episode, is_held_out: bool) -> None:
     from rich.text import Text
 
     from comas.display import clean, discussion, readings
+    from comas.game.play import own_file
 
     console = Console()
     console.print(discussion(episode.question.prompt, episode.turns))
@@ -79,7 +80,8 @@ def _show(team: Team, episode: Episode, is_held_out: bool) -> None:
     if episode.answer is not None:
         end = f"answer: {clean(episode.answer)}"
         if is_held_out:
-            verdict = team.task.verify(episode.question, episode.answer)
+            with own_file(team.task.verify, "verify"):
+                verdict = team.task.verify(episode.question, episode.answer)
             end += f" ({verdict})"
     console.print(Text(end, "bold"))
 

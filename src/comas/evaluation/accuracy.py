@@ -67,7 +67,8 @@ async def answer_all(
 def _judge(episode: Episode, agent: str, task: Task) -> Answer:
     verdict = "failed" if episode.error else "wrong"
     if episode.answer is not None and not episode.error:
-        with own_file(task.verify, "verify"):
+        where = f"task {task.name}, question {episode.question.id}"
+        with own_file(task.verify, f"{where}: verify"):
             verdict = task.verify(episode.question, episode.answer)
     tokens = sum(t.tokens for t in episode.turns)
     seconds = sum(t.seconds for t in episode.turns)

@@ -43,21 +43,30 @@ def asking_of(config: Config) -> Asking:
     return Asking(config.eval_temperature, config.eval_top_p, config.max_tokens, dict(config.room))
 
 
-def asked_otherwise(systems: Sequence[tuple[str, Config]], roles: Collection[str]) -> Iterator[str]:
+def asked_otherwise(
+    systems: Sequence[tuple[str, Config]],
+    roles: Collection[str],
+    bounded: Collection[str] = (),
+) -> Iterator[str]:
     """A note for each system that is asked in another way than its own config says, or that keeps a
-    context or a way of thinking of its own, which belong to its models. Rooms are compared
-    of the `roles` that are asked.
+    context or a way of thinking of its own, which belong to its models.
+
+    Rooms are compared of the `roles` that are asked, `max_tokens` where one of them has no room:
+    neither of a config nor, as those that are `bounded`, of the tasks.
     """
     first_name, first = systems[0]
+    used = asking_of(first)
     for name, config in systems[1:]:
         own = asking_of(config)
-        all_are_asked = asking_of(first)
-        for key in ("temperature", "top_p", "max_tokens", "room"):
+        keys = ["temperature", "top_p", "max_tokens", "room"]
+        if all(role in bounded or (role in own.room and role in used.room) for role in roles):
+            keys.remove("max_tokens")
+        for key in keys:
             configured = _of_roles(getattr(own, key), roles)
-            used = _of_roles(getattr(all_are_asked, key), roles)
-            if configured != used:
+            asked = _of_roles(getattr(used, key), roles)
+            if configured != asked:
                 yield (
-                    f"{name}: {NAMES[key]} of its config is {configured}; asked with {used}, as"
+                    f"{name}: {NAMES[key]} of its config is {configured}; asked with {asked}, as"
                     f" {first_name}"
                 )
         for key in ("context", "thinking"):

@@ -130,7 +130,8 @@ class Exam:
         self._load_questions(teams)
         chosen = [(team, way) for run, team in outlines.items() for way in ways_of[run]]
         configs = [(run, team.config) for run, team in outlines.items()]
-        self._notes += asked_otherwise(configs, ways.asked_roles(chosen))
+        bounded = set.intersection(*(set(task.max_tokens) for task, _ in self._asked))
+        self._notes += asked_otherwise(configs, ways.asked_roles(chosen), bounded)
         for team, way in chosen:
             ways.check_roles_taken(way, team.task, team.members)
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)

@@ -152,9 +152,10 @@ def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, 
             turn.reward = turn.group = None
         if episode.error is None:
             groups.setdefault(episode.question.id, []).append(episode)
-    for group in groups.values():
+    for question, group in groups.items():
         hidden = group if scene.method.supervised else [_hide(e) for e in group]
-        with own_file(scene.method.settle, "settle"):
+        verifying = own_file(task.verify, f"task {task.name}, question {question}: verify")
+        with verifying, own_file(scene.method.settle, "settle"):
             scene.method.settle(hidden, task, **options)
         for turn in (turn for episode in group for turn in episode.turns):
             turn.reward = _amount(turn)

@@ -106,7 +106,7 @@ def can_judge(task: Task, questions: Sequence[Question]) -> bool:
     """Whether one of the questions at least has a reference, or a task whose
     verifier does without.
     """
-    with own_file(task.verify, "verify"):
+    with own_file(task.verify, f"task {task.name}: verify"):
         return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
 
 
