@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import comas
-from comas.evaluation.spec import overlaps, trained_on
+from comas.evaluation.questions import overlaps, trained_on
 from comas.evaluation.systems import system_team
 from comas.learners.lora import population
 from comas.models.sources import exported, run_at
@@ -336,9 +336,7 @@ def test_an_export_knows_what_it_was_trained_on(
     ours, theirs = ({q.id for q in trained_on(str(p))} for p in (folder, runs["full"].path))
     assert ours == theirs != set()
     team = comas.load(folder)
-    asked = [
-        (team.task, team.task.load("train", limit=3, seed=0, **team.config.task_options), "single")
-    ]
+    asked = [(team.task, team.task.load("train", limit=3, seed=0, **team.config.task_options))]
     team.close()
     ((_, found),) = overlaps([str(folder / "a0" / "model"), str(folder / "a3" / "model")], asked)
     assert found is not None

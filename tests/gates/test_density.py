@@ -20,21 +20,20 @@ AIM = (11, 25)
 """Nodes per simple statement: the median and the 90th percentile of a folder."""
 CEILINGS = {
     "answers": (11, 26),
-    "cli": (13, 29),
+    "cli": (12, 22),
     "config": (14, 27),
-    "display": (13, 30),
+    "display": (13, 23),
     "engines": (14, 27),
-    "evaluation": (16, 34),
-    "export": (16, 35),
-    "forecast": (14, 29),
+    "evaluation": (14, 24),
+    "export": (14, 24),
+    "forecast": (13, 25),
     "game": (13, 27),
     "learners": (14, 29),
     "methods": (14, 25),
     "objective": (13, 25),
-    "questions": (15, 27),
+    "questions": (14, 24),
     "seed": (13, 31),
     "setups": (15, 25),
-    "storage": (12, 25),
     "tasks": (16, 32),
     "team": (14, 27),
     "testing": (14, 27),
@@ -47,9 +46,6 @@ FILE = 220
 FUNCTION = 40
 """Statements per function."""
 LARGE = {
-    "cli/main.py": 253,
-    "evaluation/runner.py": 273,
-    "storage/run.py": 279,
 }
 """File -> its ceiling, where it is not divided yet."""
 

@@ -80,9 +80,8 @@ class Stopwatch:
         """
         if count not in self._filled:
             self._filled[count] = _fastest(lambda: self.replies(count, 1)[0])
-        return self._filled[count], sum(
-            len(self.prompts[i % len(self.prompts)]) for i in range(count)
-        )
+        tokens = sum(len(request.prompt_ids) for request in self.requests(count, 1))
+        return self._filled[count], tokens
 
     def per_token(self, count: int, length: int) -> float:
         """Seconds of one more token of a batch of so many rows."""

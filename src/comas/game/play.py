@@ -175,8 +175,10 @@ def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, 
         for turn in episode.turns:  # a recorded run may be settled again
             turn.reward = turn.group = None
     finished = finished_of(scene, episodes)
+    task = scene.task
     settle = scene.method.settle
-    with own_file(settle, "settle"):
+    verifying = own_file(task.verify, f"task {task.name}: verify")
+    with verifying, own_file(settle, "settle"):
         settle(finished, permitted(scene), **options, **_remembered(scene, settle))
     for episode in finished:
         for turn in episode.turns:

@@ -26,6 +26,7 @@ from comas.questions.checked import RunQuestions, order
 from comas.signals import listening
 from comas.storage import lineage
 from comas.storage.method_state import read_state, write_state
+from comas.storage.rewind import best_kept
 from comas.storage.run import Run
 from comas.sync import collected_apart
 from comas.team import spending
@@ -93,7 +94,7 @@ class Session:
             self._count(metrics)
         # that checkpoint was lost
         if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:
-            self.best = run.best_kept(start)
+            self.best = best_kept(run, start)
         for note in lineage.hold(self.team.resolved.checkpoints(), run.path):
             self.hooks.note(note)
         self.hooks.locate(run.path)

@@ -17,6 +17,7 @@ from comas.hooks import Hook, Progress, hooks_of
 from comas.program import Work
 from comas.questions.checked import of_run
 from comas.storage.out_folder import check_free
+from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
 from comas.team.greeting import assemble
@@ -89,7 +90,7 @@ async def resume_async(
         spending.check_hosts(of_hosts, [checked(run.config())])
         changed = dict(map(parse_pair, changes))
         run_steps = run.config()["steps"]
-        start, notes = run.rewind()
+        start, notes = rewind(run)
         for note in notes:
             hook.note(note)
         hook.working(Progress("estimating", start))
