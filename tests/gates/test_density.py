@@ -21,7 +21,7 @@ AIM = (11, 25)
 CEILINGS = {
     "answers": (11, 26),
     "cli": (13, 29),
-    "config": (14, 27),
+    "config": (13, 25),
     "display": (13, 30),
     "engines": (14, 27),
     "evaluation": (16, 34),
@@ -35,7 +35,7 @@ CEILINGS = {
     "seed": (13, 31),
     "setups": (15, 25),
     "storage": (12, 25),
-    "tasks": (16, 32),
+    "tasks": (14, 26),
     "team": (14, 27),
     "testing": (14, 27),
     "training": (12, 27),

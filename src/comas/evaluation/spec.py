@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.mistakes import nearest
+from comas.config.options import filled, keywords, split_options
+from comas.config.plugins import load_plugin, plugin_names
 from comas.config.policies import Resolved
 from comas.config.rehearsal import roles_asked
-from comas.config.resolve import filled, keywords, load_plugin, plugin_names, split_options
 from comas.config.schema import lifted, parse_pair
 from comas.config.systems import (
     checkpoint_of,

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from comas.config.builders import load_builder
+from comas.config.options import split_options
 from comas.config.policies import PolicyPlan, Resolved
-from comas.config.resolve import split_options
 from comas.config.roles import check_seats
 from comas.config.schema import Config
 from comas.config.weights import HostWeights, model_below, weights_at

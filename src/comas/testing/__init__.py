@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import load_plugin, resolve, split_options
+from comas.config.options import split_options
+from comas.config.plugins import load_plugin
+from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import Member
 from comas.game.play import Scene, payoffs, play_all, settle_all
