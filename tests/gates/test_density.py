@@ -23,7 +23,7 @@ CEILINGS = {
     "cli": (13, 29),
     "config": (13, 25),
     "display": (13, 30),
-    "engines": (14, 27),
+    "engines": (14, 26),
     "evaluation": (16, 34),
     "export": (16, 35),
     "forecast": (14, 29),
@@ -36,7 +36,7 @@ CEILINGS = {
     "setups": (15, 25),
     "storage": (12, 25),
     "tasks": (14, 26),
-    "team": (14, 27),
+    "team": (12, 25),
     "testing": (14, 27),
     "training": (12, 27),
 }
