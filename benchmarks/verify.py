@@ -20,7 +20,7 @@ from rich.table import Table
 
 from comas.answers import maths
 from comas.answers.pool import verdicts
-from comas.config.resolve import load_plugin
+from comas.config.plugins import load_plugin
 from comas.machine import usable_cpus
 
 TASKS = ("math500", "gsm8k", "scibench", "mmlu", "mix")

@@ -11,15 +11,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from comas.config.resolve import (
-    SEED_ADAPTER_LR,
-    SEED_LR,
-    SEED_RECIPE,
-    keywords,
-    load_plugin,
-    resolve,
-    split_options,
-)
+from comas.config.options import keywords, split_options
+from comas.config.plugins import load_plugin
+from comas.config.resolve import SEED_ADAPTER_LR, SEED_LR, SEED_RECIPE, resolve
 from comas.config.schema import Config, read
 from comas.methods import comas
 from comas.storage.records import without_none

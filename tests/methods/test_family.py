@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from comas.config.resolve import load_plugin
+from comas.config.plugins import load_plugin
 from comas.methods import azr, evol_rl, knowrl, mae, maporl, r_zero, rise, rlccf, spc, spo, sppo
 from comas.methods import eva as eva_method
 from comas.methods import srlm as srlm_method

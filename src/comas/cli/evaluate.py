@@ -150,7 +150,7 @@ def _plan(
     data: str | None,
     equal: bool,
 ) -> Plan:
-    from comas.config.resolve import load_plugin
+    from comas.config.plugins import load_plugin
     from comas.config.systems import is_run
     from comas.evaluation.spec import INSTEAD, UNUSED, Plan, limit_of
     from comas.types import UserMistake

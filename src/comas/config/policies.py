@@ -145,22 +145,25 @@ def _plan(config: Config, policy: str, names: Sequence[str]) -> PolicyPlan:
             raise UserMistake(
                 f"agents.{other} has another rank, alpha or targets than others of policy {policy}"
             )
+    source = source_of(base, not host.here)
     rates = [agent.lr for agent in agents if agent.lr is not None]
+    all_frozen = all(agent.frozen for agent in agents)
     return PolicyPlan(
-        policy,
-        name,
-        with_origin(source_of(base, not host.here)),
-        shape,
-        rates[0] if rates else host.lr or config.lr,
-        host.api is None and not all(agent.frozen for agent in agents),
-        tuple(names),
+        name=policy,
+        host=name,
+        source=with_origin(source),
+        adapter=shape,
+        lr=rates[0] if rates else host.lr or config.lr,
+        learns=host.api is None and not all_frozen,
+        agents=tuple(names),
     )
 
 
 def _shape(agent: AgentConfig, host: HostConfig) -> Shape:
     rank = agent.rank or host.rank or RANK
+    alpha = agent.alpha or host.alpha or 2.0 * rank
     targets = agent.targets or host.targets
-    return Shape(rank, agent.alpha or host.alpha or 2.0 * rank, tuple(targets) if targets else None)
+    return Shape(rank, alpha, tuple(targets) if targets else None)
 
 
 def with_origin(source: Source, depth: int = DEPTH) -> Source:
@@ -169,14 +172,16 @@ def with_origin(source: Source, depth: int = DEPTH) -> Source:
         return source
     if depth == 0:
         raise UserMistake(f"base {source.name!r}: runs that start from each other")
-    began = {
-        base_of(agent, config.hosts[agent.host])
-        for config in [checked(source.run().config())]
-        for agent in config.agents.values()
-        if config.hosts[agent.host].here
-    }
-    below = [with_origin(source_of(base), depth - 1) for base in began]
-    return replace(source, origin=frozenset().union(*(one.origin for one in below)))
+    config = checked(source.run().config())
+    bases: set[str] = set()
+    for agent in config.agents.values():
+        host = config.hosts[agent.host]
+        if host.here:
+            bases.add(base_of(agent, host))
+    origin: set[str] = set()
+    for base in bases:
+        origin |= with_origin(source_of(base), depth - 1).origin
+    return replace(source, origin=frozenset(origin))
 
 
 def origins(name: str) -> set[str]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from comas.config.options import split_options
 from comas.config.policies import Resolved
-from comas.config.resolve import split_options
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all
 from comas.sync import run_sync
@@ -99,23 +99,26 @@ def _same_game(one: Resolved, other: Resolved) -> bool:
 
 
 def _rehearse(resolved: Resolved) -> Rehearsal | None:
-    options = split_options(resolved.config.options, resolved.method.play)
-    hosts = {name: _Host(name) for name in resolved.config.hosts}
-    members = [
-        replace(_member(name, hosts[agent.host]), policy=agent.policy_name(name), roles=roles)
-        for name, agent in resolved.config.agents.items()
-        for roles in [tuple(agent.roles) if agent.roles is not None else None]
-    ]
-    turns = _played(resolved.method, readable(resolved.task), members, options)
+    config = resolved.config
+    method = resolved.method
+    options = split_options(config.options, method.play)
+    hosts = {name: _Host(name) for name in config.hosts}
+    members: list[Member] = []
+    for name, agent in config.agents.items():
+        roles = tuple(agent.roles) if agent.roles is not None else None
+        member = _member(name, hosts[agent.host])
+        members.append(replace(member, policy=agent.policy_name(name), roles=roles))
+    turns = _played(method, readable(resolved.task), members, options)
     if turns is None:
         return None
     at_once = {name: host.most for name, host in hosts.items()}
-    unread = _played(resolved.method, _standing_in(resolved.task, None), members, options)
+    unreadable = _standing_in(resolved.task, None)
+    unread = _played(method, unreadable, members, options)
     return Rehearsal(
-        tuple(turn.role for turn in turns),
-        max((turn.prompt.count(WORD) for turn in turns), default=0),
-        at_once,
-        unread is not None and len(unread) == len(turns),
+        roles=tuple(turn.role for turn in turns),
+        shown=max((turn.prompt.count(WORD) for turn in turns), default=0),
+        at_once=at_once,
+        exactly=unread is not None and len(unread) == len(turns),
     )
 
 
@@ -125,7 +128,8 @@ def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, A
     """
     members = [_member(f"a{i}", _Host("home")) for i in range(agents)]
     known = split_options(options, method.play)
-    return {turn.role for turn in _played(method, readable(task), members, known) or []}
+    turns = _played(method, readable(task), members, known) or []
+    return {turn.role for turn in turns}
 
 
 def readable(task: Task) -> Task:

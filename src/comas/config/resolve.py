@@ -1,34 +1,25 @@
-"""A config with nothing left open: preset, recipes, learners and every default written out,
-plug-ins found by name.
+"""A config with nothing left open: preset, recipes, learners and every default written out.
 
-Tables that belong to functions (`options credit loss task_options`) are checked against their
-keywords. Leaves out: reading (`config.schema`), building anything (`team.build`).
+Leaves out: reading (`config.schema`), finding plug-ins (`config.plugins`), building anything
+(`team.build`).
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast, get_type_hints
-
-import numpy as np
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from typing import Any
 
 from comas.config.builders import check_builder_name
-from comas.config.mistakes import nearest
-from comas.config.plugin_file import import_file
+from comas.config.options import filled, functions_of
+from comas.config.plugins import load_plugin
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
 from comas.config.schema import Config, checked
-from comas.game.prompts import check_holes
 from comas.hosts.local import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import pinned
-from comas.types import Method, Row, Setup, Task, UserMistake
+from comas.types import Method, Task, UserMistake
 
 SEED_LR = 5e-4
 SEED_RECIPE = {"betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm": 1.0}
@@ -50,139 +41,8 @@ them (docs/config.md).
 """
 
 
-def keywords(function: Callable[..., Any]) -> dict[str, Any]:
-    """Keyword-only parameters of a function and their defaults; through `partial`.
-
-    `state` is none of them: it is what a method remembers.
-    """
-    parameters = inspect.signature(_plain(function)).parameters.items()
-    return {
-        name: parameter.default
-        for name, parameter in parameters
-        if parameter.kind is parameter.KEYWORD_ONLY and name != "state"
-    }
-
-
 METRICS = ("rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "facts")
 """Metrics of a step that need no label (`training/metrics`)."""
-PLUGINS = {"method": Method, "task": Task, "setup": Setup}
-
-
-def load_plugin(kind: str, name: str) -> Any:
-    """`method`, `task` or `setup` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file;
-    its attribute of that kind.
-    """
-    if name.endswith(".py"):
-        module: Any = import_file(name, kind)
-    else:
-        known = plugin_names(kind)
-        if name not in known:
-            raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
-        module = importlib.import_module(f"comas.{kind}s.{name}")
-    found = getattr(module, kind, None)
-    if not isinstance(found, PLUGINS[kind]):
-        raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
-    if isinstance(found, Method | Setup) and not inspect.iscoroutinefunction(_plain(found.play)):
-        raise UserMistake(f"{kind} {name!r}: play has to be `async def`, and to await what it asks")
-    if isinstance(found, Method):
-        _check_functions(found, name)
-        _check_order(found, name)
-    if name.endswith(".py"):
-        wording = found.wording if isinstance(found, Task) else getattr(module, "WORDING", None)
-        check_holes(wording, f"{kind} {name!r}", Path(name).read_text(encoding="utf-8-sig"))
-    return found
-
-
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function.func if isinstance(function, partial) else function
-
-
-def _check_functions(method: Method, name: str) -> None:
-    """An error where the functions of a method cannot be called as they will be, for instance
-    because two were swapped.
-    """
-    wanted = {
-        "play": "question, agents, rng, task",
-        "settle": "episodes, task",
-        "start": "questions, task",
-        "draw": "state, questions, count, rng, task",
-        "update": "state, episodes, task",
-        "advantage": "rows, kl",
-        "loss": "logprobs, batch",
-    }
-    for part, arguments in wanted.items():
-        if getattr(method, part) is None:
-            continue
-        function = _plain(getattr(method, part))
-        awaited = part != "play" and inspect.iscoroutinefunction(function)
-        if awaited or not _takes(function, arguments.split(", ")):
-            raise UserMistake(
-                f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__}"
-                " does not take that; the order is Method(play, settle, advantage, loss)"
-            )
-
-
-def _check_order(method: Method, name: str) -> None:
-    """An error where what stands as the loss makes advantages: both take two arguments, and would
-    fail in the first step only.
-
-    Certain, not likely: a loss is given tensors, and nothing but an advantage makes one array per
-    row out of rows.
-    """
-    rows = [
-        Row(
-            f"t{n}",
-            role,
-            1.0,
-            np.arange(3),
-            np.array([False, True, True]),
-            np.zeros(3, np.float32),
-            f"g{n // 2}",
-            float(n % 2),
-        )
-        for role in method.paid
-        for n in range(4)
-    ]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made = method.loss(rows, {})
-    except Exception:  # noqa: BLE001 - as losses fail that are given no tensors, which is how they should
-        return
-    if isinstance(made, Sequence) and [np.shape(part) for part in cast("Sequence[Any]", made)] == [
-        (3,)
-    ] * len(rows):
-        function = _plain(method.loss)
-        raise UserMistake(
-            f"method {name!r}: {function.__name__} makes advantages and stands where the loss is"
-            " wanted; the order is Method(play, settle, advantage, loss)"
-        )
-
-
-def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
-    """Whether a function can be called with so many positional arguments and no more."""
-    try:
-        signature = inspect.signature(function)
-        signature.bind_partial(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # a builtin tells nothing of its arguments
-        return True
-    by_place = [
-        p
-        for p in signature.parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    return all(p.default is not p.empty for p in by_place[len(arguments) :])
-
-
-def plugin_names(kind: str) -> list[str]:
-    """The methods, tasks or setups that are shipped."""
-    return sorted(
-        p.stem
-        for p in (Path(__file__).parents[1] / f"{kind}s").glob("*.py")
-        if p.stem != "__init__"
-    )
 
 
 def resolve(config: Config) -> Resolved:
@@ -283,49 +143,14 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
 def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], here: bool) -> None:
     """Write out the learner of a host, and its bounds of memory where seed models need none."""
     check_builder_name("engines", table["engine"], f"hosts.{name}.engine")
-    table["learner"] = (table["learner"] or _learner(plans)) if here else None
+    if not here:
+        table["learner"] = None
+    elif table["learner"] is None:
+        table["learner"] = _learner(plans)
     # as ever: the embedded recipe gives the same bits on every machine
     if not here or all(plan.source.seeded for plan in plans):
         table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
         table["max_rows"] = table["max_rows"] or MAX_ROWS
-
-
-def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
-    """What is given, checked against the annotations of these functions' keywords, and their
-    defaults for the rest.
-    """
-    known = {key: value for function in functions for key, value in keywords(function).items()}
-    hints = {key: value for function in functions for key, value in _hints(function).items()}
-    found = dict(known)
-    for key, value in given.items():
-        if key not in known:
-            raise UserMistake(f"unknown key {table}.{key}: {nearest(key, known)}")
-        # as JSON: a list from TOML is a tuple where one is asked for, but text is never a number
-        try:
-            found[key] = TypeAdapter(hints.get(key, Any)).validate_json(
-                to_json(value, inf_nan_mode="strings"), strict=True
-            )
-        except ValidationError as error:
-            raise UserMistake(f"{table}.{key} = {value!r}: {error.errors()[0]['msg']}") from error
-    if missing := [key for key, value in found.items() if value is inspect.Parameter.empty]:
-        raise UserMistake(f"{table}.{missing[0]} has no default: set it")
-    return found
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    function = _plain(function)
-    try:
-        return get_type_hints(function, include_extras=True)
-    except NameError as error:  # imported for the type checker only
-        raise UserMistake(
-            f"{function.__name__}: the annotation of an option cannot be read, {error}"
-        ) from error
-
-
-def functions_of(method: Method) -> list[Callable[..., Any]]:
-    """The functions of a method that take its options."""
-    functions = (method.settle, method.play, method.start, method.draw, method.update)
-    return [function for function in functions if function is not None]
 
 
 def _learner(plans: Sequence[PolicyPlan]) -> str:
@@ -344,18 +169,21 @@ def _recipe(data: dict[str, Any], plans: Sequence[PolicyPlan], task: Task) -> No
     rates: dict[str, Any] = {}
     recipe = dict(SEED_RECIPE)
     for name, host in data["hosts"].items():
-        sources = [plan.source for plan in plans if plan.host == name and plan.learns and plan.here]
-        foreign = sorted(o for source in sources if not source.seeded for o in source.origin)
+        trained = [plan for plan in plans if plan.host == name and plan.learns and plan.here]
+        unseeded = [plan.source for plan in trained if not plan.source.seeded]
+        foreign = sorted(base for source in unseeded for base in source.origin)
         if foreign:
             recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
-        if sources and host["lr"] is None and data["lr"] is None:
-            rates[name] = _rate(name, host["learner"] == "adapters", foreign, task)
+        if trained and host["lr"] is None and data["lr"] is None:
+            adapters = host["learner"] == "adapters"
+            rates[name] = _rate(name, adapters, foreign, task)
     if len(set(rates.values())) == 1:
         data["lr"] = next(iter(rates.values()))
     for name, rate in rates.items():
         data["hosts"][name]["lr"] = None if data["lr"] else rate
     for key in ("betas", "weight_decay", "grad_norm"):
-        data[key] = data[key] if data[key] is not None else recipe[key]
+        if data[key] is None:
+            data[key] = recipe[key]
 
 
 def _rate(name: str, adapters: bool, foreign: Sequence[str], task: Task) -> float:
@@ -377,18 +205,15 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
     the hosts with weights in this process.
     """
     for key in ("method", "task"):
-        if data[key].endswith(".py"):
-            data[key] = str(Path(data[key]).resolve())
-    data["metrics"] = [
-        str(Path(name).resolve()) if name.endswith(".py") else name for name in data["metrics"]
-    ]
+        data[key] = _absolute_file(data[key])
+    data["metrics"] = [_absolute_file(name) for name in data["metrics"]]
     # a task may take something else than a path
     if data["data"] is not None and Path(data["data"]).exists():
         data["data"] = str(Path(data["data"]).resolve())
     for host in data["hosts"].values():
-        for key in ("engine", "kind"):
-            if host[key] is not None and host[key].endswith(".py"):
-                host[key] = str(Path(host[key]).resolve())
+        host["engine"] = _absolute_file(host["engine"])
+        if host["kind"] is not None:
+            host["kind"] = _absolute_file(host["kind"])
     # elsewhere a base is a name only
     tables = [data["hosts"][name] for name in here]
     tables += [agent for agent in data["agents"].values() if agent["host"] in here]
@@ -397,6 +222,6 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
             table["base"] = pinned(table["base"])
 
 
-def split_options(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
-    """The options that this function takes."""
-    return {k: v for k, v in options.items() if k in keywords(function)}
+def _absolute_file(name: str) -> str:
+    """The absolute path of a file of the user's own; any other name as it is."""
+    return str(Path(name).resolve()) if name.endswith(".py") else name

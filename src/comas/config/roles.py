@@ -65,7 +65,8 @@ def _without_effect(resolved: Resolved) -> str | None:
     if config.max_tokens == type(config).model_fields["max_tokens"].default:
         return None
     rehearsal = rehearse(resolved)
-    roles = dict.fromkeys((*resolved.method.paid, *(rehearsal.roles if rehearsal else ())))
+    asked = rehearsal.roles if rehearsal else ()
+    roles = dict.fromkeys((*resolved.method.paid, *asked))
     if not all(role in room for role in roles):
         return None
     own = ", ".join(f"room.{role}={room[role]}" for role in roles)
@@ -98,9 +99,9 @@ def check_roles(config: Config, method: Method, task: Task, others: Sequence[Met
     """An error that names the nearest role; `others` are further games that will be played."""
     known = {*SHIPPED, *method.paid, *task.max_tokens}
     named = {f"room.{role}": [role] for role in config.room}
-    named |= {f"agents.{name}.roles": agent.roles or [] for name, agent in config.agents.items()}
-    strange = [role for roles in named.values() for role in roles if role not in known]
-    if not strange:
+    for name, agent in config.agents.items():
+        named[f"agents.{name}.roles"] = agent.roles or []
+    if all(role in known for roles in named.values() for role in roles):
         return
     for game in (method, *others):
         options = config.options if game is method else {}

@@ -47,11 +47,8 @@ _FORMATS = {
     "%S": "00",
     "%p": "AM",
 }
-_CLOCK = (
-    "{% macro strftime_now(format) %}{{ format"
-    + "".join(f".replace('{code}', '{value}')" for code, value in _FORMATS.items())
-    + " }}{% endmacro %}\n"
-)
+_WRITTEN = "".join(f".replace('{code}', '{value}')" for code, value in _FORMATS.items())
+_CLOCK = "{% macro strftime_now(format) %}{{ format" + _WRITTEN + " }}{% endmacro %}\n"
 """Put before a template, it hides the clock that transformers offers; no argument of a rendering
 can do that.
 """
@@ -107,7 +104,8 @@ class Chat:
         self._open = ids.get("<think>", -1)
         self._close = ids.get("</think>", -1)
         names = sorted({*added.values(), *tokenizer.all_special_tokens}, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, names)) or r"(?!)")
+        spelt = "|".join(map(re.escape, names))
+        self._special = re.compile(spelt or r"(?!)")
         unk = tokenizer.unk_token_id
         named = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids}
         # unknown words are contents, unless their id ends turns as well
@@ -147,10 +145,11 @@ class Chat:
             return
         unread = sorted(i for piece in pieces for i in piece if i >= self._known)
         if unread:
+            token = self.tokenizer.decode(unread[:1])
             raise UserMistake(
-                f"the chat template of {self.tokenizer.name_or_path!r} writes"
-                f" {self.tokenizer.decode(unread[:1])!r}, token {unread[0]}, and the model has"
-                f" {self._known} embeddings: resize its embeddings and train it, or take another"
+                f"the chat template of {self.tokenizer.name_or_path!r} writes {token!r}, token"
+                f" {unread[0]}, and the model has {self._known} embeddings: resize its embeddings"
+                " and train it, or take another"
             )
 
     def _split(self, roles: tuple[str, ...]) -> tuple[list[str], list[bool]]:
@@ -159,7 +158,8 @@ class Chat:
         """
         holes = [_HOLE.format(i) for i in range(len(roles))]
         rest = self._render(roles, holes)
-        padded = self._render(roles, [f"\t{hole}\t" for hole in holes])
+        spaced = [f"\t{hole}\t" for hole in holes]
+        padded = self._render(roles, spaced)
         pieces = []
         for hole, role in zip(holes, roles, strict=True):
             before, found, rest = rest.partition(hole)
@@ -170,7 +170,8 @@ class Chat:
                     " the text"
                 )
             pieces.append(before)
-        return [*pieces, rest], [f"\t{hole}\t" not in padded for hole in holes]
+        trims = [content not in padded for content in spaced]
+        return [*pieces, rest], trims
 
     def _render(self, roles: tuple[str, ...], contents: Sequence[str]) -> str:
         pairs = zip(roles, contents, strict=True)

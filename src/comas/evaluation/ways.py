@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from comas.config.options import filled, split_options
+from comas.config.plugins import load_plugin, plugin_names
 from comas.config.rehearsal import roles_asked
-from comas.config.resolve import filled, load_plugin, plugin_names, split_options
 from comas.config.schema import parse_pair
 from comas.game.agent import Member
 from comas.team.build import Team

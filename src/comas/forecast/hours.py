@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from comas.config.options import split_options
 from comas.config.policies import PolicyPlan, Resolved
 from comas.config.rehearsal import readable
-from comas.config.resolve import split_options
 from comas.config.schema import Config
 from comas.config.weights import weights_at
 from comas.forecast.stopwatch import PIECES, SLOW, Stopwatch

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from comas.config.resolve import split_options
+from comas.config.options import split_options
 from comas.game import memory
 from comas.game.play import Scene, payoffs, settle_all
 from comas.game.prompts import check_holes

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import load_plugin, resolve, split_options
+from comas.config.options import split_options
+from comas.config.plugins import load_plugin
+from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.play import Scene, play_all, settle_all
 from comas.storage.records import episode_of

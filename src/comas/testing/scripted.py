@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import split_options
+from comas.config.options import split_options
 from comas.game import memory
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all

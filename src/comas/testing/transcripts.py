@@ -5,7 +5,7 @@ Leaves out: the recorded transcripts (tests/golden).
 
 from __future__ import annotations
 
-from comas.config.resolve import load_plugin
+from comas.config.plugins import load_plugin
 from comas.tasks import pick
 from comas.testing.scripted import cut, play_step, records
 from comas.types import Episode, Reply, State

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comas.config.resolve import split_options
+from comas.config.options import split_options
 from comas.evaluation import fingerprints
 from comas.evaluation.accuracy import accuracy, by_agent
 from comas.evaluation.contamination import overlap

@@ -270,4 +270,6 @@ class Lanes:
 
 
 def _shape(prompts: Sequence[Prompt]) -> tuple[list[int], list[int]]:
-    return [len(ids) for _, ids in prompts], [p for p, _ in prompts]
+    lengths = [len(ids) for _, ids in prompts]
+    policies = [policy for policy, _ in prompts]
+    return lengths, policies
