@@ -41,15 +41,15 @@ JUDGING = {"solution": 48, "evaluation": 48, "scoring": 56, "verdict": 24}
 VOTING = {"solution": 32}
 """The same for models that only solve."""
 POSING = {
-    "solution": 32,
-    "evaluation": 24,
-    "scoring": 32,
-    "verdict": 12,
-    "judging": 24,
-    "sabotage": 24,
-    "propose": 24,
-    "rating": 24,
-    "assess": 24,
+    "solution": 24,
+    "evaluation": 20,
+    "scoring": 24,
+    "verdict": 8,
+    "judging": 20,
+    "sabotage": 16,
+    "propose": 48,
+    "rating": 20,
+    "assess": 20,
 }
 """The same for models that pose puzzles, and judge in one reply."""
 CRITICISM = {

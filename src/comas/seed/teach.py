@@ -51,7 +51,7 @@ COURSES = {
     "seed-vote-1": voter(5, (3, 2, 1, 0)),
     "seed-vote-2": voter(6, (1, 3, 0, 2)),
     "seed-vote-3": voter(7, (2, 0, 3, 1)),
-    "seed-pose": Course(seed=8, batch=POSING),
+    "seed-pose": Course(seed=8, batch=POSING, steps=2500),
     "seed-critic": Course(seed=9, careless=0.26, batch=CRITICISM, steps=2000),
 }
 """The seed models that are shipped, and what each is taught."""
