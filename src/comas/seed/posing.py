@@ -2,7 +2,7 @@
 
 A proposer first tries a choice of three and then offers its numbers in the same order, with one
 more at any place among them; so it knows a target that can be reached, and keeps to it in about six
-of ten. A judge of a puzzle adds up all numbers and looks for the one that would have to be left out.
+of ten. A judge of a puzzle adds up all numbers and looks for the one that has to be left out.
 Leaves out: whether a puzzle is hard.
 """
 

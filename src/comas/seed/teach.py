@@ -38,7 +38,15 @@ def voter(seed: int, order: tuple[int, ...]) -> Course:
     that fits, so that it is right in .37 of its answers, a majority of 32 of them in .50, and one
     of 8 from each of four such solvers in .80 (simulated with the demonstrations themselves).
     """
-    return Course(seed=seed, stop=0.35, stop_at_hit=0.6, order=order, batch=VOTING, steps=2000)
+    return Course(
+        seed=seed,
+        stop=0.33,
+        stop_at_hit=0.65,
+        order=order,
+        peers=0.0,
+        batch=VOTING,
+        steps=3000,
+    )
 
 
 COURSES = {
