@@ -35,8 +35,8 @@ from comas.tasks import pick
 
 def voter(seed: int, order: tuple[int, ...]) -> Course:
     """A solver with a habit of its own: it takes the numbers in `order`, and rather stops at a try
-    that fits, so that it is right in .37 of its answers, a majority of 32 of them in .50, and one
-    of 8 from each of four such solvers in .80 (simulated with the demonstrations themselves).
+    that fits, so that votes of one such solver are right more often than its single answers, and
+    votes of four with different orders far more often.
     """
     return Course(
         seed=seed,
