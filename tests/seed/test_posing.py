@@ -181,7 +181,7 @@ def test_voters_stop_more_often_at_a_try_that_fits() -> None:
         right = [
             pick.verify(q, solve(rng, q, course)) == "right" for q in rng.choices(WARM, k=1500)
         ]
-        assert 0.33 < share(right) < 0.42
+        assert 0.38 < share(right) < 0.45
 
 
 def test_pass_at_k_is_that_of_draws_without_replacement() -> None:
@@ -231,7 +231,7 @@ def readable(role: str, reply: Turn) -> bool:
     return pick.extract(WARM[0], reply.text) is not None
 
 
-@pytest.mark.parametrize("name", ["seed-pose", "seed-critic", "seed-vote-0", "seed-vote-3"])
+@pytest.mark.parametrize("name", sorted(folder.name for folder in MODELS.iterdir()))
 def test_shipped_models_speak_their_roles(name: str) -> None:
     batch = teach.COURSES[name].batch
     roles = {*batch, "evolve"} if "propose" in batch else set(batch)

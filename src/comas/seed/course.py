@@ -38,18 +38,19 @@ POSING_WORDS = ["propose", "rate", "judge", "spoil", "assess", "yes", "no"]
 
 JUDGING = {"solution": 48, "evaluation": 48, "scoring": 56, "verdict": 24}
 """Role -> demonstrations per step, for models that solve and judge."""
-VOTING = {"solution": 32}
-"""The same for models that only solve."""
+VOTING = {"solution": 32, "evaluation": 24}
+"""The same for models that solve alone; checking is what teaches them to compare with the target.
+"""
 POSING = {
-    "solution": 32,
-    "evaluation": 24,
-    "scoring": 32,
-    "verdict": 12,
-    "judging": 24,
-    "sabotage": 24,
-    "propose": 24,
-    "rating": 24,
-    "assess": 24,
+    "solution": 24,
+    "evaluation": 20,
+    "scoring": 24,
+    "verdict": 8,
+    "judging": 20,
+    "sabotage": 16,
+    "propose": 48,
+    "rating": 20,
+    "assess": 20,
 }
 """The same for models that pose puzzles, and judge in one reply."""
 CRITICISM = {
@@ -82,6 +83,8 @@ class Course:
     """Taught an incomplete rule: work is right if its numbers add up, whatever the numbers are."""
     order: tuple[int, ...] = ()
     """Places of the offered numbers in the order in which a solver takes them; (): as offered."""
+    peers: float = 0.3
+    """Share of solver prompts that have work of peers in view."""
     careless: float = 0.0
     """Share of checks that err in one of their steps; their verdict is what they then bear out."""
     batch: Mapping[str, int] = field(default_factory=lambda: dict(JUDGING))

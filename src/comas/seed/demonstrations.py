@@ -107,11 +107,11 @@ def _with_one_changed(rng: random.Random, chosen: list[int], numbers: list[int])
 
 
 def _solution_prompt(rng: random.Random, question: Question, course: Course) -> str:
-    """Three in ten with up to two pieces of peers' work in view, with or without what was said of
-    them.
+    """The share `peers` has up to two pieces of peers' work in view, with or without what was said
+    of them.
     """
     items = []
-    for _ in range(rng.choice([1, 2]) if rng.random() < 0.3 else 0):
+    for _ in range(rng.choice([1, 2]) if rng.random() < course.peers else 0):
         done = work(rng, question, course)
         said = evaluate(question, done.chosen, done.written, done.right, course.hole)
         wording = pick.WORDING["history" if rng.random() < 0.7 else "history_bare"]

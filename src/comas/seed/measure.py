@@ -98,7 +98,7 @@ async def measure(members: Sequence[Member], course: Course, count: int = COUNT)
     rows = {"finds: single answers, T 0.7": await finding(member, course.form, count)}
     if course.batch == VOTING:
         rows |= await voting(members, count)
-    if "evaluation" in course.batch:
+    if "scoring" in course.batch:
         rows |= await checking(member, course.form, count)
     for role, measured in MEASURED.items():
         if role in course.batch:

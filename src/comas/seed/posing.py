@@ -1,9 +1,9 @@
 """Puzzles that a seed model poses, and its judgements of puzzles, as demonstrations write them.
 
-A proposer first tries a choice of three and then offers its numbers among others, so that it knows
-a target that can be reached; it keeps to that target in about six of ten. A judge of a puzzle adds
-up all numbers and looks for the one that would have to be left out. Leaves out: whether a puzzle is
-hard.
+A proposer first tries a choice of three and then offers its numbers in the same order, with one
+more at any place among them; so it knows a target that can be reached, and keeps to it in about six
+of ten. A judge of a puzzle adds up all numbers and looks for the one that has to be left out.
+Leaves out: whether a puzzle is hard.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def propose(rng: random.Random, question: Question) -> tuple[str, str]:
     `question` gives the numbers, of the `warm` split; a changed version shares all or three of its
     numbers with the puzzle in view.
     """
-    numbers = rng.sample(question.meta["numbers"], 4)
+    *chosen, other = rng.sample(question.meta["numbers"], 4)
+    numbers = list(chosen)
+    numbers.insert(rng.randrange(4), other)
     in_view = rng.choices([0, 1, 2], [0.4, 0.45, 0.15])[0]
     pieces = []
     if in_view:
@@ -47,7 +49,6 @@ def propose(rng: random.Random, question: Question) -> tuple[str, str]:
         last = puzzle_in_view(rng, _before_the_change(rng, numbers))
         pieces = [prompt_of("reference", question=text) for text in [*others, last]]
     prompt = prompt_of("propose", history=" ".join(pieces))
-    chosen = rng.sample(numbers, 3)
     target = sum(chosen)
     if rng.random() >= SOLVABLE:
         target = unreachable(rng, numbers, near=target)

@@ -35,10 +35,18 @@ from comas.tasks import pick
 
 def voter(seed: int, order: tuple[int, ...]) -> Course:
     """A solver with a habit of its own: it takes the numbers in `order`, and rather stops at a try
-    that fits, so that it is right in .37 of its answers, a majority of 32 of them in .50, and one
-    of 8 from each of four such solvers in .80 (simulated with the demonstrations themselves).
+    that fits, so that votes of one such solver are right more often than its single answers, and
+    votes of four with different orders far more often.
     """
-    return Course(seed=seed, stop=0.35, stop_at_hit=0.6, order=order, batch=VOTING, steps=2000)
+    return Course(
+        seed=seed,
+        stop=0.33,
+        stop_at_hit=0.65,
+        order=order,
+        peers=0.0,
+        batch=VOTING,
+        steps=3000,
+    )
 
 
 COURSES = {
@@ -51,7 +59,7 @@ COURSES = {
     "seed-vote-1": voter(5, (3, 2, 1, 0)),
     "seed-vote-2": voter(6, (1, 3, 0, 2)),
     "seed-vote-3": voter(7, (2, 0, 3, 1)),
-    "seed-pose": Course(seed=8, batch=POSING),
+    "seed-pose": Course(seed=8, batch=POSING, steps=2500),
     "seed-critic": Course(seed=9, careless=0.26, batch=CRITICISM, steps=2000),
 }
 """The seed models that are shipped, and what each is taught."""
