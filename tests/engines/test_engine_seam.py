@@ -19,9 +19,10 @@ from comas.config.builders import builder_names, load_builder
 from comas.engines import auto, hf, stacked
 from comas.engines.hf.engine import HFEngine
 from comas.engines.stacked.engine import StackedEngine
+from comas.seams import EnginePlan, Request, Weights, WholeModel
 from comas.storage.run import Run
 from comas.testing import check_engine
-from comas.types import EnginePlan, Request, UserMistake, Weights, WholeModel
+from comas.types import UserMistake
 from tests.support.models import llama
 
 OURS = {
@@ -37,7 +38,7 @@ MINE = '''"""An engine that decodes one request at a time, without a cache."""
 import numpy as np
 import torch
 
-from comas.types import EngineFacts, Generation, StaleWeights
+from comas.seams import EngineFacts, Generation, StaleWeights
 
 
 class Plain:

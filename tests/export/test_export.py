@@ -22,9 +22,10 @@ from comas.evaluation.questions import overlaps, trained_on
 from comas.evaluation.systems import system_team
 from comas.learners.lora import population
 from comas.models.sources import exported, run_at
+from comas.seams import Request
 from comas.storage import files
 from comas.storage.run import Run
-from comas.types import Request, Sampling, UserMistake
+from comas.types import Sampling, UserMistake
 from tests.support.command import run
 from tests.support.runs import SMALL, run_of
 

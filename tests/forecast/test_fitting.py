@@ -16,7 +16,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.forecast import fitting
 from comas.hooks import Hook
-from comas.hosts.local import MAX_ROWS, TOKENS_PER_PASS
+from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.learners.logprobs import few_logits
 from comas.learners.memory import Shape, pass_bytes
 from comas.machine import Memory

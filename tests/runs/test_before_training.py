@@ -28,7 +28,8 @@ from comas.forecast.hours import Pace, Work
 from comas.machine import Memory
 from comas.team.equal_policies import measured_for
 from comas.training import measuring
-from comas.types import Generation, Meter, Question, Request
+from comas.seams import Generation, Request
+from comas.types import Meter, Question
 from tests.support.command import (run)
 from tests.support.runs import (run_of)
 

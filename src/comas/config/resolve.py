@@ -17,7 +17,7 @@ from comas.config.options import filled, functions_of
 from comas.config.plugins import load_plugin
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
 from comas.config.schema import Config, checked
-from comas.hosts.local import MAX_ROWS, TOKENS_PER_PASS
+from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import pinned
 from comas.types import Method, Task, UserMistake
 

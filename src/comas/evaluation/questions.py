@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.policies import Resolved
 from comas.config.options import keywords
 from comas.config.plugins import load_plugin
+from comas.config.policies import Resolved
 from comas.config.schema import Config
 from comas.config.systems import independent, training_of
 from comas.evaluation.contamination import Overlap, overlap

@@ -21,7 +21,7 @@ from comas.forecast.memory import (
     longest_row,
     question_tokens,
 )
-from comas.hosts.local import MAX_ROWS, TOKENS_PER_PASS
+from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, memory_of
 from comas.types import UserMistake
 

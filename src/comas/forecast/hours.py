@@ -26,12 +26,13 @@ from comas.forecast.stopwatch import PIECES, SLOW, Stopwatch
 from comas.game.play import Scene, play_all
 from comas.game.prompts import words
 from comas.machine import use_threads
+from comas.seams import Request
 from comas.setups import single
 from comas.sync import run_sync
 from comas.team.build import local_host, members_of
 from comas.team.equal_policies import measured_for
 from comas.testing import Scripted
-from comas.types import Method, Question, Reply, Request, Row, Task
+from comas.types import Method, Question, Reply, Row, Task
 
 ROWS = 32
 """Questions that are asked, and replies that are listened to for how long they are: always as many,

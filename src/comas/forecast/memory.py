@@ -18,7 +18,7 @@ from comas.config.schema import HostConfig
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.forecast.lengths import asked_at_once, lengths_of, tokens_of_question
 from comas.forecast.load import Load, engine_load, model_size, on_gpu_in_half, shape_of
-from comas.hosts.local import MAX_ROWS, TOKENS_PER_PASS
+from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models import gguf
 from comas.models.gguf import is_gguf
 from comas.models.sources import config_folder

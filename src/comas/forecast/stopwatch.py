@@ -13,8 +13,9 @@ import numpy as np
 
 from comas.game.agent import derive_seed
 from comas.hosts.local import LocalHost
+from comas.seams import Generation, Request
 from comas.sync import run_sync
-from comas.types import Generation, Request, Sampling
+from comas.types import Sampling
 
 PATIENCE = 60.0
 """Seconds after which a batch is cut; so long only what is too slow to be timed well takes."""

@@ -14,7 +14,8 @@ from comas.engines.module import EngineModule
 from comas.hosts.local import LocalHost
 from comas.hosts.plan import Lag
 from comas.models.loading import context_of, load_models, place_of
-from comas.types import Adapter, EnginePlan, Learner, Meter, Method, WholeModel
+from comas.seams import Adapter, EnginePlan, Learner, WholeModel
+from comas.types import Meter, Method
 
 
 def make_local_host(

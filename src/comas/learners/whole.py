@@ -22,7 +22,8 @@ from comas.learners import step as update
 from comas.learners.logprobs import LOGITS, Halves, few_logits, halve, token_logprobs
 from comas.learners.precision import allow_recomputing, copy_in, publish, recomputing, working_copy
 from comas.learners.step import Owned, Recipe
-from comas.types import Meter, Method, Row, UserMistake, Weights, WholeModel
+from comas.seams import Weights, WholeModel
+from comas.types import Meter, Method, Row, UserMistake
 
 SMALL = 4_000_000
 """Parameters below which policies learn side by side on CPU, and AdamW may take temporaries of the

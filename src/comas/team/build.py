@@ -21,7 +21,8 @@ from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
 from comas.hosts import api, local
 from comas.hosts.api import ApiHost
-from comas.hosts.local import TOKENS_PER_PASS, LocalHost
+from comas.hosts.local import LocalHost
+from comas.hosts.local_table import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
 from comas.machine import use_threads
 from comas.program import Work

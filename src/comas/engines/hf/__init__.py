@@ -12,7 +12,7 @@ from comas.engines.hf.packed import LARGEST
 from comas.engines.hf.prefill import PREFILL
 from comas.engines.module import EngineLoad, EngineMemory
 from comas.engines.tape import drawing_bytes
-from comas.types import Engine, EnginePlan, Weights
+from comas.seams import Engine, EnginePlan, Weights
 
 
 def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:

@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from comas.engines.hf.prefill import PREFILL, Prompt, Split, distinct, passes, split
 from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
-from comas.types import AdaptedModel, CausalLM
+from comas.seams import AdaptedModel, CausalLM
 
 EMPTY = 0.1
 """Share of the columns that may be empty in all rows before a cache is made anew."""

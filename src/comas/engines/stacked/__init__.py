@@ -11,7 +11,7 @@ from comas.engines.module import EngineLoad, EngineMemory
 from comas.engines.stacked.engine import StackedEngine
 from comas.engines.stacked.llama import SMALL
 from comas.engines.tape import drawing_bytes
-from comas.types import Engine, EnginePlan, Weights
+from comas.seams import Engine, EnginePlan, Weights
 
 
 def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:

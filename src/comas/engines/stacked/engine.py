@@ -15,7 +15,7 @@ from comas.engines.batcher import Batcher
 from comas.engines.rows import LEAVE, by_policy, check_context, check_policy
 from comas.engines.stacked.llama import StackedLlama, can_stack
 from comas.engines.tape import Tape
-from comas.types import (
+from comas.seams import (
     Adapter,
     CausalLM,
     EngineFacts,
@@ -23,10 +23,10 @@ from comas.types import (
     Generation,
     Request,
     StaleWeights,
-    UserMistake,
     Weights,
     always,
 )
+from comas.types import UserMistake
 
 SLOTS = 16
 """Rows whose padding differs by fewer slots are read together."""

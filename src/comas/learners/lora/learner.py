@@ -24,7 +24,8 @@ from comas.learners.lora import peft_folder
 from comas.learners.lora.population import Population
 from comas.learners.precision import allow_recomputing, recomputing
 from comas.learners.step import Owned, Recipe
-from comas.types import Adapter, Meter, Method, Row, Weights
+from comas.seams import Adapter, Weights
+from comas.types import Meter, Method, Row
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
