@@ -239,4 +239,4 @@ def test_shipped_models_speak_their_roles(name: str) -> None:
         member = Member(name, host, "model", sampling=Sampling(1.0, 1.0, 64))
         for role in sorted(roles & PROMPTS.keys()):
             replies = run_sync(ask_each(member, role, PROMPTS[role]))
-            assert share([r.finished and readable(role, r) for r in replies]) > 0.8, role
+            assert share([r.finished and readable(role, r) for r in replies]) > 0.6, role
