@@ -48,6 +48,11 @@ class Member:
         """`host/policy`."""
         return f"{self.host.name}/{self.policy}"
 
+    @property
+    def solves(self) -> bool:
+        """Whether it may be drawn for solutions."""
+        return self.roles is None or "solution" in self.roles
+
 
 @dataclass
 class Table:
