@@ -219,9 +219,13 @@ def test_the_engines_logprobs_as_old_policy_spare_a_pass(drift: float) -> None:
 
 
 def test_rows_that_no_engine_sampled_have_no_old_policy_but_the_learners() -> None:
-    learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs="sampled"), METHOD, 0)
-    with pytest.raises(ValueError, match=r"turn t0 has no log-probs.*old_logprobs=recomputed"):
-        learner.step({"p": rows()}, METHOD)
+    ended = {}
+    for old in ("recomputed", "sampled"):
+        learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs=old), METHOD, 0)
+        stats = learner.step({"p": rows()}, METHOD)["p"]
+        assert not {"gap_mean", "gap_max"} & set(stats)
+        ended[old] = learner.models["p"].state_dict()
+    assert all(torch.equal(ended["sampled"][n], w) for n, w in ended["recomputed"].items())
 
 
 def test_a_host_files_joins_learns_and_forgets(untaught: Path) -> None:
