@@ -168,7 +168,7 @@ def test_every_default_is_written_out() -> None:
     config = resolved()
     assert config.options == {**keywords(comas.play), **keywords(comas.settle)}
     assert config.credit == {"normalise": "role", "min_rows": 2, "entropy": 0.0}
-    assert config.loss == {"clip": 0.2}
+    assert config.loss == {"clip": 0.2, "clip_high": None}
     assert config.kl == comas.KL
     assert (config.preset, config.questions, config.samples, config.epochs, config.minibatches) == (
         "stable",
@@ -316,7 +316,7 @@ def test_tables_are_bound_to_the_functions_that_use_them() -> None:
         )
     )
     assert method.advantage.keywords == {"normalise": "all", "min_rows": 9, "entropy": 0.0}  # type: ignore[attr-defined]
-    assert method.loss.keywords == {"clip": 0.3}  # type: ignore[attr-defined]
+    assert method.loss.keywords == {"clip": 0.3, "clip_high": None}  # type: ignore[attr-defined]
     assert (method.epochs, method.minibatches) == (3, 2)
     # a whole number where a fraction is expected
-    assert resolved("loss.clip=1").loss == {"clip": 1}
+    assert resolved("loss.clip=1").loss == {"clip": 1.0, "clip_high": None}

@@ -41,8 +41,13 @@ them (docs/config.md).
 """
 
 
-METRICS = ("rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "facts")
-"""Metrics of a step that need no label (`training/metrics`)."""
+METRICS = (
+    *("rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "facts"),
+    *("coverage", "posed"),
+)
+"""Metrics of every step (`training/metrics`)."""
+LABELLED = ("pay", "quality", "judges")
+"""Those that ask the task's verifier of every piece of work."""
 
 
 def resolve(config: Config) -> Resolved:
@@ -81,7 +86,7 @@ def resolve(config: Config) -> Resolved:
     ):
         data["max_tokens"] = 256  # half of their context: prompt and reply share it
     if data["metrics"] is None:
-        data["metrics"] = [*METRICS, "pay"] if task.quick else [*METRICS]
+        data["metrics"] = [*METRICS, *LABELLED] if task.quick else [*METRICS]
     _absolute(data, [name for name, host in config.hosts.items() if host.here])
     method = replace(
         method,

@@ -17,7 +17,19 @@ from comas.config.rehearsal import rehearse, roles_asked
 from comas.config.schema import AgentConfig, Config
 from comas.types import Method, Task, UserMistake
 
-SHIPPED = ("solution", "evaluation", "scoring", "revision", "proxy")
+SHIPPED = (
+    "solution",
+    "evaluation",
+    "scoring",
+    "revision",
+    "proxy",
+    "propose",
+    "rating",
+    "judging",
+    "sabotage",
+    "assess",
+    "evolve",
+)
 """Of the shipped methods and setups: room may be set for an evaluation to come."""
 
 

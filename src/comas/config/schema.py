@@ -178,8 +178,8 @@ class Config(_Table):
     split.
     """
     metrics: list[str] | None = None
-    """Of each step, by name or file; None is all that are shipped, `pay` only where the task's
-    verifier is quick.
+    """Of each step, by name or file; None is all that are shipped, `pay quality judges` only where
+    the task's verifier is quick.
     """
     test_questions: int | None = Field(None, ge=0)
     """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.

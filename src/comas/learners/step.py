@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from comas.objective import corrections
-from comas.objective.corrections import Correction
+from comas.learners.gap import gap_to_engine
+from comas.learners.recipe import Recipe as Recipe
 from comas.objective.losses import Batch
 from comas.types import Meter, Method, Row
 
@@ -29,46 +29,6 @@ small to be worth its calls.
 
 Owned = tuple[str, Row]
 """A row and the policy that said it."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a policy is trained."""
-
-    lr: float
-    rates: Mapping[str, float] = field(default_factory=dict[str, float], kw_only=True)
-    """Learning rates of policies that have another."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    grad_norm: float = 1.0
-    tokens_per_pass: int = 8192
-    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
-    old_logprobs: Literal["recomputed", "sampled"] = field(default="recomputed", kw_only=True)
-    """The old policy: a forward pass of the learner, or the engine's log-probs, whose gap is then
-    part of the ratio.
-    """
-    checkpointing: bool = False
-    """Recompute activations in the backward pass: slower, smaller."""
-    gap_tolerance: float = 0.02
-    """Mean absolute gap in nats between engine and learner above which rows get an importance
-    weight.
-    """
-    gap_clip: float = 2.0
-    """Where that weight is truncated, or left out."""
-    correction: str = "token_truncate"
-    """A function of `objective.corrections`: how the weight is made."""
-    gap_limit: float = 0.5
-    """Mean gap at which the run stops: the engine does not sample from the weights that are
-    trained.
-    """
-
-    def adamw(self) -> dict[str, Any]:
-        """Keywords of AdamW that policies share."""
-        return {"betas": self.betas, "weight_decay": self.weight_decay}
-
-    def rate(self, policy: str) -> float:
-        """The learning rate of a policy."""
-        return self.rates.get(policy, self.lr)
 
 
 class Weights(Protocol):
@@ -244,7 +204,7 @@ def measure_gaps(batch: LearningBatch) -> None:
         return
     for policy in batch.policies:
         own = [(row, row.logprobs_T) for row in batch.rows[policy]]
-        batch.gaps[policy], importance = _gap(policy, own, batch.weights.recipe)
+        batch.gaps[policy], importance = gap_to_engine(policy, own, batch.weights.recipe)
         batch.importance |= importance
 
 
@@ -289,35 +249,6 @@ def credit(batch: LearningBatch, part: Sequence[Owned]) -> None:
             row.advantages_T = advantages_T
 
 
-# --- gap: how far the engine is from the learner
-
-
-def _gap(
-    policy: str, rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe
-) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """How far the engine's log-probs were from the learner's, and the importance weights that this
-    calls for.
-    """
-    differences: list[tuple[Row, np.ndarray]] = []
-    for row, own_T in rows:
-        if row.sampled_logprobs_T is not None:
-            differences.append((row, own_T - row.sampled_logprobs_T))
-    if not differences:  # all words were given: there is no engine to be measured
-        return {}, {}
-    gaps = np.abs(np.concatenate([d_T[row.mask_T] for row, d_T in differences]))
-    stats = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}
-    if stats["gap_mean"] > recipe.gap_limit:
-        raise RuntimeError(
-            f"policy {policy}: engine and learner disagree by {stats['gap_mean']:.2f} nats per"
-            " token: engine not refreshed"
-        )
-    if stats["gap_mean"] <= recipe.gap_tolerance:
-        return stats, {}
-    correct: Correction = getattr(corrections, recipe.correction)
-    weights = {row.turn: correct(d_T, row.mask_T, recipe.gap_clip) for row, d_T in differences}
-    return stats, weights
-
-
 # --- gradients: of one minibatch, in passes that policies share
 
 
@@ -348,7 +279,7 @@ def gradients(batch: LearningBatch, owned: Sequence[Owned]) -> dict[str, float]:
         for (policy, _), loss in zip(chosen, loss_B.detach().cpu().tolist(), strict=True):
             losses[policy] += loss
     for policy, own in unknown.items():
-        batch.gaps[policy], _ = _gap(policy, own, weights.recipe)
+        batch.gaps[policy], _ = gap_to_engine(policy, own, weights.recipe)
     return losses
 
 

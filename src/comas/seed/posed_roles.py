@@ -52,7 +52,7 @@ async def judging(member: Member, count: int) -> Rows:
         right.append(score == honest)
         accepted.append(score == 3)
     rows = {"checks: score in one reply with its check, right in, T 1.0": share(right)}
-    return rows | by_fault(exercises, accepted, "that score")
+    return rows | by_fault(exercises, accepted, "score in one reply")
 
 
 async def rating(member: Member, count: int) -> Rows:

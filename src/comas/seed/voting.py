@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from comas.game.agent import Member
@@ -10,7 +9,7 @@ from comas.game.votes import majority
 from comas.seed.exercises import ask_all
 from comas.seed.posed_roles import Rows, share
 from comas.seed.wording import prompt_of
-from comas.stats import Interval, accuracy_interval
+from comas.stats import Interval, accuracy_interval, pass_at
 from comas.tasks import pick
 from comas.types import Question, Turn
 
@@ -44,11 +43,6 @@ async def voting(members: Sequence[Member], count: int) -> Rows:
         rows[f"{together}, {each} answers each"] = _majorities(puzzles, few)
         rows[f"{together}, {VOTES} answers each"] = _majorities(puzzles, every)
     return rows
-
-
-def pass_at(n: int, right: int, k: int) -> float:
-    """Chance that k of n answers, drawn without replacement, hold one of the right ones."""
-    return 1 - math.comb(n - right, k) / math.comb(n, k)
 
 
 def is_right(question: Question, answer: str | None) -> bool:

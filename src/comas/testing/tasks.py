@@ -67,7 +67,6 @@ def check_task(
             "limit does not take the first"
         )
     check_wording(task)
-    _check_posing(task, splits)
     for question in splits["test"][:20]:
         for text in (*JUNK, question.prompt, question.answer or ""):
             found = task.extract(question, text)
@@ -93,6 +92,7 @@ def check_task(
             ), "verify says right, wrong or failed"
             assert isinstance(task.shown(bare, text), str), "shown gives a text"
         assert task.verify(question, "") != "right", "an empty reply is right"
+    _check_posing(task, splits)
 
 
 RULED = 100

@@ -13,19 +13,15 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comas.config.options import split_options
 from comas.evaluation import fingerprints
 from comas.evaluation.accuracy import accuracy, by_agent
 from comas.evaluation.contamination import overlap
-from comas.game import memory
-from comas.game.agent import derive_seed
 from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, hooks_of
 from comas.machine import peak_bytes, process_facts
-from comas.questions.checked import RunQuestions, order
+from comas.questions.checked import RunQuestions
 from comas.signals import listening
 from comas.storage import lineage
-from comas.storage.method_state import read_state, write_state
 from comas.storage.rewind import best_kept
 from comas.storage.run import Run
 from comas.sync import collected_apart
@@ -36,9 +32,10 @@ from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import StepRecord, load_metrics, summarise
 from comas.training.progress import Pulse
+from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.schedule import scheduled
-from comas.types import Episode, HostFailure, Question, State, Stopped, UserMistake
+from comas.types import Episode, HostFailure, Stopped, UserMistake
 
 PATIENCE = 3
 """Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
@@ -59,8 +56,7 @@ class Session:
         self.questions = asked.train
         self.validation = asked.validation
         self.test = asked.test
-        self.held_out = {question.prompt for question in (*asked.validation, *asked.test)}
-        self.state: State = {}
+        self.memory = Remembering(team, asked)
         self.overlap = overlap(self.questions, self.test)
         if self.overlap.exact or self.overlap.near:
             self.hooks.note(str(self.overlap))
@@ -89,7 +85,7 @@ class Session:
     def _open(self, run: Run, start: int, changed: Mapping[str, Any] | None) -> None:
         """Count what the run has behind it, and note what this process is."""
         self.run = run
-        self.state = self._state_at(start)
+        self.memory.begin(run, start)
         for metrics in run.metrics():
             self._count(metrics)
         # that checkpoint was lost
@@ -132,23 +128,6 @@ class Session:
             reached = await self.loop(start)
         await self.measuring.recorded(self.run, "after", reached, self.test)
 
-    def _state_at(self, step: int) -> State:
-        """What the method remembered after so many steps: of the checkpoint, or its first."""
-        if not self.team.method.remembers:
-            return {}
-        if self.run.marker() is not None:
-            return read_state(self.run.path, step)
-        return memory.first_state(self._scene(), self.questions, self._options("start"))
-
-    def _scene(self) -> Scene:
-        """The team at its own game, with what the method remembers now."""
-        return self.team.scene(keep=True, heard=self.pulse.heard, state=self.state)
-
-    def _options(self, function: str) -> dict[str, Any]:
-        """The options that a function of the method takes."""
-        of_method = getattr(self.team.method, function)
-        return split_options(self.config.options, of_method) if of_method else {}
-
     def _digests(self) -> dict[str, str]:
         """Digests of bases and questions: others under the same names are news."""
         asked = {"training": self.questions, "validation": self.validation, "held-out": self.test}
@@ -188,7 +167,7 @@ class Session:
             try:
                 scene = self._scene()
                 episodes = await self._play(scene, step)
-                settle_all(scene, episodes, self._options("settle"))
+                settle_all(scene, episodes, self.memory.options("settle"))
             # nobody has learnt from this step yet: keep those before it
             except (Exception, asyncio.CancelledError):
                 await self._keep(step)
@@ -197,24 +176,15 @@ class Session:
             await self._rules(step)
         return max(start, self.config.steps)
 
-    def draw(self, scene: Scene, step: int) -> list[Question]:
-        """The questions of a step: those that the method chooses, or the task's own in passes."""
-        count = self.config.questions or 1
-        if self.team.method.draw is None:
-            return in_passes(self.questions, self.config.seed, step, count)
-        drawn = memory.draw(scene, self.questions, count, step, self._options("draw"))
-        memory.refuse_held_out(step, [question.prompt for question in drawn], self.held_out)
-        return drawn
-
     async def _play(self, scene: Scene, step: int) -> list[Episode]:
-        questions = self.draw(scene, step)
+        questions = self.memory.draw(scene, step)
         self.pulse.play(step, questions)
         episodes = await play_all(scene, questions, step, self.config.samples or 1)
         if all(episode.error for episode in episodes):
             raise UserMistake(
                 f"step {step}: every discussion failed; the first: {episodes[0].error}"
             )
-        memory.refuse_held_out(step, memory.posed_in(episodes), self.held_out)
+        self.memory.check_posed(step, episodes)
         return episodes
 
     async def _finish(
@@ -228,7 +198,7 @@ class Session:
         self.pulse.turn_to("learning", step)
         method = scheduled(self.team.method, self.config, step)
         learned = await learn(self.team, method, step, episodes)
-        self.state = memory.next_state(self._scene(), episodes, self._options("update"))
+        self.memory.advance(self._scene(), episodes)
         record = StepRecord(episodes, learned, self.team.task)
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
         metrics["tokens"] = self.tokens + metrics["step_tokens"]
@@ -248,6 +218,10 @@ class Session:
             "validation": interval._asdict() if interval else None,
             "validation_by_agent": by_agent([asdict(answer) for answer in answers]),
         }
+
+    def _scene(self) -> Scene:
+        """The team at its own game, with what the method remembers now."""
+        return self.team.scene(keep=True, heard=self.pulse.heard, state=self.memory.state)
 
     def _write(self, step: int, metrics: dict[str, Any], episodes: Sequence[Episode]) -> None:
         signs = self.signal.signs(episodes)
@@ -325,19 +299,5 @@ class Session:
         path = self.run.checkpoint()
         for name, host in self.team.hosts.items():
             await at_host(name, f"saving step {step}", host.save(path))
-        if self.team.method.remembers:
-            write_state(path, self.state)
+        self.memory.write(path)
         self.run.commit(step, self.best[1])
-
-
-def in_passes(questions: Sequence[Question], seed: int, step: int, count: int) -> list[Question]:
-    """The questions of a step: a new order for each pass over them, a function of (seed, step)
-    alone.
-    """
-    n = len(questions)
-    drawn: list[int] = []
-    for place in range(step * count, (step + 1) * count):
-        turn, i = divmod(place, n)
-        drawn.append(order(n, derive_seed(seed, "order", turn))[i])
-    # a step that spans two passes asks nothing twice
-    return [questions[i] for i in dict.fromkeys(drawn)]

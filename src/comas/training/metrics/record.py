@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from comas.types import Episode, Learned, Task, Turn
+from comas.training.labels import labels_of, questions_of
+from comas.types import Episode, Learned, Question, Task, Turn
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,18 @@ class StepRecord:
     def paid(self) -> list[Turn]:
         """Those that were paid, 0.0 included."""
         return [turn for turn in self.turns if turn.reward is not None]
+
+    @cached_property
+    def questions(self) -> dict[str, Question]:
+        """Id of a piece of work -> the question that it answers (`training.labels`)."""
+        return questions_of(self.episodes, self.task)
+
+    @cached_property
+    def labels(self) -> dict[str, bool]:
+        """Id of a piece of work -> whether it is right; asks the verifier, which takes
+        microseconds only where the task is `quick`.
+        """
+        return labels_of(self.episodes, self.questions, self.task)
 
 
 def mean_by_role(turns: Sequence[Turn], value: Any) -> dict[str, float]:
