@@ -245,7 +245,9 @@ class Row:
     group: str | None = None
     reward: float = float("nan")
     sampled_logprobs_T: np.ndarray | None = None
-    """float32; the engine's own, as sampled: kept to measure the gap to the learner's."""
+    """float32; the engine's own, as sampled: kept to measure the gap to the learner's. None where
+    the words were given (`Agent.tell`).
+    """
     ref_logprobs_T: np.ndarray | None = None
     """float32; under the policy at the start of the run. None where no role has a KL."""
     advantages_T: np.ndarray | None = None
@@ -317,7 +319,9 @@ class Method:
     lr_scale: float = 1.0
     """What learning rates are multiplied with in this step: set by the loop (`schedule`)."""
     paid: tuple[str, ...] = ("solution",)
-    """Roles that can be paid: one of them must have a learning agent."""
+    """Roles that can be paid: one of them must have a learning agent. Empty: those that questions
+    name.
+    """
     samples: int = 1
     """Discussions per question and step."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -408,6 +412,22 @@ class Host(Protocol):
     ) -> Reply:
         """Answer in the voice of `policy`; with `keep`, file the tokens under the turn's id for
         learning.
+        """
+        ...
+
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return `text` as the reply of `policy`; with `keep`, file its tokens for learning.
+
+        They have no log-probs of an engine. UserMistake where nobody can learn from it, or where
+        prompt and text have no room in the context.
         """
         ...
 
