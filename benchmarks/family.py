@@ -21,12 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from family_measures import START, measured
+from family_measures import START, learning_curve, measured
 from learning import SEEDS, made_with_folders
 from learning import run as run_training
 from rich.console import Console
 from rich.table import Table
 
+from comas.cli.json_output import interval_json
 from comas.stats import Interval, holm, mean_interval
 from comas.storage.run import Run
 
@@ -138,6 +139,13 @@ def _none_posed(method: str) -> Claim:
 CLAIMS = [
     _gain("comas", "it learns"),
     _gain("ttrl", "it learns"),
+    Claim(
+        "ttrl",
+        "it collapses: pass@16 of one model falls",
+        Figure("ttrl of one voter", "pass@16" + START),
+        Figure("ttrl of one voter", "pass@16"),
+        0.0,
+    ),
     _gain("rlvr", "it learns"),
     _versus(
         Figure("rlccf", "accuracy"),
@@ -203,7 +211,7 @@ class Verdict:
     p: float | None
     """One-sided, of a mean that is not above `beyond`, corrected after Holm."""
     holds: bool | None
-    """None: not known yet."""
+    """None: not known yet, of one seed for instance."""
 
 
 Values = dict[int, dict[Figure, float]]
@@ -251,6 +259,8 @@ def judge_claims(claims: Sequence[Claim], values: Values) -> list[Verdict]:
         if claim.exact:
             holds = all(value == claim.threshold for value in seen[i])
             verdicts.append(Verdict(claim, found, None, holds))
+        elif found.n < 2:
+            verdicts.append(Verdict(claim, found, None, None))
         else:
             holds = found.mean >= claim.threshold and corrected[i] < LEVEL
             verdicts.append(Verdict(claim, found, corrected[i], holds))
@@ -259,16 +269,13 @@ def judge_claims(claims: Sequence[Claim], values: Values) -> list[Verdict]:
 
 def agrees(method: str, verdicts: Sequence[Verdict]) -> str:
     """Whether the small world agrees with the paper: all claims of the method hold, some, none."""
-    known = [v.holds for v in verdicts if v.claim.method == method and v.holds is not None]
-    if not known:
+    own = [verdict for verdict in verdicts if verdict.claim.method == method]
+    tested = [verdict.holds for verdict in own if not verdict.claim.exact]
+    if None in tested or not tested:
         return "-"
-    if all(known):
-        return "yes"
-    return "in part" if any(v.holds and not v.claim.exact for v in _of(method, verdicts)) else "no"
-
-
-def _of(method: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    return [verdict for verdict in verdicts if verdict.claim.method == method]
+    if not any(tested):
+        return "no"
+    return "yes" if all(verdict.holds for verdict in own) else "in part"
 
 
 # --- runs
@@ -406,6 +413,19 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
+def curves(
+    out: Path, only: Sequence[str], seeds: Sequence[int]
+) -> dict[str, list[tuple[list[float], list[float]]]]:
+    """Panel -> the learning curve of each finished seed."""
+    found = {}
+    for name in only:
+        measure = SYSTEMS[name].measure
+        runs = [folder for seed in seeds for folder in folders(out, name, seed) if is_done(folder)]
+        title = name if measure == "accuracy" else f"{name} ({measure})"
+        found[title] = [learning_curve(folder, measure) for folder in runs]
+    return found
+
+
 def show(found: Interval) -> str:
     """A mean with its interval over seeds, where there are several."""
     if found.n < 2:
@@ -472,13 +492,15 @@ def print_tables(console: Console, rows: Sequence[Row], verdicts: Sequence[Verdi
     console.print(methods, claims)
 
 
-def _as_json(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> str:
-    claims = [
-        {**asdict(verdict), "found": verdict.found and verdict.found._asdict()}
-        for verdict in verdicts
+def _as_json(rows: Sequence[Row], verdicts: Sequence[Verdict], values: Values) -> str:
+    claims = [{**asdict(verdict), "found": interval_json(verdict.found)} for verdict in verdicts]
+    methods = [{**asdict(row), "gain": interval_json(row.gain)} for row in rows]
+    figures = [
+        {"seed": seed, **figure._asdict(), "value": None if math.isnan(value) else value}
+        for seed, of_seed in values.items()
+        for figure, value in of_seed.items()
     ]
-    methods = [{**asdict(row), "gain": row.gain._asdict()} for row in rows]
-    return json.dumps({"rows": methods, "claims": claims})
+    return json.dumps({"rows": methods, "claims": claims, "figures": figures}, allow_nan=False)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -517,7 +539,8 @@ def main() -> None:
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(work, jobs))
     values = collect(args.out, names, args.seeds)
-    verdicts = judge_claims([c for c in CLAIMS if c.method in args.only], values)
+    # corrected for all claims, also where only some of them are shown
+    verdicts = [v for v in judge_claims(CLAIMS, values) if v.claim.method in args.only]
     rows = rows_of(args.out, args.only, values, verdicts)
     done = [f for n in names for s in args.seeds for f in folders(args.out, n, s) if is_done(f)]
     if args.write:
@@ -525,13 +548,10 @@ def main() -> None:
     if args.picture:
         from figures import family
 
-        curves = {
-            name: [folders(args.out, name, seed)[0] for seed in args.seeds] for name in args.only
-        }
-        family({n: [f for f in fs if is_done(f)] for n, fs in curves.items()}, args.picture)
+        family(curves(args.out, args.only, args.seeds), args.picture)
     print_tables(Console(stderr=args.json, width=200), rows, verdicts)
     if args.json:
-        print(_as_json(rows, verdicts))
+        print(_as_json(rows, verdicts, values))
 
 
 if __name__ == "__main__":

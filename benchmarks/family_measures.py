@@ -114,6 +114,27 @@ def _is_held_out(text: str) -> bool:
     return puzzle is not None and pick.split_of(tuple(puzzle[0])) in pick.HELD_OUT
 
 
+def learning_curve(folder: Path, measure: str) -> tuple[list[float], list[float]]:
+    """Generated tokens in millions, and the measure at each: at both ends, and between them
+    accuracies on the validation split, where it is the accuracy.
+    """
+    metrics = list(Run.open(folder).metrics())
+    tokens = [0.0]
+    shares = [measured(folder, measure + START)]
+    if measure == "accuracy":
+        names = solvers(folder)
+        for step in metrics:
+            by_agent = step.get("validation_by_agent", {})
+            of_solvers = [share for name, share in by_agent.items() if name in names]
+            if of_solvers:
+                tokens.append(step["tokens"] / 1e6)
+                shares.append(sum(of_solvers) / len(of_solvers))
+    if metrics:
+        tokens.append(metrics[-1]["tokens"] / 1e6)
+        shares.append(measured(folder, measure))
+    return tokens, shares
+
+
 # --- from its team
 
 

@@ -60,7 +60,7 @@ def test_parts_share_the_budget_and_can_be_resolved(family: Any, name: str, tmp_
 
 def test_a_method_brings_the_systems_that_it_is_compared_with(family: Any) -> None:
     assert family.systems_of(["spc"]) == ["spc", "spc, frozen generator"]
-    assert family.systems_of(["ttrl"]) == ["ttrl"]
+    assert family.systems_of(["mae"]) == ["mae"]
     assert set(family.systems_of(["rlccf", "evol_rl"])) >= {
         "ttrl of each voter",
         "ttrl of one voter",
@@ -119,15 +119,20 @@ def test_what_was_not_run_is_not_known(family: Any) -> None:
     assert (unknown.found, unknown.holds) == (None, None)
     assert family.claim_cells(unknown)[-1] == "-"
     assert family.agrees("x", [unknown]) == "-"
+    (single,) = family.judge_claims([claim(family, 0.1)], values(family, [0.9], [0.3]))
+    assert (single.found.mean, single.p, single.holds) == (pytest.approx(0.6), None, None)
 
 
 def test_agreement_is_of_all_claims_of_a_method(family: Any) -> None:
-    def verdict(holds: bool, exact: bool = False) -> Any:
+    def verdict(holds: bool | None, exact: bool = False) -> Any:
         return family.Verdict(claim(family, 0.0, exact=exact), mean_interval([0.0]), None, holds)
 
     assert family.agrees("x", [verdict(True), verdict(True)]) == "yes"
     assert family.agrees("x", [verdict(True), verdict(False)]) == "in part"
     assert family.agrees("x", [verdict(False), verdict(True, exact=True)]) == "no"
+    assert family.agrees("x", [verdict(True), verdict(False, exact=True)]) == "in part"
+    assert family.agrees("x", [verdict(True, exact=True)]) == "-"
+    assert family.agrees("x", [verdict(True), verdict(None)]) == "-"
     assert family.agrees("y", [verdict(True)]) == "-"
 
 
