@@ -86,24 +86,8 @@ def with_changes(base: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, 
 @pytest.mark.parametrize("block", blocks(ROOT / "docs" / "config.md", "toml")[1:])
 def test_the_config_page_lists_exactly_what_methods_and_presets_change(block: str) -> None:
     told = tomllib.loads(block)
-<<<<<<< HEAD
-    base = resolved()
-    changed = resolved(**{k: told[k] for k in ("method", "preset") if k in told})
-    assert told.get("preset", base["preset"]) == changed["preset"]
-    for key in set(base) - {"preset"}:
-        if (
-            isinstance(base[key], dict)
-            and told.get(key)  # an empty one has no keys at all
-            and set(told[key]) <= set(base[key])
-            and key != "kl"
-        ):
-            assert {**base[key], **told[key]} == changed[key]  # a table that lists what differs
-        else:
-            assert told.get(key, base[key]) == changed[key]
-=======
     chosen = {key: told[key] for key in ("method", "preset") if key in told}
     assert with_changes(resolved(), told) == known(resolved(**chosen))
->>>>>>> k3
 
 
 def test_every_method_is_on_the_config_page() -> None:
