@@ -34,6 +34,10 @@ class UserMistake(ValueError):
     """
 
 
+class NoSystemRole(UserMistake):
+    """A chat template that has no place for a system message."""
+
+
 class Stopped(Exception):
     """A run was asked to stop (Ctrl-C, SIGTERM) and has: what it had is in its folder."""
 

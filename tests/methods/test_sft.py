@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import comas
-from comas.config.plugins import load_plugin
 from comas.engines.chat import Chat
 from comas.game.agent import Agent, Member, Table
 from comas.game.play import Scene, play_all
@@ -31,7 +30,7 @@ from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.tasks import demonstrations, pick
 from comas.testing import Recorded, Scripted, check_method, replay, scripted_team
-from comas.types import Episode, Payoff, Question, Sampling, UserMistake
+from comas.types import Episode, Payoff, Question, UserMistake
 from tests.support.adapters import fill
 from tests.support.command import run
 from tests.support.learning import host_of, say
@@ -382,5 +381,3 @@ def test_sampling_stays_what_it_was() -> None:
     run_sync(play_all(scene_of(plain), [question], 0))
     run_sync(play_all(scene_of(telling), [question], 0))
     assert host.asked[0] == host.asked[1]
-    assert load_plugin("method", "sft") is sft.method
-    assert Sampling().temperature == 1.0

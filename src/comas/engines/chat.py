@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 
-from comas.types import UserMistake
+from comas.types import NoSystemRole, UserMistake
 
 _HOLE = '\ue000aB<&"{}\ue001'
 """Private-use characters, for which templates have no use, around what a change of case or an
@@ -165,11 +165,29 @@ class Chat:
     ) -> tuple[list[list[int]], list[bool]]:
         roles = tuple(m["role"] for m in messages)
         if roles not in self._pieces:
+            if "system" in roles:
+                self._check_system(roles)
             pieces, trims = self._split(roles)
             ids = [self._ids(piece) for piece in pieces]
             self._check(ids)
             self._pieces[roles] = ids, trims
         return self._pieces[roles]
+
+    def _check_system(self, roles: tuple[str, ...]) -> None:
+        """Refuse a system message where the template refuses it, or shows it as a user's."""
+        holes = [_HOLE.format(i) for i in range(len(roles))]
+        name = f"the chat template of {self.tokenizer.name_or_path!r}"
+        try:
+            shown = self._render(roles, holes)
+        except UserMistake as error:
+            raise NoSystemRole(f"{name} has no system role ({error.__cause__})") from error
+        as_user = tuple("user" if role == "system" else role for role in roles)
+        try:
+            plain = self._render(as_user, holes)
+        except UserMistake:  # two messages of the user's in turn
+            return
+        if shown == plain:
+            raise NoSystemRole(f"{name} has no system role: it shows such messages as a user's")
 
     def _check(self, pieces: Sequence[Sequence[int]]) -> None:
         """Refuse tokens that were added to the tokenizer and not to the model."""

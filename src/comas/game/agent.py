@@ -9,7 +9,8 @@ import hashlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from comas.types import (
     Fit,
     Host,
     HostFailure,
+    NoSystemRole,
     Reply,
     Sampling,
     Turn,
@@ -161,7 +163,8 @@ class Agent:
         messages += [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         keep = self.table.keep and not member.frozen
         began = time.monotonic()
-        reply = await tell(turn_id, member.policy, messages, text, keep, role)
+        with self._in_persona():
+            reply = await tell(turn_id, member.policy, messages, text, keep, role)
         seconds = time.monotonic() - began
         turn = self._turn(turn_id, role, messages, reply, about, seconds)
         turn.round = _round(about, None)
@@ -232,6 +235,16 @@ class Agent:
             self.table.heard(turn)
         return turn
 
+    @contextmanager
+    def _in_persona(self) -> Generator[None]:
+        """Name the key of the persona in what a chat template has against it."""
+        try:
+            yield
+        except NoSystemRole as error:
+            raise UserMistake(
+                f"agents.{self.name}.system: {error}: leave it out, or take another base"
+            ) from error
+
     def _opening(self) -> list[Message]:
         """The system message, where the agent has a persona."""
         system = self.member.system
@@ -247,7 +260,8 @@ class Agent:
         for dropped in range(len(history) + 1):
             text = prompt if isinstance(prompt, str) else prompt(history[dropped:])
             messages = [*opening, {"role": "user", "content": text}]
-            fit = await host.fits(policy, messages, sampling)
+            with self._in_persona():
+                fit = await host.fits(policy, messages, sampling)
             if fit.fits:
                 return messages, dropped
             if isinstance(prompt, str):
