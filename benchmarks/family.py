@@ -79,13 +79,29 @@ FAMILY = {
     "knowrl": _alone("knowrl", "agreeing with oneself teaches what one can solve", "assessment"),
 }
 """Method -> its runs: the sixteen rows of the table."""
+
+
+def _half_taught(method: str, *keys: str) -> System:
+    """The game of CoMAS among judges who are right at about .70, and how they judge after it."""
+    return System(((f"method={method}", "base=seed-critic", *keys),), measure="critic")
+
+
+JUDGES = {
+    "comas half-taught": _half_taught("comas"),
+    "comas paper half-taught": _half_taught("comas", "preset=paper"),
+    "comas_agree half-taught": _half_taught("comas_agree"),
+    "comas_planted half-taught": _half_taught("comas_planted"),
+    "comas_rules half-taught": _half_taught("comas_rules"),
+}
+"""Ways to pay judges, beside the default, which holds them, and the paper's, which does not."""
 BESIDE = {
     "ttrl of each voter": System(tuple(("method=ttrl", f"{a}") for a in VOTERS)),
     "ttrl of one voter": System((("method=ttrl", VOTERS[0]),)),
     "spc, frozen generator": System((FROZEN_GENERATOR,)),
 }
 """Further systems that claims compare with; parts share the budget."""
-SYSTEMS = FAMILY | BESIDE
+ROWS = FAMILY | JUDGES
+SYSTEMS = ROWS | BESIDE
 
 
 class Figure(NamedTuple):
@@ -134,6 +150,23 @@ def _versus(
 def _none_posed(method: str) -> Claim:
     posed = Figure(method, "held-out posed")
     return Claim(method, "no held-out question is posed", posed, None, 0.0, exact=True)
+
+
+def _judge_claims(method: str) -> list[Claim]:
+    """That a way to pay judges teaches them, and better than the default holds them."""
+    name = f"{method} half-taught"
+    held = "comas half-taught"
+    return [
+        _gain(name, "judges' balanced accuracy gains .05", "critic", 0.05),
+        _versus(Figure(name, "critic"), held, "judges end .05 above CoMAS's own", 0.05),
+        _versus(
+            Figure(name, "accuracy"),
+            held,
+            "solvers end no more than .02 below CoMAS's own",
+            -0.02,
+            -0.02,
+        ),
+    ]
 
 
 CLAIMS = [
@@ -197,6 +230,9 @@ CLAIMS = [
     _none_posed("eva"),
     _gain("knowrl", "it knows better what can be solved", "assessment"),
     _none_posed("knowrl"),
+    *_judge_claims("comas_rules"),
+    *_judge_claims("comas_agree"),
+    *_judge_claims("comas_planted"),
 ]
 """What each system has to show, fixed before the counted runs."""
 
@@ -507,7 +543,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     found.add_argument("out", type=Path)
     found.add_argument("--jobs", type=int, default=2)
-    found.add_argument("--only", type=lambda s: s.split(","), default=list(FAMILY))
+    found.add_argument("--only", type=lambda s: s.split(","), default=list(ROWS))
     found.add_argument(
         "--seeds", type=lambda s: [int(x) for x in s.split(",")], default=list(SEEDS)
     )
@@ -525,9 +561,9 @@ def main() -> None:
             print(name, measured(Path(sys.argv[2]), name), flush=True)
         return
     args = parser().parse_args()
-    unknown = set(args.only) - set(FAMILY)
+    unknown = set(args.only) - set(ROWS)
     if unknown:
-        sys.exit(f"--only: {', '.join(sorted(unknown))}: some of {', '.join(FAMILY)}")
+        sys.exit(f"--only: {', '.join(sorted(unknown))}: some of {', '.join(ROWS)}")
     names = systems_of(args.only)
     if not args.report:
         jobs = [
