@@ -10,7 +10,8 @@ from typing import Any
 
 LAST = 10
 """Steps that are averaged."""
-Figures = dict[str, dict[str, dict[str, float]]]
+Means = dict[str, float]
+Figures = dict[str, dict[str, Means]]
 """Metric -> role (or `step`, where it is of the whole step) -> name -> mean over steps."""
 BY_ROLE = ("quality", "judges")
 WHOLE = ("coverage", "posed")
@@ -31,19 +32,25 @@ TITLES = {
 
 def figures_of(metrics: Sequence[Mapping[str, Any]]) -> Figures:
     """Means over the last steps, of each figure over those that have it."""
-    values: dict[str, dict[str, dict[str, list[float]]]] = {}
+    tables: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for step in metrics[-LAST:]:
         for metric, role, figures in _tables(step):
-            for name, value in figures.items():
-                of_role = values.setdefault(metric, {}).setdefault(role, {})
-                of_role.setdefault(name, []).append(value)
-    return {
-        metric: {
-            role: {name: sum(every) / len(every) for name, every in figures.items()}
-            for role, figures in roles.items()
-        }
-        for metric, roles in values.items()
-    }
+            of_role = tables.setdefault((metric, role), [])
+            of_role.append(figures)
+    found: Figures = {}
+    for (metric, role), of_role in tables.items():
+        roles = found.setdefault(metric, {})
+        roles[role] = _means(of_role)
+    return found
+
+
+def _means(tables: Sequence[Mapping[str, float]]) -> Means:
+    """Of each figure over the steps that have it."""
+    means: Means = {}
+    for name in dict.fromkeys(name for table in tables for name in table):
+        values = [table[name] for table in tables if name in table]
+        means[name] = sum(values) / len(values)
+    return means
 
 
 def _tables(step: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:
@@ -66,6 +73,8 @@ def figure_lines(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"{over}, against labels where there are any (no method sees these figures):"
     for metric, roles in figures.items():
         for role, of_role in roles.items():
-            shown = [f"{name} {of_role[name]:.2f}" for name in SHOWN[metric] if name in of_role]
+            names = [name for name in SHOWN[metric] if name in of_role]
+            shown = ", ".join(f"{name} {of_role[name]:.2f}" for name in names)
+            title = TITLES[metric].format(role=role)
             if shown:
-                yield f"  {TITLES[metric].format(role=role)}: {', '.join(shown)}"
+                yield f"  {title}: {shown}"
