@@ -30,7 +30,8 @@ def family() -> Any:
 def test_every_method_has_a_row_a_paper_and_a_claim(family: Any) -> None:
     assert len(family.FAMILY) == 16
     assert all(system.paper for system in family.FAMILY.values())
-    assert {claim.method for claim in family.CLAIMS} == set(family.FAMILY)
+    claimed = {claim.method for claim in family.CLAIMS}
+    assert set(family.FAMILY) < claimed <= set(family.ROWS)
     for name in family.FAMILY:
         assert family.SYSTEMS[name].parts == ((f"method={name}",),)
 
