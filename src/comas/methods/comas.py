@@ -9,13 +9,13 @@ Leaves out: the published code's synchronous rounds.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent
 from comas.game.prompts import defuse, words
 from comas.game.scores import read_score
+from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
@@ -82,19 +82,16 @@ async def play(
             if avoid_self and critic is not None:
                 barred.append(critic.name)
             judges.append((critic, _draw(agents, rng, "scoring", *barred)))
-        async with asyncio.TaskGroup() as group:
-            asked = [
-                group.create_task(_judge(question, solution, critic, scorer, task))
-                for critic, scorer in judges
-            ]
-        judged = [task_of_pair.result() for task_of_pair in asked]
+        judged = await together(
+            _judge(question, solution, critic, scorer, task) for critic, scorer in judges
+        )
         past.append((solution, judged))
     return _best(past).text
 
 
 def _history(question: Question, task: Task, rounds: Sequence[Round], references: int) -> list[str]:
     """Quote earlier solutions, each with up to `references` of its criticisms."""
-    quoted = []
+    quoted: list[str] = []
     for solution, judged in rounds:
         evaluations = [evaluation for evaluation, _ in judged[:references]] or [None]
         quoted += [_quote(task, question, solution, evaluation) for evaluation in evaluations]

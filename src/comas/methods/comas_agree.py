@@ -58,11 +58,14 @@ def pay_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> N
 
 def agreement(scoring: Turn, others: Sequence[Turn]) -> float | None:
     """Whether a score is that of most others, 1 or 0; None where those are divided evenly."""
-    scores = [other.info["score"] for other in others if other.info["score"] is not None]
-    ranked = Counter(scores).most_common(2)
-    if not ranked or (len(ranked) > 1 and ranked[0][1] == ranked[1][1]):
+    scores = [other.info["score"] for other in others]
+    counts = Counter(score for score in scores if score is not None)
+    ranked = counts.most_common(2)
+    if not ranked:
         return None
-    return float(scoring.info["score"] == ranked[0][0])
+    score, judges = ranked[0]
+    divided = len(ranked) > 1 and ranked[1][1] == judges
+    return None if divided else float(scoring.info["score"] == score)
 
 
 PAYS = {
@@ -70,6 +73,7 @@ PAYS = {
     "evaluation": "whether the score after it is that of most other judges of the work",
     "scoring": "the same; -1 for a score that cannot be read",
 }
+STABLE = {"questions": 48, "options": {"evaluations": 3}}
 method = Method(
     play,
     settle,
@@ -77,6 +81,6 @@ method = Method(
     clipped,
     comas.KL,
     paid=tuple(comas.KL),
-    presets={"stable": {"questions": 48, "options": {"evaluations": 3}}},
+    presets={"stable": STABLE},
     pays=PAYS,
 )

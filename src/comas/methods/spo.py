@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comas.methods.sppo import play, solutions
+from comas.methods.sppo import TEAM, play, solutions
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.types import Episode, Method, Task, Turn
@@ -46,5 +46,5 @@ method = Method(
     presets={"stable": {"questions": 32}},
     pays=PAYS,
     base="seed-pose",
-    team={"a0": {"roles": ["solution"]}, "judge": {"roles": ["judging"], "frozen": True}},
+    team=TEAM,
 )

@@ -1,12 +1,12 @@
 """Self-Rewarding Language Models (arXiv 2401.10020): the author is its own judge, and learns by
 iterative DPO.
 
-An agent answers a question `votes` times and scores each of its answers `readings` times itself;
-the best and the worst are a pair for DPO, whose reference is the policy at the start of the step,
-so that a step is a round of the paper. Judging is not trained on, as in the paper after its seed
-data. Unlike the paper, prompts are the task's own (the paper writes new ones), and scores go from 1
-to 3 (the paper: 0 to 5). A judge that is the author drifts: reward and accuracy part, which the
-metric `pay` of a run shows.
+An agent answers a question `votes` times, and each answer is scored `readings` times: by its author
+where the team is one agent, as by default. The best and the worst are a pair for DPO, whose
+reference is the policy at the start of the step, so that a step is a round of the paper. Judging is
+not trained on, as in the paper after its seed data. Unlike the paper, prompts are the task's own
+(the paper writes new ones), and scores go from 1 to 3 (the paper: 0 to 5). Whether reward and
+accuracy part, as they may where a judge is its own author, is what the metric `pay` of a run shows.
 """
 
 from __future__ import annotations
