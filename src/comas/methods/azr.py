@@ -21,6 +21,7 @@ from comas.methods.mae import draw, start
 from comas.methods.spc import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 
@@ -50,15 +51,13 @@ PAY = {"right": 1.0, "wrong": -0.5, None: -1.0}
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay solutions by the rules, and proposals by how hard they were."""
     for episode in episodes:
-        solutions = [turn for turn in episode.turns if turn.role == "solution"]
+        solutions = in_role(episode, "solution")
         for turn in solutions:
             turn.reward = PAY.get(turn.info["verdict"])
         rate = success(solutions)
-        for turn in episode.turns:
-            if turn.role == "propose" and turn.info["posed"] is None:
-                turn.reward = -1.0
-            elif turn.role == "propose":
-                turn.reward = 1.0 - rate if rate > 0 else 0.0
+        difficulty = 1.0 - rate if rate > 0 else 0.0
+        for turn in in_role(episode, "propose"):
+            turn.reward = -1.0 if turn.info["posed"] is None else difficulty
 
 
 def success(solutions: Sequence[Turn]) -> float:
@@ -71,9 +70,8 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
     """Proposals that somebody solved join the pool, each once; the oldest leave it."""
     more: list[str] = []
     for episode in episodes:
-        rate = success([turn for turn in episode.turns if turn.role == "solution"])
-        proposals = [turn for turn in episode.turns if turn.role == "propose"]
-        more += [turn.info["posed"] for turn in proposals if rate > 0]
+        if success(in_role(episode, "solution")) > 0:
+            more += [turn.info["posed"] for turn in in_role(episode, "propose")]
     return {"pool": with_newest(state["pool"], more, pool)}
 
 

@@ -18,6 +18,7 @@ from comas.game.scores import read_score
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
 
 SCALE = (
@@ -161,9 +162,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     """
     for episode in episodes:
         turns = {turn.id: turn for turn in episode.turns}
-        solutions = [turn for turn in episode.turns if turn.role == "solution"]
+        solutions = in_role(episode, "solution")
         scores: dict[str, list[int | None]] = {solution.id: [] for solution in solutions}
-        for scoring in [turn for turn in episode.turns if turn.role == "scoring"]:
+        for scoring in in_role(episode, "scoring"):
             score = scoring.info["score"]
             scoring.reward = -1.0 if score is None else 0.0
             judged = turns[scoring.about or ""]

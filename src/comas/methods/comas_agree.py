@@ -17,6 +17,7 @@ from comas.methods import comas
 from comas.methods.comas import play
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Episode, Method, Task, Turn
 
 
@@ -27,18 +28,17 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
         turns = {turn.id: turn for turn in episode.turns}
         for judges in judges_of(episode).values():
             for scoring in judges:
-                reward = agreement(scoring, [other for other in judges if other is not scoring])
-                pay_judges(scoring, turns, reward)
+                others = [other for other in judges if other is not scoring]
+                pay_judges(scoring, turns, agreement(scoring, others))
 
 
 def judges_of(episode: Episode) -> dict[str, list[Turn]]:
     """Solution -> the scorings of it, with criticism or without."""
     turns = {turn.id: turn for turn in episode.turns}
     judges: dict[str, list[Turn]] = {}
-    for scoring in episode.turns:
-        if scoring.role == "scoring":
-            work = judged_work(scoring, turns)
-            judges.setdefault(work.id, []).append(scoring)
+    for scoring in in_role(episode, "scoring"):
+        work = judged_work(scoring, turns)
+        judges.setdefault(work.id, []).append(scoring)
     return judges
 
 

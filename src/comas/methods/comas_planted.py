@@ -24,6 +24,7 @@ from comas.methods.comas_agree import pay_judges
 from comas.methods.comas_rules import closeness
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 
@@ -110,10 +111,9 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay the judged solution its score, unreadable ones 0, and judges of known work by it."""
     for episode in episodes:
         turns = {turn.id: turn for turn in episode.turns}
-        for turn in episode.turns:
-            if turn.role == "solution" and turn.info["answer"] is None:
-                turn.reward = 0.0
-        for scoring in [turn for turn in episode.turns if turn.role == "scoring"]:
+        for turn in in_role(episode, "solution"):
+            turn.reward = 0.0 if turn.info["answer"] is None else None
+        for scoring in in_role(episode, "scoring"):
             score = scoring.info["score"]
             solution = turns[turns[scoring.about or ""].about or ""]
             known = scoring.info["known"]
@@ -127,8 +127,8 @@ def update(state: State, episodes: Sequence[Episode], task: Task) -> State:
     """The works of this step, one a question, to be planted in the next."""
     works: dict[str, str] = {}
     for episode in episodes:
-        for turn in episode.turns:
-            if turn.role == "solution" and turn.info["answer"] is not None:
+        for turn in in_role(episode, "solution"):
+            if turn.info["answer"] is not None:
                 work = task.shown(episode.question, turn.text)
                 works.setdefault(episode.question.prompt, work)
     return {"works": [list(work) for work in works.items()]}

@@ -20,6 +20,7 @@ from comas.game.scores import JUDGING, judge
 from comas.game.together import together
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 EVOLVING = (
@@ -100,7 +101,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 def _scored(episode: Episode) -> list[Turn]:
     """The solutions whose score can be read."""
-    solutions = [turn for turn in episode.turns if turn.role == "solution"]
+    solutions = in_role(episode, "solution")
     return [turn for turn in solutions if turn.info["score"] is not None]
 
 
@@ -109,7 +110,7 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
     gaps: dict[str, float] = dict(state["pool"])
     for episode in episodes:
         scores = [turn.info["score"] for turn in _scored(episode)]
-        evolved = [turn for turn in episode.turns if turn.role == "evolve"]
+        evolved = in_role(episode, "evolve")
         prompt = evolved[0].info["posed"] if evolved else episode.question.prompt
         if scores:
             gaps[prompt] = max(scores) - min(scores)

@@ -22,6 +22,7 @@ from comas.game.scores import last_word
 from comas.game.together import together
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 ASSESSING = "{question}\n\nCan you solve this? Think about it, and end with one word: yes or no."
@@ -71,16 +72,12 @@ def consensus(turns: Sequence[Turn]) -> tuple[str | None, float]:
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay 1 for the majority's word, 0 for the other and for none."""
     for episode in episodes:
-        turns = _assessments(episode)
+        turns = in_role(episode, "assess")
         word, _ = consensus(turns)
         for turn in turns:
             said = turn.info["said"]
             turn.reward = float(said is not None and said == word)
             turn.group = f"{episode.id}/{turn.policy}"
-
-
-def _assessments(episode: Episode) -> list[Turn]:
-    return [turn for turn in episode.turns if turn.role == "assess"]
 
 
 def update(
@@ -94,10 +91,9 @@ def update(
     """Questions with a stable assessment join the examples, each once; the oldest leave them."""
     stable: list[str] = []
     for episode in episodes:
-        _, agreement = consensus(_assessments(episode))
-        posed = [turn.info["posed"] for turn in episode.turns if turn.role == "propose"]
-        if posed and agreement >= consistent:
-            stable += posed
+        _, agreement = consensus(in_role(episode, "assess"))
+        if agreement >= consistent:
+            stable += [turn.info["posed"] for turn in in_role(episode, "propose")]
     return {"examples": with_newest(state["examples"], stable, examples)}
 
 

@@ -21,7 +21,7 @@ from comas.game.scores import JUDGING, judge, share
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import mean
+from comas.objective.pay import in_role, mean
 from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
 
 RATING = (
@@ -115,22 +115,21 @@ async def _answer(
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay form, scores and difficulty, as above."""
     for episode in episodes:
-        judgements = [turn for turn in episode.turns if turn.role in ("rating", "judging")]
+        judgements = in_role(episode, "rating", "judging")
         scores = {turn.about: turn.info["score"] for turn in judgements}
         for turn in judgements:
             turn.reward = float(turn.info["score"] is not None)
-        solutions = [turn for turn in episode.turns if turn.role == "solution"]
+        solutions = in_role(episode, "solution")
         for turn in solutions:
             score = scores[turn.id]
             if score is not None:
                 turn.reward = (score + turn.info["readable"]) / 2
         success = mean([scores[turn.id] for turn in solutions])
         difficulty = 0.0 if success is None else 1.0 - success
-        for turn in episode.turns:
-            if turn.role == "propose":
-                quality = scores.get(turn.id) or 0.0
-                form = float(turn.info["posed"] is not None)
-                turn.reward = (quality + difficulty + form) / 3
+        for turn in in_role(episode, "propose"):
+            quality = scores.get(turn.id) or 0.0
+            form = float(turn.info["posed"] is not None)
+            turn.reward = (quality + difficulty + form) / 3
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:
@@ -138,9 +137,10 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
     accepted: list[str] = []
     for episode in episodes:
         turns = {turn.id: turn for turn in episode.turns}
-        ratings = [turn for turn in episode.turns if turn.role == "rating"]
-        passed = [turns[rating.about or ""] for rating in ratings if _passes(rating)]
-        accepted += [proposal.info["posed"] for proposal in passed]
+        for rating in in_role(episode, "rating"):
+            if _passes(rating):
+                proposal = turns[rating.about or ""]
+                accepted.append(proposal.info["posed"])
     return {"pool": posing.with_newest(state["pool"], accepted, pool)}
 
 

@@ -21,7 +21,7 @@ from comas.game.together import together
 from comas.game.votes import agrees, decide, majority
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import Grams, grams, similarity, standardised
+from comas.objective.pay import Grams, grams, in_role, similarity, standardised
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 ALIKE = 0.5
@@ -69,7 +69,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
         label = state["pool"].get(episode.question.prompt)
         if label is None:
             continue
-        solutions = _solutions(episode)
+        solutions = in_role(episode, "solution")
         agreeing = [float(agrees(turn, label, task)) for turn in solutions]
         for turn, worth in zip(solutions, standardised(agreeing), strict=True):
             turn.reward = worth
@@ -77,34 +77,33 @@ def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
 
 def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
     """Pay proposals their uncertainty minus their repetition, compared over the step."""
-    proposals = [(e, turn) for e in episodes for turn in e.turns if turn.role == "propose"]
-    texts = [turn.info["posed"] for _, turn in proposals]
+    proposals: list[Turn] = []
+    shares: list[float] = []
+    for episode in episodes:
+        for turn in in_role(episode, "propose"):
+            proposals.append(turn)
+            _, share = frequent(episode, task)
+            shares.append(share)
+    texts = [turn.info["posed"] for turn in proposals]
     posed = [grams(text) for text in texts if text is not None]
     worths: list[float] = []
-    for (episode, _), text in zip(proposals, texts, strict=True):
-        if text is None:
-            worths.append(-1.0)
-            continue
-        _, share = frequent(episode, task)
+    for text, share in zip(texts, shares, strict=True):
         uncertainty = 1 - 2 * abs(share - 0.5)
-        worths.append(uncertainty - _alike(text, posed) / len(proposals))
-    for (_, turn), worth in zip(proposals, standardised(worths), strict=True):
+        repetition = _alike(text, posed) / len(proposals)
+        worths.append(-1.0 if text is None else uncertainty - repetition)
+    for turn, worth in zip(proposals, standardised(worths), strict=True):
         turn.reward = worth
 
 
-def _alike(text: str, posed: Sequence[Grams]) -> int:
+def _alike(text: str | None, posed: Sequence[Grams]) -> int:
     """How many of the questions that were posed are like this one, itself among them."""
-    own = grams(text)
+    own = grams(text or "")
     return sum(similarity(own, other) >= ALIKE for other in posed)
-
-
-def _solutions(episode: Episode) -> list[Turn]:
-    return [turn for turn in episode.turns if turn.role == "solution"]
 
 
 def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
     """The most frequent answer of an episode, and its share of all answers."""
-    solutions = _solutions(episode)
+    solutions = in_role(episode, "solution")
     label = majority([turn.info["answer"] for turn in solutions], task)
     if label is None:
         return None, 0.0
@@ -130,8 +129,8 @@ def update(
     for episode in episodes:
         label, certainty = frequent(episode, task)
         if label is not None and low <= certainty <= high:
-            (posed,) = [turn.info["posed"] for turn in episode.turns if turn.role == "propose"]
-            labels[posed] = label
+            (proposal,) = in_role(episode, "propose")
+            labels[proposal.info["posed"]] = label
     if done >= proposing and labels:
         return {"phase": "solve", "done": 0, "labels": {}, "pool": labels}
     return {**state, "done": done, "labels": labels}

@@ -19,6 +19,7 @@ from comas.game.together import together
 from comas.methods.spc import WORDING, evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
 
@@ -53,15 +54,13 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay solutions by the rules, and judges for saying what the rules say."""
     for episode in episodes:
         verdicts: dict[str, str | None] = {}
-        for turn in episode.turns:
-            if turn.role == "solution":
-                verdict = ruled(episode.question, turn, task)
-                verdicts[turn.id] = verdict
-                turn.reward = None if verdict == "failed" else float(verdict == "right")
-        for turn in episode.turns:
-            if turn.role == "evaluation":
-                verdict = verdicts[turn.about or ""]
-                turn.reward = _pay_of(turn.info["said"], verdict)
+        for turn in in_role(episode, "solution"):
+            verdict = ruled(episode.question, turn, task)
+            verdicts[turn.id] = verdict
+            turn.reward = None if verdict == "failed" else float(verdict == "right")
+        for turn in in_role(episode, "evaluation"):
+            verdict = verdicts[turn.about or ""]
+            turn.reward = _pay_of(turn.info["said"], verdict)
 
 
 def _pay_of(said: str | None, verdict: str | None) -> float | None:

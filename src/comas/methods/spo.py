@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comas.methods.sppo import TEAM, play, solutions
+from comas.methods.sppo import TEAM, play, scored_of
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.types import Episode, Method, Task, Turn
@@ -20,7 +20,7 @@ from comas.types import Episode, Method, Task, Turn
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay each answer the share of the others that it beats; nothing without a readable score."""
     for episode in episodes:
-        scored = [turn for turn in solutions(episode) if turn.info["mean"] is not None]
+        scored = scored_of(episode)
         if len(scored) < 2:
             continue
         for turn in scored:

@@ -22,7 +22,7 @@ from comas.game.prompts import words
 from comas.game.scores import JUDGING, judge
 from comas.game.together import together
 from comas.objective.losses import plain
-from comas.objective.pay import mean
+from comas.objective.pay import in_role, mean
 from comas.objective.preference import sppo
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
@@ -70,7 +70,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -
     Others, and answers without a readable score, are not paid.
     """
     for episode in episodes:
-        scored = [turn for turn in solutions(episode) if turn.info["mean"] is not None]
+        scored = scored_of(episode)
         chances = [_chance(turn, scored, sharpness) for turn in scored]
         if len(scored) < 2 or max(chances) == min(chances):
             continue
@@ -80,9 +80,10 @@ def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -
             turn.group = episode.id
 
 
-def solutions(episode: Episode) -> list[Turn]:
-    """The answers of an episode."""
-    return [turn for turn in episode.turns if turn.role == "solution"]
+def scored_of(episode: Episode) -> list[Turn]:
+    """The answers of an episode whose score can be read."""
+    answers = in_role(episode, "solution")
+    return [turn for turn in answers if turn.info["mean"] is not None]
 
 
 def _chance(turn: Turn, others: Sequence[Turn], sharpness: float) -> float:

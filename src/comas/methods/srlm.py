@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comas.methods.sppo import play, solutions
+from comas.methods.sppo import play, scored_of
 from comas.objective.losses import plain
 from comas.objective.preference import dpo
 from comas.types import Episode, Method, Task
@@ -22,7 +22,7 @@ from comas.types import Episode, Method, Task
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay the best and the worst answer of an episode their mean score; others are not paid."""
     for episode in episodes:
-        scored = [turn for turn in solutions(episode) if turn.info["mean"] is not None]
+        scored = scored_of(episode)
         likings = [turn.info["mean"] for turn in scored]
         if len(scored) < 2 or max(likings) == min(likings):
             continue
