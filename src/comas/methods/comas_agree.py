@@ -17,7 +17,7 @@ from comas.methods import comas
 from comas.methods.comas import play
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.pay import by_id, in_role
 from comas.types import Episode, Method, Task, Turn
 
 
@@ -25,7 +25,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     """Pay solutions as CoMAS does, and judges for agreeing with the other judges of the work."""
     comas.settle(episodes, task, format_check=format_check)
     for episode in episodes:
-        turns = {turn.id: turn for turn in episode.turns}
+        turns = by_id(episode)
         for judges in judges_of(episode).values():
             for scoring in judges:
                 others = [other for other in judges if other is not scoring]
@@ -34,7 +34,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
 
 def judges_of(episode: Episode) -> dict[str, list[Turn]]:
     """Solution -> the scorings of it, with criticism or without."""
-    turns = {turn.id: turn for turn in episode.turns}
+    turns = by_id(episode)
     judges: dict[str, list[Turn]] = {}
     for scoring in in_role(episode, "scoring"):
         work = judged_work(scoring, turns)

@@ -24,7 +24,7 @@ from comas.methods.comas_agree import pay_judges
 from comas.methods.comas_rules import closeness
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.pay import by_id, in_role
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 
@@ -110,7 +110,7 @@ async def _judge(
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay the judged solution its score, unreadable ones 0, and judges of known work by it."""
     for episode in episodes:
-        turns = {turn.id: turn for turn in episode.turns}
+        turns = by_id(episode)
         for turn in in_role(episode, "solution"):
             turn.reward = 0.0 if turn.info["answer"] is None else None
         for scoring in in_role(episode, "scoring"):

@@ -21,7 +21,7 @@ from comas.game.scores import JUDGING, judge, share
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role, mean
+from comas.objective.pay import by_id, in_role, mean
 from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
 
 RATING = (
@@ -136,7 +136,7 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
     """Accepted questions join the pool, each once; the oldest leave it."""
     accepted: list[str] = []
     for episode in episodes:
-        turns = {turn.id: turn for turn in episode.turns}
+        turns = by_id(episode)
         for rating in in_role(episode, "rating"):
             if _passes(rating):
                 proposal = turns[rating.about or ""]

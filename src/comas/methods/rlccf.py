@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, takers
 from comas.game.prompts import words
 from comas.game.together import together
 from comas.game.votes import agrees, decide, majority
@@ -28,7 +28,7 @@ async def play(
 ) -> str | None:
     """Have every agent solve it `votes` times; the plain majority answers."""
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    able = [agent for agent in agents if agent.takes("solution")]
+    able = takers(agents, "solution")
     speakers = [agent for agent in able for _ in range(votes)]
     turns = await together(agent.ask("solution", prompt) for agent in speakers)
     return await decide(question, turns, task)

@@ -21,6 +21,7 @@ from comas.game.scores import last_word
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import by_id
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
 WORDING = {
@@ -95,7 +96,7 @@ async def evaluate(question: Question, work: Turn, critic: Agent, task: Task) ->
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay 1 to the winner and -1 to the loser; a critic without a verdict has lost."""
     for episode in episodes:
-        turns = {turn.id: turn for turn in episode.turns}
+        turns = by_id(episode)
         for turn in episode.turns:
             if turn.role == "sabotage" and turn.info["verdict"] != "wrong":
                 turn.reward = None if turn.info["verdict"] == "failed" else -1.0

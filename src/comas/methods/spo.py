@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from comas.methods.sppo import TEAM, play, scored_of
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
+from comas.objective.pay import mean
 from comas.types import Episode, Method, Task, Turn
 
 
@@ -26,7 +27,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         for turn in scored:
             others = [other for other in scored if other is not turn]
             wins = [_win(turn, other) for other in others]
-            turn.reward = sum(wins) / len(wins)
+            turn.reward = mean(wins)
             turn.group = f"{episode.id}/{turn.policy}"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, takers
 from comas.game.prompts import words
 from comas.game.together import together
 from comas.game.votes import agrees, decide, majority
@@ -30,7 +30,7 @@ async def play(
     votes: Count = 16,
 ) -> str | None:
     """Have the agents of a shuffled team solve it in turn, `votes` times; the majority answers."""
-    able = [agent for agent in agents if agent.takes("solution")]
+    able = takers(agents, "solution")
     rng.shuffle(able)
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     in_turn = [able[vote % len(able)] for vote in range(votes)]

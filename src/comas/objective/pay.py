@@ -20,6 +20,11 @@ def in_role(episode: Episode, *roles: str) -> list[Turn]:
     return [turn for turn in episode.turns if turn.role in roles]
 
 
+def by_id(episode: Episode) -> dict[str, Turn]:
+    """The turns of an episode by their ids."""
+    return {turn.id: turn for turn in episode.turns}
+
+
 def mean(values: Sequence[float | None]) -> float | None:
     """The mean of the values that are there; None where none is."""
     there = [value for value in values if value is not None]
