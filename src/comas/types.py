@@ -34,6 +34,10 @@ class UserMistake(ValueError):
     """
 
 
+class NoSystemRole(UserMistake):
+    """A chat template that has no place for a system message."""
+
+
 class Stopped(Exception):
     """A run was asked to stop (Ctrl-C, SIGTERM) and has: what it had is in its folder."""
 
@@ -85,7 +89,8 @@ class Task:
     """Whether two canonical answers are the same answer."""
     quick: bool = False
     """Whether `verify` takes microseconds and no process of its own: then every step is told how
-    well its pay agreed with the labels (`training/metrics/pay.py`).
+    well its pay and its judges agreed with the labels (`pay quality judges` of
+    `training/metrics`).
     """
     ballot: Callable[[Question, str], str | None] | None = None
     """`ballot(question, answer)`: what a canonical answer counts as in a vote, where it is not the
@@ -245,7 +250,9 @@ class Row:
     group: str | None = None
     reward: float = float("nan")
     sampled_logprobs_T: np.ndarray | None = None
-    """float32; the engine's own, as sampled: kept to measure the gap to the learner's."""
+    """float32; the engine's own, as sampled: kept to measure the gap to the learner's. None where
+    the words were given (`Agent.tell`).
+    """
     ref_logprobs_T: np.ndarray | None = None
     """float32; under the policy at the start of the run. None where no role has a KL."""
     advantages_T: np.ndarray | None = None
@@ -317,7 +324,9 @@ class Method:
     lr_scale: float = 1.0
     """What learning rates are multiplied with in this step: set by the loop (`schedule`)."""
     paid: tuple[str, ...] = ("solution",)
-    """Roles that can be paid: one of them must have a learning agent."""
+    """Roles that can be paid: one of them must have a learning agent. Empty: those that questions
+    name.
+    """
     samples: int = 1
     """Discussions per question and step."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -408,6 +417,22 @@ class Host(Protocol):
     ) -> Reply:
         """Answer in the voice of `policy`; with `keep`, file the tokens under the turn's id for
         learning.
+        """
+        ...
+
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return `text` as the reply of `policy`; with `keep`, file its tokens for learning.
+
+        They have no log-probs of an engine. UserMistake where nobody can learn from it, or where
+        prompt and text have no room in the context.
         """
         ...
 

@@ -214,14 +214,38 @@ def test_the_record_has_the_keys_that_the_page_names(home: Path) -> None:
     assert told == set(metrics[-1]) | set(turn)
 
 
-def test_the_method_on_the_page_is_the_example() -> None:
-    assert blocks(ROOT / "docs" / "extending.md", "python")[0] == (
-        ROOT / "examples" / "best_of.py"
-    ).read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["best_of.py", "frontier.py"])
+def test_methods_on_the_page_are_the_examples(name: str) -> None:
+    code = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    assert code in blocks(ROOT / "docs" / "extending.md", "python")
+
+
+def test_the_example_that_remembers_keeps_the_contract_and_asks_split_questions_again() -> None:
+    from comas.config.plugins import load_plugin
+    from comas.tasks import pick
+    from comas.testing import check_method, golden_script, play_step
+
+    method = load_plugin("method", str(ROOT / "examples" / "frontier.py"))
+    offers = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4), (3, 5, 6, 7)]
+    questions = [pick.make_question(offer, sum(offer[:3]), "three") for offer in offers]
+    check_method(method, pick.task, questions, golden_script, samples=2)
+    split = {"shares": {questions[2].id: 0.5, questions[1].id: 1.0}}
+    episodes, _, after = play_step(
+        method, pick.task, golden_script, questions[:3], step=1, state=split
+    )
+    assert episodes[0].question.id == questions[2].id, "the one whose votes were split"
+    assert set(after["shares"]) == {question.id for question in questions[:3]}
 
 
 @pytest.mark.parametrize(
-    "keys", [{"method": "best_of.py"}, {"method": "debate.py"}, {"task": "coins.py"}], ids=str
+    "keys",
+    [
+        {"method": "best_of.py"},
+        {"method": "debate.py"},
+        {"method": "frontier.py"},
+        {"task": "coins.py"},
+    ],
+    ids=str,
 )
 def test_examples_train(keys: dict[str, str], tmp_path: Path) -> None:
     found = {kind: str(ROOT / "examples" / name) for kind, name in keys.items()}

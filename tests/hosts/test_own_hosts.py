@@ -52,6 +52,13 @@ class Stubborn:
             raise UserMistake("nobody learns here")
         return Reply(self.texts[role], True, self.updates, 9, 5, -1.0, 0.0)
 
+    async def tell(
+        self, turn: str, policy: str, messages: Any, text: str, keep: bool, role: str
+    ) -> Reply:
+        if keep and not self.learns:
+            raise UserMistake("nobody learns here")
+        return Reply(text, True, self.updates, 9, 5, 0.0, 0.0)
+
     async def fits(self, policy: str, messages: Any, sampling: Sampling) -> Fit:
         return Fit(True)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from comas.config.mistakes import nearest
 from comas.config.policies import Resolved
 from comas.config.rehearsal import rehearse, roles_asked
-from comas.config.schema import Config
+from comas.config.schema import AgentConfig, Config
 from comas.types import Method, Task, UserMistake
 
 SHIPPED = (
@@ -36,7 +36,7 @@ SHIPPED = (
 def check_training(config: Config, method: Method, task: Task) -> None:
     """`check_roles`, and that every role with a KL can be trained."""
     for role in config.kl or {}:
-        if role not in method.paid:
+        if method.paid and role not in method.paid:
             raise UserMistake(
                 f"kl.{role}: method {config.method} never trains on that role:"
                 f" {nearest(role, method.paid)}"
@@ -97,14 +97,19 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
                 f"no agent takes role {role!r}, which method {config.method} needs: see"
                 " agents.<name>.roles"
             )
-    if learn and not any(
-        not a.frozen and (a.roles is None or set(a.roles) & set(method.paid)) for a in agents
-    ):
+    if learn and not any(not a.frozen and _is_paid(a, method) for a in agents):
         paid = ", ".join(method.paid)
         raise UserMistake(
             f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
             " those"
         )
+
+
+def _is_paid(agent: AgentConfig, method: Method) -> bool:
+    """Whether an agent takes a role that can be paid."""
+    if agent.roles is None or not method.paid:
+        return True
+    return not set(agent.roles).isdisjoint(method.paid)
 
 
 def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:

@@ -293,7 +293,7 @@ def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dic
         logprobs = np.concatenate([np.zeros(start, np.float32), done.logprobs])
         row = Row(
             f"t{i}",
-            role=method.paid[0],
+            role=method.paid[0] if method.paid else "solution",
             temperature=1.0,
             token_ids_T=ids,
             mask_T=mask,
@@ -335,6 +335,7 @@ def work_of_step(host: Any, resolved: Resolved, asked: Sequence[Question], found
         work.replies += times
         work.generated += times * reply
         work.prompts += times * prompt
-        if turn.role in method.paid and not config.agents[turn.agent].frozen:
+        paid = turn.role in method.paid or not method.paid
+        if paid and not config.agents[turn.agent].frozen:
             work.learnt += times * (prompt + reply)
     return work

@@ -155,6 +155,21 @@ class ApiHost:
             thoughts=said.thoughts,
         )
 
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Nobody learns here, so nobody is told what to say."""
+        raise UserMistake(
+            f"turn {turn}: nobody learns at host {self.name}, which is behind an API: give role"
+            f" {role!r} to agents of other hosts (agents.<name>.roles)"
+        )
+
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         """What some work comes to in the host's own loop."""
         assert self._loop is not None

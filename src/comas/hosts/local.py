@@ -111,11 +111,8 @@ class LocalHost:
                 f"training samples from the whole softmax: top_p is {sampling.top_p}, temperature"
                 f" {sampling.temperature}; set top_p = 1 and temperature > 0"
             )
-        if keep and self.learner is None:
-            raise UserMistake(
-                f"turn {turn}: host {self.name} was loaded without a learner: nothing is kept for"
-                " learning"
-            )
+        if keep:
+            self._check_learns(turn)
         request = Request(policy, self.chat.encode(messages), sampling, seed)
         done = await self._sample(request)
         if not np.isfinite(done.logprobs).all():
@@ -138,6 +135,40 @@ class LocalHost:
             done.margin,
             thoughts,
         )
+
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return `text` as a reply; with `keep` its tokens and an end token are filed."""
+        if keep:
+            self._check_learns(turn)
+        prompt_ids = self.chat.encode(messages)
+        reply_ids = self.chat.encode_reply(messages, text)
+        needed = len(prompt_ids) + len(reply_ids)
+        if needed > self.context:
+            raise UserMistake(
+                f"turn {turn}: this demonstration needs {needed} tokens with its prompt, and the"
+                f" context of {self.name}/{policy} has {self.context}: shorten it or leave it out,"
+                f" or raise hosts.{self.name}.context where the base has room"
+            )
+        if keep:
+            self._buffer[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
+        version = self.versions[policy]
+        return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
+
+    def _check_learns(self, turn: str) -> None:
+        """Refuse to keep a turn where nobody learns."""
+        if self.learner is None:
+            raise UserMistake(
+                f"turn {turn}: host {self.name} was loaded without a learner: nothing is kept for"
+                " learning"
+            )
 
     async def _sample(self, request: Request) -> Generation:
         remedy = (
@@ -165,20 +196,13 @@ class LocalHost:
                 self.seconds["sampling"] += time.perf_counter() - self._asked_since
 
     def _file(self, turn: str, role: str, request: Request, done: Generation) -> None:
-        ids_T = np.concatenate([request.prompt_ids, done.token_ids])
-        mask_T = np.arange(len(ids_T)) >= len(request.prompt_ids)
-        sampled_T = np.concatenate([np.zeros(len(request.prompt_ids), np.float32), done.logprobs])
+        temperature = request.sampling.temperature
+        row = _row(turn, role, temperature, request.prompt_ids, done.token_ids)
+        unsampled = np.zeros(len(request.prompt_ids), np.float32)
+        row.sampled_logprobs_T = np.concatenate([unsampled, done.logprobs])
         # a discussion that is played again after a failure says the same turns again: the later one
         # counts
-        self._buffer[request.policy][turn] = Row(
-            turn,
-            role,
-            request.sampling.temperature,
-            ids_T,
-            mask_T,
-            np.zeros(len(ids_T), np.float32),
-            sampled_logprobs_T=sampled_T,
-        )
+        self._buffer[request.policy][turn] = row
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Join payoffs with rows, take one step per policy, sample from the new weights; empties
@@ -303,6 +327,15 @@ class LocalHost:
         """End the engine and the worker thread."""
         self.engine.close()
         self._worker.shutdown(wait=True)
+
+
+def _row(
+    turn: str, role: str, temperature: float, prompt_ids: np.ndarray, reply_ids: np.ndarray
+) -> Row:
+    """A row of T = prompt + reply tokens, not yet paid."""
+    ids_T = np.concatenate([prompt_ids, reply_ids])
+    mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
+    return Row(turn, role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
 
 
 def expected_ties(rows: Sequence[Row]) -> float:

@@ -25,9 +25,9 @@ def gap_to_engine(
     for row, own_T in rows:
         if row.sampled_logprobs_T is not None:
             differences.append((row, own_T - row.sampled_logprobs_T))
-    gaps = np.zeros(1)
-    if differences:
-        gaps = np.abs(np.concatenate([d_T[row.mask_T] for row, d_T in differences]))
+    if not differences:  # all words were given: there is no engine to be measured
+        return {}, {}
+    gaps = np.abs(np.concatenate([d_T[row.mask_T] for row, d_T in differences]))
     stats = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}
     if stats["gap_mean"] > recipe.gap_limit:
         raise RuntimeError(

@@ -146,8 +146,7 @@ def recompute(batch: LearningBatch) -> None:
         for (_, row), reference_T in zip(referred, references, strict=True):
             row.ref_logprobs_T = reference_T
     if batch.sampled:
-        for _, row in batch.owned:
-            row.logprobs_T = _sampled(row)
+        _take_sampled(batch)
         return
     if batch.method.epochs == batch.method.minibatches == 1:
         batch.graphs = _graphs(batch.weights, batch.owned)
@@ -187,13 +186,16 @@ def _graphs(weights: Weights, owned: Sequence[Owned]) -> list[torch.Tensor] | No
     return graphs
 
 
-def _sampled(row: Row) -> np.ndarray:
-    if row.sampled_logprobs_T is None:
-        raise ValueError(
-            f"turn {row.turn} has no log-probs of the engine that said it: set"
-            " hosts.<name>.old_logprobs=recomputed"
-        )
-    return row.sampled_logprobs_T.copy()
+def _take_sampled(batch: LearningBatch) -> None:
+    """Set `logprobs_T` of all rows to what the engine said; of rows whose words were given, which
+    no engine has sampled, to what the learner says.
+    """
+    for _, row in batch.owned:
+        if row.sampled_logprobs_T is not None:
+            row.logprobs_T = row.sampled_logprobs_T.copy()
+    given = [(policy, row) for policy, row in batch.owned if row.sampled_logprobs_T is None]
+    for (_, row), own_T in zip(given, logprobs(batch.weights, given), strict=True):
+        row.logprobs_T = own_T
 
 
 def measure_gaps(batch: LearningBatch) -> None:

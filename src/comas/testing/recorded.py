@@ -69,6 +69,21 @@ class Recorded(Scripted):
             said.thoughts,
         )
 
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """The words that were given, if they were given then as well."""
+        recorded = self.turns.get(turn)
+        if recorded is None or recorded.text != text:
+            raise KeyError(f"turn {turn}: other words were given in the recorded run")
+        return await self.ask(turn, policy, messages, Sampling(), 0, keep, role)
+
 
 def replay(
     run: str | Path, step: int, *, method: str | None = None, **options: Any

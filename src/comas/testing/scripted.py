@@ -114,6 +114,23 @@ class Scripted:
             0.0,
         )
 
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """The words that were given, counted as those of the script."""
+        prompt = messages[-1]["content"]
+        await asyncio.sleep(0)
+        if keep:
+            self.buffer.setdefault(policy, set()).add(turn)
+        version = self.versions.get(policy, 0)
+        return Reply(text, True, version, len(prompt.split()), len(text.split()) + 1, 0.0, 0.0)
+
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Checks the join, counts a version and forgets the buffer."""
         for policy, paid in payoffs.items():

@@ -1,0 +1,71 @@
+"""What the last steps of a run looked like against labels: pay, judges, answers, posed questions.
+
+Leaves out: how each figure is computed (`training.metrics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+LAST = 10
+"""Steps that are averaged."""
+Figures = dict[str, dict[str, dict[str, float]]]
+"""Metric -> role (or `step`, where it is of the whole step) -> name -> mean over steps."""
+BY_ROLE = ("quality", "judges")
+WHOLE = ("coverage", "posed")
+SHOWN = {
+    "quality": ("accuracy", "toxicity", "gap", "auc"),
+    "judges": ("balanced", "accepts_right", "accepts_wrong"),
+    "coverage": ("pass@1", "pass@4", "pass@8", "pass@16", "distinct", "entropy"),
+    "posed": ("valid", "distinct", "novelty", "solvable", "frontier"),
+}
+"""Metric -> the figures that a person is shown."""
+TITLES = {
+    "quality": "pay of {role}",
+    "judges": "judges ({role})",
+    "coverage": "answers",
+    "posed": "posed questions",
+}
+
+
+def figures_of(metrics: Sequence[Mapping[str, Any]]) -> Figures:
+    """Means over the last steps, of each figure over those that have it."""
+    values: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for step in metrics[-LAST:]:
+        for metric, role, figures in _tables(step):
+            for name, value in figures.items():
+                of_role = values.setdefault(metric, {}).setdefault(role, {})
+                of_role.setdefault(name, []).append(value)
+    return {
+        metric: {
+            role: {name: sum(every) / len(every) for name, every in figures.items()}
+            for role, figures in roles.items()
+        }
+        for metric, roles in values.items()
+    }
+
+
+def _tables(step: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:
+    """(metric, role, its figures) of a line of metrics.jsonl."""
+    for metric in BY_ROLE:
+        for role, figures in step.get(metric, {}).items():
+            yield metric, role, figures
+    for metric in WHOLE:
+        if metric in step:
+            yield metric, "step", step[metric]
+
+
+def figure_lines(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The figures in words, a line for each metric and role; nothing where there is none."""
+    figures = figures_of(metrics)
+    if not figures:
+        return
+    steps = min(LAST, len(metrics))
+    over = "the last step" if steps == 1 else f"the last {steps} steps"
+    yield f"{over}, against labels where there are any (no method sees these figures):"
+    for metric, roles in figures.items():
+        for role, of_role in roles.items():
+            shown = [f"{name} {of_role[name]:.2f}" for name in SHOWN[metric] if name in of_role]
+            if shown:
+                yield f"  {TITLES[metric].format(role=role)}: {', '.join(shown)}"
