@@ -118,10 +118,15 @@ def update(
     *,
     proposing: Count = 4,
     solving: Count = 8,
+    least: Count = 16,
     low: float = 0.3,
     high: float = 0.8,
 ) -> State:
-    """Count the steps of a phase; collect the questions at the frontier, and change phases."""
+    """Count the steps of a phase; collect the questions at the frontier, and change phases.
+
+    The challenger goes on until there are `least` questions: a solver that learns from a few of
+    them forgets the others.
+    """
     done = state["done"] + 1
     if state["phase"] == "solve":
         return start([], task) if done >= solving else {**state, "done": done}
@@ -131,7 +136,7 @@ def update(
         if label is not None and low <= certainty <= high:
             (proposal,) = in_role(episode, "propose")
             labels[proposal.info["posed"]] = label
-    if done >= proposing and labels:
+    if done >= proposing and len(labels) >= least:
         return {"phase": "solve", "done": 0, "labels": {}, "pool": labels}
     return {**state, "done": done, "labels": labels}
 

@@ -18,7 +18,7 @@ GOLDEN = {
     "knowrl": {"votes": 3},
     "mae": {"answers": 3},
     "maporl": {"revisions": 2},
-    "r_zero": {"answers": 4, "proposing": 1, "solving": 1, "high": 0.9},
+    "r_zero": {"answers": 4, "proposing": 1, "solving": 1, "least": 1, "high": 0.9},
     "rise": {"votes": 2},
     "rlccf": {"votes": 3},
     "rlvr": {"votes": 3},
