@@ -89,7 +89,8 @@ class Task:
     """Whether two canonical answers are the same answer."""
     quick: bool = False
     """Whether `verify` takes microseconds and no process of its own: then every step is told how
-    well its pay agreed with the labels (`training/metrics/pay.py`).
+    well its pay and its judges agreed with the labels (`pay quality judges` of
+    `training/metrics`).
     """
     ballot: Callable[[Question, str], str | None] | None = None
     """`ballot(question, answer)`: what a canonical answer counts as in a vote, where it is not the

@@ -62,22 +62,32 @@ def test_the_config_page_lists_exactly_the_defaults() -> None:
     assert commented == {key for key in unset(resolved()) if not re.match(r"agents\.a[1-9]", key)}
 
 
+SEAT = {"host": "home", "frozen": False}
+"""Of an agent about which a block says nothing else."""
+
+
+def with_changes(base: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """The default config with what a block of the page tells of it: `kl` and `agents` whole, of
+    other tables what differs where the default has the same keys.
+    """
+    changed = {**base, **told}
+    changed["agents"] = {name: {**SEAT, **agent} for name, agent in changed["agents"].items()}
+    homes = told.get("hosts", {})
+    changed["hosts"] = {
+        name: {**host, **homes.get(name, {})} for name, host in base["hosts"].items()
+    }
+    for key in ("options", "credit", "loss"):
+        table = changed[key]
+        if table and set(table) <= set(base[key]):
+            changed[key] = {**base[key], **table}
+    return known(changed)
+
+
 @pytest.mark.parametrize("block", blocks(ROOT / "docs" / "config.md", "toml")[1:])
 def test_the_config_page_lists_exactly_what_methods_and_presets_change(block: str) -> None:
     told = tomllib.loads(block)
-    base = resolved()
-    changed = resolved(**{k: told[k] for k in ("method", "preset") if k in told})
-    assert told.get("preset", base["preset"]) == changed["preset"]
-    for key in set(base) - {"preset"}:
-        if (
-            isinstance(base[key], dict)
-            and told.get(key)  # an empty one has no keys at all
-            and set(told[key]) <= set(base[key])
-            and key != "kl"
-        ):
-            assert {**base[key], **told[key]} == changed[key]  # a table that lists what differs
-        else:
-            assert told.get(key, base[key]) == changed[key]
+    chosen = {key: told[key] for key in ("method", "preset") if key in told}
+    assert with_changes(resolved(), told) == known(resolved(**chosen))
 
 
 def test_every_method_is_on_the_config_page() -> None:

@@ -106,8 +106,8 @@ WALLS = {
     "tasks": "answers questions types",
     "team": "config game hosts learners machine program sandbox sync types",
     "testing": "config game learners questions seams storage tasks team types",
-    "training": "config evaluation forecast game hooks machine program questions seams signals stats"
-    " storage sync team types",
+    "training": "config evaluation forecast game hooks machine objective program questions seams"
+    " signals stats storage sync team types",
 }
 """Room -> all that it sees of ours."""
 

@@ -149,12 +149,14 @@ def test_r_zero_goes_through_its_phases() -> None:
         *(turn(f"p.s{i}", "solution", answer=a) for i, a in enumerate(answers)),
     )
     first = r_zero.start([], pick.task)
-    later = r_zero.update(first, [found], pick.task, proposing=1)
+    later = r_zero.update(first, [found], pick.task, proposing=1, least=1)
     assert later["phase"] == "solve"
     assert later["pool"] == {"1 2 4 6 -> 7": "x"}
-    waiting = r_zero.update(first, [found], pick.task, proposing=2)
+    waiting = r_zero.update(first, [found], pick.task, proposing=2, least=1)
     assert waiting["phase"] == "propose"
-    certain = r_zero.update(first, [found], pick.task, proposing=1, high=0.4)
+    few = r_zero.update(first, [found], pick.task, proposing=1)
+    assert few["phase"] == "propose", "a pool of one is too small"
+    certain = r_zero.update(first, [found], pick.task, proposing=1, least=1, high=0.4)
     assert certain["phase"] == "propose", "no question at the frontier: more proposals"
     assert r_zero.update({**later, "done": 0}, [], pick.task, solving=1) == first
     r_zero.settle([found], pick.task, state=later)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from comas.cli.figures import figures_of
+
 if TYPE_CHECKING:
     from comas.stats import Interval
     from comas.training.result import Result
@@ -48,12 +50,13 @@ def interval_json(found: Interval | None) -> dict[str, Any] | None:
 
 def result_json(result: Result) -> dict[str, Any]:
     """A run: `seconds` are of this process, null of a report, which computes nothing;
-    `step_seconds` of all steps so far.
+    `step_seconds` of all steps so far, `last_steps` the means of their figures against labels.
     """
     from comas.storage.run import Run
 
     run = Run.open(result.run)
-    seconds = [metrics["seconds"] for metrics in run.metrics()]
+    steps = list(run.metrics())
+    seconds = [metrics["seconds"] for metrics in steps]
     return {
         "run": str(result.run),
         "steps": result.steps,
@@ -62,5 +65,6 @@ def result_json(result: Result) -> dict[str, Any]:
         "step_seconds": round(math.fsum(seconds), 3),
         "accuracy": {name: interval_json(i) for name, i in result.accuracy.items()},
         "gain": interval_json(result.gain),
+        "last_steps": figures_of(steps),
         "api": run.spent(),
     }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comas.cli import evaluate
+from comas.cli.figures import figure_lines
 from comas.cli.json_output import Json, print_json, result_json
 from comas.program import command
 
@@ -58,6 +59,7 @@ def print_summary(console: Console, result: Result) -> None:
         "",
         "held-out accuracy, mean over agents of single answers, 95 % interval over questions:",
         *_accuracies(result),
+        *figure_lines(list(run.metrics())),
         _cost(run, result),
         *told(run.spent()),
         f"run:  {result.run}",

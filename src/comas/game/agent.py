@@ -61,6 +61,11 @@ class Member:
         """`host/policy`."""
         return f"{self.host.name}/{self.policy}"
 
+    @property
+    def solves(self) -> bool:
+        """Whether it may be drawn for solutions."""
+        return self.roles is None or "solution" in self.roles
+
 
 @dataclass
 class Table:
@@ -274,6 +279,11 @@ def _round(about: Turn | None, said: int | None) -> int:
     return said if said is not None else about.round if about else 0
 
 
+def takers(agents: Sequence[Agent], role: str) -> list[Agent]:
+    """The agents that may be drawn for a role."""
+    return [agent for agent in agents if agent.takes(role)]
+
+
 def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
     """Draw an agent for a role, uniformly among those that take it."""
-    return rng.choice([agent for agent in agents if agent.takes(role)])
+    return rng.choice(takers(agents, role))

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -165,8 +166,13 @@ def permitted(scene: Scene) -> Task:
 
 def _remembered(scene: Scene, function: Callable[..., Any]) -> dict[str, Any]:
     """The method's record, for functions that have a keyword `state`."""
-    parameters = inspect.signature(function).parameters
-    return {"state": scene.state} if "state" in parameters else {}
+    return {"state": scene.state} if _reads_state(function) else {}
+
+
+@lru_cache(maxsize=64)
+def _reads_state(function: Callable[..., Any]) -> bool:
+    """Whether a function has a keyword `state`; asked once an episode, so that it is kept."""
+    return "state" in inspect.signature(function).parameters
 
 
 def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> None:

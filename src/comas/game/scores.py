@@ -1,4 +1,4 @@
-"""Scores that judges write: one element in tags that ends the reply, or none at all.
+"""Verdicts that judges write: a score in tags, or a word, that ends the reply, or none at all.
 
 Leaves out: what a score pays (settlements).
 """
@@ -6,7 +6,7 @@ Leaves out: what a score pays (settlements).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from comas.game.agent import Agent
 from comas.game.prompts import defuse, words
@@ -34,6 +34,13 @@ def share(turn: Turn, top: int = 3) -> float | None:
     """The same as a share of the scale, from 0 to 1."""
     score = read_score(turn, top)
     return None if score is None else (score - 1) / (top - 1)
+
+
+def last_word(turn: Turn, sayings: Collection[str]) -> str | None:
+    """The word that ends a finished reply, if it is one of these, else None."""
+    said = turn.text.split() if turn.finished else []
+    word = said[-1] if said else None
+    return word if word in sayings else None
 
 
 async def judge(

@@ -11,16 +11,18 @@ to ask about programs, and the answers that measure p are trained on as well.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.prompts import defuse, words
-from comas.methods.mae import WORDING, draw, propose, start
+from comas.game.posing import solve, with_newest, written
+from comas.game.together import together
+from comas.methods.mae import draw, start
+from comas.methods.spc import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.types import Count, Episode, Method, Question, State, Task, Turn, Verdict
+from comas.objective.pay import in_role
+from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 
 async def play(
@@ -32,28 +34,14 @@ async def play(
     answers: Count = 8,
 ) -> str | None:
     """Have a question proposed where it is a proposal, then solved; the first solution answers."""
-    about = None
-    posed: Question | None = question
-    if question.kind == "propose":
-        about, posed = await propose(question, choose(agents, rng, "propose"), task)
-        if posed is None:
-            return None
-    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
-    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(s.ask("solution", prompt, about=about)) for s in solvers]
-    for reply in asked:
-        turn = reply.result()
-        turn.info["verdict"] = _verdict(posed, turn, task)
-    return asked[0].result().text
-
-
-def _verdict(question: Question, turn: Turn, task: Task) -> Verdict | None:
-    """What the rules say of a solution; None where it is unreadable."""
-    assert task.check is not None, "Method.needs"
-    if not turn.finished or task.extract(question, turn.text) is None:
+    proposal, posed = await written(question, agents, rng, task)
+    if posed is None:
         return None
-    return task.check(question, turn.text)
+    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
+    solutions = await together(solve(posed, solver, task, proposal) for solver in solvers)
+    for solution in solutions:
+        solution.info["verdict"] = ruled(posed, solution, task)
+    return solutions[0].text
 
 
 PAY = {"right": 1.0, "wrong": -0.5, None: -1.0}
@@ -63,15 +51,13 @@ PAY = {"right": 1.0, "wrong": -0.5, None: -1.0}
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay solutions by the rules, and proposals by how hard they were."""
     for episode in episodes:
-        solutions = [turn for turn in episode.turns if turn.role == "solution"]
+        solutions = in_role(episode, "solution")
         for turn in solutions:
             turn.reward = PAY.get(turn.info["verdict"])
         rate = success(solutions)
-        for turn in episode.turns:
-            if turn.role == "propose" and turn.info["posed"] is None:
-                turn.reward = -1.0
-            elif turn.role == "propose":
-                turn.reward = 1.0 - rate if rate > 0 else 0.0
+        difficulty = 1.0 - rate if rate > 0 else 0.0
+        for turn in in_role(episode, "propose"):
+            turn.reward = -1.0 if turn.info["posed"] is None else difficulty
 
 
 def success(solutions: Sequence[Turn]) -> float:
@@ -82,12 +68,11 @@ def success(solutions: Sequence[Turn]) -> float:
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:
     """Proposals that somebody solved join the pool, each once; the oldest leave it."""
-    solved: list[str] = []
+    more: list[str] = []
     for episode in episodes:
-        rate = success([turn for turn in episode.turns if turn.role == "solution"])
-        proposed = [turn for turn in episode.turns if turn.role == "propose"]
-        solved += [turn.info["posed"] for turn in proposed if rate > 0]
-    return {"pool": list(dict.fromkeys([*state["pool"], *solved]))[-pool:]}
+        if success(in_role(episode, "solution")) > 0:
+            more += [turn.info["posed"] for turn in in_role(episode, "propose")]
+    return {"pool": with_newest(state["pool"], more, pool)}
 
 
 KL = {"propose": 0.1, "solution": 0.1}

@@ -17,6 +17,7 @@ from comas.methods import comas
 from comas.methods.comas import play
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import by_id, in_role
 from comas.types import Episode, Method, Task, Turn
 
 
@@ -24,21 +25,20 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     """Pay solutions as CoMAS does, and judges for agreeing with the other judges of the work."""
     comas.settle(episodes, task, format_check=format_check)
     for episode in episodes:
-        turns = {turn.id: turn for turn in episode.turns}
+        turns = by_id(episode)
         for judges in judges_of(episode).values():
             for scoring in judges:
-                reward = agreement(scoring, [other for other in judges if other is not scoring])
-                pay_judges(scoring, turns, reward)
+                others = [other for other in judges if other is not scoring]
+                pay_judges(scoring, turns, agreement(scoring, others))
 
 
 def judges_of(episode: Episode) -> dict[str, list[Turn]]:
     """Solution -> the scorings of it, with criticism or without."""
-    turns = {turn.id: turn for turn in episode.turns}
+    turns = by_id(episode)
     judges: dict[str, list[Turn]] = {}
-    for scoring in episode.turns:
-        if scoring.role == "scoring":
-            work = judged_work(scoring, turns)
-            judges.setdefault(work.id, []).append(scoring)
+    for scoring in in_role(episode, "scoring"):
+        work = judged_work(scoring, turns)
+        judges.setdefault(work.id, []).append(scoring)
     return judges
 
 
@@ -58,11 +58,14 @@ def pay_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> N
 
 def agreement(scoring: Turn, others: Sequence[Turn]) -> float | None:
     """Whether a score is that of most others, 1 or 0; None where those are divided evenly."""
-    scores = [other.info["score"] for other in others if other.info["score"] is not None]
-    ranked = Counter(scores).most_common(2)
-    if not ranked or (len(ranked) > 1 and ranked[0][1] == ranked[1][1]):
+    scores = [other.info["score"] for other in others]
+    counts = Counter(score for score in scores if score is not None)
+    ranked = counts.most_common(2)
+    if not ranked:
         return None
-    return float(scoring.info["score"] == ranked[0][0])
+    score, judges = ranked[0]
+    divided = len(ranked) > 1 and ranked[1][1] == judges
+    return None if divided else float(scoring.info["score"] == score)
 
 
 PAYS = {
@@ -70,6 +73,7 @@ PAYS = {
     "evaluation": "whether the score after it is that of most other judges of the work",
     "scoring": "the same; -1 for a score that cannot be read",
 }
+STABLE = {"questions": 48, "options": {"evaluations": 3}}
 method = Method(
     play,
     settle,
@@ -77,6 +81,6 @@ method = Method(
     clipped,
     comas.KL,
     paid=tuple(comas.KL),
-    presets={"stable": {"questions": 48, "options": {"evaluations": 3}}},
+    presets={"stable": STABLE},
     pays=PAYS,
 )

@@ -18,6 +18,7 @@ from comas.methods.comas_agree import judges_of, pay_judges
 from comas.methods.spc import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import by_id
 from comas.types import Episode, Method, Task
 
 BEST = {"right": 3, "wrong": 1}
@@ -28,7 +29,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     """Pay solutions as CoMAS does, and judges by the rules."""
     comas.settle(episodes, task, format_check=format_check)
     for episode in episodes:
-        turns = {turn.id: turn for turn in episode.turns}
+        turns = by_id(episode)
         for work, judges in judges_of(episode).items():
             verdict = ruled(episode.question, turns[work], task)
             for scoring in judges:

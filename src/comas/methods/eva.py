@@ -10,28 +10,26 @@ Unlike the paper, a step is a round, and judge and creator are agents of the tea
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
+from comas.game import posing
 from comas.game.agent import Agent, choose
 from comas.game.prompts import defuse, words
 from comas.game.scores import JUDGING, judge
-from comas.methods.mae import posed_again
+from comas.game.together import together
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
-WORDING = {
-    "evolve": (
-        "A question:\n{question}\n\nRewrite it as a new, more demanding question that can be solved"
-        " from its own text. Write only the question."
-    ),
-    "solution": "{question}\n\nSolve it and end with the answer.",
-    "judging": JUDGING,
-}
+EVOLVING = (
+    "A question:\n{question}\n\nRewrite it as a new, more demanding question that can be solved"
+    " from its own text. Write only the question."
+)
+WORDING = {**posing.WORDING, "evolve": EVOLVING, "judging": JUDGING}
 UNKNOWN = 1.0
-"""Informativeness of prompts that were not asked yet: they come first."""
+"""Informativeness of prompts that were not asked yet: that of the widest gap."""
 
 
 def start(questions: Sequence[Question], task: Task, *, seeds: Count = 64) -> State:
@@ -49,47 +47,45 @@ def draw(
     evolve: float = 0.5,
 ) -> list[Question]:
     """Prompts in proportion to their gap: some to be asked as they are, some to be evolved."""
-    pool = {prompt: gap for prompt, gap in sorted(state["pool"].items()) if gap > 0}
+    pool: dict[str, float] = dict(sorted(state["pool"].items()))
+    left = {prompt: gap for prompt, gap in pool.items() if gap > 0}
     chosen: list[str] = []
-    for _ in range(min(count, len(pool))):
-        prompt = rng.choices(list(pool), list(pool.values()))[0]
+    while left and len(chosen) < count:
+        (prompt,) = rng.choices(list(left), list(left.values()))
         chosen.append(prompt)
-        del pool[prompt]
+        del left[prompt]
     evolving = int(evolve * len(chosen))
     evolved = [
         Question(id=f"evolve-{place}", prompt=prompt, kind="evolve")
         for place, prompt in enumerate(chosen[:evolving])
     ]
-    return evolved + posed_again(task, chosen[evolving:])
+    return evolved + posing.posed_again(chosen[evolving:], task)
 
 
 async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 6
 ) -> str | None:
     """Have a prompt evolved where it is to be, then solved and judged; the first answers."""
-    assert task.pose is not None, "Method.needs"
-    about = None
+    evolved = None
     posed: Question | None = question
     if question.kind == "evolve":
         prompt = words(WORDING, task, "evolve", question=defuse(question.prompt))
-        about = await choose(agents, rng, "evolve").ask("evolve", prompt)
-        posed = task.pose(about.text) if about.finished else None
-        about.info["posed"] = None if posed is None else posed.prompt
-        if posed is None:
-            return None
+        evolved = await choose(agents, rng, "evolve").ask("evolve", prompt)
+        posed = posing.posed_by(evolved, task)
+    if posed is None:
+        return None
     solver = choose(agents, rng, "solution")
     judges = [choose(agents, rng, "judging") for _ in range(votes)]
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(_answer(posed, solver, j, task, about)) for j in judges]
-    return asked[0].result().text
+    answers = [_answer(posed, solver, its_judge, task, evolved) for its_judge in judges]
+    solutions = await together(answers)
+    return solutions[0].text
 
 
 async def _answer(
     posed: Question, solver: Agent, its_judge: Agent, task: Task, about: Turn | None
 ) -> Turn:
     """Have it solved, and the solution judged."""
-    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
-    solution = await solver.ask("solution", prompt, about=about)
+    solution = await posing.solve(posed, solver, task, about)
     judging = await judge(its_judge, posed, solution, task, WORDING)
     solution.info["score"] = judging.info["score"]
     return solution
@@ -105,7 +101,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 def _scored(episode: Episode) -> list[Turn]:
     """The solutions whose score can be read."""
-    solutions = [turn for turn in episode.turns if turn.role == "solution"]
+    solutions = in_role(episode, "solution")
     return [turn for turn in solutions if turn.info["score"] is not None]
 
 
@@ -114,9 +110,9 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
     gaps: dict[str, float] = dict(state["pool"])
     for episode in episodes:
         scores = [turn.info["score"] for turn in _scored(episode)]
-        posed = [turn.info["posed"] for turn in episode.turns if turn.role == "evolve"]
-        prompt = posed[0] if posed else episode.question.prompt
-        if scores and prompt is not None:
+        evolved = in_role(episode, "evolve")
+        prompt = evolved[0].info["posed"] if evolved else episode.question.prompt
+        if scores:
             gaps[prompt] = max(scores) - min(scores)
     ranked = sorted(gaps, key=lambda prompt: (-gaps[prompt], prompt))
     kept = {prompt: gaps[prompt] for prompt in ranked[:pool]}
@@ -125,6 +121,11 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
 
 
 PAYS = {"solution": "its score, compared with the other answers to the prompt"}
+TEAM = {
+    "solver": {"roles": ["solution"]},
+    "creator": {"roles": ["evolve"], "frozen": True},
+    "judge": {"roles": ["judging"], "frozen": True},
+}
 method = Method(
     play,
     settle,
@@ -139,9 +140,5 @@ method = Method(
     pays=PAYS,
     roles=("evolve", "judging"),
     base="seed-pose",
-    team={
-        "solver": {"roles": ["solution"]},
-        "creator": {"roles": ["evolve"], "frozen": True},
-        "judge": {"roles": ["judging"], "frozen": True},
-    },
+    team=TEAM,
 )

@@ -25,8 +25,11 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
     for episode in episodes:
         best = majority([turn.info["answer"] for turn in episode.turns], task)
         readable = [turn for turn in episode.turns if turn.info["answer"] is not None]
-        selected = [turn for turn in readable if best is not None and agrees(turn, best, task)]
-        others = [turn for turn in readable if turn not in selected]
+        selected: list[Turn] = []
+        others: list[Turn] = []
+        for turn in readable:
+            band = selected if best is not None and agrees(turn, best, task) else others
+            band.append(turn)
         for turn in episode.turns:
             turn.reward = -1.0
             turn.group = f"{episode.id}/{turn.policy}"
@@ -42,15 +45,19 @@ def places(band: Sequence[Turn], everyone: Sequence[Turn]) -> list[float]:
     counts = {turn.id: grams(turn.text) for turn in everyone}
     novelties: list[float] = []
     for turn in band:
-        close = {t.id: similarity(counts[turn.id], counts[t.id]) for t in everyone if t is not turn}
-        own = [close[other.id] for other in band if other is not turn]
-        novelties.append(1 - (sum(own) / len(own) + max(close.values())) / 2)
+        own = counts[turn.id]
+        close = {t.id: similarity(own, counts[t.id]) for t in everyone if t is not turn}
+        within = [close[other.id] for other in band if other is not turn]
+        mean = sum(within) / len(within)
+        novelties.append(1 - (mean + max(close.values())) / 2)
     lowest = min(novelties, default=0.0)
     width = max(novelties, default=0.0) - lowest
     return [(novelty - lowest) / width if width else 0.5 for novelty in novelties]
 
 
 SETTINGS = {"loss": {"clip_high": 0.28}, "credit": {"entropy": 0.003}}
+STABLE = {"questions": 24, **SETTINGS}
+PAPER = {"kl": {"solution": 0.001}, **SETTINGS}
 PAYS = {
     "solution": "0.5 to 1 for the majority's answer, -1 to -0.5 for others: the more, the newer"
 }
@@ -60,10 +67,7 @@ method = Method(
     grpo,
     clipped,
     kl={"solution": 0.1},
-    presets={
-        "stable": {"questions": 24, **SETTINGS},
-        "paper": {"kl": {"solution": 0.001}, **SETTINGS},
-    },
+    presets={"stable": STABLE, "paper": PAPER},
     pays=PAYS,
     base="seed-vote-0",
     team={"a0": {}},

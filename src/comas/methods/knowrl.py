@@ -11,23 +11,22 @@ paid.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
+from comas.game.posing import unwritten, with_newest, written
 from comas.game.prompts import defuse, words
-from comas.methods import mae
+from comas.game.scores import last_word
+from comas.game.together import together
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
-WORDING = {
-    "assess": (
-        "{question}\n\nCan you solve this? Think about it, and end with one word: yes or no."
-    )
-}
+ASSESSING = "{question}\n\nCan you solve this? Think about it, and end with one word: yes or no."
+WORDING = {"assess": ASSESSING}
 SAYINGS = ("yes", "no")
 
 
@@ -41,11 +40,7 @@ def draw(
 ) -> list[Question]:
     """Proposals only, each after an example where there is one."""
     examples = state["examples"]
-    prompts = [rng.choice(examples) if examples else "" for _ in range(count)]
-    return [
-        Question(id=f"proposal-{place}", prompt=prompt, kind="propose")
-        for place, prompt in enumerate(prompts)
-    ]
+    return unwritten([rng.choice(examples) if examples else "" for _ in range(count)])
 
 
 async def play(
@@ -53,43 +48,36 @@ async def play(
 ) -> str | None:
     """Have a question proposed where it is a proposal, then assessed; the majority's word."""
     agent = choose(agents, rng, "assess")
-    about = None
-    posed: Question | None = question
-    if question.kind == "propose":
-        about, posed = await mae.propose(question, choose(agents, rng, "propose"), task)
-        if posed is None:
-            return None
+    proposal, posed = await written(question, agents, rng, task)
+    if posed is None:
+        return None
     prompt = words(WORDING, task, "assess", question=defuse(posed.prompt))
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(agent.ask("assess", prompt, about=about)) for _ in range(votes)]
-    turns = [reply.result() for reply in asked]
+    turns = await together(agent.ask("assess", prompt, about=proposal) for _ in range(votes))
     for turn in turns:
-        last = turn.text.split()[-1:] if turn.finished else []
-        turn.info["said"] = last[0] if last and last[0] in SAYINGS else None
-    return consensus(turns)[0]
+        turn.info["said"] = last_word(turn, SAYINGS)
+    word, _ = consensus(turns)
+    return word
 
 
 def consensus(turns: Sequence[Turn]) -> tuple[str | None, float]:
     """The word that most assessments end with, the earlier of equals, and its share of all."""
-    counts = Counter(turn.info["said"] for turn in turns if turn.info["said"] is not None)
+    said = [turn.info["said"] for turn in turns]
+    counts = Counter(word for word in said if word is not None)
     if not counts:
         return None, 0.0
-    word, votes = counts.most_common(1)[0]
+    ((word, votes),) = counts.most_common(1)
     return word, votes / len(turns)
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay 1 for the majority's word, 0 for the other and for none."""
     for episode in episodes:
-        turns = _assessments(episode)
+        turns = in_role(episode, "assess")
         word, _ = consensus(turns)
         for turn in turns:
-            turn.reward = float(word is not None and turn.info["said"] == word)
+            said = turn.info["said"]
+            turn.reward = float(said is not None and said == word)
             turn.group = f"{episode.id}/{turn.policy}"
-
-
-def _assessments(episode: Episode) -> list[Turn]:
-    return [turn for turn in episode.turns if turn.role == "assess"]
 
 
 def update(
@@ -103,11 +91,10 @@ def update(
     """Questions with a stable assessment join the examples, each once; the oldest leave them."""
     stable: list[str] = []
     for episode in episodes:
-        _, agreement = consensus(_assessments(episode))
-        posed = [turn.info["posed"] for turn in episode.turns if turn.role == "propose"]
-        if posed and agreement >= consistent:
-            stable += posed
-    return {"examples": list(dict.fromkeys([*state["examples"], *stable]))[-examples:]}
+        _, agreement = consensus(in_role(episode, "assess"))
+        if agreement >= consistent:
+            stable += [turn.info["posed"] for turn in in_role(episode, "propose")]
+    return {"examples": with_newest(state["examples"], stable, examples)}
 
 
 PAYS = {"assess": "1 for the word of the majority, 0 for the other and for none"}

@@ -11,31 +11,24 @@ score pays and measures nothing (the paper: 0.5), and proposers write no answers
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
+from comas.game import posing
 from comas.game.agent import Agent, choose
 from comas.game.prompts import defuse, words
 from comas.game.scores import JUDGING, judge, share
+from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import mean
+from comas.objective.pay import by_id, in_role, mean
 from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
 
-WORDING = {
-    "propose": (
-        "{history}\nWrite one new, harder question that can be solved from its own text. Write only"
-        " the question."
-    ),
-    "reference": "An accepted question:\n{question}",
-    "rating": (
-        "A proposed question:\n{question}\n\nIs it clear, complete and solvable? Check it, then end"
-        " with <score>N</score>: 3 good, 2 usable, 1 malformed or unsolvable."
-    ),
-    "solution": "{question}\n\nSolve it and end with the answer.",
-    "judging": JUDGING,
-}
+RATING = (
+    "A proposed question:\n{question}\n\nIs it clear, complete and solvable? Check it, then end"
+    " with <score>N</score>: 3 good, 2 usable, 1 malformed or unsolvable."
+)
+WORDING = {**posing.WORDING, "rating": RATING, "judging": JUDGING}
 PASSES = 0.7
 """Share of the scale from which a rating accepts a question."""
 
@@ -59,19 +52,13 @@ def draw(
     which a share `refer` sees an accepted question.
     """
     pool = state["pool"]
-    again = posed_again(task, rng.sample(pool, min(len(pool), int(solve * count))))
-    proposals: list[Question] = []
-    for place in range(count - len(again)):
-        seen = rng.choice(pool) if pool and rng.random() < refer else ""
-        proposals.append(Question(id=f"proposal-{place}", prompt=seen, kind="propose"))
-    return again + proposals
-
-
-def posed_again(task: Task, prompts: Sequence[str]) -> list[Question]:
-    """The questions that these texts write."""
-    assert task.pose is not None, "Method.needs"
-    posed = [task.pose(prompt) for prompt in prompts]
-    return [question for question in posed if question is not None]
+    most = int(solve * count)
+    again = posing.posed_again(rng.sample(pool, min(len(pool), most)), task)
+    examples: list[str] = []
+    for _ in range(count - len(again)):
+        refers = bool(pool) and rng.random() < refer
+        examples.append(rng.choice(pool) if refers else "")
+    return again + posing.unwritten(examples)
 
 
 async def play(
@@ -85,50 +72,42 @@ async def play(
     """Have a question proposed and rated where it is a proposal, then solved and judged; the first
     solution answers, and None where the proposal did not pass.
     """
-    about = None
-    posed: Question | None = question
-    if question.kind == "propose":
-        about, posed = await propose(question, choose(agents, rng, "propose"), task)
-        if posed is None or not await _passes(posed, about, choose(agents, rng, "rating"), task):
+    proposal, posed = await posing.written(question, agents, rng, task)
+    if posed is None:
+        return None
+    if proposal is not None:
+        rating = await _rate(posed, proposal, choose(agents, rng, "rating"), task)
+        if not _passes(rating):
             return None
-    cast = [
-        (choose(agents, rng, "solution"), choose(agents, rng, "judging")) for _ in range(answers)
-    ]
-    async with asyncio.TaskGroup() as group:
-        asked = [
-            group.create_task(_answer(posed, solver, its_judge, task, about))
-            for solver, its_judge in cast
-        ]
-    return asked[0].result().text
+    pairs: list[tuple[Agent, Agent]] = []
+    for _ in range(answers):
+        solver = choose(agents, rng, "solution")
+        pairs.append((solver, choose(agents, rng, "judging")))
+    solutions = await together(_answer(posed, *pair, task, proposal) for pair in pairs)
+    return solutions[0].text
 
 
-async def propose(question: Question, proposer: Agent, task: Task) -> tuple[Turn, Question | None]:
-    """Have a question written; `info["posed"]` is its text, or None where it is none."""
-    assert task.pose is not None, "Method.needs"
-    seen = defuse(question.prompt)
-    history = words(WORDING, task, "reference", question=seen) if seen else ""
-    turn = await proposer.ask("propose", words(WORDING, task, "propose", history=history))
-    posed = task.pose(turn.text) if turn.finished else None
-    turn.info["posed"] = None if posed is None else posed.prompt
-    return turn, posed
-
-
-async def _passes(posed: Question, about: Turn, judge: Agent, task: Task) -> bool:
-    """Have a proposal rated; whether it is accepted."""
+async def _rate(posed: Question, proposal: Turn, judge: Agent, task: Task) -> Turn:
+    """Have a proposal rated; `info["score"]` is its share of the scale, or None."""
     prompt = words(WORDING, task, "rating", question=defuse(posed.prompt))
-    rating = await judge.ask("rating", prompt, about=about)
+    rating = await judge.ask("rating", prompt, about=proposal)
     rating.info["score"] = share(rating)
-    return (rating.info["score"] or 0.0) >= PASSES
+    return rating
+
+
+def _passes(rating: Turn) -> bool:
+    """Whether a rating accepts its proposal."""
+    score = rating.info["score"]
+    return score is not None and score >= PASSES
 
 
 async def _answer(
     posed: Question, solver: Agent, its_judge: Agent, task: Task, about: Turn | None
 ) -> Turn:
     """Have it solved and the solution judged."""
-    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
-    solution = await solver.ask("solution", prompt, about=about)
-    readable = solution.finished and task.extract(posed, solution.text) is not None
-    solution.info["readable"] = readable
+    solution = await posing.solve(posed, solver, task, about)
+    answer = task.extract(posed, solution.text) if solution.finished else None
+    solution.info["readable"] = answer is not None
     await judge(its_judge, posed, solution, task, WORDING)
     return solution
 
@@ -136,29 +115,33 @@ async def _answer(
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay form, scores and difficulty, as above."""
     for episode in episodes:
-        judgements = [turn for turn in episode.turns if turn.role in ("rating", "judging")]
+        judgements = in_role(episode, "rating", "judging")
         scores = {turn.about: turn.info["score"] for turn in judgements}
         for turn in judgements:
             turn.reward = float(turn.info["score"] is not None)
-        solved = [turn for turn in episode.turns if turn.role == "solution"]
-        for turn in solved:
-            if scores[turn.id] is not None:
-                turn.reward = (scores[turn.id] + turn.info["readable"]) / 2
-        success = mean([scores[turn.id] for turn in solved])
+        solutions = in_role(episode, "solution")
+        for turn in solutions:
+            score = scores[turn.id]
+            if score is not None:
+                turn.reward = (score + turn.info["readable"]) / 2
+        success = mean([scores[turn.id] for turn in solutions])
         difficulty = 0.0 if success is None else 1.0 - success
-        for turn in episode.turns:
-            if turn.role == "propose":
-                form = float(turn.info["posed"] is not None)
-                turn.reward = ((scores.get(turn.id) or 0.0) + difficulty + form) / 3
+        for turn in in_role(episode, "propose"):
+            quality = scores.get(turn.id) or 0.0
+            form = float(turn.info["posed"] is not None)
+            turn.reward = (quality + difficulty + form) / 3
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:
     """Accepted questions join the pool, each once; the oldest leave it."""
-    turns = [turn for episode in episodes for turn in episode.turns]
-    ratings = [turn for turn in turns if turn.role == "rating"]
-    accepted = {turn.about for turn in ratings if (turn.info["score"] or 0.0) >= PASSES}
-    posed = [turn.info["posed"] for turn in turns if turn.id in accepted]
-    return {"pool": list(dict.fromkeys([*state["pool"], *posed]))[-pool:]}
+    accepted: list[str] = []
+    for episode in episodes:
+        turns = by_id(episode)
+        for rating in in_role(episode, "rating"):
+            if _passes(rating):
+                proposal = turns[rating.about or ""]
+                accepted.append(proposal.info["posed"])
+    return {"pool": posing.with_newest(state["pool"], accepted, pool)}
 
 
 KL = {"propose": 0.1, "rating": 0.5, "solution": 0.1, "judging": 0.5}

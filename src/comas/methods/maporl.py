@@ -29,12 +29,14 @@ def settle(
         last = max(turn.round for turn in episode.turns)
         means = [_mean_of_round(episode, worth, at) for at in range(last + 1)]
         for turn in episode.turns:
-            later = [discount ** (at - turn.round) for at in range(turn.round + 1, last + 1)]
-            gains = [w * means[turn.round + 1 + k] for k, w in enumerate(later)]
-            total = worth[turn.id] + math.fsum(gains)
-            turn.reward = total / (1 + math.fsum(later))
+            own = worth[turn.id]
+            later = means[turn.round + 1 :]
+            weights = [discount**distance for distance in range(1, len(later) + 1)]
+            gains = [weight * mean for weight, mean in zip(weights, later, strict=True)]
+            total = own + math.fsum(gains)
+            turn.reward = total / (1 + math.fsum(weights))
             if turn.about is not None:
-                turn.reward += bonus * (worth[turn.id] - worth[turn.about])
+                turn.reward += bonus * (own - worth[turn.about])
 
 
 def _worth(episode: Episode, turn: Turn, task: Task) -> float:
@@ -44,8 +46,8 @@ def _worth(episode: Episode, turn: Turn, task: Task) -> float:
 
 def _mean_of_round(episode: Episode, worth: dict[str, float], at: int) -> float:
     """The mean worth of all agents in a round."""
-    worths = [worth[turn.id] for turn in episode.turns if turn.round == at]
-    return math.fsum(worths) / len(worths)
+    spoken = [turn for turn in episode.turns if turn.round == at]
+    return math.fsum(worth[turn.id] for turn in spoken) / len(spoken)
 
 
 KL = {"solution": 0.1, "revision": 0.1}
@@ -53,6 +55,7 @@ PAYS = {
     "solution": "whether it is right, and how many are in the rounds after it",
     "revision": "the same, and more or less for having changed to right or wrong",
 }
+STABLE = {"questions": 64, "options": {"revisions": 2}}
 method = Method(
     play,
     settle,
@@ -62,7 +65,7 @@ method = Method(
     grounded=True,
     needs=("check",),
     paid=tuple(KL),
-    presets={"stable": {"questions": 64, "options": {"revisions": 2}}},
+    presets={"stable": STABLE},
     pays=PAYS,
     base="seed",
     team={"a0": {}, "a1": {}},

@@ -12,17 +12,16 @@ those that its own proposals were measured by, not a fresh batch.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.prompts import defuse, words
+from comas.game.posing import posed_again, solve, unwritten, written
+from comas.game.together import together
 from comas.game.votes import agrees, decide, majority
-from comas.methods.mae import WORDING, posed_again, propose
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import grams, similarity, standardised
+from comas.objective.pay import Grams, grams, in_role, similarity, standardised
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 ALIKE = 0.5
@@ -39,10 +38,9 @@ def draw(
 ) -> list[Question]:
     """Proposals, or questions of the pool."""
     if state["phase"] == "propose":
-        names = [f"proposal-{place}" for place in range(count)]
-        return [Question(id=name, prompt="", kind="propose") for name in names]
+        return unwritten([""] * count)
     pool = sorted(state["pool"])
-    return posed_again(task, rng.sample(pool, min(count, len(pool))))
+    return posed_again(rng.sample(pool, min(count, len(pool))), task)
 
 
 async def play(
@@ -54,17 +52,12 @@ async def play(
     answers: Count = 10,
 ) -> str | None:
     """Have a question proposed where it is a proposal, then solved; the majority answers."""
-    about = None
-    posed: Question | None = question
-    if question.kind == "propose":
-        about, posed = await propose(question, choose(agents, rng, "propose"), task)
-        if posed is None:
-            return None
+    proposal, posed = await written(question, agents, rng, task)
+    if posed is None:
+        return None
     solvers = [choose(agents, rng, "solution") for _ in range(answers)]
-    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(s.ask("solution", prompt, about=about)) for s in solvers]
-    return await decide(posed, [reply.result() for reply in asked], task)
+    solutions = await together(solve(posed, solver, task, proposal) for solver in solvers)
+    return await decide(posed, solutions, task)
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
@@ -76,39 +69,46 @@ def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
         label = state["pool"].get(episode.question.prompt)
         if label is None:
             continue
-        solutions = _solutions(episode)
+        solutions = in_role(episode, "solution")
         agreeing = [float(agrees(turn, label, task)) for turn in solutions]
         for turn, worth in zip(solutions, standardised(agreeing), strict=True):
             turn.reward = worth
 
 
 def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
-    proposals = [turn for e in episodes for turn in e.turns if turn.role == "propose"]
-    texts = {turn.id: grams(turn.info["posed"]) for turn in proposals if turn.info["posed"]}
-    certain = {turn.id: frequent(e, task)[1] for e in episodes for turn in e.turns}
+    """Pay proposals their uncertainty minus their repetition, compared over the step."""
+    proposals: list[Turn] = []
+    shares: list[float] = []
+    for episode in episodes:
+        for turn in in_role(episode, "propose"):
+            proposals.append(turn)
+            _, share = frequent(episode, task)
+            shares.append(share)
+    texts = [turn.info["posed"] for turn in proposals]
+    posed = [grams(text) for text in texts if text is not None]
     worths: list[float] = []
-    for turn in proposals:
-        if turn.id not in texts:
-            worths.append(-1.0)
-            continue
-        alike = sum(similarity(texts[turn.id], other) >= ALIKE for other in texts.values())
-        uncertainty = 1 - 2 * abs(certain[turn.id] - 0.5)
-        worths.append(uncertainty - alike / len(proposals))
+    for text, share in zip(texts, shares, strict=True):
+        uncertainty = 1 - 2 * abs(share - 0.5)
+        repetition = _alike(text, posed) / len(proposals)
+        worths.append(-1.0 if text is None else uncertainty - repetition)
     for turn, worth in zip(proposals, standardised(worths), strict=True):
         turn.reward = worth
 
 
-def _solutions(episode: Episode) -> list[Turn]:
-    return [turn for turn in episode.turns if turn.role == "solution"]
+def _alike(text: str | None, posed: Sequence[Grams]) -> int:
+    """How many of the questions that were posed are like this one, itself among them."""
+    own = grams(text or "")
+    return sum(similarity(own, other) >= ALIKE for other in posed)
 
 
 def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
     """The most frequent answer of an episode, and its share of all answers."""
-    solutions = _solutions(episode)
+    solutions = in_role(episode, "solution")
     label = majority([turn.info["answer"] for turn in solutions], task)
     if label is None:
         return None, 0.0
-    return label, sum(agrees(turn, label, task) for turn in solutions) / len(solutions)
+    votes = sum(agrees(turn, label, task) for turn in solutions)
+    return label, votes / len(solutions)
 
 
 def update(
@@ -118,10 +118,15 @@ def update(
     *,
     proposing: Count = 4,
     solving: Count = 8,
+    least: Count = 16,
     low: float = 0.3,
     high: float = 0.8,
 ) -> State:
-    """Count the steps of a phase; collect the questions at the frontier, and change phases."""
+    """Count the steps of a phase; collect the questions at the frontier, and change phases.
+
+    The challenger goes on until there are `least` questions: a solver that learns from a few of
+    them forgets the others.
+    """
     done = state["done"] + 1
     if state["phase"] == "solve":
         return start([], task) if done >= solving else {**state, "done": done}
@@ -129,9 +134,9 @@ def update(
     for episode in episodes:
         label, certainty = frequent(episode, task)
         if label is not None and low <= certainty <= high:
-            proposal = next(turn for turn in episode.turns if turn.role == "propose")
+            (proposal,) = in_role(episode, "propose")
             labels[proposal.info["posed"]] = label
-    if done >= proposing and labels:
+    if done >= proposing and len(labels) >= least:
         return {"phase": "solve", "done": 0, "labels": {}, "pool": labels}
     return {**state, "done": done, "labels": labels}
 
@@ -141,6 +146,8 @@ PAYS = {
     "propose": "how uncertain its solvers are, minus the share of questions like it",
     "solution": "1 for the frequent answer of the phase before, compared within the question",
 }
+TEAM = {"challenger": {"roles": ["propose"]}, "solver": {"roles": ["solution"]}}
+PAPER = {"kl": {"propose": 0.01, "solution": 0.01}}
 method = Method(
     play,
     settle,
@@ -152,8 +159,8 @@ method = Method(
     update=update,
     needs=("pose",),
     paid=tuple(KL),
-    presets={"stable": {"questions": 32}, "paper": {"kl": {"propose": 0.01, "solution": 0.01}}},
+    presets={"stable": {"questions": 32}, "paper": PAPER},
     pays=PAYS,
     base="seed-pose",
-    team={"challenger": {"roles": ["propose"]}, "solver": {"roles": ["solution"]}},
+    team=TEAM,
 )

@@ -2,23 +2,24 @@
 
 A question is solved `votes` times, and every solution is judged by its own author. The task's rules
 pay a solution 1 if it is right and 0 if not; a judge is paid 1 for the verdict that the rules give,
--0.5 for another one and -1 for none. Solutions are compared within the question, judgements over
-the step. So judges get better, which no label-free method here gives. Unlike the paper, learning is
-REINFORCE++ with a baseline per role instead of PPO with a value network, all solutions are judged
-(the paper: a part of the batch), and scores are verdicts.
+-0.5 for another one and -1 for none. Each role is compared with its own rewards of the step. Work
+that cannot be read is not judged. Unlike the paper, learning is REINFORCE++ with a baseline per
+role instead of PPO with a value network, all solutions are judged (the paper: a part of the batch),
+and scores are verdicts.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
 from comas.game.prompts import words
+from comas.game.together import together
 from comas.methods.spc import WORDING, evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
 
@@ -32,10 +33,8 @@ async def play(
 ) -> str | None:
     """Have one agent solve it `votes` times and judge each; the first accepted solution answers."""
     author = choose(agents, rng, "solution")
-    judges = [author if author.takes("evaluation") else choose(agents, rng, "evaluation")] * votes
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(_solve(question, author, judge, task)) for judge in judges]
-    turns = [reply.result() for reply in asked]
+    judge = author if author.takes("evaluation") else choose(agents, rng, "evaluation")
+    turns = await together(_solve(question, author, judge, task) for _ in range(votes))
     accepted = [turn for turn in turns if turn.info["accepted"]]
     return (accepted or turns)[0].text
 
@@ -55,13 +54,13 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay solutions by the rules, and judges for saying what the rules say."""
     for episode in episodes:
         verdicts: dict[str, str | None] = {}
-        for turn in episode.turns:
-            if turn.role == "solution":
-                verdicts[turn.id] = ruled(episode.question, turn, task)
-                turn.reward = {"right": 1.0, "failed": None}.get(verdicts[turn.id] or "", 0.0)
-        for turn in episode.turns:
-            if turn.role == "evaluation":
-                turn.reward = _pay_of(turn.info["said"], verdicts[turn.about or ""])
+        for turn in in_role(episode, "solution"):
+            verdict = ruled(episode.question, turn, task)
+            verdicts[turn.id] = verdict
+            turn.reward = None if verdict == "failed" else float(verdict == "right")
+        for turn in in_role(episode, "evaluation"):
+            verdict = verdicts[turn.about or ""]
+            turn.reward = _pay_of(turn.info["said"], verdict)
 
 
 def _pay_of(said: str | None, verdict: str | None) -> float | None:
@@ -78,6 +77,7 @@ PAYS = {
     "solution": "1 if the rules call it right, 0 if not",
     "evaluation": "1 for the verdict that the rules give, -0.5 for the other, -1 for none",
 }
+PAPER = {"kl": {"solution": 0.01, "evaluation": 0.01}}
 method = Method(
     play,
     settle,
@@ -87,7 +87,7 @@ method = Method(
     grounded=True,
     needs=("check",),
     paid=tuple(KL),
-    presets={"stable": {"questions": 48}, "paper": {"kl": {"solution": 0.01, "evaluation": 0.01}}},
+    presets={"stable": {"questions": 48}, "paper": PAPER},
     pays=PAYS,
     base="seed-critic",
     team={"a0": {}},

@@ -9,12 +9,12 @@ of the abstract: the paper's code is not public.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, takers
 from comas.game.prompts import words
+from comas.game.together import together
 from comas.game.votes import agrees, decide, majority
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
@@ -28,11 +28,9 @@ async def play(
 ) -> str | None:
     """Have every agent solve it `votes` times; the plain majority answers."""
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    able = [agent for agent in agents if agent.takes("solution")]
+    able = takers(agents, "solution")
     speakers = [agent for agent in able for _ in range(votes)]
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(agent.ask("solution", prompt)) for agent in speakers]
-    turns = [reply.result() for reply in asked]
+    turns = await together(agent.ask("solution", prompt) for agent in speakers)
     return await decide(question, turns, task)
 
 
@@ -47,7 +45,8 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 def heaviest(turns: Sequence[Turn], task: Task) -> str | None:
     """The answer with the greatest sum of weights; None where nothing can be read."""
-    weights = {agent: consistency(turns, agent, task) for agent in {t.agent for t in turns}}
+    speakers = {turn.agent for turn in turns}
+    weights = {agent: consistency(turns, agent, task) for agent in speakers}
     readable = [turn for turn in turns if turn.info["answer"] is not None]
     totals: dict[str, float] = {}
     for answer in dict.fromkeys(turn.info["answer"] for turn in readable):
@@ -60,11 +59,14 @@ def consistency(turns: Sequence[Turn], agent: str, task: Task) -> float:
     """The share of an agent's answers that are its most frequent one."""
     answers = [turn.info["answer"] for turn in turns if turn.agent == agent]
     best = majority(answers, task)
-    same = [a for a in answers if a is not None and best is not None and task.same(a, best)]
+    if best is None:
+        return 0.0
+    same = [answer for answer in answers if answer is not None and task.same(answer, best)]
     return len(same) / len(answers)
 
 
 PAYS = {"solution": "1 for the answer with the greatest weight, 0 for any other"}
+TEAM = {f"a{place}": {"base": f"seed-vote-{place}"} for place in range(4)}
 method = Method(
     play,
     settle,
@@ -74,5 +76,5 @@ method = Method(
     presets={"stable": {"questions": 24}},
     pays=PAYS,
     base="seed-vote-0",
-    team={f"a{i}": {"base": f"seed-vote-{i}"} for i in range(4)},
+    team=TEAM,
 )

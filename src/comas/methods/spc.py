@@ -12,14 +12,16 @@ team. Unlike the paper, work is a whole answer rather than a step, rules say whe
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
 from comas.game.prompts import defuse, words
+from comas.game.scores import last_word
+from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import by_id
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
 WORDING = {
@@ -47,19 +49,18 @@ async def play(
     """Have it solved, the work spoilt where it is right, and all of it judged; the solver's work
     is the answer.
     """
-    duels = [
-        (choose(agents, rng, "sabotage"), choose(agents, rng, "evaluation")) for _ in range(spoilt)
-    ]
+    duels: list[tuple[Agent, Agent]] = []
+    for _ in range(spoilt):
+        generator = choose(agents, rng, "sabotage")
+        duels.append((generator, choose(agents, rng, "evaluation")))
     critic = choose(agents, rng, "evaluation")
     solver = choose(agents, rng, "solution")
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     solution = await solver.ask("solution", prompt)
     solution.info["verdict"] = ruled(question, solution, task)
     if solution.info["verdict"] == "right":
-        async with asyncio.TaskGroup() as group:
-            group.create_task(evaluate(question, solution, critic, task))
-            for generator, opponent in duels:
-                group.create_task(_spoil(question, solution, generator, opponent, task))
+        spoiling = [_spoil(question, solution, *duel, task) for duel in duels]
+        await together([evaluate(question, solution, critic, task), *spoiling])
     return solution.text
 
 
@@ -88,21 +89,21 @@ async def evaluate(question: Question, work: Turn, critic: Agent, task: Task) ->
     shown = defuse(task.shown(question, work.text))
     prompt = words(WORDING, task, "evaluation", question=question.prompt, work=shown)
     turn = await critic.ask("evaluation", prompt, about=work)
-    last = turn.text.split()[-1:] if turn.finished else []
-    turn.info["said"] = last[0] if last and last[0] in SAYINGS else None
+    turn.info["said"] = last_word(turn, SAYINGS)
     return turn
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay 1 to the winner and -1 to the loser; a critic without a verdict has lost."""
     for episode in episodes:
-        turns = {turn.id: turn for turn in episode.turns}
+        turns = by_id(episode)
         for turn in episode.turns:
             if turn.role == "sabotage" and turn.info["verdict"] != "wrong":
                 turn.reward = None if turn.info["verdict"] == "failed" else -1.0
             elif turn.role == "evaluation":
                 work = turns[turn.about or ""]
-                turn.reward = 1.0 if turn.info["said"] == work.info["verdict"] else -1.0
+                caught = turn.info["said"] == work.info["verdict"]
+                turn.reward = 1.0 if caught else -1.0
                 if work.role == "sabotage":
                     work.reward = -turn.reward
 

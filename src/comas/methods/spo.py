@@ -11,22 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comas.methods.sppo import play, solutions
+from comas.methods.sppo import TEAM, play, scored_of
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
+from comas.objective.pay import mean
 from comas.types import Episode, Method, Task, Turn
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay each answer the share of the others that it beats; nothing without a readable score."""
     for episode in episodes:
-        scored = [turn for turn in solutions(episode) if turn.info["mean"] is not None]
+        scored = scored_of(episode)
         if len(scored) < 2:
             continue
         for turn in scored:
             others = [other for other in scored if other is not turn]
             wins = [_win(turn, other) for other in others]
-            turn.reward = sum(wins) / len(wins)
+            turn.reward = mean(wins)
             turn.group = f"{episode.id}/{turn.policy}"
 
 
@@ -46,5 +47,5 @@ method = Method(
     presets={"stable": {"questions": 32}},
     pays=PAYS,
     base="seed-pose",
-    team={"a0": {"roles": ["solution"]}, "judge": {"roles": ["judging"], "frozen": True}},
+    team=TEAM,
 )

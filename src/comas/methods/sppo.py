@@ -12,16 +12,17 @@ is the paper's fixed judge.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from comas.game.agent import Agent, choose
 from comas.game.prompts import words
 from comas.game.scores import JUDGING, judge
+from comas.game.together import together
 from comas.objective.losses import plain
-from comas.objective.pay import mean
+from comas.objective.pay import in_role, mean
 from comas.objective.preference import sppo
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
@@ -39,12 +40,11 @@ async def play(
 ) -> str | None:
     """Have one agent solve it `votes` times, each answer judged; the best-liked answers."""
     author = choose(agents, rng, "solution")
-    judges = [[choose(agents, rng, "judging") for _ in range(readings)] for _ in range(votes)]
-    async with asyncio.TaskGroup() as group:
-        asked = [
-            group.create_task(_answer(question, author, its_judges, task)) for its_judges in judges
-        ]
-    turns = [answer.result() for answer in asked]
+    answers: list[Coroutine[Any, Any, Turn]] = []
+    for _ in range(votes):
+        judges = [choose(agents, rng, "judging") for _ in range(readings)]
+        answers.append(_answer(question, author, judges, task))
+    turns = await together(answers)
     return max(turns, key=_liking).text
 
 
@@ -58,9 +58,9 @@ async def _answer(question: Question, author: Agent, judges: Sequence[Agent], ta
     """Have it solved once, and the solution scored by each judge."""
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     solution = await author.ask("solution", prompt)
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(judge(j, question, solution, task, WORDING)) for j in judges]
-    solution.info["mean"] = mean([judging.result().info["score"] for judging in asked])
+    judgings = await together(judge(each, question, solution, task, WORDING) for each in judges)
+    scores = [judging.info["score"] for judging in judgings]
+    solution.info["mean"] = mean(scores)
     return solution
 
 
@@ -70,7 +70,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -
     Others, and answers without a readable score, are not paid.
     """
     for episode in episodes:
-        scored = [turn for turn in solutions(episode) if turn.info["mean"] is not None]
+        scored = scored_of(episode)
         chances = [_chance(turn, scored, sharpness) for turn in scored]
         if len(scored) < 2 or max(chances) == min(chances):
             continue
@@ -80,19 +80,23 @@ def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -
             turn.group = episode.id
 
 
-def solutions(episode: Episode) -> list[Turn]:
-    """The answers of an episode."""
-    return [turn for turn in episode.turns if turn.role == "solution"]
+def scored_of(episode: Episode) -> list[Turn]:
+    """The answers of an episode whose score can be read."""
+    answers = in_role(episode, "solution")
+    return [turn for turn in answers if turn.info["mean"] is not None]
 
 
 def _chance(turn: Turn, others: Sequence[Turn], sharpness: float) -> float:
     """The mean probability that an answer beats one of these."""
-    differences = [turn.info["mean"] - other.info["mean"] for other in others]
-    chances = [1 / (1 + math.exp(-sharpness * difference)) for difference in differences]
+    own: float = turn.info["mean"]
+    gaps = [own - other.info["mean"] for other in others]
+    chances = [1 / (1 + math.exp(-sharpness * gap)) for gap in gaps]
     return math.fsum(chances) / len(chances)
 
 
 PAYS = {"solution": "the probability that it beats another answer, for the best and the worst"}
+PAPER = {"epochs": 4, "minibatches": 4, "credit": {"eta": 1000.0}}
+TEAM = {"a0": {"roles": ["solution"]}, "judge": {"roles": ["judging"], "frozen": True}}
 method = Method(
     play,
     settle,
@@ -101,11 +105,8 @@ method = Method(
     fresh=True,
     epochs=2,
     minibatches=2,
-    presets={
-        "stable": {"questions": 32},
-        "paper": {"epochs": 4, "minibatches": 4, "credit": {"eta": 1000.0}},
-    },
+    presets={"stable": {"questions": 32}, "paper": PAPER},
     pays=PAYS,
     base="seed-pose",
-    team={"a0": {"roles": ["solution"]}, "judge": {"roles": ["judging"], "frozen": True}},
+    team=TEAM,
 )

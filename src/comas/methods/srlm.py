@@ -1,19 +1,19 @@
 """Self-Rewarding Language Models (arXiv 2401.10020): the author is its own judge, and learns by
 iterative DPO.
 
-An agent answers a question `votes` times and scores each of its answers `readings` times itself;
-the best and the worst are a pair for DPO, whose reference is the policy at the start of the step,
-so that a step is a round of the paper. Judging is not trained on, as in the paper after its seed
-data. Unlike the paper, prompts are the task's own (the paper writes new ones), and scores go from 1
-to 3 (the paper: 0 to 5). A judge that is the author drifts: reward and accuracy part, which the
-metric `pay` of a run shows.
+An agent answers a question `votes` times, and each answer is scored `readings` times: by its author
+where the team is one agent, as by default. The best and the worst are a pair for DPO, whose
+reference is the policy at the start of the step, so that a step is a round of the paper. Judging is
+not trained on, as in the paper after its seed data. Unlike the paper, prompts are the task's own
+(the paper writes new ones), and scores go from 1 to 3 (the paper: 0 to 5). Whether reward and
+accuracy part, as they may where a judge is its own author, is what the metric `pay` of a run shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comas.methods.sppo import play, solutions
+from comas.methods.sppo import play, scored_of
 from comas.objective.losses import plain
 from comas.objective.preference import dpo
 from comas.types import Episode, Method, Task
@@ -22,7 +22,7 @@ from comas.types import Episode, Method, Task
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay the best and the worst answer of an episode their mean score; others are not paid."""
     for episode in episodes:
-        scored = [turn for turn in solutions(episode) if turn.info["mean"] is not None]
+        scored = scored_of(episode)
         likings = [turn.info["mean"] for turn in scored]
         if len(scored) < 2 or max(likings) == min(likings):
             continue

@@ -31,9 +31,14 @@ def kl_to_go(row: Row, beta: float) -> np.ndarray:
             f"role {row.role!r} has beta {beta}, but row {row.turn} carries no reference log-probs"
         )
     difference_T = row.logprobs_T.astype(np.float64) - row.ref_logprobs_T
-    ratio_T = np.where(row.mask_T, difference_T, 0.0)
-    to_go_T = ratio_T[::-1].cumsum()[::-1]
-    return np.where(row.mask_T, beta * to_go_T, 0.0)
+    from_the_end_T = on_generated(row, difference_T)[::-1]
+    to_go_T = from_the_end_T.cumsum()[::-1]
+    return on_generated(row, beta * to_go_T)
+
+
+def on_generated(row: Row, value: float | np.ndarray) -> np.ndarray:
+    """A number, or one per token (T,), on the generated tokens of a row; 0 elsewhere."""
+    return np.where(row.mask_T, value, 0.0)
 
 
 def reinforce_pp(
@@ -56,12 +61,14 @@ def reinforce_pp(
     """
     if normalise == "all":
         rewards = [row.reward for row in rows]
-        return _with_entropy(rows, _normalise_tokens(rows, _per_token(rows, rewards, kl)), entropy)
+        normalised = _normalise_tokens(rows, _per_token(rows, rewards, kl))
+        return _with_entropy(rows, normalised, entropy)
     if normalise != "role":
         raise UserMistake(f"credit.normalise is {normalise!r}: 'role' or 'all'")
     roles = [row.role for row in rows]
     scaled = _standardise(rows, roles, min_rows)
-    return _with_entropy(rows, _per_token(rows, scaled, kl), entropy)
+    advantages = _per_token(rows, scaled, kl)
+    return _with_entropy(rows, advantages, entropy)
 
 
 def grpo(
@@ -77,7 +84,8 @@ def grpo(
         f"alone {place}" if row.group is None else row.group for place, row in enumerate(rows)
     ]
     scaled = _standardise(rows, groups, 2, scale)
-    return _with_entropy(rows, _per_token(rows, scaled, kl), entropy)
+    advantages = _per_token(rows, scaled, kl)
+    return _with_entropy(rows, advantages, entropy)
 
 
 def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
@@ -93,7 +101,8 @@ def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
         n = len(group_rewards)
         # equal numbers minus their mean may leave a rounding error
         if n > 1 and np.ptp(group_rewards) > 0:
-            advantages_R[members_R] = (group_rewards - group_rewards.mean()) * n / (n - 1)
+            centred = group_rewards - group_rewards.mean()
+            advantages_R[members_R] = centred * n / (n - 1)
     return _per_token(rows, advantages_R, kl)
 
 
@@ -108,7 +117,8 @@ def filtered(
     """1 for rewards above a bound and 0 for others: with the plain loss, supervised fine-tuning on
     what was kept (rejection sampling, STaR: arXiv 2203.14465). KL subtracted afterwards.
     """
-    return _per_token(rows, (_rewards(rows) > above).astype(np.float64), kl)
+    kept_R = _rewards(rows) > above
+    return _per_token(rows, kept_R.astype(np.float64), kl)
 
 
 def surprise(row: Row, weight: float) -> np.ndarray:
@@ -118,9 +128,10 @@ def surprise(row: Row, weight: float) -> np.ndarray:
     a score-function estimate, with the mean as a baseline.
     """
     logprobs_T = row.logprobs_T.astype(np.float64)
-    generated = logprobs_T[row.mask_T]
-    mean = float(generated.mean()) if len(generated) else 0.0
-    return np.where(row.mask_T, weight * (mean - logprobs_T), 0.0)
+    if not row.mask_T.any():
+        return np.zeros(len(logprobs_T))
+    mean = logprobs_T[row.mask_T].mean()
+    return on_generated(row, weight * (mean - logprobs_T))
 
 
 def _with_entropy(
@@ -129,9 +140,9 @@ def _with_entropy(
     """The advantages of R rows with the bonus for entropy; unchanged where it weighs nothing."""
     if weight == 0:
         return advantages
+    bonuses = [surprise(row, weight) for row in rows]
     return [
-        advantages_T + surprise(row, weight)
-        for row, advantages_T in zip(rows, advantages, strict=True)
+        advantages_T + bonus_T for advantages_T, bonus_T in zip(advantages, bonuses, strict=True)
     ]
 
 
@@ -152,8 +163,8 @@ def _standardise(
         rewards = rewards_R[members_R]
         if len(rewards) < max(2, min_rows) or rewards.max() == rewards.min():
             continue
-        divisor = rewards.std() + EPS if scale else 1.0
-        scaled_R[members_R] = (rewards - rewards.mean()) / divisor
+        centred = rewards - rewards.mean()
+        scaled_R[members_R] = centred / (rewards.std() + EPS) if scale else centred
     return scaled_R
 
 
@@ -163,8 +174,8 @@ def _per_token(
     """The value of each row on its generated tokens, minus its KL-to-go."""
     advantages: list[np.ndarray] = []
     for row, value in zip(rows, values, strict=True):
-        price_T = kl_to_go(row, kl.get(row.role, 0.0))
-        advantages.append(np.where(row.mask_T, value, 0.0) - price_T)
+        beta = kl.get(row.role, 0.0)
+        advantages.append(on_generated(row, value) - kl_to_go(row, beta))
     return advantages
 
 
@@ -173,11 +184,11 @@ def _normalise_tokens(rows: Sequence[Row], raw: Sequence[np.ndarray]) -> list[np
     generated = [raw_T[row.mask_T] for row, raw_T in zip(rows, raw, strict=True)]
     tokens = np.concatenate(generated)
     if tokens.max() == tokens.min():  # the mean of equal numbers may be off by a rounding error
-        return [np.zeros(len(raw_T)) for raw_T in raw]
+        return [np.zeros_like(raw_T) for raw_T in raw]
     mean = tokens.mean()
     spread = tokens.std() + EPS
     advantages: list[np.ndarray] = []
     for row, raw_T in zip(rows, raw, strict=True):
         normalised_T = (raw_T - mean) / spread
-        advantages.append(np.where(row.mask_T, normalised_T, 0.0))
+        advantages.append(on_generated(row, normalised_T))
     return advantages

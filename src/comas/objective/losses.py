@@ -36,13 +36,20 @@ def clipped(
     what the learner takes anyway.
     """
     ratio_BT = (logprobs_BT - batch.old_logprobs_BT).exp()
-    return _clipped_at(ratio_BT, batch.advantages_BT, clip, clip_high)
+    bounded_BT = _bounded(ratio_BT, clip, clip_high)
+    return _worse(ratio_BT, bounded_BT, batch)
 
 
-def _clipped_at(ratio_BT: Any, advantages_BT: Any, clip: float, clip_high: float | None) -> Any:
-    bounded_BT = ratio_BT.clamp(1 - clip, 1 + (clip if clip_high is None else clip_high))
-    gain_BT = ratio_BT * advantages_BT
-    bounded_gain_BT = bounded_BT * advantages_BT
+def _bounded(ratio_BT: Any, clip: float, clip_high: float | None) -> Any:
+    """Ratios within 1 - c and 1 + c'."""
+    upwards = clip if clip_high is None else clip_high
+    return ratio_BT.clamp(1 - clip, 1 + upwards)
+
+
+def _worse(ratio_BT: Any, bounded_BT: Any, batch: Batch) -> Any:
+    """The worse of what ratios and bounded ones gain, as a loss."""
+    gain_BT = ratio_BT * batch.advantages_BT
+    bounded_gain_BT = bounded_BT * batch.advantages_BT
     return -gain_BT.minimum(bounded_gain_BT)
 
 
@@ -78,7 +85,8 @@ def gspo(
     tokens_B1 = batch.mask_BT.sum(1, keepdim=True).clamp(min=1)
     sequence_B1 = (difference_BT.sum(1, keepdim=True) / tokens_B1).detach()
     ratio_BT = (sequence_B1 + logprobs_BT - logprobs_BT.detach()).exp()
-    return _clipped_at(ratio_BT, batch.advantages_BT, clip, clip_high)
+    bounded_BT = _bounded(ratio_BT, clip, clip_high)
+    return _worse(ratio_BT, bounded_BT, batch)
 
 
 def cispo(
@@ -90,7 +98,7 @@ def cispo(
     bound, as in the paper.
     """
     ratio_BT = (logprobs_BT - batch.old_logprobs_BT).exp()
-    weight_BT = ratio_BT.clamp(1 - clip, 1 + (clip if clip_high is None else clip_high)).detach()
+    weight_BT = _bounded(ratio_BT, clip, clip_high).detach()
     return -weight_BT * batch.advantages_BT * logprobs_BT
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of settlements: baselines that are facts of the game, and how new a text is.
+"""What settlements share: turns by role, baselines that are facts of the game, how new a text is.
 
 Pure, and whatever the order of what is summed: `math.fsum`. Leaves out: whom to pay.
 """
@@ -9,14 +9,28 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from comas.types import Episode, Turn
+
 Grams = Counter[tuple[str, ...]]
 """Runs of words -> how often each is there."""
+
+
+def in_role(episode: Episode, *roles: str) -> list[Turn]:
+    """The turns of an episode in one of these roles, in their order."""
+    return [turn for turn in episode.turns if turn.role in roles]
+
+
+def by_id(episode: Episode) -> dict[str, Turn]:
+    """The turns of an episode by their ids."""
+    return {turn.id: turn for turn in episode.turns}
 
 
 def mean(values: Sequence[float | None]) -> float | None:
     """The mean of the values that are there; None where none is."""
     there = [value for value in values if value is not None]
-    return math.fsum(there) / len(there) if there else None
+    if not there:
+        return None
+    return math.fsum(there) / len(there)
 
 
 def standardised(values: Sequence[float], scale: bool = True) -> list[float]:
@@ -24,12 +38,16 @@ def standardised(values: Sequence[float], scale: bool = True) -> list[float]:
 
     Equation 3 of arXiv 2402.03300; `scale = False` leaves the division out.
     """
+    count = len(values)
     if not values or max(values) == min(values):
-        return [0.0] * len(values)
-    centre = math.fsum(values) / len(values)
-    variance = math.fsum((value - centre) ** 2 for value in values) / len(values)
-    divisor = math.sqrt(variance) if scale else 1.0
-    return [(value - centre) / divisor for value in values]
+        return [0.0] * count
+    centre = math.fsum(values) / count
+    distances = [value - centre for value in values]
+    if not scale:
+        return distances
+    variance = math.fsum(distance**2 for distance in distances) / count
+    spread = math.sqrt(variance)
+    return [distance / spread for distance in distances]
 
 
 def grams(text: str, longest: int = 3) -> Grams:
@@ -38,7 +56,8 @@ def grams(text: str, longest: int = 3) -> Grams:
     counts: Grams = Counter()
     for length in range(1, longest + 1):
         starts = range(len(words) - length + 1)
-        counts.update(tuple(words[start : start + length]) for start in starts)
+        runs = [words[start : start + length] for start in starts]
+        counts.update(map(tuple, runs))
     return counts
 
 
@@ -47,7 +66,8 @@ def similarity(one: Grams, other: Grams) -> float:
     squares = _square(one) * _square(other)
     if squares == 0:
         return 0.0
-    return sum(count * other[gram] for gram, count in one.items()) / math.sqrt(squares)
+    product = sum(count * other[gram] for gram, count in one.items())
+    return product / math.sqrt(squares)
 
 
 def _square(counts: Grams) -> int:

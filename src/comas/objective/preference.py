@@ -9,17 +9,21 @@ of the loss (the learner reports that of the surrogate).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Gt
 
-from comas.types import Row
+from comas.objective.credit import on_generated
+from comas.types import Row, UserMistake
 
 Positive = Annotated[float, Gt(0)]
 Reference = Literal["start", "step"]
 """The policy at the start of the run, or of the step (iterative forms)."""
+Pair = tuple[int, int]
+"""The places of the best and of the worst row of a group."""
 
 
 def dpo(
@@ -36,8 +40,14 @@ def dpo(
     equal, get nothing. `kl` says nothing here: beta holds the policy.
     """
     margins = _margins(rows, reference)
-    pulls = {pair: beta / (1 + np.exp(beta * margin)) for pair, margin in margins.items()}
+    slopes = {pair: _sigmoid(-beta * margin) for pair, margin in margins.items()}
+    pulls = {pair: beta * slope for pair, slope in slopes.items()}
     return _from_pairs(rows, pulls)
+
+
+def _sigmoid(value: float) -> float:
+    """1 / (1 + exp(-value)), without overflow for values far from 0."""
+    return 0.5 * (1.0 + math.tanh(0.5 * value))
 
 
 def ipo(
@@ -51,8 +61,9 @@ def ipo(
 
     Pairs and margins are those of `dpo`.
     """
+    goal = 1 / (2 * beta)
     margins = _margins(rows, reference)
-    pulls = {pair: 2 * (1 / (2 * beta) - margin) for pair, margin in margins.items()}
+    pulls = {pair: 2 * (goal - margin) for pair, margin in margins.items()}
     return _from_pairs(rows, pulls)
 
 
@@ -65,8 +76,9 @@ def sppo(rows: Sequence[Row], kl: Mapping[str, float], *, eta: Positive = 1.0) -
     scale = _tokens(rows) / max(1, len(rows))
     advantages: list[np.ndarray] = []
     for row in rows:
-        distance = eta * (row.reward - 0.5) - log_ratio(row, "step")
-        advantages.append(np.where(row.mask_T, 2 * scale * distance, 0.0))
+        goal = eta * (row.reward - 0.5)
+        distance = goal - log_ratio(row, "step")
+        advantages.append(on_generated(row, 2 * scale * distance))
     return advantages
 
 
@@ -75,45 +87,51 @@ def log_ratio(row: Row, reference: Reference) -> float:
     now_T = row.logprobs_T if row.now_T is None else row.now_T
     then_T = row.ref_logprobs_T if reference == "start" else row.logprobs_T
     if then_T is None:
-        raise ValueError(
-            f"row {row.turn} carries no reference log-probs: name its role {row.role!r} in"
-            " Method(reference=...)"
+        raise UserMistake(
+            f"credit.reference is {reference!r}, but role {row.role!r} keeps no reference: set"
+            ' credit.reference = "step", or name the role in Method(reference=...)'
         )
     difference_T = now_T.astype(np.float64) - then_T
-    return float(difference_T[row.mask_T].sum())
+    generated = difference_T[row.mask_T]
+    return float(generated.sum())
 
 
-def _margins(rows: Sequence[Row], reference: Reference) -> dict[tuple[int, int], float]:
-    """(place of the best row, place of the worst) of each group -> difference of log ratios."""
-    margins: dict[tuple[int, int], float] = {}
+def _margins(rows: Sequence[Row], reference: Reference) -> dict[Pair, float]:
+    """The pair of each group -> difference of log ratios."""
+    margins: dict[Pair, float] = {}
     for best, worst in pairs(rows):
         ratio = log_ratio(rows[best], reference)
-        margins[best, worst] = ratio - log_ratio(rows[worst], reference)
+        other = log_ratio(rows[worst], reference)
+        margins[best, worst] = ratio - other
     return margins
 
 
-def pairs(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Of each group the places of its best and its worst row, where they are not paid the same."""
+def pairs(rows: Sequence[Row]) -> list[Pair]:
+    """Of each group its best and its worst row, where they are not paid the same."""
     groups: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
         if row.group is not None:
             groups.setdefault(row.group, []).append(place)
-    found: list[tuple[int, int]] = []
+
+    def reward(place: int) -> float:
+        return rows[place].reward
+
+    paired: list[Pair] = []
     for places in groups.values():
-        best = max(places, key=lambda place: rows[place].reward)
-        worst = min(places, key=lambda place: rows[place].reward)
-        if rows[best].reward > rows[worst].reward:
-            found.append((best, worst))
-    return found
+        best = max(places, key=reward)
+        worst = min(places, key=reward)
+        if reward(best) > reward(worst):
+            paired.append((best, worst))
+    return paired
 
 
-def _from_pairs(rows: Sequence[Row], pulls: Mapping[tuple[int, int], float]) -> list[np.ndarray]:
+def _from_pairs(rows: Sequence[Row], pulls: Mapping[Pair, float]) -> list[np.ndarray]:
     """Advantages (T,) that pull each pair apart, scaled to the mean over pairs."""
     advantages = [np.zeros(len(row.token_ids_T)) for row in rows]
     scale = _tokens(rows) / max(1, len(pulls))
     for (best, worst), pull in pulls.items():
-        advantages[best] += np.where(rows[best].mask_T, scale * pull, 0.0)
-        advantages[worst] -= np.where(rows[worst].mask_T, scale * pull, 0.0)
+        advantages[best] = on_generated(rows[best], scale * pull)
+        advantages[worst] = on_generated(rows[worst], -scale * pull)
     return advantages
 
 

@@ -17,7 +17,15 @@ from comas.config.options import split_options
 from comas.game import memory
 from comas.game.play import Scene, payoffs, settle_all
 from comas.game.prompts import check_holes
-from comas.testing.scripted import Script, cut, discuss, play_step, records, scripted_scene
+from comas.testing.scripted import (
+    Script,
+    cut,
+    discuss,
+    play_step,
+    records,
+    repeating,
+    scripted_scene,
+)
 from comas.types import Episode, Method, Question, State, Task, UserMistake
 
 
@@ -39,36 +47,32 @@ def _check_method(
     _check_wording_of(method)
     episodes, before, after = play_step(method, task, script, questions, **setting)
     _check_turns(method, episodes)
-    assert any(t.reward is not None for e in episodes for t in e.turns), "nothing was paid"
+    turns = [turn for episode in episodes for turn in episode.turns]
+    assert any(turn.reward is not None for turn in turns), "nothing was paid"
     played = records(episodes)
     again = play_step(method, task, script, questions, **setting)
     assert records(again[0]) == played, "the same seed: another discussion"
     assert again[1:] == (before, after), "the same seed: another state"
     _check_order(method, task, questions, script, played, **setting)
-    scene, _ = scripted_scene(
-        method, task, script, **{k: v for k, v in setting.items() if k != "samples"}
-    )
+    seated = {key: value for key, value in setting.items() if key != "samples"}
+    scene, _ = scripted_scene(method, task, script, **seated)
     _check_settling(dataclasses.replace(scene, state=before), episodes, after, setting)
     if not method.supervised:
         poisoned = [dataclasses.replace(q, answer="poison", meta={}) for q in questions]
-        assert records(discuss(method, task, script, poisoned, **setting)) == played, (
-            "answers leaked into the game"
-        )
+        unseen = records(discuss(method, task, script, poisoned, **setting))
+        assert unseen == played, "answers leaked into the game"
     if not method.supervised and not method.grounded and task.check is not None:
         blind = dataclasses.replace(task, check=None)
-        assert records(discuss(method, blind, script, questions, **setting)) == played, (
+        unruled = records(discuss(method, blind, script, questions, **setting))
+        assert unruled == played, (
             "the task's rules leaked into the game: set grounded=True on the Method"
         )
-    paid = sum(
-        len(p)
-        for by_policy in payoffs(episodes, scene.members).values()
-        for p in by_policy.values()
-    )
-    assert paid == sum(t.reward is not None for e in episodes for t in e.turns), "payoffs got lost"
+    joined = payoffs(episodes, scene.members)
+    counts = [len(paid) for by_policy in joined.values() for paid in by_policy.values()]
+    assert sum(counts) == sum(turn.reward is not None for turn in turns), "payoffs got lost"
     # what models do say: it may cost, never raise
     for said in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
-        odd, _, _ = play_step(method, task, lambda *_, said=said: said, questions, **setting)
-        _check_turns(method, odd)
+        _check_turns(method, discuss(method, task, repeating(said), questions, **setting))
 
 
 def _check_order(

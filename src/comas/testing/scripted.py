@@ -6,6 +6,7 @@ Leaves out: what a method has to hold to (`testing.methods`).
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -81,7 +82,8 @@ class Scripted:
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
     ) -> Fit:
         """Whether the prompt has at most `room` characters."""
-        return Fit(self.room is None or len(messages[-1]["content"]) <= self.room)
+        length = len(messages[-1]["content"])
+        return Fit(self.room is None or length <= self.room)
 
     async def ask(
         self,
@@ -172,6 +174,15 @@ class Scripted:
         """Nothing to close."""
 
 
+def repeating(said: str | Reply) -> Script:
+    """A script in which everybody always says the same."""
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
+        return said
+
+    return script
+
+
 def cut(text: str) -> Reply:
     """A reply that ran out of room."""
     return Reply(text, False, 0, 1, len(text.split()), -1.0, 0.0)
@@ -197,10 +208,9 @@ def scripted_scene(
 ) -> tuple[Scene, Scripted]:
     """A scripted team at its own game."""
     members, host = scripted_team(script, agents, room)
-    return (
-        Scene(method, task, members, seed, split_options(options or {}, method.play), keep=True),
-        host,
-    )
+    of_play = split_options(options or {}, method.play)
+    scene = Scene(method, task, members, seed, of_play, keep=True)
+    return scene, host
 
 
 def play_step(
@@ -216,6 +226,8 @@ def play_step(
 ) -> tuple[list[Episode], State, State]:
     """Play and settle one scripted step as a run does: questions drawn by the method where it
     does; its record before the step, and after it. `state` is what a step before has left.
+
+    A record that was changed on the way, rather than by what `update` returns, is an error.
     """
     scene, _ = scripted_scene(method, task, script, **setting)
     options = setting.get("options") or {}
@@ -226,12 +238,15 @@ def play_step(
     before = state
     if before is None:
         before = memory.first_state(scene, questions, of(method.start))
-    scene = replace(scene, state=before)
+    scene = replace(scene, state=copy.deepcopy(before))
     if method.draw is not None:
         questions = memory.draw(scene, questions, len(questions), step, of(method.draw))
     episodes = asyncio.run(play_all(scene, questions, step, samples))
     settle_all(scene, episodes, of(method.settle))
     after = memory.next_state(scene, episodes, of(method.update))
+    assert scene.state == before, (
+        "the state was changed: draw, play, settle and update only read it"
+    )
     return episodes, before, after
 
 
@@ -245,17 +260,17 @@ def discuss(
     **setting: Any,
 ) -> list[Episode]:
     """Play and settle scripted discussions: the first step of a run."""
-    episodes, _, _ = play_step(method, task, script, questions, samples=samples, **setting)
-    return episodes
+    step = play_step(method, task, script, questions, samples=samples, **setting)
+    return step[0]
 
 
 def records(episodes: Sequence[Episode]) -> list[str]:
-    return [
-        _stable({k: v for k, v in episode_record(e).items() if k != "question"}) for e in episodes
-    ]
+    return [_stable(episode_record(episode)) for episode in episodes]
 
 
 def _stable(record: dict[str, Any]) -> str:
+    """A record as text, without its question and what differs from run to run."""
+    del record["question"]
     for turn in record["turns"]:
         turn.pop("seconds")
     return json.dumps(record, sort_keys=True, ensure_ascii=False, indent=1)

@@ -18,7 +18,7 @@ GOLDEN = {
     "knowrl": {"votes": 3},
     "mae": {"answers": 3},
     "maporl": {"revisions": 2},
-    "r_zero": {"answers": 4, "proposing": 1, "solving": 1, "high": 0.9},
+    "r_zero": {"answers": 4, "proposing": 1, "solving": 1, "least": 1, "high": 0.9},
     "rise": {"votes": 2},
     "rlccf": {"votes": 3},
     "rlvr": {"votes": 3},
@@ -29,6 +29,9 @@ GOLDEN = {
     "ttrl": {"votes": 5},
 }
 """Methods that have a golden transcript, and its options."""
+OFFERS = ((1, 2, 4, 5), (5, 2, 4, 1))
+POSABLE = ((1, 2, 4, 6), (5, 2, 4, 8))
+"""Numbers that nobody holds out, for methods that pose questions."""
 STEPS = 3
 """Of the transcripts of methods that remember; others have one."""
 
@@ -66,11 +69,8 @@ def golden_script(policy: str, role: str, prompt: str, seed: int) -> str | Reply
 def golden(name: str) -> str:
     """The transcript of a method under `golden_script`, as JSON."""
     method = load_plugin("method", name)
-    offers = [(1, 2, 4, 6), (5, 2, 4, 8)] if method.draw else [(1, 2, 4, 5), (5, 2, 4, 1)]
-    questions = [
-        pick.make_question(offer, target, "three")
-        for offer, target in zip(offers, (7, 11), strict=True)
-    ]
+    first, second = POSABLE if method.draw else OFFERS
+    questions = [pick.make_question(first, 7, "three"), pick.make_question(second, 11, "three")]
     episodes: list[Episode] = []
     state: State | None = None
     for step in range(STEPS if method.remembers else 1):

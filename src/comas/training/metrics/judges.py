@@ -7,10 +7,10 @@ those of comas, whose scores are counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 
-from comas.training.metrics.record import StepRecord, mean
+from comas.training.metrics.record import Figures, StepRecord, grouped, mean
 from comas.types import Turn
 
 ROLES = ("evaluation", "judging", "scoring")
@@ -23,18 +23,24 @@ Judgement = tuple[bool, bool]
 """Whether the work was accepted, and whether it is right."""
 
 
-def metric(step: StepRecord) -> dict[str, dict[str, float]] | None:
+def metric(step: StepRecord) -> dict[str, Figures] | None:
     """Role -> `balanced` of its judgements that can be read, of work whose verdict is known."""
-    found: dict[str, list[Judgement]] = {}
+    judgements = grouped(_judgements(step))
+    return {role: balanced(judgements[role]) for role in sorted(judgements)} or None
+
+
+def _judgements(step: StepRecord) -> Iterator[tuple[str, Judgement]]:
+    """Each with its role."""
     turns = {turn.id: turn for turn in step.turns}
     for turn in step.turns:
-        verdict = accepts(turn) if turn.role in ROLES else None
+        if turn.role not in ROLES:
+            continue
+        verdict = accepts(turn)
         if verdict is None:
             continue
         right = label_of_work(turn, turns, step.labels)
         if right is not None:
-            found.setdefault(turn.role, []).append((verdict, right))
-    return {role: balanced(of_role) for role, of_role in sorted(found.items())} or None
+            yield turn.role, (verdict, right)
 
 
 def accepts(turn: Turn) -> bool | None:
@@ -66,13 +72,13 @@ def label_of_work(turn: Turn, turns: Mapping[str, Turn], labels: Mapping[str, bo
     return None
 
 
-def balanced(judgements: Sequence[Judgement]) -> dict[str, float]:
+def balanced(judgements: Sequence[Judgement]) -> Figures:
     """Of judgements (`n`) the shares of right and of wrong work that are accepted, and `balanced`:
     the mean of the shares of either kind that are judged rightly, .5 being chance.
 
     What would be a mean of nothing is left out.
     """
-    found: dict[str, float] = {"n": len(judgements)}
+    found: Figures = {"n": len(judgements)}
     of_right = [accepted for accepted, right in judgements if right]
     of_wrong = [accepted for accepted, right in judgements if not right]
     if of_right:
@@ -80,5 +86,6 @@ def balanced(judgements: Sequence[Judgement]) -> dict[str, float]:
     if of_wrong:
         found["accepts_wrong"] = mean(of_wrong)
     if of_right and of_wrong:
-        found["balanced"] = (found["accepts_right"] + 1.0 - found["accepts_wrong"]) / 2
+        rejects_wrong = 1.0 - found["accepts_wrong"]
+        found["balanced"] = (found["accepts_right"] + rejects_wrong) / 2
     return found

@@ -9,45 +9,53 @@ verifier is `quick` and it has `check`. Leaves out: how often they repeat those 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from comas.objective.pay import grams, similarity
-from comas.training.metrics.record import StepRecord, mean
+from comas.training.metrics.record import Figures, StepRecord, grouped, mean
+from comas.types import Turn
 
+MISSING = 0
+"""Where nothing is noted."""
 FRONTIER = (0.3, 0.8)
 """Shares of right answers between which there is most to learn from a question."""
 
 
-def metric(step: StepRecord) -> dict[str, float] | None:
+def metric(step: StepRecord) -> Figures | None:
     """Of proposals (`n`) the share that are questions (`valid`); of these the share of different
     ones (`distinct`) and `novelty`; and of those that were answered the share with a right answer
     among them (`solvable`: others may be, and nobody has found out) and with .3 to .8 of right
     answers (`frontier`).
     """
-    proposals = [turn for turn in step.turns if isinstance(turn.info.get("posed", 0), str | None)]
-    if not proposals:
+    proposed = {t.id: t.info["posed"] for t in step.turns if is_proposal(t)}
+    if not proposed:
         return None
-    texts = [turn.info["posed"] for turn in proposals if turn.info["posed"] is not None]
-    found: dict[str, float] = {"n": len(proposals), "valid": len(texts) / len(proposals)}
+    texts = [text for text in proposed.values() if text is not None]
+    valid = len(texts) / len(proposed)
+    found: Figures = {"n": len(proposed), "valid": valid}
     if texts:
-        found["distinct"] = len(set(texts)) / len(texts)
+        different = set(texts)
+        found["distinct"] = len(different) / len(texts)
     if len(texts) > 1:
         found["novelty"] = novelty(texts)
     if step.task.quick and step.task.check is not None:
-        shares = _shares_right(step, {turn.id for turn in proposals})
+        shares = _shares_right(step, proposed)
         if shares:
             found["solvable"] = mean([share > 0 for share in shares])
             found["frontier"] = mean([at_frontier(share) for share in shares])
     return found
 
 
-def _shares_right(step: StepRecord, proposals: set[str]) -> list[float]:
+def is_proposal(turn: Turn) -> bool:
+    """Whether the game notes what question was posed in this turn, or that there is none."""
+    return isinstance(turn.info.get("posed", MISSING), str | None)
+
+
+def _shares_right(step: StepRecord, proposals: Collection[str]) -> list[float]:
     """Per proposal that was answered the share of right ones among its solutions."""
-    outcomes: dict[str, list[bool]] = {}
-    for turn in step.turns:
-        if turn.role == "solution" and turn.about in proposals and turn.id in step.labels:
-            outcomes.setdefault(turn.about, []).append(step.labels[turn.id])
-    return [mean(of_proposal) for of_proposal in outcomes.values()]
+    solutions = [t for t in step.turns if t.role == "solution" and t.about in proposals]
+    outcomes = grouped((t.about, step.labels[t.id]) for t in solutions if t.id in step.labels)
+    return [mean(right) for right in outcomes.values()]
 
 
 def at_frontier(share: float) -> bool:
@@ -67,6 +75,7 @@ def novelty(texts: Sequence[str]) -> float:
         if times[text] > 1:
             news.append(0.0)
             continue
-        others = [similarity(counts[text], counts[other]) for other in times if other != text]
-        news.append(1.0 - max(others))
+        others = [counts[other] for other in times if other != text]
+        nearest = max(similarity(counts[text], other) for other in others)
+        news.append(1.0 - nearest)
     return mean(news)

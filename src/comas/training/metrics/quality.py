@@ -8,9 +8,9 @@ For reports only: no method sees them. On by default where the task says that it
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from comas.training.metrics.record import StepRecord, mean
+from comas.training.metrics.record import Figures, StepRecord, grouped, mean
 
 ROLES = ("solution", "revision")
 """Whose rewards ought to agree with labels."""
@@ -20,24 +20,30 @@ Pair = tuple[float, bool]
 """The reward of a piece of work, and whether it is right."""
 
 
-def metric(step: StepRecord) -> dict[str, dict[str, float]] | None:
+def metric(step: StepRecord) -> dict[str, Figures] | None:
     """Role -> `quality` of its paid work whose verdict is known."""
-    pairs: dict[str, list[Pair]] = {}
+    pairs = grouped(_pairs(step))
+    return {role: quality(pairs[role]) for role in sorted(pairs)} or None
+
+
+def _pairs(step: StepRecord) -> Iterator[tuple[str, Pair]]:
+    """Each with its role."""
     for turn in step.paid:
-        if turn.role in ROLES and turn.id in step.labels:
-            pair = (turn.reward or 0.0, step.labels[turn.id])
-            pairs.setdefault(turn.role, []).append(pair)
-    return {role: quality(of_role) for role, of_role in sorted(pairs.items())} or None
+        label = step.labels.get(turn.id)
+        if turn.role in ROLES and label is not None:
+            reward = turn.reward or 0.0
+            yield turn.role, (reward, label)
 
 
-def quality(pairs: Sequence[Pair]) -> dict[str, float]:
+def quality(pairs: Sequence[Pair]) -> Figures:
     """Of paid work (`n`), its `accuracy`; `auc`: how likely right work is paid more than wrong,
     equal pay counting half; and where all rewards lie between 0 and 1, `toxicity`: the share of
     accepted work that is wrong, and `gap`: the accuracy of accepted minus that of rejected work.
 
     What would be a mean of nothing is left out.
     """
-    found: dict[str, float] = {"n": len(pairs), "accuracy": mean([right for _, right in pairs])}
+    labels = [right for _, right in pairs]
+    found: Figures = {"n": len(pairs), "accuracy": mean(labels)}
     if all(0.0 <= reward <= 1.0 for reward, _ in pairs):
         accepted = [right for reward, right in pairs if reward >= ACCEPTED]
         rejected = [right for reward, right in pairs if reward < ACCEPTED]
@@ -61,4 +67,5 @@ def auc(pairs: Sequence[Pair]) -> float | None:
         return None
     below = sum(bisect.bisect_left(wrong, reward) for reward in right)
     up_to = sum(bisect.bisect_right(wrong, reward) for reward in right)
-    return (below + up_to) / (2 * len(wrong) * len(right))
+    comparisons = len(wrong) * len(right)
+    return (below + up_to) / (2 * comparisons)
