@@ -64,6 +64,8 @@ def make_local_host(
         if learns:
             origin = str(population.model.config.name_or_path)
             learner = AdapterLearner(population, recipe, method, pad_id, origin, meter=meter)
+            for earlier, lag in (lags or {}).items():  # new adapters differ in their random half
+                learner.copy(lag.policy, earlier)
     else:
         stored = None if learns else kind
         loaded, tokenizer, ends = load_models(bases, place, stored, trust_remote_code)
