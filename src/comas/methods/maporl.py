@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from comas.methods.spc import ruled
+from comas.game.verdicts import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.setups.debate import play
