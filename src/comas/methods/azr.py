@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from comas.game.agent import Agent, choose
 from comas.game.posing import solve, with_newest, written
 from comas.game.together import together
+from comas.game.verdicts import ruled
 from comas.methods.mae import draw, start
-from comas.methods.spc import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role

@@ -10,6 +10,7 @@ embeds replies, and all votes are trained on (the paper: 32 of 64).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from comas.game.votes import agrees, majority
@@ -48,7 +49,7 @@ def places(band: Sequence[Turn], everyone: Sequence[Turn]) -> list[float]:
         own = counts[turn.id]
         close = {t.id: similarity(own, counts[t.id]) for t in everyone if t is not turn}
         within = [close[other.id] for other in band if other is not turn]
-        mean = sum(within) / len(within)
+        mean = math.fsum(within) / len(within)
         novelties.append(1 - (mean + max(close.values())) / 2)
     lowest = min(novelties, default=0.0)
     width = max(novelties, default=0.0) - lowest

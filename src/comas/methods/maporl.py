@@ -5,7 +5,8 @@ rounds. The task's rules give each reply v = 1 if it is right and 0 if not. Agen
 t (v_ta + sum over later rounds t' of discount^(t'-t) times the mean v of all agents in t') over the
 sum of the weights. A revision that turns the agent's own wrong answer into a right one is paid
 `bonus` more, the reverse `bonus` less. Unlike the paper, rules take the place of a trained
-verifier, and learning is REINFORCE++ without a value network.
+verifier, one bonus that of two (for being persuaded and for changing alone), and learning is
+REINFORCE++ without a value network.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from comas.methods.spc import ruled
+from comas.game.verdicts import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.setups.debate import play

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent, choose
 from comas.game.prompts import words
 from comas.game.together import together
-from comas.methods.spc import WORDING, evaluate, ruled
+from comas.game.verdicts import WORDING, evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role

@@ -15,27 +15,21 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from comas.game import verdicts
 from comas.game.agent import Agent, choose
 from comas.game.prompts import defuse, words
-from comas.game.scores import last_word
 from comas.game.together import together
+from comas.game.verdicts import evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
-WORDING = {
-    "solution": "{question}\n\nSolve it and end with the answer.",
-    "sabotage": (
-        "Question:\n{question}\n\nA right solution:\n{work}\n\nRewrite it so that it is wrong, and"
-        " nobody notices."
-    ),
-    "evaluation": (
-        "Question:\n{question}\n\nA solution:\n{work}\n\nCheck it step by step. End with one word:"
-        " right or wrong."
-    ),
-}
-SAYINGS = ("right", "wrong")
+SPOILING = (
+    "Question:\n{question}\n\nA right solution:\n{work}\n\nRewrite it so that it is wrong, and"
+    " nobody notices."
+)
+WORDING = {**verdicts.WORDING, "sabotage": SPOILING}
 
 
 async def play(
@@ -64,14 +58,6 @@ async def play(
     return solution.text
 
 
-def ruled(question: Question, turn: Turn, task: Task) -> str | None:
-    """What the rules say of a piece of work; None where it is unreadable."""
-    assert task.check is not None, "Method.needs"
-    if not turn.finished or task.extract(question, turn.text) is None:
-        return None
-    return task.check(question, turn.text)
-
-
 async def _spoil(
     question: Question, solution: Turn, generator: Agent, critic: Agent, task: Task
 ) -> None:
@@ -82,15 +68,6 @@ async def _spoil(
     turn.info["verdict"] = ruled(question, turn, task)
     if turn.info["verdict"] == "wrong":
         await evaluate(question, turn, critic, task)
-
-
-async def evaluate(question: Question, work: Turn, critic: Agent, task: Task) -> Turn:
-    """Have work judged; `info["said"]` is `right`, `wrong`, or None without a verdict."""
-    shown = defuse(task.shown(question, work.text))
-    prompt = words(WORDING, task, "evaluation", question=question.prompt, work=shown)
-    turn = await critic.ask("evaluation", prompt, about=work)
-    turn.info["said"] = last_word(turn, SAYINGS)
-    return turn
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:

@@ -13,13 +13,15 @@ from typing import Any
 from comas.config.options import split_options
 from comas.config.plugins import load_plugin
 from comas.config.resolve import resolve
-from comas.config.schema import read
+from comas.config.schema import Config, read
+from comas.game import memory
 from comas.game.play import Scene, play_all, settle_all
+from comas.questions.checked import of_split
 from comas.storage.records import episode_of
 from comas.storage.run import Run
 from comas.team.build import members_of, run_sync
 from comas.testing.scripted import Scripted
-from comas.types import Episode, Fit, Reply, Sampling
+from comas.types import Episode, Fit, Reply, Sampling, State
 
 
 class Recorded(Scripted):
@@ -96,20 +98,39 @@ def replay(
     """
     record = Run.open(run)
     config, game, task, _ = resolve(read(record.path / "config.toml"))
-    recorded = [e for e in map(episode_of, record.episodes(step)) if e.error is None]
+    recorded = _finished(record, step)
     hosts = {name: Recorded(recorded, name) for name in config.hosts}
-    scene = Scene(
-        game,
-        task,
-        members_of(config, hosts),
-        config.seed,
-        split_options(config.options, game.play),
-        keep=True,
-    )
-    questions = list({e.question.id: e.question for e in recorded}.values())
-    played = {e.id: e for e in run_sync(play_all(scene, questions, step, config.samples or 1))}
-    played = {e.id: played[e.id] for e in recorded}
+    of_play = split_options(config.options, game.play)
+    members = members_of(config, hosts)
+    scene = Scene(game, task, members, config.seed, of_play, keep=True)
+    scene = dataclasses.replace(scene, state=_remembered(record, config, scene, step))
+    questions = {episode.question.id: episode.question for episode in recorded}
+    again = run_sync(play_all(scene, list(questions.values()), step, config.samples or 1))
+    by_id = {episode.id: episode for episode in again}
+    played = [by_id[episode.id] for episode in recorded]
     rule = load_plugin("method", method) if method else game
-    settings = split_options({**({} if method else config.options), **options}, rule.settle)
-    settle_all(dataclasses.replace(scene, method=rule), list(played.values()), settings)
-    return list(played.values())
+    kept = {} if method else config.options
+    settings = split_options({**kept, **options}, rule.settle)
+    settle_all(dataclasses.replace(scene, method=rule), played, settings)
+    return played
+
+
+def _finished(record: Run, step: int) -> list[Episode]:
+    """The recorded episodes of a step that no machine failed."""
+    episodes = map(episode_of, record.episodes(step))
+    return [episode for episode in episodes if episode.error is None]
+
+
+def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:
+    """What the run's method remembered before a step: made again from the steps before it."""
+    method = scene.method
+    if not method.remembers:
+        return {}
+    of_start = split_options(config.options, method.start) if method.start else {}
+    of_update = split_options(config.options, method.update) if method.update else {}
+    questions = of_split(config, scene.task, "train")
+    state = memory.first_state(scene, questions, of_start)
+    for earlier in range(step):
+        before = dataclasses.replace(scene, state=state)
+        state = memory.next_state(before, _finished(record, earlier), of_update)
+    return state
