@@ -17,6 +17,7 @@ def test_phases_are_replayed(tmp_path: Path) -> None:
         questions=6,
         options__answers=3,
         options__proposing=1,
+        options__least=1,
         options__low=0.0,
         options__high=1.0,
         test_questions=0,

@@ -9,7 +9,6 @@ of the abstract: the paper's code is not public.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 
@@ -52,7 +51,7 @@ def heaviest(turns: Sequence[Turn], task: Task) -> str | None:
     totals: dict[str, float] = {}
     for answer in dict.fromkeys(turn.info["answer"] for turn in readable):
         voters = [turn.agent for turn in readable if agrees(turn, answer, task)]
-        totals[answer] = math.fsum(weights[agent] for agent in voters)
+        totals[answer] = sum(weights[agent] for agent in voters)
     return max(totals, key=lambda answer: totals[answer], default=None)
 
 
