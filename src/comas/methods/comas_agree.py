@@ -73,7 +73,7 @@ PAYS = {
     "evaluation": "whether the score after it is that of most other judges of the work",
     "scoring": "the same; -1 for a score that cannot be read",
 }
-STABLE = {"questions": 48, "options": {"evaluations": 3}}
+STABLE = {"questions": 48, "steps": 120, "options": {"evaluations": 3}}
 method = Method(
     play,
     settle,

@@ -148,6 +148,6 @@ method = Method(
     start=start,
     update=update,
     paid=tuple(comas.KL),
-    presets={"stable": {"questions": 48}},
+    presets={"stable": {"questions": 48, "steps": 120}},
     pays=PAYS,
 )

@@ -56,7 +56,7 @@ PAYS = {
     "solution": "whether it is right, and how many are in the rounds after it",
     "revision": "the same, and more or less for having changed to right or wrong",
 }
-STABLE = {"questions": 64, "options": {"revisions": 2}}
+STABLE = {"questions": 64, "steps": 100, "options": {"revisions": 2}}
 method = Method(
     play,
     settle,

@@ -73,7 +73,7 @@ method = Method(
     grpo,
     clipped,
     kl={"solution": 0.1},
-    presets={"stable": {"questions": 24}},
+    presets={"stable": {"questions": 24, "steps": 40}},
     pays=PAYS,
     base="seed-vote-0",
     team=TEAM,
