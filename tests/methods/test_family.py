@@ -131,7 +131,13 @@ def test_azr_pays_by_rule_and_by_difficulty() -> None:
         turn("p.s3", "solution", verdict="failed"),
     )
     azr.settle([found], pick.task)
-    assert pay(found) == {"p": 0.75, "p.s0": 1.0, "p.s1": -0.5, "p.s2": -1.0, "p.s3": None}
+    assert pay(found) == {
+        "p": pytest.approx(2 / 3),
+        "p.s0": 1.0,
+        "p.s1": -0.5,
+        "p.s2": -1.0,
+        "p.s3": None,
+    }
     hopeless = episode(
         turn("p", "propose", posed="1 2 4 6 -> 9"), turn("p.s", "solution", verdict="wrong")
     )

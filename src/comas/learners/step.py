@@ -2,8 +2,8 @@
 turns, collect gradients, apply them.
 
 The old policy is the learner's own recomputation, fixed before the first minibatch; the engine's
-log-probs are kept to measure the gap, which a truncated importance weight corrects where it exceeds
-a tolerance. Terms are divided by each policy's own token count over the whole optimizer step, so
+log-probs are kept to measure the gap, which an importance weight corrects where it exceeds a
+tolerance. Terms are divided by each policy's own token count over the whole optimizer step, so
 that policies may share passes. Leaves out: who holds weights.
 """
 

@@ -61,9 +61,10 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 
 def success(solutions: Sequence[Turn]) -> float:
-    """The share of solutions that are right; 0 where there is none."""
-    right = sum(turn.info["verdict"] == "right" for turn in solutions)
-    return right / max(1, len(solutions))
+    """The share of solutions that are right, of those that the rules could judge; 0 of none."""
+    judged = [turn for turn in solutions if turn.info["verdict"] != "failed"]
+    right = sum(turn.info["verdict"] == "right" for turn in judged)
+    return right / max(1, len(judged))
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:

@@ -112,8 +112,9 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
         scores = [turn.info["score"] for turn in _scored(episode)]
         evolved = in_role(episode, "evolve")
         prompt = evolved[0].info["posed"] if evolved else episode.question.prompt
-        if scores:
-            gaps[prompt] = max(scores) - min(scores)
+        if prompt is not None:
+            # what no judge can score teaches nothing
+            gaps[prompt] = max(scores) - min(scores) if scores else 0.0
     ranked = sorted(gaps, key=lambda prompt: (-gaps[prompt], prompt))
     kept = {prompt: gaps[prompt] for prompt in ranked[:pool]}
     # where nothing is informative any more, everything is asked again

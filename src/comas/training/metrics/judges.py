@@ -61,7 +61,12 @@ def accepts(turn: Turn) -> bool | None:
 
 
 def label_of_work(turn: Turn, turns: Mapping[str, Turn], labels: Mapping[str, bool]) -> bool | None:
-    """Whether the work is right that a judgement is about, also by way of another judgement."""
+    """Whether the work is right that a judgement is about, also by way of another judgement.
+
+    None where that is not known, or other work was shown in its place (`info["known"]`).
+    """
+    if turn.info.get("known") == "wrong":
+        return None
     about = turn.about
     while about is not None and about in turns:
         if about in labels:
