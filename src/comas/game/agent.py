@@ -9,9 +9,9 @@ import hashlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from comas.types import (
@@ -163,8 +163,10 @@ class Agent:
         messages += [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         keep = self.table.keep and not member.frozen
         began = time.monotonic()
-        with self._in_persona():
+        try:
             reply = await tell(turn_id, member.policy, messages, text, keep, role)
+        except NoSystemRole as error:
+            raise self._without_persona(error) from error
         seconds = time.monotonic() - began
         turn = self._turn(turn_id, role, messages, reply, about, seconds)
         turn.round = _round(about, None)
@@ -184,8 +186,11 @@ class Agent:
         member = self.member
         sampling = member.sampling
         if role in table.max_tokens:
-            sampling = replace(sampling, max_tokens=table.max_tokens[role])
-        messages, dropped = await self._fit(role, prompt, history, sampling, turn_id)
+            sampling = with_room(sampling, table.max_tokens[role])
+        try:
+            messages, dropped = await self._fit(role, prompt, history, sampling, turn_id)
+        except NoSystemRole as error:
+            raise self._without_persona(error) from error
         began = time.monotonic()
         seed = derive_seed(table.seed, turn_id)
         keep = table.keep and not member.frozen
@@ -235,15 +240,11 @@ class Agent:
             self.table.heard(turn)
         return turn
 
-    @contextmanager
-    def _in_persona(self) -> Generator[None]:
-        """Name the key of the persona in what a chat template has against it."""
-        try:
-            yield
-        except NoSystemRole as error:
-            raise UserMistake(
-                f"agents.{self.name}.system: {error}: leave it out, or take another base"
-            ) from error
+    def _without_persona(self, error: NoSystemRole) -> UserMistake:
+        """What a chat template has against the persona, with the key that sets it."""
+        return UserMistake(
+            f"agents.{self.name}.system: {error}: leave it out, or take another base"
+        )
 
     def _opening(self) -> list[Message]:
         """The system message, where the agent has a persona."""
@@ -260,8 +261,7 @@ class Agent:
         for dropped in range(len(history) + 1):
             text = prompt if isinstance(prompt, str) else prompt(history[dropped:])
             messages = [*opening, {"role": "user", "content": text}]
-            with self._in_persona():
-                fit = await host.fits(policy, messages, sampling)
+            fit = await host.fits(policy, messages, sampling)
             if fit.fits:
                 return messages, dropped
             if isinstance(prompt, str):
@@ -273,6 +273,12 @@ class Agent:
             f" context of {self.member.address}{told}: lower room.{role}, shorten the question, or"
             f" raise hosts.{host.name}.context where the base has room"
         )
+
+
+@lru_cache(maxsize=256)
+def with_room(sampling: Sampling, max_tokens: int) -> Sampling:
+    """The same way to draw a reply, in so much room; asked in every turn, so that it is kept."""
+    return replace(sampling, max_tokens=max_tokens)
 
 
 def _round(about: Turn | None, said: int | None) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from comas.game.agent import derive_seed
-from comas.game.play import Scene, brief, finished_of, own_file, permitted, unlabelled
+from comas.game.play import Scene, brief, finished_of, own_file, unlabelled
 from comas.types import Episode, Question, State, UserMistake
 
 
@@ -22,7 +22,7 @@ def first_state(scene: Scene, questions: Sequence[Question], options: Mapping[st
     if start is None:
         return {}
     with own_file(start, "start"):
-        state = start(_seen(scene, questions), permitted(scene), **options)
+        state = start(_seen(scene, questions), scene.permitted, **options)
     return as_json(state, "start")
 
 
@@ -35,7 +35,7 @@ def draw(
     rng = random.Random(derive_seed(scene.seed, "draw", step))
     with own_file(choose, "draw"):
         seen = _seen(scene, questions)
-        drawn = choose(scene.state, seen, count, rng, permitted(scene), **options)
+        drawn = choose(scene.state, seen, count, rng, scene.permitted, **options)
     if not drawn:
         raise UserMistake(f"step {step}: draw chose no question: it has to return one at least")
     for question in drawn:
@@ -59,7 +59,7 @@ def next_state(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, 
     if update is None:
         return scene.state
     with own_file(update, "update"):
-        state = update(scene.state, finished_of(scene, episodes), permitted(scene), **options)
+        state = update(scene.state, finished_of(scene, episodes), scene.permitted, **options)
     return as_json(state, "update")
 
 

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ from comas.types import (
     UserMistake,
 )
 
+_NUMBERS = re.compile(r"(\d+)")
 TRIES = 2
 """How often an episode is played before an infrastructure failure is recorded."""
 
@@ -52,6 +53,17 @@ class Scene:
     heard: Callable[[Turn], None] | None = None
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     """Room per role that the user sets; the task's own otherwise."""
+
+    @cached_property
+    def permitted(self) -> Task:
+        """The task as the method may see it; made once, since every episode asks for it."""
+        method = self.method
+        return self.task if method.supervised else self.task.without_labels(method.grounded)
+
+    @cached_property
+    def room(self) -> dict[str, int]:
+        """Tokens per reply and role, where somebody sets them."""
+        return {**self.task.max_tokens, **self.max_tokens}
 
 
 async def play_all(
@@ -74,15 +86,13 @@ async def play_one(scene: Scene, episode: Episode) -> None:
     failed twice, error.
     """
     method = scene.method
-    task = permitted(scene)
+    task = scene.permitted
     question = episode.question if method.supervised else unlabelled(episode.question)
     settings = {**scene.options, **_remembered(scene, method.play)}
     for _ in range(TRIES):
         episode.turns = []
         episode.error = None
-        table = Table(
-            episode, scene.seed, scene.keep, {**task.max_tokens, **scene.max_tokens}, scene.heard
-        )
+        table = Table(episode, scene.seed, scene.keep, scene.room, scene.heard)
         agents = [Agent(m, table) for m in scene.members]
         rng = random.Random(derive_seed(scene.seed, episode.id))
         try:
@@ -148,20 +158,12 @@ def first(error: BaseException) -> BaseException:
 
 
 def _place(turn: Turn) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", turn.id)
-    ]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(turn.id)]
 
 
 def unlabelled(question: Question) -> Question:
     """What a label-free game may see of a question."""
     return Question(id=question.id, prompt=question.prompt, kind=question.kind)
-
-
-def permitted(scene: Scene) -> Task:
-    """The task as the method may see it."""
-    method = scene.method
-    return scene.task if method.supervised else scene.task.without_labels(method.grounded)
 
 
 def _remembered(scene: Scene, function: Callable[..., Any]) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, 
     settle = scene.method.settle
     verifying = own_file(task.verify, f"task {task.name}: verify")
     with verifying, own_file(settle, "settle"):
-        settle(finished, permitted(scene), **options, **_remembered(scene, settle))
+        settle(finished, scene.permitted, **options, **_remembered(scene, settle))
     for episode in finished:
         for turn in episode.turns:
             turn.reward = _amount(turn)
