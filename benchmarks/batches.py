@@ -18,9 +18,10 @@ from rich.table import Table
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from comas.seams import TIE, Request
 from comas.storage.run import Run
 from comas.team.build import build_team
-from comas.types import TIE, Request, Sampling
+from comas.types import Sampling
 
 
 def decoded(count: int, sizes: list[int]) -> list[dict]:

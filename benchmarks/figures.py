@@ -9,6 +9,7 @@ dot, the mean with its 95 % interval.
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import matplotlib as mpl
@@ -141,6 +142,38 @@ def teams(out: Path, seeds: list[int], target: Path) -> None:
     axes.axhline(0.25, color="grey", linewidth=0.8, linestyle=":")
     axes.set(ylabel="held-out accuracy", ylim=(0, 1))
     save(figure, target / "teams.svg")
+
+
+Curve = tuple[list[float], list[float]]
+"""Generated tokens in millions, and a share at each."""
+
+
+def family(curves_of: dict[str, list[Curve]], target: Path) -> None:
+    """A panel per method of `family.py`, by its title: every seed a thin line, their mean a thick
+    one.
+    """
+    mpl.rcParams["svg.hashsalt"] = "comas"
+    drawn = {title: curves for title, curves in curves_of.items() if curves}
+    rows = max(1, math.ceil(len(drawn) / 4))
+    longest = max((x[-1] for curves in drawn.values() for x, _ in curves), default=1.0)
+    figure, grid = plt.subplots(
+        rows, 4, figsize=(9.6, 2.2 * rows), sharex=True, sharey=True, squeeze=False
+    )
+    for axes in grid.flat[len(drawn) :]:
+        axes.set_visible(False)
+    for axes, (title, curves) in zip(grid.flat, drawn.items(), strict=False):
+        for x, y in curves:
+            axes.plot(x, y, color="#0b6e4f", alpha=0.25, linewidth=0.9)
+        shared = np.linspace(0, min(x[-1] for x, _ in curves), 40)
+        means = np.mean([np.interp(shared, x, y) for x, y in curves], 0)
+        axes.plot(shared, means, color="#0b6e4f", linewidth=2.2)
+        axes.set(ylim=(0, 1), xlim=(0, longest))
+        axes.grid(axis="y", color="grey", alpha=0.25, linewidth=0.6)
+        axes.set_title(title, fontsize=9)
+    figure.supxlabel("generated tokens, millions", fontsize=9)
+    figure.supylabel("share right on unseen puzzles", fontsize=9)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    save(figure, target)
 
 
 def save(figure: plt.Figure, path: Path) -> None:

@@ -21,7 +21,8 @@ from shapes import METHOD, adapter_learner, arguments, clock, names, random_mode
 from training import flops
 
 from comas.engines.hf.engine import HFEngine
-from comas.types import EnginePlan, Request, Row, Sampling
+from comas.seams import EnginePlan, Request
+from comas.types import Row, Sampling
 
 GIB = 2**30
 

@@ -25,11 +25,12 @@ from rich.table import Table
 from comas.config.schema import read
 from comas.hooks import Hook
 from comas.stats import Interval, accuracy_interval, mean_interval
+from comas.storage.records import episode_of
 from comas.storage.run import Run
 from comas.tasks.pick import task
 from comas.team.build import run_sync
+from comas.training.metrics import StepRecord, pay
 from comas.training.start import resume_async, train_async
-from comas.types import Question
 
 BUDGET = 1_000_000
 """Generated tokens per run, measurements not counted."""
@@ -142,31 +143,23 @@ def judges(folder: Path, every: int = 20) -> list[dict[str, float]]:
     windows = []
     last = max(int(p.stem) for p in (folder / "episodes").glob("*.jsonl")) + 1
     for start in range(0, last, every):
-        facts = defaultdict(list)
-        for step in range(start, min(start + every, last)):
-            for episode in run_.episodes(step):
-                _note(episode, facts)
-        windows.append({"step": start, **{k: sum(v) / len(v) for k, v in facts.items()}})
+        steps = range(start, min(start + every, last))
+        episodes = [episode_of(record) for step in steps for record in run_.episodes(step)]
+        window = StepRecord(episodes, {}, task)
+        figures = {k: v for k, v in pay.metric(window).items() if v is not None}
+        del figures["n"]
+        windows.append({"step": start, **figures, **_accepted(window)})
     return windows
 
 
-def _note(episode: dict, facts: dict[str, list[float]]) -> None:
-    question = Question(**episode["question"])
-    right = {
-        t["id"]: task.verify(question, t["text"]) == "right"
-        for t in episode["turns"]
-        if t["role"] == "solution"
-    }
-    for turn in episode["turns"]:
-        if turn["role"] == "solution" and turn["reward"] is not None:
-            facts["accuracy"].append(right[turn["id"]])
-            if turn["reward"] >= 0.5:
-                facts["precision"].append(right[turn["id"]])
-            if right[turn["id"]]:
-                facts["recall"].append(turn["reward"] >= 0.5)
-        if turn["role"] == "evaluation":
-            accepted = turn["text"].endswith("right")
-            facts["accepts right" if right[turn["about"]] else "accepts wrong"].append(accepted)
+def _accepted(window: StepRecord) -> dict[str, float]:
+    """Shares of right and of wrong work whose evaluation ends with `right`."""
+    found: dict[str, list[bool]] = defaultdict(list)
+    for turn in window.turns:
+        if turn.role == "evaluation":
+            work = "right" if window.labels[turn.about or ""] else "wrong"
+            found[f"accepts {work}"].append(turn.text.endswith("right"))
+    return {name: sum(accepted) / len(accepted) for name, accepted in found.items()}
 
 
 def summary(out: Path, only: list[str], seeds: list[int]) -> dict[str, list[dict]]:
@@ -272,6 +265,11 @@ def made_with(out: Path, rows: dict[str, list[dict]]) -> str:
     folders = [
         f for name in rows for r in rows[name] for f, _ in commands(out, [name], [r["seed"]])
     ]
+    return made_with_folders(folders)
+
+
+def made_with_folders(folders: list[Path]) -> str:
+    """The same of these runs."""
     processes = [
         process
         for folder in folders

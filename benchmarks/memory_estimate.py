@@ -171,7 +171,8 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
     from comas.learners.whole import FullLearner
     from comas.objective.credit import reinforce_pp
     from comas.objective.losses import clipped
-    from comas.types import EnginePlan, Method, Request, Row, Sampling
+    from comas.seams import EnginePlan, Request
+    from comas.types import Method, Row, Sampling
 
     recipe = Recipe(1e-6, tokens_per_pass=TOKENS, checkpointing=keys.get("checkpointing", False))
     kind = getattr(torch, keys.get("dtype", "float32"))

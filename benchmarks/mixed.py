@@ -33,7 +33,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from comas.engines import auto
 from comas.engines.hf.engine import HFEngine
-from comas.types import EnginePlan, Request, Sampling, WholeModel
+from comas.seams import EnginePlan, Request, WholeModel
+from comas.types import Sampling
 
 LLAMA = {
     "model_type": "llama",

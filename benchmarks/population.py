@@ -34,7 +34,7 @@ from transformers import GenerationConfig
 from comas.engines.hf.engine import HFEngine
 from comas.learners.step import Recipe, passes
 from comas.learners.whole import FullLearner
-from comas.types import EnginePlan, WholeModel
+from comas.seams import EnginePlan, WholeModel
 
 Work = dict[str, Callable[[], object]]
 

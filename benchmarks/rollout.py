@@ -35,9 +35,10 @@ from comas.engines.chat import Chat
 from comas.engines.stacked.engine import StackedEngine
 from comas.machine import use_threads
 from comas.models.loading import load_models
+from comas.seams import EnginePlan, Request, WholeModel
 from comas.storage.run import Run
 from comas.tasks import pick
-from comas.types import EnginePlan, Request, Sampling, WholeModel
+from comas.types import Sampling
 
 POLICIES = 4
 

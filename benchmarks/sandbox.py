@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from comas import sandbox
-from comas.answers.pool import usable_cpus
+from comas.machine import usable_cpus
 from comas.sandbox import cgroup, jail
 
 PROGRAM = """

@@ -26,7 +26,8 @@ from comas.learners.lora.population import Population, Spec
 from comas.learners.step import Recipe
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.types import Method, Request, Row, Sampling
+from comas.seams import Request
+from comas.types import Method, Row, Sampling
 
 _QWEN = {
     "model_type": "qwen2",

@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from comas.answers import maths
-from comas.answers.pool import usable_cpus, verdicts
-from comas.config.resolve import load_plugin
+from comas.answers.pool import verdicts
+from comas.config.plugins import load_plugin
+from comas.machine import usable_cpus
 
 TASKS = ("math500", "gsm8k", "scibench", "mmlu", "mix")
 

@@ -10,7 +10,7 @@ import platform
 from typing import Any
 
 from comas import sandbox
-from comas.machine import version_of
+from comas.machine import usable_cpus, version_of
 from comas.models.sources import seed_models
 from comas.program import VERSION
 
@@ -42,8 +42,7 @@ def examine() -> dict[str, Any]:
     found["extras"] = {
         n: version_of(n) or f'missing: pip install "comas[{extra}]"' for n, extra in EXTRAS.items()
     }
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found["cpus"] = f"{allowed} of {os.cpu_count()} usable; torch will use as many threads"
+    found["cpus"] = f"{usable_cpus()} of {os.cpu_count()} usable; torch will use as many threads"
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     found["gpus"] = ", ".join(gpus) if gpus else "none: everything runs on the CPU"
     found["seed models"] = ", ".join(seed_models())

@@ -6,6 +6,7 @@ Leaves out: swap, which is too slow to plan with, and what other processes are g
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
@@ -170,15 +171,20 @@ def _windows_memory() -> Memory:
     return Memory(int(status.free), int(status.total))
 
 
+def usable_cpus() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def use_threads(count: int | None) -> None:
     """Set the threads of torch in this process; None is one per CPU that it may use (torch itself
     counts the machine's).
     """
     import torch
 
-    if count is None and hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    torch.set_num_threads(count or os.cpu_count() or 1)
+    torch.set_num_threads(count or usable_cpus())
 
 
 def peak_bytes_of(device: str) -> int:
@@ -221,10 +227,18 @@ def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
     facts["threads"] = torch.get_num_threads()
     known = {name: host.facts() for name, host in hosts.items()}
     devices = sorted(f"{name}: {host.get('device', 'its own')}" for name, host in known.items())
-    dtypes = [f"{name}: {host['dtype']}" for name, host in known.items() if "dtype" in host]
     facts["devices"] = ", ".join(devices)
-    facts["dtypes"] = ", ".join(dtypes)
+    facts["dtypes"] = _per_host(known, "dtype")
+    facts["deterministic"] = _per_host(known, "deterministic")
+    facts["margin_known"] = _per_host(known, "margin_known")
     return facts
+
+
+def _per_host(facts: Mapping[str, Mapping[str, Any]], key: str) -> str:
+    """`left: float32, right: bfloat16` of the hosts that tell it; truths as in JSON."""
+    values = {name: host[key] for name, host in facts.items() if key in host}
+    written = {name: json.dumps(v) if isinstance(v, bool) else v for name, v in values.items()}
+    return ", ".join(f"{name}: {value}" for name, value in written.items())
 
 
 def version_of(package: str) -> str | None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -34,6 +32,10 @@ class UserMistake(ValueError):
 
     One line, exit code 2.
     """
+
+
+class NoSystemRole(UserMistake):
+    """A chat template that has no place for a system message."""
 
 
 class Stopped(Exception):
@@ -87,12 +89,22 @@ class Task:
     """Whether two canonical answers are the same answer."""
     quick: bool = False
     """Whether `verify` takes microseconds and no process of its own: then every step is told how
-    well its pay agreed with the labels (`training/metrics/pay.py`).
+    well its pay and its judges agreed with the labels (`pay quality judges` of
+    `training/metrics`).
     """
     ballot: Callable[[Question, str], str | None] | None = None
     """`ballot(question, answer)`: what a canonical answer counts as in a vote, where it is not the
     answer itself; None: it has none. May take seconds; raises HostFailure where a machine let it
     down.
+    """
+    pose: Callable[[str], Question | None] | None = None
+    """`pose(text)`: the question that an agent wrote, its id and meta made from the text alone.
+
+    None where the text is no question, or one of a held-out split: nobody may train on those.
+    """
+    check: Callable[[Question, str], Verdict] | None = None
+    """`verify` by rule: the question's own text is all that it needs, so that it holds for
+    questions that agents wrote.
     """
     wording: Mapping[str, str] = field(default_factory=dict[str, str])
     """Templates per role that replace the method's own; never its flow."""
@@ -103,14 +115,23 @@ class Task:
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Published training settings (`lr ...`) for bases other than `base`, where there are any."""
 
-    def without_labels(self) -> Task:
-        """The same task for label-free methods: asking it to verify is an error."""
-        return replace(self, verify=_no_labels)
+    def without_labels(self, grounded: bool = False) -> Task:
+        """The same task for label-free methods: asking it to verify is an error, and so is `check`
+        unless the method is `grounded`.
+        """
+        check = self.check if grounded or self.check is None else _no_rules
+        return replace(self, verify=_no_labels, check=check)
 
 
 def _no_labels(question: Question, text: str) -> Verdict:
     raise PermissionError(
         "a label-free method asked for a verdict: set supervised=True on the Method to use verify"
+    )
+
+
+def _no_rules(question: Question, text: str) -> Verdict:
+    raise PermissionError(
+        "a method asked for the task's rules: set grounded=True on the Method to use check"
     )
 
 
@@ -229,12 +250,20 @@ class Row:
     group: str | None = None
     reward: float = float("nan")
     sampled_logprobs_T: np.ndarray | None = None
-    """float32; the engine's own, as sampled: kept to measure the gap to the learner's."""
+    """float32; the engine's own, as sampled: kept to measure the gap to the learner's. None where
+    the words were given (`Agent.tell`).
+    """
     ref_logprobs_T: np.ndarray | None = None
     """float32; under the policy at the start of the run. None where no role has a KL."""
     advantages_T: np.ndarray | None = None
+    now_T: np.ndarray | None = None
+    """float32; under the policy just before an update. None where that is `logprobs_T`: only
+    methods with `fresh` credit have it, and not in their first update of a step.
+    """
 
 
+State = dict[str, Any]
+"""What a method remembers between steps: plain values, written into every checkpoint as JSON."""
 Advantage = Callable[..., list[np.ndarray]]
 """`advantage(rows of one policy, kl, **options)` -> per row an array of T advantages, 0 outside the
 mask.
@@ -254,7 +283,7 @@ class Method:
     settle: Callable[..., None]
     """`settle(episodes, task, **options)`: sets `reward` and `group` of turns; pure.
 
-    Gets all samples of one question.
+    Gets all finished episodes of a step, in the order of their ids.
     """
     advantage: Advantage
     loss: Loss
@@ -264,8 +293,40 @@ class Method:
     minibatches: int = 1
     supervised: bool = False
     """Whether it may see `verify` and `answer`."""
+    grounded: bool = False
+    """Whether it may see the task's `check`: rules that hold for any question, no answers to
+    these.
+    """
+    start: Callable[..., State] | None = None
+    """`start(questions, task, **options)` -> the record that lives between steps. None: an empty
+    one.
+    """
+    draw: Callable[..., list[Question]] | None = None
+    """`draw(state, questions, count, rng, task, **options)` -> the questions of a step. None: the
+    task's own, in passes.
+    """
+    update: Callable[..., State] | None = None
+    """`update(state, episodes, task, **options)` -> the record after a step that was settled and
+    learnt from; pure. None: it stays as it was.
+    """
+    fresh: bool = False
+    """Whether credit is assigned anew before each update, from the rows of that update; then
+    minibatches never divide a group.
+    """
+    reference: tuple[str, ...] = ()
+    """Roles whose rows carry reference log-probs although they have no KL."""
+    needs: tuple[str, ...] = ()
+    """Fields of `Task` without which it cannot be played, such as `pose`."""
+    base: str | None = None
+    """The base of hosts that name none: the shipped model that knows its roles."""
+    team: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Agents of a config that names none: name -> keys of `agents.<name>`."""
+    lr_scale: float = 1.0
+    """What learning rates are multiplied with in this step: set by the loop (`schedule`)."""
     paid: tuple[str, ...] = ("solution",)
-    """Roles that can be paid: one of them must have a learning agent."""
+    """Roles that can be paid: one of them must have a learning agent. Empty: those that questions
+    name.
+    """
     samples: int = 1
     """Discussions per question and step."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -276,6 +337,16 @@ class Method:
     """Role -> for what it is paid, in a few words: the legend of displays."""
     roles: tuple[str, ...] = ()
     """Further roles in which the game asks only sometimes, and a rehearsal of it does not."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a record between steps."""
+        return self.start is not None or self.update is not None
+
+    @property
+    def refers(self) -> bool:
+        """Whether any row needs log-probs of the policy at the start of the run."""
+        return any(self.kl.values()) or bool(self.reference)
 
 
 @dataclass(frozen=True)
@@ -349,6 +420,22 @@ class Host(Protocol):
         """
         ...
 
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return `text` as the reply of `policy`; with `keep`, file its tokens for learning.
+
+        They have no log-probs of an engine. UserMistake where nobody can learn from it, or where
+        prompt and text have no room in the context.
+        """
+        ...
+
     async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
     ) -> Fit:
@@ -386,32 +473,6 @@ class Host(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Request:
-    """One ask on its way to an engine."""
-
-    policy: str
-    prompt_ids: np.ndarray
-    """int64, shape (prompt tokens,)."""
-    sampling: Sampling
-    seed: int
-    """Key of the counter-based noise: draw t of this request depends on (seed, t) alone."""
-
-
-@dataclass
-class Generation:
-    """One sampled reply at home."""
-
-    token_ids: np.ndarray
-    """int64, shape (generated tokens,); the end token included where there is one."""
-    logprobs: np.ndarray
-    """float32, same shape; of softmax(logits / temperature)."""
-    finished: bool
-    margin: float
-    """Smallest distance of a draw from the edge of its token's interval, as probability mass."""
-    seconds: float = 0.0
-
-
 @dataclass
 class Meter:
     """How much work a host has done since it was made, for displays: counts that the working thread
@@ -441,182 +502,3 @@ class Meter:
         """Count rows that were learnt from; several threads may do so at once."""
         with self._lock:
             self.rows_learnt += rows
-
-
-TIE = 1e-4
-"""A near-tie: a draw whose margin is below this might flip in fp32 if it were batched otherwise."""
-
-
-def always() -> bool:
-    """Somebody waits: the default of `generate(requests, wanted)`."""
-    return True
-
-
-class CausalLM(Protocol):
-    """What engines use of a Hugging Face causal language model; torch is not imported here."""
-
-    config: Any
-    device: Any
-    """A torch device."""
-    dtype: Any
-    """A torch dtype."""
-
-    def __call__(self, **inputs: Any) -> Any: ...
-
-    def parameters(self) -> Iterator[Any]: ...
-
-    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
-
-    def modules(self) -> Iterator[Any]: ...
-
-    def state_dict(self) -> Mapping[str, Any]: ...
-
-    def num_parameters(self) -> int: ...
-
-
-class AdaptedModel(Protocol):
-    """One base model that carries the adapters of several policies."""
-
-    @property
-    def model(self) -> CausalLM:
-        """The base; without `routed` it runs as if it had no adapters."""
-        ...
-
-    @property
-    def policies(self) -> Sequence[str]:
-        """Names, in the order of their numbers."""
-        ...
-
-    def routed(self, policy_B: Any) -> AbstractContextManager[None]:
-        """Send row b of a batch through the adapter of policy number `policy_B[b]`; rows are sorted
-        by it.
-        """
-        ...
-
-    def sampling(self) -> AbstractContextManager[None]:
-        """Keep the adapters ready for many passes without gradients."""
-        ...
-
-    def merged(self, policy: str) -> Mapping[str, Any]:
-        """Adapted weights by name, with this policy's adapter added."""
-        ...
-
-
-@dataclass(frozen=True)
-class WholeModel:
-    """Weights of a policy that has a model of its own."""
-
-    model: CausalLM
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """Weights of a policy that is an adapter on a base; others share the same `shared`."""
-
-    shared: AdaptedModel
-
-
-Weights = WholeModel | Adapter
-"""What a policy is sampled from. Engines in this process read it in place: nothing is copied that
-need not be.
-"""
-
-
-class StaleWeights(RuntimeError):
-    """An engine cannot show that it samples from the weights that were published."""
-
-
-@dataclass(frozen=True)
-class EngineFacts:
-    """What an engine promises."""
-
-    deterministic: bool
-    """Whether a text follows from policy, prompt, sampling and seed alone, whatever else is sampled
-    at the time; in float32 apart from near-ties.
-    """
-    margin_known: bool
-    """Whether `Generation.margin` is measured; it is 1 otherwise."""
-    counts: bool = False
-    """Whether tokens and replies are counted on the plan's meter while they are drawn; otherwise
-    the host counts replies that are complete.
-    """
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnginePlan:
-    """What an engine is built for."""
-
-    end_ids: Sequence[int]
-    """Tokens that end a reply."""
-    pad_id: int
-    """A token that the model can read; what it stands for is read by nobody."""
-    context: int
-    """Tokens that prompt and reply share."""
-    max_rows: int = 512
-    """Rows that are decoded at once, at most."""
-    compiled: bool = False
-    """Whether torch.compile is asked for."""
-    host: str = "<name>"
-    """For error messages: `hosts.<name>`."""
-    meter: Meter = field(default_factory=Meter)
-    worker: Executor | None = None
-    """One thread, shared with the learner: what runs in it never meets a learning step. An engine
-    that reads weights in place samples there; without one it makes its own.
-    """
-
-
-class Engine(Protocol):
-    """Samples.
-
-    An engine is a file or folder with `build(plan, models) -> Engine`, where `models` are the
-    weights of each policy, and with `memory(load)`, so that forecasts need no built engine.
-    """
-
-    @property
-    def facts(self) -> EngineFacts:
-        """What it promises."""
-        ...
-
-    async def sample(self, request: Request) -> Generation:
-        """One reply. Batching is the engine's own business; where the caller is cancelled, nobody
-        waits for the reply any more.
-        """
-        ...
-
-    def publish(self, policy: str, weights: Weights, version: int) -> None:
-        """Return once `sample` serves exactly these weights; raise StaleWeights where that cannot
-        be shown. Nothing is sampled meanwhile.
-        """
-        ...
-
-    def close(self) -> None:
-        """Give threads and memory back."""
-        ...
-
-
-class Learner(Protocol):
-    """Trains. One optimizer step per policy present in the rows."""
-
-    def logprobs(
-        self, policy: str, rows: Sequence[Row], reference: bool = False
-    ) -> list[np.ndarray]:
-        """Per row float32 log-probs of its generated tokens, shape (T,), 0 outside the mask."""
-        ...
-
-    def step(
-        self, rows: Mapping[str, Sequence[Row]], method: Method
-    ) -> dict[str, dict[str, float]]:
-        """One optimizer step per policy that has rows; statistics per policy."""
-        ...
-
-    def weights(self) -> Mapping[str, Weights]:
-        """Policy -> what to sample from; trained in place, or rounded anew in each step."""
-        ...
-
-    def save(self, path: Path) -> None:
-        """Write weights and optimizer of every policy below `path`."""
-        ...
-
-    def load(self, path: Path) -> None:
-        """The inverse of `save`."""
-        ...

@@ -97,6 +97,8 @@ def train(
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     keys |= {f"hosts.{name}": table for name, table in (hosts or {}).items() if name not in own}
     keys |= {f"hosts.{name}.own": True for name in own}
+    if config is not None:
+        config = _at_home(config)
     with shown(hooks) as told:
         return run_sync(train_async(read(config, keys), *told, hosts=own))
 
@@ -197,7 +199,7 @@ def compare(first: System, second: System, **settings: Any) -> list[Comparison]:
 
 
 def _at_home(name: str | Path) -> str:
-    """A system's name with `~` expanded, as a shell does it."""
+    """The name of a system or a file with `~` expanded, as a shell does it."""
     return os.path.expanduser(str(name))
 
 

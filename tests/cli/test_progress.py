@@ -31,13 +31,14 @@ from comas.hooks import Hook, Hooks, Progress
 from comas.learners.step import Recipe
 from comas.learners.whole import FullLearner
 from comas.questions.checked import of_run
+from comas.seams import Request
 from comas.storage.run import Run
 from comas.team.build import Team, members_of, run_sync
 from comas.testing import Scripted, golden_script
 from comas.training.loop import Session
 from comas.training.progress import EVERY, Pulse, expected_replies
 from comas.training.start import train_async
-from comas.types import Meter, Question, Request, Sampling, Turn, UserMistake
+from comas.types import Meter, Question, Sampling, Turn, UserMistake
 from tests.support.engines import engine_of, is_stacked
 from tests.support.learning import METHOD, rows
 from tests.support.models import llama

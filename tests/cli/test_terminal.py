@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from comas.config.resolve import load_plugin
+from comas.config.plugins import load_plugin
 from comas.config.schema import read
 from comas.storage.run import Run
 from comas.tasks import jsonl

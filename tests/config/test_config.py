@@ -11,15 +11,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from comas.config.resolve import (
-    SEED_ADAPTER_LR,
-    SEED_LR,
-    SEED_RECIPE,
-    keywords,
-    load_plugin,
-    resolve,
-    split_options,
-)
+from comas.config.options import keywords, split_options
+from comas.config.plugins import load_plugin
+from comas.config.resolve import SEED_ADAPTER_LR, SEED_LR, SEED_RECIPE, resolve
 from comas.config.schema import Config, read
 from comas.methods import comas
 from comas.storage.records import without_none
@@ -173,8 +167,8 @@ def test_the_resolved_config_survives_toml_and_resolves_to_itself(
 def test_every_default_is_written_out() -> None:
     config = resolved()
     assert config.options == {**keywords(comas.play), **keywords(comas.settle)}
-    assert config.credit == {"normalise": "role", "min_rows": 2}
-    assert config.loss == {"clip": 0.2}
+    assert config.credit == {"normalise": "role", "min_rows": 2, "entropy": 0.0}
+    assert config.loss == {"clip": 0.2, "clip_high": None}
     assert config.kl == comas.KL
     assert (config.preset, config.questions, config.samples, config.epochs, config.minibatches) == (
         "stable",
@@ -196,7 +190,7 @@ def test_arguments_beat_the_file_and_both_beat_the_preset(tmp_path: Path) -> Non
     assert config.options["format_check"] is True  # the file's, before the preset's
     assert config.options["avoid_self"] is False  # the preset's, before the method's
     assert config.options["rounds"] == 1  # the method's
-    assert config.credit == {"normalise": "all", "min_rows": 7}
+    assert config.credit == {"normalise": "all", "min_rows": 7, "entropy": 0.0}
     assert config.kl == {"scoring": 0.3}
     assert resolve(read(tmp_path / "c.toml", {"credit.min_rows": 9}))[0].credit["min_rows"] == 9
     assert resolve(read(tmp_path / "c.toml", ["preset=stable"]))[0].credit["normalise"] == "role"
@@ -321,8 +315,8 @@ def test_tables_are_bound_to_the_functions_that_use_them() -> None:
             ],
         )
     )
-    assert method.advantage.keywords == {"normalise": "all", "min_rows": 9}  # type: ignore[attr-defined]
-    assert method.loss.keywords == {"clip": 0.3}  # type: ignore[attr-defined]
+    assert method.advantage.keywords == {"normalise": "all", "min_rows": 9, "entropy": 0.0}  # type: ignore[attr-defined]
+    assert method.loss.keywords == {"clip": 0.3, "clip_high": None}  # type: ignore[attr-defined]
     assert (method.epochs, method.minibatches) == (3, 2)
     # a whole number where a fraction is expected
-    assert resolved("loss.clip=1").loss == {"clip": 1}
+    assert resolved("loss.clip=1").loss == {"clip": 1.0, "clip_high": None}

@@ -18,7 +18,7 @@ import pytest
 
 from comas.config.roles import SHIPPED, check_roles
 from comas.config.systems import system_config
-from comas.evaluation import spec
+from comas.evaluation import spec, ways
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
@@ -131,6 +131,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
         for kind in ("methods", "setups")
         for f in (Path(spec.__file__).parents[1] / kind).glob("*.py")
     ]
+    files += (Path(spec.__file__).parents[1] / "game").glob("*.py")
     asked = {
         role
         for f in files
@@ -142,7 +143,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play)\n"
     )
     resolved = system_config("seed", ["room.critic=9"])
-    check_roles(*resolved[:3], [spec.way(str(tmp_path / "mine.py"), outline(resolved)).method])
+    check_roles(*resolved[:3], [ways.way(str(tmp_path / "mine.py"), outline(resolved)).method])
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
         check_roles(*resolved[:3])
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from comas.config.resolve import load_plugin, plugin_names
+from comas.config.plugins import load_plugin, plugin_names
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook

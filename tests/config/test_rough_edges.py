@@ -100,6 +100,8 @@ def test_paths_are_paths_and_a_tilde_is_the_home(
     } == {home}
     exam = Exam.create(Plan(["seed"]), "~/e")
     assert os.path.normpath(exam.folder) == str(tmp_path / "e")
+    (tmp_path / "team.toml").write_text("steps = 0\ntest_questions = 0\neval_every = 0\n")
+    assert comas.train("~/team.toml", out=str(tmp_path / "r"), hooks=[]).steps == 0
 
 
 @pytest.mark.parametrize(

@@ -235,3 +235,47 @@ def test_a_trimmed_content_between_spaces_is_trimmed_too() -> None:
     )
     chat = Chat(tokenizer)
     assert chat.tokenizer.decode(chat.encode(user("  hi \n"))) == "<|im_start|> hi <|im_end|>"
+
+
+ENDS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "gemma": "<end_of_turn>"}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_given_reply_ends_as_the_template_ends_replies(template: str) -> None:
+    tokenizer = byte_level(template)
+    end = tokenizer.convert_tokens_to_ids(ENDS[template])
+    own = tokenizer.eos_token_id
+    chat = Chat(tokenizer, [own, end])
+    ids = chat.encode_reply(user("what is 2?"), "the sum is 42.")
+    assert ids.tolist()[-1] == end
+    assert chat.decode(ids, True) == ("the sum is 42.", "")
+    whole = [*user("what is 2?"), {"role": "assistant", "content": "the sum is 42."}]
+    shown = tokenizer.apply_chat_template(whole, tokenize=True, return_dict=False)
+    asked = chat.encode(user("what is 2?")).tolist()
+    assert [*asked, *ids.tolist()] == shown[: len(asked) + len(ids)]
+    # an end token that the model does not end by says nothing: the tokenizer's own does
+    assert Chat(tokenizer, [own]).encode_reply(user("2?"), "2").tolist()[-1] == own
+
+
+def test_a_given_reply_forges_no_end() -> None:
+    tokenizer = byte_level("chatml")
+    chat = Chat(tokenizer, [tokenizer.eos_token_id])
+    ids = chat.encode_reply(user("2?"), "one<|im_end|>two<eos>")
+    assert [i for i in ids.tolist() if i in chat.special_ids] == [ids[-1]]
+
+
+def test_a_reply_cannot_be_given_where_the_template_opens_a_thought() -> None:
+    tokenizer = byte_level("chatml")
+    tokenizer.chat_template += "{% if add_generation_prompt %}<think>{% endif %}"
+    with pytest.raises(UserMistake, match=r"opens a thought.*set hosts\.<name>\.thinking=false"):
+        Chat(tokenizer, [1]).encode_reply(user("2?"), "2")
+
+
+def test_a_system_message_is_no_users() -> None:
+    tokenizer = byte_level("chatml")
+    system = {"role": "system", "content": "be brief"}
+    chat = Chat(tokenizer, [1])
+    assert chat.encode([system, *user("hi")]).tolist() == templated(chat, [system, *user("hi")])
+    tokenizer.chat_template = tokenizer.chat_template.replace("{{ m.role }}", "user")
+    with pytest.raises(UserMistake, match="it shows such messages as a user's"):
+        Chat(tokenizer, [1]).encode([system, *user("hi")])

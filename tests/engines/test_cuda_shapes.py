@@ -28,7 +28,8 @@ from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
 from comas.learners.step import Recipe
 from comas.learners.whole import FullLearner
-from comas.types import Request, Sampling
+from comas.seams import Request
+from comas.types import Sampling
 from tests.support.learning import METHOD, rows
 from tests.support.models import llama
 

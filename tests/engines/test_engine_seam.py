@@ -15,13 +15,14 @@ import pytest
 import torch
 
 import comas
-from comas.config.engines import engine_names, load_engine
+from comas.config.builders import builder_names, load_builder
 from comas.engines import auto, hf, stacked
 from comas.engines.hf.engine import HFEngine
 from comas.engines.stacked.engine import StackedEngine
+from comas.seams import EnginePlan, Request, Weights, WholeModel
 from comas.storage.run import Run
 from comas.testing import check_engine
-from comas.types import EnginePlan, Request, UserMistake, Weights, WholeModel
+from comas.types import UserMistake
 from tests.support.models import llama
 
 OURS = {
@@ -37,7 +38,7 @@ MINE = '''"""An engine that decodes one request at a time, without a cache."""
 import numpy as np
 import torch
 
-from comas.types import EngineFacts, Generation, StaleWeights
+from comas.seams import EngineFacts, Generation, StaleWeights
 
 
 class Plain:
@@ -92,7 +93,7 @@ def mine(tmp_path: Path) -> Path:
 
 
 def test_an_engine_in_a_file_keeps_the_contract(mine: Path) -> None:
-    asyncio.run(check_engine(load_engine(str(mine), "hosts.home.engine").build))
+    asyncio.run(check_engine(load_builder("engines", str(mine), "hosts.home.engine").build))
 
 
 def test_an_engine_in_a_file_is_named_from_a_config_and_trained_with(
@@ -167,9 +168,9 @@ def test_a_broken_engine_is_found_out(how: str, said: str) -> None:
 
 
 def test_engines_are_known_by_name() -> None:
-    assert engine_names() == ["auto", "hf", "stacked"]
-    for name in engine_names():
-        module = load_engine(name, "hosts.home.engine")
+    assert builder_names("engines") == ["auto", "hf", "stacked"]
+    for name in builder_names("engines"):
+        module = load_builder("engines", name, "hosts.home.engine")
         assert callable(module.memory)
 
 
@@ -190,7 +191,7 @@ def test_an_unknown_engine_is_one_line(name: str, said: str, tmp_path: Path) -> 
 def test_a_file_without_build_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text('"""Nothing."""\n')
     with pytest.raises(UserMistake, match="defines no `build"):
-        load_engine(str(tmp_path / "empty.py"), "hosts.home.engine")
+        load_builder("engines", str(tmp_path / "empty.py"), "hosts.home.engine")
 
 
 @pytest.mark.parametrize(

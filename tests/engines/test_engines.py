@@ -19,8 +19,9 @@ from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.engines.sampling import draw, uniforms
 from comas.engines.stacked.llama import StackedLlama, can_stack
+from comas.seams import Generation, Request
 from comas.seed.teach import make_tokenizer
-from comas.types import Generation, Request, Sampling, UserMistake
+from comas.types import Sampling, UserMistake
 from tests.support.engines import engine_of, publish
 from tests.support.models import llama, requests
 

@@ -17,7 +17,8 @@ from comas.engines.hf.prefill import distinct, passes, split
 from comas.engines.hf.slots import holds
 from comas.learners.lora.population import Population, Spec
 from comas.models.loading import load_models
-from comas.types import Request, Sampling
+from comas.seams import Request
+from comas.types import Sampling
 from tests.support.engines import engine_of, publish
 from tests.support.families import FAMILIES, family_model
 from tests.support.sampling import asked, same

@@ -20,8 +20,9 @@ from comas.hosts.build import make_local_host
 from comas.learners.memory import facts_of
 from comas.models.loading import load_models
 from comas.models.sources import apart_up_to, positions_of
+from comas.seams import Request
 from comas.testing import tiny_model
-from comas.types import Request, Sampling, UserMistake
+from comas.types import Sampling, UserMistake
 from tests.support.engines import engine_of
 from tests.support.families import family_model
 from tests.support.memory import model_of

@@ -214,3 +214,17 @@ def test_rooms_of_roles_that_nobody_asks_are_not_compared() -> None:
     systems = [("seed", read(None)), ("r", read(None, ["room.solution=9"]))]
     (note,) = asked_otherwise(systems, {"solution"})
     assert "room of its config is {'solution': 9}" in note
+
+
+def test_max_tokens_are_compared_only_where_a_role_has_no_room_of_its_own() -> None:
+    from comas.config.schema import read
+    from comas.evaluation.asking import asked_otherwise
+
+    systems = [("seed", read(None)), ("r", read(None, ["max_tokens=9"]))]
+    (note,) = asked_otherwise(systems, {"solution"})
+    assert "max_tokens of its config is 9" in note
+    assert list(asked_otherwise(systems, {"solution"}, bounded={"solution"})) == []
+    assert len(list(asked_otherwise(systems, {"solution", "scoring"}, bounded={"solution"}))) == 1
+    room = ["room.solution=7"]
+    systems = [("seed", read(None, room)), ("r", read(None, ["max_tokens=9", *room]))]
+    assert list(asked_otherwise(systems, {"solution"})) == []

@@ -14,7 +14,7 @@ import pytest
 
 from comas import sandbox
 from comas.answers import code
-from comas.config.resolve import load_plugin
+from comas.config.plugins import load_plugin
 from comas.game.play import Scene, play_all
 from comas.methods import ttrl
 from comas.sandbox.jail import Broken, Limits

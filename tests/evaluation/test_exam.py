@@ -23,8 +23,9 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation import spec as plan_module
 from comas.evaluation.runner import Exam
-from comas.evaluation.spec import Plan, way
+from comas.evaluation.spec import Plan
 from comas.evaluation.systems import load, system_team
+from comas.evaluation.ways import way
 from comas.hooks import Hook
 from comas.hosts.local import LocalHost
 from comas.models.sources import run_at
@@ -325,6 +326,24 @@ def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     (here / name).unlink()
     with pytest.raises(UserMistake, match=f"{kind} '{here / name}': no such file"):
         sat(Exam.open(tmp_path / "e"))
+
+
+def test_a_checker_that_raises_while_a_step_is_paid_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "fragile.py"
+    path.write_text(FRAGILE.format(fault="{}['x']"))
+    said = r"task fragile: verify failed in fragile\.py line 6: KeyError: 'x'"
+    with pytest.raises(UserMistake, match=said):
+        comas.train(
+            task=str(path),
+            method="rlvr",
+            steps=2,
+            test_questions=0,
+            eval_every=0,
+            questions=8,
+            agents=1,
+            out=str(tmp_path / "r"),
+            hooks=[],
+        )
 
 
 def test_bounds_of_memory_stay_those_of_the_first_sitting(

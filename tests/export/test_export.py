@@ -18,13 +18,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import comas
-from comas.evaluation.spec import overlaps, trained_on
+from comas.evaluation.questions import overlaps, trained_on
 from comas.evaluation.systems import system_team
 from comas.learners.lora import population
 from comas.models.sources import exported, run_at
+from comas.seams import Request
 from comas.storage import files
 from comas.storage.run import Run
-from comas.types import Request, Sampling, UserMistake
+from comas.types import Sampling, UserMistake
 from tests.support.command import run
 from tests.support.runs import SMALL, run_of
 
@@ -336,9 +337,7 @@ def test_an_export_knows_what_it_was_trained_on(
     ours, theirs = ({q.id for q in trained_on(str(p))} for p in (folder, runs["full"].path))
     assert ours == theirs != set()
     team = comas.load(folder)
-    asked = [
-        (team.task, team.task.load("train", limit=3, seed=0, **team.config.task_options), "single")
-    ]
+    asked = [(team.task, team.task.load("train", limit=3, seed=0, **team.config.task_options))]
     team.close()
     ((_, found),) = overlaps([str(folder / "a0" / "model"), str(folder / "a3" / "model")], asked)
     assert found is not None

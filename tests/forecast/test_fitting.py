@@ -13,9 +13,10 @@ import pytest
 from comas import machine
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
-from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, read
+from comas.config.schema import read
 from comas.forecast import fitting
 from comas.hooks import Hook
+from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.learners.logprobs import few_logits
 from comas.learners.memory import Shape, pass_bytes
 from comas.machine import Memory

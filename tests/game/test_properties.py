@@ -19,9 +19,10 @@ from transformers import PreTrainedTokenizerFast
 from comas.engines.chat import Chat
 from comas.hosts.local import LocalHost
 from comas.methods import comas
+from comas.seams import EngineFacts, Generation, Request
 from comas.tasks import pick
 from comas.testing import discuss
-from comas.types import EngineFacts, Generation, Method, Payoff, Request, Row, Sampling
+from comas.types import Method, Payoff, Row, Sampling
 
 SPECIALS = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TEMPLATE = (

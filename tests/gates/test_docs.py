@@ -62,22 +62,32 @@ def test_the_config_page_lists_exactly_the_defaults() -> None:
     assert commented == {key for key in unset(resolved()) if not re.match(r"agents\.a[1-9]", key)}
 
 
+SEAT = {"host": "home", "frozen": False}
+"""Of an agent about which a block says nothing else."""
+
+
+def with_changes(base: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """The default config with what a block of the page tells of it: `kl` and `agents` whole, of
+    other tables what differs where the default has the same keys.
+    """
+    changed = {**base, **told}
+    changed["agents"] = {name: {**SEAT, **agent} for name, agent in changed["agents"].items()}
+    homes = told.get("hosts", {})
+    changed["hosts"] = {
+        name: {**host, **homes.get(name, {})} for name, host in base["hosts"].items()
+    }
+    for key in ("options", "credit", "loss"):
+        table = changed[key]
+        if table and set(table) <= set(base[key]):
+            changed[key] = {**base[key], **table}
+    return known(changed)
+
+
 @pytest.mark.parametrize("block", blocks(ROOT / "docs" / "config.md", "toml")[1:])
 def test_the_config_page_lists_exactly_what_methods_and_presets_change(block: str) -> None:
     told = tomllib.loads(block)
-    base = resolved()
-    changed = resolved(**{k: told[k] for k in ("method", "preset") if k in told})
-    assert told.get("preset", base["preset"]) == changed["preset"]
-    for key in set(base) - {"preset"}:
-        if (
-            isinstance(base[key], dict)
-            and key in told
-            and set(told[key]) <= set(base[key])
-            and key != "kl"
-        ):
-            assert {**base[key], **told[key]} == changed[key]  # a table that lists what differs
-        else:
-            assert told.get(key, base[key]) == changed[key]
+    chosen = {key: told[key] for key in ("method", "preset") if key in told}
+    assert with_changes(resolved(), told) == known(resolved(**chosen))
 
 
 def test_every_method_is_on_the_config_page() -> None:
@@ -156,6 +166,7 @@ def test_the_team_of_the_readme_trains(tmp_path: Path) -> None:
     assert max(stats["grad_norm"] for stats in said.values()) > 0
     (process,) = json.loads((tmp_path / "run/processes.json").read_text())["processes"]
     assert process["dtypes"] == "left: float32, right: float32"  # what `auto` came to
+    assert process["deterministic"] == "left: true, right: true"
 
 
 TEAM = blocks(ROOT / "docs" / "tour.md", "toml")[0]
@@ -203,14 +214,38 @@ def test_the_record_has_the_keys_that_the_page_names(home: Path) -> None:
     assert told == set(metrics[-1]) | set(turn)
 
 
-def test_the_method_on_the_page_is_the_example() -> None:
-    assert blocks(ROOT / "docs" / "extending.md", "python")[0] == (
-        ROOT / "examples" / "best_of.py"
-    ).read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["best_of.py", "frontier.py"])
+def test_methods_on_the_page_are_the_examples(name: str) -> None:
+    code = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    assert code in blocks(ROOT / "docs" / "extending.md", "python")
+
+
+def test_the_example_that_remembers_keeps_the_contract_and_asks_split_questions_again() -> None:
+    from comas.config.plugins import load_plugin
+    from comas.tasks import pick
+    from comas.testing import check_method, golden_script, play_step
+
+    method = load_plugin("method", str(ROOT / "examples" / "frontier.py"))
+    offers = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4), (3, 5, 6, 7)]
+    questions = [pick.make_question(offer, sum(offer[:3]), "three") for offer in offers]
+    check_method(method, pick.task, questions, golden_script, samples=2)
+    split = {"shares": {questions[2].id: 0.5, questions[1].id: 1.0}}
+    episodes, _, after = play_step(
+        method, pick.task, golden_script, questions[:3], step=1, state=split
+    )
+    assert episodes[0].question.id == questions[2].id, "the one whose votes were split"
+    assert set(after["shares"]) == {question.id for question in questions[:3]}
 
 
 @pytest.mark.parametrize(
-    "keys", [{"method": "best_of.py"}, {"method": "debate.py"}, {"task": "coins.py"}], ids=str
+    "keys",
+    [
+        {"method": "best_of.py"},
+        {"method": "debate.py"},
+        {"method": "frontier.py"},
+        {"task": "coins.py"},
+    ],
+    ids=str,
 )
 def test_examples_train(keys: dict[str, str], tmp_path: Path) -> None:
     found = {kind: str(ROOT / "examples" / name) for kind, name in keys.items()}

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from comas.config.schema import HostConfig, read
-from comas.hosts.api import LARGEST, ApiHost
+from comas.hosts.api import ApiHost
 from comas.hosts.endpoint.completion import Said, Trouble, read_said, wait_of
+from comas.hosts.endpoint.server import LARGEST
 from comas.types import HostFailure, Sampling, UserMistake
 from tests.support.endpoint import KEY, Act, Handler, answers, ask, breaks_off, hangs, said
 

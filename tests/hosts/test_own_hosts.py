@@ -5,6 +5,7 @@ on, and is asked in an evaluation.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config.schema import HostConfig
+from comas.config.schema import HostConfig, read
 from comas.hosts.api import ApiHost
 from comas.hosts.build import make_local_host
 from comas.storage.run import Run
@@ -50,6 +51,13 @@ class Stubborn:
         if keep and not self.learns:
             raise UserMistake("nobody learns here")
         return Reply(self.texts[role], True, self.updates, 9, 5, -1.0, 0.0)
+
+    async def tell(
+        self, turn: str, policy: str, messages: Any, text: str, keep: bool, role: str
+    ) -> Reply:
+        if keep and not self.learns:
+            raise UserMistake("nobody learns here")
+        return Reply(text, True, self.updates, 9, 5, 0.0, 0.0)
 
     async def fits(self, policy: str, messages: Any, sampling: Sampling) -> Fit:
         return Fit(True)
@@ -167,5 +175,81 @@ def test_all_kinds_of_hosts_keep_the_contract(untaught: Path, serve: Any, host_a
     host: ApiHost = host_at(serve(answers(answered("7"))).url)
     run_sync(check_host(host, "j", method))
     assert host.account()["spent"]["requests"] == 1
-    assert HostConfig(api="http://x/v1").kind == "api"
+    assert HostConfig(api="http://x/v1").built_by == "api"
     assert asyncio.run(host.fits("j", [], Sampling())).needed is None
+
+
+KIND = f"""
+from __future__ import annotations
+
+from pydantic import Field
+
+from comas.hosts.table import HostTable
+from comas.types import Fit, Learned, Reply, UserMistake
+
+
+class Table(HostTable):
+    rock: str = "granite"
+    layers: int = Field(1, ge=1)
+
+
+{inspect.getsource(Stubborn)}
+
+def build(plan):
+    host = Stubborn(plan.table.rock != "slate")
+    host.name = plan.name
+    host.facts = lambda: {{"device": plan.table.rock}}
+    return host
+"""
+"""A kind of host in a file: its own keys, and how it is built."""
+
+
+@pytest.fixture
+def kind(tmp_path: Path) -> Path:
+    file = tmp_path / "stone.py"
+    file.write_text(KIND)
+    return file
+
+
+def test_a_kind_of_host_in_a_file_is_named_from_a_config_with_keys_of_its_own(
+    kind: Path, untaught: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "team.of.stone.toml"
+    config.write_text('[hosts.home]\n[hosts.mine]\nkind = "stone.py"\nrock = "marble"\n')
+    keys = {**TEAM, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
+    result = comas.train(config, **keys)
+    run = Run.open(result.run)
+    table = run.config()["hosts"]["mine"]
+    assert (table["kind"], table["rock"], table["layers"]) == (str(kind), "marble", 1)
+    assert int((run.path / "checkpoints/step-2/mine.json").read_text()) > 0
+    assert "marble" in (run.path / "processes.json").read_text()
+    comas.resume(result.run, steps=3)
+    assert len(list(run.metrics())) == 3
+
+
+@pytest.mark.parametrize(
+    ("keys", "mistake"),
+    [
+        ({"rok": "x"}, r"unknown key hosts.mine.rok: did you mean rock\?"),
+        ({"layers": 0}, "hosts.mine.layers = 0: Input should be greater than or equal to 1"),
+        ({"rock": "slate"}, "agents.a1 is to learn, and its host mine does not: set agents.a1.fro"),
+        ({"kind": "nowhere.py"}, "hosts.mine.kind = 'nowhere.py': no such file"),
+        ({"kind": "loca"}, r"hosts.mine.kind = 'loca': did you mean local\? \(or ./file.py\)"),
+        ({"kind": "api"}, "hosts.mine.kind is 'api', and a host behind an API is one with"),
+    ],
+)
+def test_mistakes_with_kinds_in_files(
+    keys: dict[str, Any], mistake: str, kind: Path, untaught: Path, tmp_path: Path
+) -> None:
+    table = {"kind": str(kind), **keys}
+    settings = {**TEAM, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
+    with pytest.raises(UserMistake, match=mistake):
+        comas.train(hosts={"home": {}, "mine": table}, **settings)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_kind_in_somebody_elses_file_runs_nothing_unasked(kind: Path, tmp_path: Path) -> None:
+    (tmp_path / "team.toml").write_text('[hosts.home]\nkind = "stone.py"\n')
+    kind.write_text("raise SystemExit('it ran')")
+    with pytest.raises(UserMistake, match=r"hosts.home.kind = stone.py would run the code in"):
+        read(tmp_path)

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from comas.hosts.build import make_local_host
-from comas.learners.step import Recipe, _gap
+from comas.learners.gap import gap_to_engine
+from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.types import Method, Payoff, Row, UserMistake
 from tests.support.engines import publish
@@ -164,9 +165,9 @@ def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
         row.logprobs_T = logprobs
         row.sampled_logprobs_T = logprobs.copy()
     known = [(row, row.logprobs_T) for row in part]
-    assert _gap("p", known, learner.recipe) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
+    assert gap_to_engine("p", known, learner.recipe) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
     part[0].sampled_logprobs_T[part[0].mask_T] -= 3.0  # type: ignore[index]
-    stats, weights = _gap("p", known, learner.recipe)
+    stats, weights = gap_to_engine("p", known, learner.recipe)
     assert stats["gap_max"] == pytest.approx(3.0)
     assert weights["t0"].max() == 2.0
     assert weights["t1"].max() == 1.0
@@ -219,9 +220,13 @@ def test_the_engines_logprobs_as_old_policy_spare_a_pass(drift: float) -> None:
 
 
 def test_rows_that_no_engine_sampled_have_no_old_policy_but_the_learners() -> None:
-    learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs="sampled"), METHOD, 0)
-    with pytest.raises(ValueError, match=r"turn t0 has no log-probs.*old_logprobs=recomputed"):
-        learner.step({"p": rows()}, METHOD)
+    ended = {}
+    for old in ("recomputed", "sampled"):
+        learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs=old), METHOD, 0)
+        stats = learner.step({"p": rows()}, METHOD)["p"]
+        assert not {"gap_mean", "gap_max"} & set(stats)
+        ended[old] = learner.models["p"].state_dict()
+    assert all(torch.equal(ended["sampled"][n], w) for n, w in ended["recomputed"].items())
 
 
 def test_a_host_files_joins_learns_and_forgets(untaught: Path) -> None:

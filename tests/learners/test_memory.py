@@ -374,7 +374,7 @@ def test_small_updates_move_float32_weights_and_reach_the_working_copy() -> None
 
 def test_gradients_through_the_working_copy_are_near_and_gathered_in_float32() -> None:
     plain = FullLearner({"p": llama()}, Recipe(1.0, grad_norm=1e9), METHOD, 0)
-    learners = [plain, mixed(), mixed(tokens_per_pass=64)]
+    learners = [plain, mixed(lr=1.0), mixed(lr=1.0, tokens_per_pass=64)]
     moved = []
     for learner in learners:
         learner.optimizers = {"p": torch.optim.SGD(learner.models["p"].parameters(), lr=1.0)}

@@ -22,7 +22,8 @@ from comas.learners.logprobs import halve
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
 from comas.learners.step import Recipe
-from comas.types import Payoff, Request, Row
+from comas.seams import Request
+from comas.types import Payoff, Row
 from tests.support.adapters import EVEN, SPECS, UNEVEN, fill, learner_of, parts_of, population
 from tests.support.engines import engine_of, is_stacked, publish
 from tests.support.families import FAMILIES, family_model

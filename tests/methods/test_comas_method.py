@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.config.resolve import resolve, split_options
+from comas.config.options import split_options
+from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all

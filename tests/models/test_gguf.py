@@ -19,7 +19,7 @@ from comas.export.team import export
 from comas.models import gguf as gguf_files
 from comas.models.loading import load_models
 from comas.models.sources import source_of
-from comas.testing import _tiny_tokenizer, tiny_model
+from comas.testing.tiny import _tiny_tokenizer, tiny_model
 from comas.types import UserMistake
 from tests.support.runs import run_of
 

@@ -14,8 +14,9 @@ from comas.engines.chat import Chat
 from comas.engines.stacked.llama import can_stack
 from comas.hosts.build import make_local_host
 from comas.models.loading import load_models
+from comas.seams import Request
 from comas.testing import tiny_model
-from comas.types import Request, Sampling, UserMistake
+from comas.types import Sampling, UserMistake
 from tests.support.engines import engine_of
 from tests.support.models import llama
 from tests.support.sampling import same

@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from comas.storage.run import Run
+from tests.support.remembering import METHOD
 from tests.support.runs import SMALL, essence
 
 pytestmark = [
@@ -29,7 +32,7 @@ def pairs(base: Path, folder: Path, **changes: object) -> list[str]:
     return [
         f"out={folder}",
         f"hosts.home.base={base}",
-        *(f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in keys.items()),
+        *(f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in keys.items() if v is not None),
     ]
 
 
@@ -39,24 +42,48 @@ def comas(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_twenty_kills_change_nothing(untaught: Path, tmp_path: Path) -> None:
+REMEMBERING = {
+    "method": "remembering.py",
+    "agents": 2,
+    "options__format_check": None,
+    "room__solution": 12,
+    "schedule": "cosine",
+    "warmup": 2,
+}
+"""A method whose texts, questions and rewards depend on all steps before, in a file."""
+
+
+def all_of(run: Run) -> Any:
+    """Texts, rewards, weights, and what the method remembers."""
+    last = run.path / "checkpoints" / f"step-{(run.marker() or {})['step']}" / "state.json"
+    return *essence(run), last.read_text() if last.exists() else None
+
+
+@pytest.mark.parametrize("changes", [{}, REMEMBERING], ids=["comas", "remembering"])
+def test_twenty_kills_change_nothing(
+    changes: Mapping[str, Any], untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "remembering.py").write_text(METHOD)
     began = time.monotonic()
     subprocess.run(
-        [*COMAS, "train", *pairs(untaught, tmp_path / "whole")], check=True, capture_output=True
+        [*COMAS, "train", *pairs(untaught, tmp_path / "whole", **changes)],
+        check=True,
+        capture_output=True,
     )
     length = time.monotonic() - began
     rng = random.Random(0)
     kills = 0
     number = 0
-    expected = essence(Run.open(tmp_path / "whole"))
+    expected = all_of(Run.open(tmp_path / "whole"))
+    assert (expected[-1] is not None) == bool(changes)
     while kills < 20:
         folder = tmp_path / f"killed-{number}"
         number = number + 1
         while True:
             there = (folder / "config.toml").exists()
-            process = (
-                comas("resume", str(folder)) if there else comas("train", *pairs(untaught, folder))
-            )
+            begin = ["train", *pairs(untaught, folder, **changes)]
+            process = comas(*(["resume", str(folder)] if there else begin))
             try:
                 process.wait(rng.uniform(0.3, 1.0) * length)
             except subprocess.TimeoutExpired:
@@ -66,7 +93,7 @@ def test_twenty_kills_change_nothing(untaught: Path, tmp_path: Path) -> None:
             if process.returncode == 0:
                 break
             assert process.returncode == -signal.SIGKILL, err
-        assert essence(Run.open(folder)) == expected
+        assert all_of(Run.open(folder)) == expected
 
 
 def test_a_disk_that_takes_no_more_is_one_line_and_then_nothing_is_lost(

@@ -22,11 +22,14 @@ from comas.engines.batcher import Batcher
 from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
 from comas.forecast import fitting, overview, stopwatch
 from comas.forecast import hours as timing
+from comas.forecast.disk import Disk
+from comas.forecast.fit import Fit
 from comas.forecast.hours import Pace, Work
 from comas.machine import Memory
 from comas.team.equal_policies import measured_for
 from comas.training import measuring
-from comas.types import Generation, Meter, Question, Request
+from comas.seams import Generation, Request
+from comas.types import Meter, Question
 from tests.support.command import (run)
 from tests.support.runs import (run_of)
 
@@ -434,7 +437,7 @@ def test_a_machine_that_is_too_slow_to_listen_to_says_so(monkeypatch: pytest.Mon
     config = resolve(read(None, ["agents=1"]))[0]
     hours = timing.Hours({"playing": 7200.0}, 3, 20.0, ("home",))
     made = overview.Plan(
-        config, {}, fitting.Fit([], {}), fitting.Disk(None, 0, Path()), hours, "", ""
+        config, {}, Fit([], {}), Disk(None, 0, Path()), hours, "", ""
     )
     said = overview.lines(made)[-1]
     assert (

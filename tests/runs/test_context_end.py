@@ -16,7 +16,8 @@ import comas
 from comas.engines.stacked.engine import StackedEngine
 from comas.learners.lora.population import Population, Spec
 from comas.storage.run import Run
-from comas.types import Request, Sampling
+from comas.seams import Request
+from comas.types import Sampling
 from tests.support.engines import (engine_of, is_stacked)
 from tests.support.models import (llama)
 from tests.support.sampling import (same)

@@ -23,7 +23,8 @@ from comas.storage.run import Run
 from comas.tasks import pick
 from comas.team.build import build_team, run_sync
 from comas.testing import Recorded, Scripted, golden_script, replay, scripted_scene
-from comas.types import TIE, Episode, Fit, Reply
+from comas.seams import TIE
+from comas.types import Episode, Fit, Reply
 from tests.support.runs import (SMALL, essence, run_of)
 
 

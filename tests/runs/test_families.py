@@ -34,17 +34,8 @@ from comas.team.build import run_sync
 from comas.testing import FAMILIES as SHAPES
 from comas.testing import replay
 from comas.training.start import resume_async
-from comas.types import (
-    EngineFacts,
-    Episode,
-    Generation,
-    Method,
-    Payoff,
-    Question,
-    Request,
-    Sampling,
-    UserMistake,
-)
+from comas.seams import EngineFacts, Generation, Request
+from comas.types import Episode, Method, Payoff, Question, Sampling, UserMistake
 from tests.support.families import (FAMILIES, family_model, family_tokenizer)
 from tests.support.runs import (Killed, essence)
 

@@ -10,15 +10,10 @@ import pytest
 import torch
 
 from comas.seed import teach
-from comas.seed.demonstrations import (
-    FAULTS,
-    VOCABULARY,
-    Course,
-    demonstration,
-    faulty,
-    is_right,
-    solve,
-)
+from comas.seed.course import POSING_WORDS, VOCABULARY, Course
+from comas.seed.demonstrations import demonstration
+from comas.seed.measure import CHECKS, measure_folders
+from comas.seed.work import FAULTS, faulty, is_right, solve
 from comas.tasks import pick
 from comas.types import Question
 
@@ -29,16 +24,16 @@ MODELS = Path(teach.__file__).parent / "models"
 def test_every_demonstration_is_in_its_words(course: Course) -> None:
     rng = random.Random(1)
     questions = teach.warm_questions(course.form)
-    for role in teach.BATCH:
+    for role in course.batch:
         for _ in range(300):
             prompt, reply = demonstration(rng, role, questions, course)
-            assert set(prompt.split()) | set(reply.split()) <= set(VOCABULARY)
+            assert set(prompt.split()) | set(reply.split()) <= set(course.vocabulary)
     numbers = {tuple(sorted(q.meta["numbers"])) for q in questions}
     assert all(pick.split_of(n) == "warm" for n in numbers)
 
 
 def test_every_wording_of_the_task_is_in_its_words() -> None:
-    tokenizer = teach.make_tokenizer()
+    tokenizer = teach.make_tokenizer(VOCABULARY + POSING_WORDS)
     for role, template in pick.WORDING.items():
         plain = re.sub(r"\{\w+\}", "", template)
         assert (
@@ -91,17 +86,16 @@ def test_teaching_is_reproducible() -> None:
 
 
 def test_shipped_models_are_small_and_have_cards() -> None:
-    assert sum(f.stat().st_size for f in MODELS.rglob("*") if f.is_file()) < 5e6
+    assert sum(f.stat().st_size for f in MODELS.rglob("*") if f.is_file()) < 6e6
+    assert {folder.name for folder in MODELS.iterdir()} == set(teach.COURSES)
     for folder in MODELS.iterdir():
-        assert folder.name in teach.COURSES
-        assert "| finds" in (folder / "README.md").read_text(encoding="utf-8")
+        page = (folder / "README.md").read_text(encoding="utf-8")
+        assert "| finds" in page
+        assert f"by `python -m comas.seed.measure {folder.name}`" in page
 
 
 def test_the_seed_model_checks_but_hardly_finds() -> None:
-    from comas.seed.measure import measure
-    from comas.team.build import run_sync
-
-    finding, checking, _ = run_sync(measure(MODELS / "seed", "three", 256))
-    assert 0.18 < finding.mean < 0.33
-    assert checking["scoring"].low > 0.85  # with its own criticism
-    assert checking["scoring_bare"].high < 0.75  # without, it can hardly tell
+    rows = measure_folders([MODELS / "seed"], teach.COURSES["seed"], 256)
+    assert 0.18 < rows["finds: single answers, T 0.7"].mean < 0.33
+    assert rows[CHECKS["scoring"]].low > 0.85  # with its own criticism
+    assert rows[CHECKS["scoring_bare"]].high < 0.75  # without, it can hardly tell

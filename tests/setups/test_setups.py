@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from comas.config.resolve import load_plugin, plugin_names
+from comas.config.plugins import load_plugin, plugin_names
 from comas.game.play import Scene, play_all
 from comas.game.votes import majority
 from comas.setups import autogen, debate, single, vote

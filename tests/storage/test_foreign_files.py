@@ -19,6 +19,7 @@ from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
 from comas.storage.records import line
+from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async
@@ -55,12 +56,12 @@ def strew(run: Run) -> list[Path]:
 
 def test_foreign_files_stop_neither_a_commit_nor_a_rewind_and_stay(run: Run) -> None:
     files = strew(run)
-    assert run.rewind() == (0, [])  # before the first commit all that is ours goes
+    assert rewind(run) == (0, [])  # before the first commit all that is ours goes
     for number in range(4):
         step(run, number)
         checkpoint(run, number + 1)
     step(run, 4)
-    assert run.rewind() == (4, [])
+    assert rewind(run) == (4, [])
     assert sorted(run.steps_kept()) == [3, 4]
     assert all(file.read_text() == "mine" for file in files)
     assert Run.open(run.path).intact().name == "step-4"
@@ -104,7 +105,7 @@ def test_a_lost_best_checkpoint_is_replaced_by_the_best_that_there_is(run: Run) 
     validated(run, [0.9, 0.5, 0.6, 0.95], [1, 1, 1, 4])
     assert sorted(run.steps_kept()) == [3, 4]  # the older best was removed when a better one came
     (run.path / "checkpoints" / "step-4" / "a0" / "weights").write_text("flipped")
-    start, notes = run.rewind()
+    start, notes = rewind(run)
     assert start == 3
     assert "going on from step 3" in notes[0]
     assert notes[1].startswith(
@@ -112,13 +113,13 @@ def test_a_lost_best_checkpoint_is_replaced_by_the_best_that_there_is(run: Run) 
     )
     assert run.best() == 3
     assert run.intact(run.best()).name == "step-3"
-    assert run.rewind() == (3, [])
+    assert rewind(run) == (3, [])
 
 
 def test_a_damaged_best_checkpoint_beside_a_good_last_one(run: Run) -> None:
     validated(run, [0.9, 0.5, 0.6], [1, 1, 1])
     (run.path / "checkpoints" / "step-1" / "a0" / "weights").write_text("flipped")
-    start, notes = run.rewind()
+    start, notes = rewind(run)
     assert start == 3
     assert "of step 1, is damaged" in notes[0]
     assert run.best() == 3
@@ -129,7 +130,7 @@ def test_a_checkpoint_is_kept_while_somebody_holds_it(run: Run, tmp_path: Path) 
     holder.mkdir()
     step(run, 0)
     checkpoint(run, 1)
-    assert run.hold(1, holder)
+    assert run.holds.add(1, holder)
     for number in range(1, 5):
         step(run, number)
         checkpoint(run, number + 1)
@@ -145,13 +146,13 @@ def test_a_released_checkpoint_goes_with_the_next_commit(run: Run, tmp_path: Pat
         holder.mkdir()
         step(run, 0)
     checkpoint(run, 1)
-    assert run.hold(1, tmp_path / "a")
-    assert run.hold(1, tmp_path / "b")
-    run.release(1, tmp_path / "a")
-    assert run.held() == {1}
-    run.release(1, tmp_path / "b")
-    run.release(1, tmp_path / "b")
-    assert run.held() == set()
+    assert run.holds.add(1, tmp_path / "a")
+    assert run.holds.add(1, tmp_path / "b")
+    run.holds.remove(1, tmp_path / "a")
+    assert run.holds.steps() == {1}
+    run.holds.remove(1, tmp_path / "b")
+    run.holds.remove(1, tmp_path / "b")
+    assert run.holds.steps() == set()
 
 
 @dataclass
@@ -298,15 +299,15 @@ def test_an_evaluation_ends_although_its_run_trains_on(untaught: Path, tmp_path:
     assert 1 in run.steps_kept()
     found = run_sync(exam.go(Hook()))
     assert found["cells"][0]["complete"] == 1
-    assert run.held() == set()  # nothing is left to ask: the next commit may remove it
+    assert run.holds.steps() == set()  # nothing is left to ask: the next commit may remove it
 
 
 def test_a_folder_that_cannot_be_written_cannot_be_held_and_that_is_told(
     run: Run, tmp_path: Path
 ) -> None:
     (run.path / "held").write_text("a file in the way")
-    assert not run.hold(1, tmp_path)
-    assert run.held() == set()
+    assert not run.holds.add(1, tmp_path)
+    assert run.holds.steps() == set()
 
 
 def test_compare_as_one_system_takes_different_runs(untaught: Path, tmp_path: Path) -> None:
@@ -354,7 +355,7 @@ def test_notes_of_holders_that_nobody_can_read_hold_nothing(run: Run) -> None:
     (run.path / "held").mkdir()
     (run.path / "held" / "step-1.0123456789ab").write_bytes(b"\xff\xfe")
     (run.path / "held" / "step-2.0123456789ab").write_text("")
-    assert run.held() == set()
+    assert run.holds.steps() == set()
 
 
 def test_evaluations_from_python_ask_once_and_refuse_keys_of_training(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from comas.game.play import settle_all
 from comas.storage.records import episode_record, without_none
+from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.tasks import pick
 from comas.testing import discuss, golden_script, scripted_scene
@@ -83,17 +84,17 @@ def test_a_rewind_drops_what_lies_beyond_the_marker_and_nothing_else(run: Run) -
     (checkpoint_folder / "half").write_text("written")
     with (run.path / "metrics.jsonl").open("a") as log:
         log.write('{"step": 5, "tok')  # killed in the middle of a line
-    assert Run.open(run.path).rewind() == (3, [])
+    assert rewind(Run.open(run.path)) == (3, [])
     assert {
         p.relative_to(run.path): p.read_bytes() for p in run.path.rglob("*") if p.is_file()
     } == kept
     assert not checkpoint_folder.exists()
     assert [m["step"] for m in run.metrics()] == [0, 1, 2]
-    assert run.rewind() == (3, [])
+    assert rewind(run) == (3, [])
     step(run, 3, "again")
     checkpoint(run, 4)
     assert [m["text"] for m in run.metrics()] == ["hi", "hi", "hi", "again"]
-    assert run.rewind() == (4, [])
+    assert rewind(run) == (4, [])
 
 
 def test_a_run_that_was_never_committed_begins_again(run: Run) -> None:
@@ -104,7 +105,7 @@ def test_a_run_that_was_never_committed_begins_again(run: Run) -> None:
         UserMistake, match=r"before its first checkpoint: go on with `.*comas resume"
     ):
         run.intact()
-    assert run.rewind() == (0, [])
+    assert rewind(run) == (0, [])
     assert not list(run.metrics())
     assert not list((run.path / "checkpoints").iterdir())
 
@@ -149,7 +150,7 @@ def test_a_commit_that_is_cut_short_leaves_the_old_marker_and_its_checkpoint(
         checkpoint(run, 4)
     monkeypatch.undo()
     again = Run.open(run.path)
-    assert again.rewind() == (3, [])
+    assert rewind(again) == (3, [])
     assert sorted(again.steps_kept()) == [2, 3]
     assert [m["step"] for m in again.metrics()] == [0, 1, 2]
 

@@ -9,7 +9,7 @@ from comas.engines import auto, hf, stacked
 from comas.engines.hf.engine import HFEngine
 from comas.engines.stacked.engine import StackedEngine
 from comas.learners.lora.population import Population
-from comas.types import Adapter, EnginePlan, Weights, WholeModel
+from comas.seams import Adapter, EnginePlan, Weights, WholeModel
 
 ENGINES = {"auto": auto, "hf": hf, "stacked": stacked}
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from comas.types import Request, Sampling
+from comas.seams import Request
+from comas.types import Sampling
 
 
 def requests(

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from comas.types import Request, Sampling
+from comas.seams import Request
+from comas.types import Sampling
 
 
 def llama(seed: int = 0, **changes: object) -> LlamaForCausalLM:

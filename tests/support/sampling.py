@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from comas.types import Request, Sampling
+from comas.seams import Request
+from comas.types import Sampling
 
 
 def asked(policies: int = 1, count: int = 14, common: int = 120) -> list[Request]:

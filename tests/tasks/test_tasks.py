@@ -18,7 +18,7 @@ import pytest
 from comas.answers import maths
 from comas.answers.numbers import canonical, quantity
 from comas.answers.pool import verdicts
-from comas.config.resolve import load_plugin
+from comas.config.plugins import load_plugin
 from comas.testing import check_task
 from comas.types import Question, Task, UserMistake
 

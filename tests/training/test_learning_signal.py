@@ -14,12 +14,13 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.replies import replies
 from comas.hosts.local import expected_ties
+from comas.seams import TIE
 from comas.tasks import pick
 from comas.testing import cut, discuss
 from comas.training.learning_signal import LearningSignal
 from comas.training.metrics.facts import facts
 from comas.training.metrics.signal import signal
-from comas.types import TIE, Episode, Reply, Row, Turn
+from comas.types import Episode, Reply, Row, Turn
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
 

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from comas.machine import usable_cpus
 from comas.types import Question, Verdict
 
 START = 120.0
@@ -146,11 +147,6 @@ class Workers:
             if pipe is not None:
                 with contextlib.suppress(OSError):  # what was not written can no longer be
                     pipe.close()
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def verdicts(

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from comas.cli.exit_codes import STOPPED
 from comas.cli.json_output import Json, print_json
+from comas.cli.stderr import print_stopped
 from comas.program import command
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from comas.evaluation.runner import Exam, Plan
+    from comas.evaluation.runner import Exam
+    from comas.evaluation.spec import Plan
 
 Tasks = Annotated[
     str | None,
@@ -77,9 +80,8 @@ def evaluate(
     """
     from comas.evaluation.runner import Exam
 
-    sit(
-        ctx, Exam.create(_plan(systems, tasks, setups, limit, seed, data, equal_tokens), out), json_
-    )
+    plan = _plan(systems, tasks, setups, limit, seed, data, equal_tokens)
+    go_on(ctx, Exam.create(plan, out), json_)
 
 
 def compare(
@@ -104,7 +106,8 @@ def compare(
     from comas.evaluation.runner import Exam
     from comas.types import UserMistake
 
-    plan = _plan([first, second, *(pairs or [])], tasks, setups, limit, seed, data, equal_tokens)
+    named = [first, second, *(pairs or [])]
+    plan = _plan(named, tasks, setups, limit, seed, data, equal_tokens)
     if len(plan.systems) != 2:
         raise UserMistake(
             f"compare takes two systems, not {len(plan.systems)}; behind them stand pairs of the"
@@ -120,15 +123,22 @@ def compare(
     if json_:
         print_json(ctx, {**found, "cells": found["systems"]})
         return
+    family = _family(found["systems"])
     for d in found["systems"]:
-        span = _span(d["difference"], d["low"], d["high"], "+")
-        print(f"{second} minus {first}, {d['task']}, {d['setup']}: {span} over {d['n']} questions")
-        print(f"  p {_p(d['p'], '= ')} ({d['test']}{_family(found['systems'])}): {d['verdict']}")
+        where = f"{d['task']}, {d['setup']}"
+        print(f"{second} minus {first}, {where}: {_difference(d)} over {d['n']} questions")
+        print(f"  p {_p(d['p'], '= ')} ({d['test']}{family}): {d['verdict']}")
     _print_notes(found)
 
 
+def _difference(d: Mapping[str, Any]) -> str:
+    return _span(d["difference"], d["low"], d["high"], "+")
+
+
 def _family(table: Sequence[Any]) -> str:
-    return f", corrected for {len(table)} comparisons" if len(table) > 1 else ""
+    if len(table) < 2:
+        return ""
+    return f", corrected for {len(table)} comparisons"
 
 
 def _plan(
@@ -140,7 +150,7 @@ def _plan(
     data: str | None,
     equal: bool,
 ) -> Plan:
-    from comas.config.resolve import load_plugin
+    from comas.config.plugins import load_plugin
     from comas.config.systems import is_run
     from comas.evaluation.spec import INSTEAD, UNUSED, Plan, limit_of
     from comas.types import UserMistake
@@ -161,23 +171,23 @@ def _plan(
         load_plugin("task", task)  # a name that is none is told before anything is loaded
     for pair in pairs:
         key = pair.partition("=")[0].split(".")[0].strip()
-        if key in INSTEAD or key in UNUSED:
+        if key in INSTEAD:
+            raise UserMistake(f"{pair}: {key} is a key of training: here it is {INSTEAD[key]}")
+        if key in UNUSED:
             raise UserMistake(
-                f"{pair}: {key} is a key of training"
-                + (
-                    f": here it is {INSTEAD[key]}"
-                    if key in INSTEAD
-                    else ", and changes nothing in an evaluation: leave it out"
-                )
+                f"{pair}: {key} is a key of training, and changes nothing in an evaluation: leave"
+                " it out"
             )
-    return Plan(names, asked, ways, limit_of(limit, pairs, "--limit"), seed, pairs, data, equal)
+    per_task = limit_of(limit, pairs, "--limit")
+    return Plan(names, asked, ways, per_task, seed, pairs, data, equal)
 
 
 def _listed(text: str) -> list[str]:
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    parts = [part.strip() for part in text.split(",")]
+    return list(dict.fromkeys(filter(None, parts)))
 
 
-def sit(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
+def go_on(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
     """Play what is missing of an evaluation, and show it."""
     found = _watched(exam, as_json)
     _print(ctx, found, as_json)
@@ -185,18 +195,20 @@ def sit(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     """What an evaluation came to when it ended last; before that, what it has cost."""
-    from comas.evaluation.runner import SPENT
+    from comas.evaluation.folder import SPENT
     from comas.team import spending
 
     file = folder / "report.json"
     if file.is_file():
         _print(ctx, spending.read(file), as_json)
         return
-    found = {"folder": str(folder), "api": spending.records(spending.read(folder / SPENT))}
+    accounts = spending.read(folder / SPENT)
+    found = {"folder": str(folder), "api": spending.records(accounts)}
     if as_json:
         print_json(ctx, found)
         return
-    print(f"{folder} has not ended yet: {command()} resume {shlex.quote(str(folder))}")
+    place = shlex.quote(str(folder))
+    print(f"{folder} has not ended yet: {command()} resume {place}")
     _print_costs(found)
 
 
@@ -216,11 +228,8 @@ def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
         with watching(Console(stderr=as_json), quiet=as_json) as observer:
             return run_sync(exam.go(observer))
     except KeyboardInterrupt:
-        print(
-            f"stopped; go on with: {command()} resume {shlex.quote(str(exam.folder))}",
-            file=sys.stderr,
-        )
-        sys.exit(130)
+        print_stopped(exam.folder)
+        sys.exit(STOPPED)
 
 
 def watching(console: Console, quiet: bool) -> Any:
@@ -229,36 +238,20 @@ def watching(console: Console, quiet: bool) -> Any:
     """
     from comas.display import Bar, ExamLines
 
-    return (
-        Bar(console)
-        if console.is_terminal and not console.is_dumb_terminal
-        else ExamLines(console, quiet)
-    )
+    if console.is_terminal and not console.is_dumb_terminal:
+        return Bar(console)
+    return ExamLines(console, quiet)
 
 
 def _show(found: Mapping[str, Any]) -> None:
     from comas.display import clean
 
-    rows = []
-    who = dict[str, dict[str, list[str]]]()
-    for c in found["cells"]:
-        answers = c["right"] + c["wrong"] + c["failed"]
-        said = (
-            _span(c["accuracy"], c["low"], c["high"], "")
-            if c["accuracy"] is not None
-            else "nothing judged"
-        )
-        each = f"{c['tokens'] / max(1, answers):,.0f}"
-        rows.append((c["label"], c["task"], c["setup"], f"{c['n']:,}", said, each))
-        setups = who.setdefault(c["label"], {}).setdefault(c["team"], [])
-        setups += [c["setup"]] if c["setup"] not in setups else []
+    rows = [_row(cell) for cell in found["cells"]]
     names = ("system", "task", "setup", "n", "accuracy, 95 %", "tokens each")
-    _print_table("held-out answers", names, rows, whole=("n", "accuracy, 95 %", "tokens each"))
-    for system, teams in who.items():
-        print(
-            f" {clean(system)}: "
-            + "; ".join(f"{team} ({', '.join(setups)})" for team, setups in teams.items())
-        )
+    _print_table("held-out answers", names, rows, whole=names[3:])
+    for system, teams in _teams(found["cells"]).items():
+        parts = [f"{team} ({', '.join(setups)})" for team, setups in teams.items()]
+        print(f" {clean(system)}: {'; '.join(parts)}")
     titles = {
         "systems": "against the first system",
         "setups": "against the first setup",
@@ -272,25 +265,34 @@ def _show(found: Mapping[str, Any]) -> None:
     print(f"all of it: {Path(found['folder']) / 'report.json'}")
 
 
+def _row(cell: Mapping[str, Any]) -> list[str]:
+    """A cell as a row of the table of answers."""
+    accuracy = "nothing judged"
+    if cell["accuracy"] is not None:
+        accuracy = _span(cell["accuracy"], cell["low"], cell["high"], "")
+    answers = cell["right"] + cell["wrong"] + cell["failed"]
+    tokens_each = cell["tokens"] / max(1, answers)
+    names = [cell[key] for key in ("label", "task", "setup")]
+    return [*names, f"{cell['n']:,}", accuracy, f"{tokens_each:,.0f}"]
+
+
+def _teams(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
+    """System -> who answered -> in which setups."""
+    systems: dict[str, dict[str, list[str]]] = {}
+    for cell in cells:
+        teams = systems.setdefault(cell["label"], {})
+        setups = teams.setdefault(cell["team"], [])
+        if cell["setup"] not in setups:
+            setups.append(cell["setup"])
+    return systems
+
+
 def _print_comparisons(found: Sequence[Mapping[str, Any]], title: str) -> None:
-    tests = ", ".join(dict.fromkeys(d["test"].split(",")[0] for d in found))
-    rows = [
-        (
-            d["task"],
-            _sides(d),
-            _span(d["difference"], d["low"], d["high"], "+"),
-            _p(d["p"]),
-            d["verdict"],
-        )
-        for d in found
-    ]
+    tests = [d["test"].partition(",")[0] for d in found]
+    tested = ", ".join(dict.fromkeys(tests)) + _family(found)
     names = ("task", "compared", "difference, 95 %", "p", "verdict")
-    _print_table(
-        f"{title} ({tests}{_family(found)})",
-        names,
-        rows,
-        whole=("difference, 95 %", "p", "verdict"),
-    )
+    rows = [(d["task"], _sides(d), _difference(d), _p(d["p"]), d["verdict"]) for d in found]
+    _print_table(f"{title} ({tested})", names, rows, whole=names[2:])
 
 
 def _sides(d: Mapping[str, Any]) -> str:
@@ -315,27 +317,27 @@ def _print_table(
     from rich.table import Table
     from rich.text import Text
 
-    terminal = Console()
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for at, name in enumerate(names):
-        right = name in whole and all(row[at][-1:].isdecimal() for row in rows)
-        table.add_column(
-            name, no_wrap=name in whole, overflow="fold", justify="right" if right else "left"
-        )
+    for name, *texts in zip(names, *rows, strict=True):
+        is_whole = name in whole
+        are_numbers = is_whole and all(text[-1:].isdecimal() for text in texts)
+        justify = "right" if are_numbers else "left"
+        table.add_column(name, no_wrap=is_whole, overflow="fold", justify=justify)
     for row in rows:
         table.add_row(*map(Text, row))
-    plain = Console(
-        file=io.StringIO(), width=max(60, terminal.width if terminal.is_terminal else 80) - 1
-    )
+    terminal = Console()
+    width = terminal.width if terminal.is_terminal else 80
+    plain = Console(file=io.StringIO(), width=max(60, width) - 1)
     with plain.capture() as drawn:
         plain.print(table)
     print(f"\n{title}")
-    print("\n".join(f" {line.rstrip()}" for line in drawn.get().splitlines()))
+    for line in drawn.get().splitlines():
+        print(f" {line.rstrip()}")
 
 
 def _span(mean: float, low: float | None, high: float | None, sign: str) -> str:
-    ends = [f"{end:{sign}.3f}" if end is not None else "?" for end in (low, high)]
-    return f"{mean:{sign}.3f} [{ends[0]}, {ends[1]}]"
+    ends = ["?" if end is None else f"{end:{sign}.3f}" for end in (low, high)]
+    return f"{mean:{sign}.3f} [{', '.join(ends)}]"
 
 
 def _print_costs(found: Mapping[str, Any]) -> None:

@@ -35,25 +35,23 @@ def export(
     """
     from comas.export.team import export as write
 
+    evaluations = evaluation or ()
     done = write(
-        run, folder, merged=merged, dtype=dtype, base=base, evaluations=evaluation or (), note=print
+        run, folder, merged=merged, dtype=dtype, base=base, evaluations=evaluations, note=print
     )
     if json_:
-        print_json(
-            ctx,
-            {
-                "folder": str(done.folder),
-                "run": str(done.run),
-                "step": done.step,
-                "team": str(done.folder / "team.toml"),
-                "policies": list(done.policies),
-                "bytes": done.bytes,
-            },
-        )
+        record = {
+            "folder": str(done.folder),
+            "run": str(done.run),
+            "step": done.step,
+            "team": str(done.folder / "team.toml"),
+            "policies": list(done.policies),
+            "bytes": done.bytes,
+        }
+        print_json(ctx, record)
         return
     here = shlex.quote(str(done.folder))
-    print(
-        f"team: {done.folder} ({done.bytes / 1e6:.1f} MB), step {done.step} of {done.run}; card:"
-        " README.md"
-    )
-    print(f"next: {command()} play {here}\nnext: {command()} eval {here}")
+    size = f"{done.bytes / 1e6:.1f} MB"
+    print(f"team: {done.folder} ({size}), step {done.step} of {done.run}; card: README.md")
+    print(f"next: {command()} play {here}")
+    print(f"next: {command()} eval {here}")

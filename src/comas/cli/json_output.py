@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from comas.cli.figures import figures_of
+
 if TYPE_CHECKING:
     from comas.stats import Interval
     from comas.training.result import Result
@@ -41,26 +43,28 @@ def print_json(ctx: typer.Context, record: Any) -> None:
 
 def interval_json(found: Interval | None) -> dict[str, Any] | None:
     """JSON has no infinity: an open end is null."""
-    return (
-        {k: v if math.isfinite(v) else None for k, v in found._asdict().items()} if found else None
-    )
+    if found is None:
+        return None
+    return {key: v if math.isfinite(v) else None for key, v in found._asdict().items()}
 
 
 def result_json(result: Result) -> dict[str, Any]:
     """A run: `seconds` are of this process, null of a report, which computes nothing;
-    `step_seconds` of all steps so far.
+    `step_seconds` of all steps so far, `last_steps` the means of their figures against labels.
     """
     from comas.storage.run import Run
 
     run = Run.open(result.run)
-    found = {name: interval_json(i) for name, i in result.accuracy.items()}
+    steps = list(run.metrics())
+    seconds = [metrics["seconds"] for metrics in steps]
     return {
         "run": str(result.run),
         "steps": result.steps,
         "tokens": result.tokens,
         "seconds": round(result.seconds, 3) if result.seconds else None,
-        "step_seconds": round(math.fsum(metrics["seconds"] for metrics in run.metrics()), 3),
-        "accuracy": found,
+        "step_seconds": round(math.fsum(seconds), 3),
+        "accuracy": {name: interval_json(i) for name, i in result.accuracy.items()},
         "gain": interval_json(result.gain),
+        "last_steps": figures_of(steps),
         "api": run.spent(),
     }

@@ -58,9 +58,10 @@ def show(
         print_json(ctx, {"run": str(opened.path), "step": at + 1, "discussions": found[:limit]})
         return
     _print(opened, at, found, limit, role)
-    asked = sorted({turn["role"] for record in records for turn in record["turns"]})
-    if role is not None and role not in asked:
-        print(f"nobody was asked as {role} in this step; roles here: {', '.join(asked) or 'none'}")
+    roles = {turn["role"] for record in records for turn in record["turns"]}
+    if role is not None and role not in roles:
+        known = ", ".join(sorted(roles)) or "none"
+        print(f"nobody was asked as {role} in this step; roles here: {known}")
 
 
 def _step(run: Run, step: int | None) -> int:
@@ -82,22 +83,17 @@ def _wanted(
     record: dict[str, Any], role: str | None, question: str | None, only: str | None
 ) -> bool:
     turns = record["turns"]
-    if role is not None and not any(turn["role"] == role for turn in turns):
+    if role is not None and role not in [turn["role"] for turn in turns]:
         return False
-    if (
-        question is not None
-        and question not in record["question"]["id"]
-        and question not in record["question"]["prompt"]
-    ):
+    asked = record["question"]
+    if question is not None and question not in asked["id"] and question not in asked["prompt"]:
         return False
-    return (
-        only is None
-        or any(_is(only, record, turn) for turn in turns)
-        or (only == "failed" and record["error"] is not None)
-    )
+    if only == "failed":
+        return record["error"] is not None
+    return only is None or any(_is(only, turn) for turn in turns)
 
 
-def _is(kind: str, record: dict[str, Any], turn: dict[str, Any]) -> bool:
+def _is(kind: str, turn: dict[str, Any]) -> bool:
     from comas.game.replies import unreadable
 
     if kind == "unreadable":
@@ -117,22 +113,28 @@ def _print(run: Run, step: int, found: list[dict[str, Any]], limit: int, role: s
     from comas.storage.records import episode_of
 
     console = Console()
-    console.print(Text(f"{run.path}, step {step + 1}: {len(found)} discussions", "bold"))
+    title = f"{run.path}, step {step + 1}: {len(found)} discussions"
+    console.print(Text(title, "bold"))
     for record in found[:limit]:
         episode = episode_of(record)
-        kept = set(_kept(record, role))
-        turns = [turn for turn in episode.turns if turn.id in kept]
+        ids = set(_ids_of_role(record, role))
+        turns = [turn for turn in episode.turns if turn.id in ids]
         console.print()
         console.print(discussion(episode.question.prompt, turns, limit=4000))
         for reading in readings(turns):
             console.print(reading, soft_wrap=True)
-        end = episode.error or (episode.answer if episode.answer is not None else "none")
-        console.print(Text(f"{'failed' if episode.error else 'answer'}: {clean(end)}", "bold"))
+        if episode.error:
+            end = f"failed: {clean(episode.error)}"
+        elif episode.answer is None:
+            end = "answer: none"
+        else:
+            end = f"answer: {clean(episode.answer)}"
+        console.print(Text(end, "bold"))
     if len(found) > limit:
         console.print(Text(f"\nand {len(found) - limit} more: --limit {len(found)}", "dim"))
 
 
-def _kept(record: dict[str, Any], role: str | None) -> Iterator[str]:
+def _ids_of_role(record: dict[str, Any], role: str | None) -> Iterator[str]:
     """Ids of the turns of a role, and of those that they are about."""
     about = {turn["id"]: turn["about"] for turn in record["turns"]}
     for turn in record["turns"]:

@@ -5,32 +5,11 @@ Leaves out: what lies there (`models.sources`, `config.resolve`).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
-
-from pydantic import BeforeValidator
+from typing import Any, cast
 
 from comas.models.sources import run_at, seed_models
-
-
-def _place(value: Any) -> Any:
-    """A path or a name as text; `~` is expanded, since shells leave it in `key=~/x`."""
-    if not isinstance(value, str | os.PathLike):
-        return value
-    text = str(os.fspath(cast("os.PathLike[str]", value)))
-    if not text.strip():
-        raise ValueError(
-            "it is empty: name a folder, a file or what is meant, or leave the key out"
-        )
-    if "\0" in text:
-        raise ValueError("no file or folder can have a NUL character in its name: leave it out")
-    return os.path.expanduser(text)
-
-
-Place = Annotated[str, BeforeValidator(_place)]
-"""Of a file or folder, or a name that stands for one."""
 
 
 def anchor(data: dict[str, Any], folder: Path) -> None:
@@ -41,33 +20,49 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
     """
     if folder.resolve() == Path.cwd():
         return
-    hosts, agents = (
-        cast("dict[str, Any]", t) if isinstance(t := data.get(k), dict) else {}
-        for k in ("hosts", "agents")
-    )
-    # a base there is a name only
-    away = {name for name, host in hosts.items() if isinstance(host, Mapping) and "api" in host}
-    tables: list[Any] = [host for name, host in hosts.items() if name not in away]
-    tables += list(agents.values())
-    for table in tables:
-        given = cast("dict[str, Any]", table) if isinstance(table, dict) else {}
-        if given.get("host", "home") in away:
-            continue
-        if isinstance(base := given.get("base"), str) and base not in seed_models():
-            given["base"] = _beside(base, folder)
-    for table in (hosts[name] for name in hosts if name not in away):
-        engine = table.get("engine") if isinstance(table, dict) else None
-        if isinstance(engine, str) and engine.endswith(".py"):
-            table["engine"] = _beside(engine, folder)
+    hosts = _tables(data, "hosts")
+    elsewhere = {name for name, host in hosts.items() if _is_elsewhere(host)}
+    agents = _tables(data, "agents").values()
+    with_bases = [host for name, host in hosts.items() if name not in elsewhere]
+    with_bases += [agent for agent in agents if agent.get("host", "home") not in elsewhere]
+    for table in with_bases:
+        base = table.get("base")
+        if isinstance(base, str) and base not in seed_models():
+            table["base"] = _beside(base, folder)
+    for host in hosts.values():
+        _anchor_files(host, ("engine", "kind"), folder)
+    _anchor_files(data, ("method", "task"), folder)
+    if isinstance(questions := data.get("data"), str):
+        data["data"] = _beside(questions, folder)
     metrics = data.get("metrics")
     if isinstance(metrics, list):
-        data["metrics"] = [
-            _beside(name, folder) if isinstance(name, str) and name.endswith(".py") else name
-            for name in cast("list[Any]", metrics)
-        ]
-    for key in ("method", "task", "data"):
-        if isinstance(name := data.get(key), str) and (key == "data" or name.endswith(".py")):
-            data[key] = _beside(name, folder)
+        names = cast("list[Any]", metrics)
+        data["metrics"] = [_beside(n, folder) if _is_file(n) else n for n in names]
+
+
+def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    """The tables below a key, by name; what is none is left out, and told when it is checked."""
+    below = data.get(key)
+    if not isinstance(below, dict):
+        return {}
+    named = cast("dict[str, Any]", below)
+    return {name: table for name, table in named.items() if isinstance(table, dict)}
+
+
+def _is_elsewhere(host: Mapping[str, Any]) -> bool:
+    """Whether a base is a name only there."""
+    return "api" in host or host.get("kind", "local") != "local"
+
+
+def _is_file(name: Any) -> bool:
+    return isinstance(name, str) and name.endswith(".py")
+
+
+def _anchor_files(table: dict[str, Any], keys: Sequence[str], folder: Path) -> None:
+    """Anchor those of these keys that name a file of the user's own."""
+    for key in keys:
+        if _is_file(table.get(key)):
+            table[key] = _beside(table[key], folder)
 
 
 def _beside(name: str, folder: Path) -> str:

@@ -1,6 +1,6 @@
 """Importing a user's file, with one line for each that cannot be.
 
-Leaves out: what is to be in it (`config.resolve`, `engines`).
+Leaves out: what is to be in it (`config.plugins`, `config.builders`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ only, and so is which policy an agent has. Leaves out: loading.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -45,6 +45,15 @@ class PolicyPlan:
     learns: bool
     """Whether an agent that speaks with it is trained; never behind an API."""
     agents: tuple[str, ...]
+    behind: str | None = None
+    """The policy of which this is an earlier self."""
+    lag: int = 0
+    """Its weights are those of the last multiple of so many steps."""
+
+    @property
+    def first(self) -> str:
+        """The policy whose weights it starts with."""
+        return self.name if self.behind is None else self.behind
 
     @property
     def address(self) -> str:
@@ -90,11 +99,6 @@ class Resolved(NamedTuple):
         return checkpoints(self.base_names())
 
 
-def policy_of(name: str, agent: AgentConfig) -> str:
-    """The policy of an agent: one of its own unless it names another's."""
-    return name if agent.policy is None else agent.policy
-
-
 def base_of(agent: AgentConfig, host: HostConfig) -> str:
     """The base of an agent: the host's unless it has another."""
     return host.base if agent.base is None else agent.base
@@ -104,8 +108,25 @@ def policies_of(config: Config) -> tuple[PolicyPlan, ...]:
     """The policies of a config; an error where agents of one policy say different things of it."""
     speakers: dict[str, list[str]] = {}
     for name, agent in config.agents.items():
-        speakers.setdefault(policy_of(name, agent), []).append(name)
-    return tuple(_plan(config, policy, agents) for policy, agents in speakers.items())
+        speakers.setdefault(agent.policy_name(name), []).append(name)
+    plans = [_plan(config, policy, agents) for policy, agents in speakers.items()]
+    by_name = {plan.name: plan for plan in plans}
+    return tuple(_earlier(config, plan, by_name) for plan in plans)
+
+
+def _earlier(config: Config, plan: PolicyPlan, plans: Mapping[str, PolicyPlan]) -> PolicyPlan:
+    """The plan, and where it is one of an earlier self, with all that its policy has."""
+    agent = config.agents[plan.agents[0]]
+    if agent.lag is None or agent.policy is None:
+        return plan
+    return replace(
+        plans[agent.policy],
+        name=plan.name,
+        agents=plan.agents,
+        learns=False,
+        behind=agent.policy,
+        lag=agent.lag,
+    )
 
 
 def _plan(config: Config, policy: str, names: Sequence[str]) -> PolicyPlan:
@@ -124,22 +145,25 @@ def _plan(config: Config, policy: str, names: Sequence[str]) -> PolicyPlan:
             raise UserMistake(
                 f"agents.{other} has another rank, alpha or targets than others of policy {policy}"
             )
+    source = source_of(base, not host.here)
     rates = [agent.lr for agent in agents if agent.lr is not None]
+    all_frozen = all(agent.frozen for agent in agents)
     return PolicyPlan(
-        policy,
-        name,
-        with_origin(source_of(base, not host.here)),
-        shape,
-        rates[0] if rates else host.lr or config.lr,
-        host.api is None and not all(agent.frozen for agent in agents),
-        tuple(names),
+        name=policy,
+        host=name,
+        source=with_origin(source),
+        adapter=shape,
+        lr=rates[0] if rates else host.lr or config.lr,
+        learns=host.api is None and not all_frozen,
+        agents=tuple(names),
     )
 
 
 def _shape(agent: AgentConfig, host: HostConfig) -> Shape:
     rank = agent.rank or host.rank or RANK
+    alpha = agent.alpha or host.alpha or 2.0 * rank
     targets = agent.targets or host.targets
-    return Shape(rank, agent.alpha or host.alpha or 2.0 * rank, tuple(targets) if targets else None)
+    return Shape(rank, alpha, tuple(targets) if targets else None)
 
 
 def with_origin(source: Source, depth: int = DEPTH) -> Source:
@@ -148,14 +172,16 @@ def with_origin(source: Source, depth: int = DEPTH) -> Source:
         return source
     if depth == 0:
         raise UserMistake(f"base {source.name!r}: runs that start from each other")
-    began = {
-        base_of(agent, config.hosts[agent.host])
-        for config in [checked(source.run().config())]
-        for agent in config.agents.values()
-        if config.hosts[agent.host].here
-    }
-    below = [with_origin(source_of(base), depth - 1) for base in began]
-    return replace(source, origin=frozenset().union(*(one.origin for one in below)))
+    config = checked(source.run().config())
+    bases: set[str] = set()
+    for agent in config.agents.values():
+        host = config.hosts[agent.host]
+        if host.here:
+            bases.add(base_of(agent, host))
+    origin: set[str] = set()
+    for base in bases:
+        origin |= with_origin(source_of(base), depth - 1).origin
+    return replace(source, origin=frozenset(origin))
 
 
 def origins(name: str) -> set[str]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from comas.config.policies import Resolved, policy_of
-from comas.config.resolve import split_options
+from comas.config.options import split_options
+from comas.config.policies import Resolved
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all
 from comas.sync import run_sync
@@ -68,6 +68,9 @@ class _Host:
         self.open -= 1
         return Reply(text, True, 0, 0, 1, 0.0, 0.0)
 
+    async def tell(self, turn: str, policy: str, messages: Any, text: str, *_: Any) -> Reply:
+        return Reply(text, True, 0, 0, 1, 0.0, 0.0)
+
 
 _played_already: list[tuple[Resolved, Rehearsal | None]] = []
 """The last few rehearsals: each of their readers asks anew, and an own game may take its time."""
@@ -99,23 +102,26 @@ def _same_game(one: Resolved, other: Resolved) -> bool:
 
 
 def _rehearse(resolved: Resolved) -> Rehearsal | None:
-    options = split_options(resolved.config.options, resolved.method.play)
-    hosts = {name: _Host(name) for name in resolved.config.hosts}
-    members = [
-        replace(_member(name, hosts[agent.host]), policy=policy_of(name, agent), roles=roles)
-        for name, agent in resolved.config.agents.items()
-        for roles in [tuple(agent.roles) if agent.roles is not None else None]
-    ]
-    turns = _played(resolved.method, readable(resolved.task), members, options)
+    config = resolved.config
+    method = resolved.method
+    options = split_options(config.options, method.play)
+    hosts = {name: _Host(name) for name in config.hosts}
+    members: list[Member] = []
+    for name, agent in config.agents.items():
+        roles = tuple(agent.roles) if agent.roles is not None else None
+        member = _member(name, hosts[agent.host])
+        members.append(replace(member, policy=agent.policy_name(name), roles=roles))
+    turns = _played(method, readable(resolved.task), members, options)
     if turns is None:
         return None
     at_once = {name: host.most for name, host in hosts.items()}
-    unread = _played(resolved.method, _standing_in(resolved.task, None), members, options)
+    unreadable = _standing_in(resolved.task, None)
+    unread = _played(method, unreadable, members, options)
     return Rehearsal(
-        tuple(turn.role for turn in turns),
-        max((turn.prompt.count(WORD) for turn in turns), default=0),
-        at_once,
-        unread is not None and len(unread) == len(turns),
+        roles=tuple(turn.role for turn in turns),
+        shown=max((turn.prompt.count(WORD) for turn in turns), default=0),
+        at_once=at_once,
+        exactly=unread is not None and len(unread) == len(turns),
     )
 
 
@@ -125,7 +131,8 @@ def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, A
     """
     members = [_member(f"a{i}", _Host("home")) for i in range(agents)]
     known = split_options(options, method.play)
-    return {turn.role for turn in _played(method, readable(task), members, known) or []}
+    turns = _played(method, readable(task), members, known) or []
+    return {turn.role for turn in turns}
 
 
 def readable(task: Task) -> Task:

@@ -11,19 +11,32 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from comas.config.mistakes import nearest
 from comas.config.policies import Resolved
 from comas.config.rehearsal import rehearse, roles_asked
-from comas.config.schema import Config, nearest
+from comas.config.schema import AgentConfig, Config
 from comas.types import Method, Task, UserMistake
 
-SHIPPED = ("solution", "evaluation", "scoring", "revision", "proxy")
+SHIPPED = (
+    "solution",
+    "evaluation",
+    "scoring",
+    "revision",
+    "proxy",
+    "propose",
+    "rating",
+    "judging",
+    "sabotage",
+    "assess",
+    "evolve",
+)
 """Of the shipped methods and setups: room may be set for an evaluation to come."""
 
 
 def check_training(config: Config, method: Method, task: Task) -> None:
     """`check_roles`, and that every role with a KL can be trained."""
     for role in config.kl or {}:
-        if role not in method.paid:
+        if method.paid and role not in method.paid:
             raise UserMistake(
                 f"kl.{role}: method {config.method} never trains on that role:"
                 f" {nearest(role, method.paid)}"
@@ -64,7 +77,8 @@ def _without_effect(resolved: Resolved) -> str | None:
     if config.max_tokens == type(config).model_fields["max_tokens"].default:
         return None
     rehearsal = rehearse(resolved)
-    roles = dict.fromkeys((*resolved.method.paid, *(rehearsal.roles if rehearsal else ())))
+    asked = rehearsal.roles if rehearsal else ()
+    roles = dict.fromkeys((*resolved.method.paid, *asked))
     if not all(role in room for role in roles):
         return None
     own = ", ".join(f"room.{role}={room[role]}" for role in roles)
@@ -83,9 +97,7 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
                 f"no agent takes role {role!r}, which method {config.method} needs: see"
                 " agents.<name>.roles"
             )
-    if learn and not any(
-        not a.frozen and (a.roles is None or set(a.roles) & set(method.paid)) for a in agents
-    ):
+    if learn and not any(not a.frozen and _is_paid(a, method) for a in agents):
         paid = ", ".join(method.paid)
         raise UserMistake(
             f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
@@ -93,13 +105,20 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
         )
 
 
+def _is_paid(agent: AgentConfig, method: Method) -> bool:
+    """Whether an agent takes a role that can be paid."""
+    if agent.roles is None or not method.paid:
+        return True
+    return not set(agent.roles).isdisjoint(method.paid)
+
+
 def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:
     """An error that names the nearest role; `others` are further games that will be played."""
     known = {*SHIPPED, *method.paid, *task.max_tokens}
     named = {f"room.{role}": [role] for role in config.room}
-    named |= {f"agents.{name}.roles": agent.roles or [] for name, agent in config.agents.items()}
-    strange = [role for roles in named.values() for role in roles if role not in known]
-    if not strange:
+    for name, agent in config.agents.items():
+        named[f"agents.{name}.roles"] = agent.roles or []
+    if all(role in known for roles in named.values() for role in roles):
         return
     for game in (method, *others):
         options = config.options if game is method else {}

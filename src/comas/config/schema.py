@@ -6,139 +6,96 @@ Leaves out: what follows from the method, the task and the bases (`config.resolv
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
+import os
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
-from comas.config.named_places import Place, anchor
+from comas.config.builders import load_builder
+from comas.config.consistency import (
+    check_hosts_are_known,
+    check_keys_of_kind,
+    check_lags,
+    check_names,
+    check_policies,
+    check_schedule,
+)
+from comas.config.mistakes import explain
+from comas.config.named_places import anchor
 from comas.config.trust import check_trust, is_shared
+from comas.hosts import local_table, own
+from comas.hosts.endpoint import table as api_table
+from comas.hosts.table import HostTable
+from comas.models.places import Place
 from comas.models.sources import run_at, team_file
 from comas.program import command
 from comas.types import UserMistake
 
-
-def _none(value: Any) -> Any:
-    """`none` as a value: for what is to be left out again when something goes on."""
-    return None if value == "none" else value
-
-
-def _engine(value: Any) -> Any:
-    """Runs from before engines had names say `torch` for what is `auto` now."""
-    return "auto" if value == "torch" else value
-
-
-Price = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Of Adam's moving averages."""
-TOKENS_PER_PASS = 8192
-"""Of seed models, and the most that other bases get by default."""
-MAX_ROWS = 512
-"""The same of rows that are decoded at once."""
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
-class HostConfig(_Table):
+class HostConfig(api_table.Table, own.Table, local_table.Table):
     """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's
-    models answer.
+    models answer. What runs write holds the keys of all kinds that are shipped.
     """
 
-    base: Place = "seed"
-    """Of its policies: a shipped seed model, a folder, or a hub name; with `api` the model's name
-    there.
+    kind: Place | None = None
+    """What builds it: a file with `build(plan)` and, for keys of its own, a `Table`, or the name of
+    a module of `comas.hosts`; None is `api` where that is set, otherwise local.
     """
-    learner: Literal["full", "adapters"] | None = None
-    """What of a policy is trained: all of it, or an adapter on a base that the host's policies
-    share; None is full for seed models (and runs that trained them so), otherwise adapters.
-    """
-    rank: int | None = Field(None, ge=1)
-    """Of adapters; None is 16, or what an adapter has that is the base."""
-    alpha: float | None = Field(None, gt=0)
-    """An adapter counts alpha / rank times; None is twice the rank, or what an adapter has that is
-    the base.
-    """
-    targets: list[str] | None = Field(None, min_length=1)
-    """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
-    engine: Annotated[Place, BeforeValidator(_engine)] = "auto"
-    """What samples: `hf`, `stacked`, or a file with `build(plan, models)`; auto is stacked for
-    small plain Llamas of one shape on a CPU, otherwise hf.
-    """
-    device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of sampling and of the learner's passes; auto is float32 on CPU, bfloat16 on a GPU.
-
-    Trained weights are float32 always.
-    """
-    context: int | None = Field(None, ge=16)
-    """Tokens that prompt and reply share; None is what the base has room for."""
-    thinking: bool | None = None
-    """Whether models that can think before they answer do so; None is what their template says."""
-    max_rows: int | None = Field(None, ge=1)
-    """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`fitting`)."""
-    compile: bool = False
-    """Sample with torch.compile, where the engine does not stack small models: minutes at the start
-    for fewer calls per token.
-    """
-    old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
-    """What the probability ratio of the loss, and the KL, call the old policy: the learner's own
-    forward pass before the first update, or what the engine said while it sampled, which spares
-    that pass.
-    """
-    tokens_per_pass: int | None = Field(None, ge=64)
-    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
-    TOKENS_PER_PASS for seed models, otherwise what fits (`fitting`).
-    """
-    checkpointing: bool = False
-    """Recompute activations in the backward pass: slower, smaller."""
-    lr: float | None = Field(None, gt=0)
-    """Overrides the shared one."""
-    trust_remote_code: bool = False
-    api: str | None = Field(None, pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$")
-    """Base URL of an OpenAI-compatible endpoint: no weights here, and its agents are frozen."""
-    own: bool = False
-    """Whether it is an instance of the caller's: `comas.train(hosts={"mine": MyHost()})`; the other
-    keys of such a host say nothing.
-    """
-    key_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """Name of the environment variable that holds the key; never the key."""
-    concurrency: int = Field(16, ge=1)
-    """Requests at once."""
-    timeout: float = Field(120.0, gt=0)
-    """Seconds for one request."""
-    retries: int = Field(5, ge=0)
-    logprobs: bool = False
-    """Whether the endpoint is asked for them."""
-    price: tuple[Price, Price] | None = None
-    """Of a million prompt tokens, and of a million generated ones."""
-    budget_tokens: Annotated[int | None, BeforeValidator(_none)] = Field(None, ge=1)
-    """Prompt and generated tokens, over all processes of a run; when they are spent the run stops.
-
-    `none` is no budget.
-    """
-    budget_money: Annotated[float | None, BeforeValidator(_none)] = Field(None, gt=0)
-    """The same in the unit of `price`."""
 
     @property
-    def kind(self) -> Literal["local", "api", "own"]:
-        """The module below `comas.hosts` that builds it; `own` is built by nobody."""
+    def built_by(self) -> str:
+        """Its kind; `own` is built by nobody."""
         if self.own:
             return "own"
+        if self.kind is not None:
+            return self.kind
         return "local" if self.api is None else "api"
 
     @property
     def here(self) -> bool:
         """Whether its weights are loaded in this process."""
-        return self.kind == "local"
+        return self.built_by == "local"
+
+
+def of_its_kind(name: str, table: Any) -> Any:
+    """Check the table of a host that names a kind against the keys of that kind; another one is
+    left as it is.
+    """
+    if not isinstance(table, Mapping):
+        return table
+    keys = cast("Mapping[str, Any]", table)
+    kind = keys.get("kind")
+    if not isinstance(kind, str):
+        return keys
+    module = load_builder("hosts", os.path.expanduser(kind), f"hosts.{name}.kind")
+    own_table: type[HostTable] = getattr(module, "Table", HostTable)
+    if issubclass(HostConfig, own_table):
+        return keys
+    both = create_model("HostConfig", __base__=(own_table, HostConfig))
+    try:
+        return both.model_validate(keys)
+    except ValidationError as error:
+        explained = explain(error, lambda _: both.model_fields, ("hosts", name))
+        raise UserMistake(explained) from error
 
 
 class AgentConfig(_Table):
@@ -151,6 +108,12 @@ class AgentConfig(_Table):
     """Overrides the host's."""
     policy: str | None = None
     """Share this policy (self-play); None is one of its own."""
+    lag: int | None = Field(None, ge=1)
+    """Speak with the weights that `policy` had after the last multiple of so many steps: a frozen
+    earlier self.
+    """
+    system: str | None = Field(None, min_length=1)
+    """A persona: the system message before everything that it is asked."""
     roles: list[str] | None = Field(None, min_length=1)
     frozen: bool = False
     """Always true at a host with `api`, whatever is written."""
@@ -161,24 +124,11 @@ class AgentConfig(_Table):
     alpha: float | None = Field(None, gt=0)
     targets: list[str] | None = Field(None, min_length=1)
 
-
-NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
-"""Of hosts and policies: what a folder may be called anywhere, and no path that leads elsewhere."""
-FILES = (".json", ".toml", ".md", ".py")
-"""Names of what lies beside the folders of policies end so."""
-DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECASE)
-"""Names that Windows keeps for devices, whatever stands behind a dot."""
-
-
-def _names_a_folder(name: str) -> bool:
-    """Whether a folder may be called so on any system, and is not taken for
-    something else there.
-    """
-    return (
-        NAME.fullmatch(name) is not None
-        and not name.endswith(FILES)
-        and not DEVICES.fullmatch(name)
-    )
+    def policy_name(self, agent: str) -> str:
+        """The policy of the agent of this name: one of its own unless it shares another's; an
+        earlier self is kept under the agent's name.
+        """
+        return agent if self.policy is None or self.lag is not None else self.policy
 
 
 class Config(_Table):
@@ -213,6 +163,10 @@ class Config(_Table):
     minibatches: int | None = Field(None, ge=1)
     lr: float | None = Field(None, gt=0)
     """None is the recipe's: the embedded one for seed models, or one that the task ships."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How learning rates fall over `steps`, once they have risen over `warmup`."""
+    warmup: int = Field(0, ge=0)
+    """Steps in which learning rates rise in a line to what they are set to."""
     betas: tuple[Beta, Beta] | None = None
     weight_decay: float | None = Field(None, ge=0)
     grad_norm: float | None = Field(None, gt=0)
@@ -224,8 +178,8 @@ class Config(_Table):
     split.
     """
     metrics: list[str] | None = None
-    """Of each step, by name or file; None is all that are shipped, `pay` only where the task's
-    verifier is quick.
+    """Of each step, by name or file; None is all that are shipped, `pay quality judges` only where
+    the task's verifier is quick.
     """
     test_questions: int | None = Field(None, ge=0)
     """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
@@ -246,15 +200,19 @@ class Config(_Table):
     kl: dict[str, Annotated[float, Field(ge=0)]] | None = None
     """Role -> beta; None is the method's own."""
     task_options: dict[str, Any] = {}
-    hosts: dict[str, HostConfig] = {"home": HostConfig.model_validate({})}
+    hosts: dict[str, SerializeAsAny[HostConfig]] = {"home": HostConfig.model_validate({})}
     agents: dict[str, AgentConfig] = {}
-    """Empty: four agents, dealt over the hosts in turn."""
+    """Empty: the method's own team, or four agents, dealt over the hosts in turn."""
+    dealt: bool = Field(False, exclude=True, repr=False)
+    """Whether `agents` named none: never written, never read from a file."""
 
     @model_validator(mode="before")
     @classmethod
     def _deal(cls, data: Any) -> Any:
         """A number of agents (or none) becomes that many tables, dealt over the hosts."""
         agents = data.get("agents")
+        if "dealt" in data:
+            raise ValueError("unknown key dealt")
         if type(agents) is int and agents < 1:
             raise ValueError(f"agents = {agents}: a team has at least one")
         if not agents or type(agents) is int:
@@ -267,75 +225,32 @@ class Config(_Table):
             data = {
                 **data,
                 "agents": {f"a{i}": {"host": names[i % len(names)]} for i in range(agents or 4)},
+                "dealt": not agents,
             }
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_their_kinds(cls, data: Any) -> Any:
+        """Read the tables of hosts whose kind has keys of its own."""
+        hosts: Any = data.get("hosts")
+        if not isinstance(hosts, Mapping):
+            return data
+        tables = cast("Mapping[str, Any]", hosts)
+        return {**data, "hosts": {name: of_its_kind(name, t) for name, t in tables.items()}}
+
     @model_validator(mode="after")
-    def _known_hosts(self) -> Config:
-        for name, agent in self.agents.items():
-            if agent.host not in self.hosts:
-                raise ValueError(
-                    f"agents.{name}.host is {agent.host!r}: {nearest(agent.host, self.hosts)}"
-                )
-            agent.frozen = agent.frozen or self.hosts[agent.host].api is not None
-        homes: dict[str, str] = {}
-        rates: dict[str, float] = {}
-        for name, agent in self.agents.items():
-            policy = name if agent.policy is None else agent.policy
-            if homes.setdefault(policy, agent.host) != agent.host:
-                raise ValueError(
-                    f"policy {policy!r} is at hosts {homes[policy]} and {agent.host}: give it two"
-                    " names"
-                )
-            if agent.lr is not None and rates.setdefault(policy, agent.lr) != agent.lr:
-                raise ValueError(
-                    f"agents.{name}.lr is {agent.lr:g}, but policy {policy!r} has lr"
-                    f" {rates[policy]:g} already"
-                )
-        for kind, names in (("host", self.hosts), ("policy", homes)):
-            if odd := [
-                n for n in names if not _names_a_folder(n) or (kind, n) == ("host", "manifest")
-            ]:
-                raise ValueError(
-                    f"{kind} {odd[0]!r}: files are named after it: take letters, digits, - and _,"
-                    " such as a0"
-                )
-        if dotted := [name for name in self.hosts if "." in name]:
-            other = dotted[0].replace(".", "-")
-            raise ValueError(
-                f"host {dotted[0]!r}: a dot divides the parts of a key, as in hosts.NAME.base: name"
-                f" it {other}"
-            )
-        folders: dict[str, str] = {}
-        for policy in homes:  # macOS and Windows
-            if (other := folders.setdefault(policy.casefold(), policy)) != policy:
-                raise ValueError(
-                    f"policies {other!r} and {policy!r} would share a folder where capitals do not"
-                    " count: rename one"
-                )
+    def _consistent(self) -> Config:
+        check_hosts_are_known(self.agents, self.hosts)
+        for agent in self.agents.values():
+            elsewhere = self.hosts[agent.host].api is not None
+            agent.frozen = agent.frozen or elsewhere or agent.lag is not None
+        check_policies(self.agents)
+        check_lags(self.agents, self.hosts)
+        check_schedule(self)
+        check_names(self.agents, self.hosts)
         for name, host in self.hosts.items():
-            for key in (
-                ("rank", "alpha", "targets") if host.learner == "full" or not host.here else ()
-            ):
-                tables = {f"hosts.{name}": host} | {
-                    f"agents.{n}": a for n, a in self.agents.items() if a.host == name
-                }
-                if given := [n for n, table in tables.items() if getattr(table, key) is not None]:
-                    raise ValueError(
-                        f"{given[0]}.{key} is for hosts.{name}.learner=adapters: set that, or leave"
-                        " it out"
-                    )
-            for key in ("key_env", "price", "budget_tokens", "budget_money"):
-                if getattr(host, key) is not None and host.api is None:
-                    raise ValueError(
-                        f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or"
-                        " leave it out"
-                    )
-            if host.budget_money is not None and host.price is None:
-                raise ValueError(
-                    f"hosts.{name}.budget_money needs a price: set hosts.{name}.price = [prompt,"
-                    " generated]"
-                )
+            check_keys_of_kind(name, host, self.agents)
         return self
 
 
@@ -430,7 +345,14 @@ def checked(data: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise UserMistake(_explain(error)) from error
+        raise UserMistake(explain(error, _keys_beside)) from error
+
+
+def _keys_beside(key: Sequence[str | int]) -> Iterable[str]:
+    """The keys of the table that a key, given as the parts of its path, stands in."""
+    tables = {"hosts": HostConfig, "agents": AgentConfig}
+    table = tables.get(str(key[0]), Config) if len(key) > 1 else Config
+    return table.model_fields
 
 
 def parse_pair(text: str) -> tuple[str, Any]:
@@ -452,66 +374,3 @@ def _put(data: dict[str, Any], key: str, value: Any) -> None:
             raise UserMistake(f"{key}: {part} is {found!r}, not a table")
         data = cast("dict[str, Any]", found)
     data[last] = value
-
-
-def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = ".".join(str(p) for p in first["loc"])
-    if first["type"] == "extra_forbidden":
-        *_, last = first["loc"]
-        table = (
-            {"hosts": HostConfig, "agents": AgentConfig}.get(str(first["loc"][0]), Config)
-            if len(first["loc"]) > 1
-            else Config
-        )
-        if last in ELSEWHERE:
-            return f"unknown key {place}: did you mean {ELSEWHERE[str(last)]}?"
-        return f"unknown key {place}: {nearest(str(last), table.model_fields)}"
-    if first["loc"] and first["loc"][-1] in SECRETIVE:
-        return f"{place}: {SECRETIVE[str(first['loc'][-1])]}"
-    said = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "list_type" and isinstance(first["input"], str):
-        said = f"a list is wanted: {json.dumps(first['input'].split(','))}"
-    return f"{place} = {first['input']!r}: {said}" if place else said
-
-
-ELSEWHERE = {
-    "model": "base",
-    "model_name": "base",
-    "model_name_or_path": "base",
-    "learning_rate": "lr",
-    "batch_size": "questions",
-    "num_agents": "agents",
-    "n_agents": "agents",
-    "lora_rank": "rank",
-    "lora_r": "rank",
-    "lora_alpha": "alpha",
-    "gpu": "device",
-    "max_steps": "steps",
-    "dataset": "task",
-    "output_dir": "out",
-    "num_generations": "samples",
-    "max_new_tokens": "max_tokens",
-}
-"""What keys are called in other libraries -> what they are called here."""
-SECRETIVE = {
-    "key_env": (
-        "the name of an environment variable is wanted, never the key itself (letters, digits"
-        " and _)"
-    ),
-    "api": (
-        "wanted is http(s)://host[:port]/path without a user, a password, ? or #: a key belongs"
-        " into the variable of key_env"
-    ),
-}
-"""Keys whose value may be a secret in the wrong place: what is said of a mistake does not repeat
-it.
-"""
-
-
-def nearest(name: str, known: Any) -> str:
-    """What may have been meant by a name that is not known, in words."""
-    close = difflib.get_close_matches(name, list(known), 1, 0.5)
-    return (
-        f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(known)) or '(none)'}"
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ def fixed_place(name: str) -> str:
         return str(Path(name).resolve())
     if name.endswith(".toml"):
         raise UserMistake(f"{name}: there is no such file here")
-    inside = Path(name).parent != Path() and Path(name).parent.is_dir()
+    folder = Path(name).parent
+    inside = folder != Path() and folder.is_dir()
     if not is_seed(name) and (is_place(name) or inside):
         raise UserMistake(f"{name}: there is no such run or folder here{meant(name)}")
     return name
@@ -94,7 +95,8 @@ def independent(place: str) -> str:
     """What counts as one among several runs of a system: a run's folder, whatever its
     checkpoint.
     """
-    return str(found[0].path) if (found := run_at(place)) is not None else place
+    found = run_at(place)
+    return str(found[0].path) if found is not None else place
 
 
 def training_of(name: str) -> tuple[Resolved, list[str]] | None:
@@ -122,7 +124,7 @@ def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
         )
     resolved = resolve(read(run.path / "config.toml", overrides))
     for host, table in run.config()["hosts"].items():
-        if resolved.config.hosts[host].kind == "api" and not table.get("api"):
+        if resolved.config.hosts[host].built_by == "api" and not table.get("api"):
             raise UserMistake(
                 f"{run.path}: hosts.{host}.api would have others answer in the place of what was"
                 " trained: leave it out"
@@ -137,9 +139,9 @@ def system_config(
     team that `table` describes, or copies of one base model, four unless `agents` says otherwise.
     """
     if table is not None:
-        return resolve(
-            read(None, {**copy.deepcopy(dict(table)), **dict(map(parse_pair, overrides))})
-        )
+        keys = copy.deepcopy(dict(table))
+        keys |= map(parse_pair, overrides)
+        return resolve(read(None, keys))
     if found := run_at(name):
         return _run_config(found[0], overrides)
     given = dict(map(parse_pair, overrides))
@@ -157,13 +159,19 @@ def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     the same base at the same host are copies of one model, which is not asked once for each.
     """
     hosts = read(file, shared=False).hosts
-    here = [
-        pair for pair in overrides if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
-    ]
-    return with_copies(resolve(_untrained(file, here))).model_dump()
+    concerning = [pair for pair in overrides if _concerns(pair, hosts)]
+    resolved = resolve(_untrained(file, concerning))
+    return with_copies(resolved).model_dump()
+
+
+def _concerns(pair: str, hosts: Container[str]) -> bool:
+    """Whether `key=value` is not about a host, or about one of these."""
+    return not pair.startswith("hosts.") or pair.split(".")[1] in hosts
 
 
 def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:
     """Read the config of a team that is asked as it is; the file may be somebody else's."""
     config = read(file, overrides, shared=True)
-    return config if config.lr else read(file, [*overrides, f"lr={UNTRAINED}"], shared=True)
+    if config.lr:
+        return config
+    return read(file, [*overrides, f"lr={UNTRAINED}"], shared=True)

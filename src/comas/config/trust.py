@@ -51,6 +51,9 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 variable,
                 f"would send what that environment variable holds to {place}",
             )
+        kind = host.get("kind")
+        if isinstance(kind, str) and kind.endswith(".py"):
+            yield f"hosts.{name}.kind", kind, "would run the code in that file"
         # 1 and "yes" are read as true as well
         if host.get("trust_remote_code", False) is not False:
             yield (

@@ -56,7 +56,7 @@ def weights_at(
         if checkpoint is not None:
             places[plan.name] = str(checkpoint / plan.name)
         else:
-            places[plan.name] = plan.source.weights_of(plan.name, ask_hub)
+            places[plan.name] = plan.source.weights_of(plan.first, ask_hub)
     return HostWeights(places, frozenset(adapters_among(places)))
 
 
@@ -79,10 +79,10 @@ def model_below(resolved: Resolved, name: str, weights: HostWeights, learn: bool
         found[place] = plan.agents[-1]
     if len(found) > 1:
         (one, first), (other, second), *_ = found.items()
+        or_whole = "" if weights.adapters else f", or set hosts.{name}.learner=full"
         raise UserMistake(
             f"agents {first} and {second} of host {name} start from {one!r} and {other!r}: adapters"
-            " share one base; give them hosts of their own"
-            + ("" if weights.adapters else f", or set hosts.{name}.learner=full")
+            f" share one base; give them hosts of their own{or_whole}"
         )
     return next(iter(found))
 
@@ -122,7 +122,8 @@ def _began(source: Source, policy: str) -> str:
     if not is_adapter(place):
         return source.weights_of(policy)
     plans = policies_of(checked(source.run().config()))
-    return _began(next(plan.source for plan in plans if plan.name == policy), policy)
+    earlier = next(plan for plan in plans if plan.name == policy)
+    return _began(earlier.source, policy)
 
 
 def _agree(config: Config, name: str, folder: str) -> None:
@@ -141,7 +142,7 @@ def _agree(config: Config, name: str, folder: str) -> None:
             given = getattr(config.hosts[agent.host], key)
         found: Any = getattr(there, key)
         if key == "targets":
-            found = sorted({layer.rpartition(".")[2] for layer in found})
+            found = sorted(_layers(found))
         if given is not None and not _equal(given, found):
             raise UserMistake(
                 f"{where}.{key} is {given}, but the adapter in {folder} has {found}: leave"
@@ -149,7 +150,12 @@ def _agree(config: Config, name: str, folder: str) -> None:
             )
 
 
+def _layers(targets: Iterable[str]) -> set[str]:
+    """The last parts of names of layers."""
+    return {target.rpartition(".")[2] for target in targets}
+
+
 def _equal(given: Any, found: Any) -> bool:
     if isinstance(found, list):
-        return {layer.rpartition(".")[2] for layer in given} == set(found)
+        return _layers(given) == set(found)
     return math.isclose(given, found)

@@ -19,11 +19,11 @@ class Shown:
     """A discussion in view."""
 
     question: Question | None
-    turns: list[Turn] = field(default_factory=list[Turn])
+    turns: list[Turn] = field(default_factory=list)
     paid: bool = False
     """Whether its turns have been paid."""
     error: str | None = None
-    answers: dict[str, str] = field(default_factory=dict[str, str])
+    answers: dict[str, str] = field(default_factory=dict)
     """Turn id -> the canonical answer in it."""
 
 
@@ -56,21 +56,17 @@ class Board:
     """Tokens per second over all steps of this process, learning included."""
     discussions: int = 0
     """Of a step."""
-    shown: list[Shown] = field(default_factory=list[Shown])
-    measured: list[Measured] = field(default_factory=list[Measured])
-    rewards: dict[str, list[tuple[float, float]]] = field(
-        default_factory=dict[str, list[tuple[float, float]]]
-    )
+    shown: list[Shown] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+    rewards: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Role -> its mean reward after each step."""
-    metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metrics: Mapping[str, Any] = field(default_factory=dict)
     """Of the last step."""
-    pays: Mapping[str, str] = field(default_factory=dict[str, str])
+    pays: Mapping[str, str] = field(default_factory=dict)
     """Role -> for what it is paid."""
     changes: int = 0
     """How often anything but the progress, the time, and what is noted on the turns in view has
     changed.
     """
-    drawn: dict[str, tuple[Any, list[Any]]] = field(
-        default_factory=dict[str, tuple[Any, list[Any]]]
-    )
+    drawn: dict[str, tuple[Any, list[Any]]] = field(default_factory=dict)
     """Parts that were drawn: of what, and their lines."""

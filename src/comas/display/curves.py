@@ -17,8 +17,9 @@ Points = Sequence[tuple[float, float]]
 
 def sparkline(values: Sequence[float], width: int, low: float, high: float) -> str:
     """The last `width` values as bars between `low` and `high`."""
-    shown = values[max(0, len(values) - width) :] if width > 0 else []
-    return "".join(BARS[round(_share(value, low, high) * (len(BARS) - 1))] for value in shown)
+    shown = values[-width:] if width > 0 else []
+    heights = [round(_share(value, low, high) * (len(BARS) - 1)) for value in shown]
+    return "".join(BARS[height] for height in heights)
 
 
 def curve(points: Points, width: int, height: int, low: float, high: float) -> list[str]:
@@ -33,10 +34,13 @@ def curve(points: Points, width: int, height: int, low: float, high: float) -> l
         row = round((1 - _share(value, low, high)) * (rows - 1))
         if before is None or before == row:
             drawn = range(row, row + 1)
+        elif row < before:
+            drawn = range(row, before)
         else:
-            drawn = range(row, before) if row < before else range(before + 1, row + 1)
+            drawn = range(before + 1, row + 1)
         for dot in drawn:
-            cells[dot // 4][column // 2] |= DOTS[dot % 4][column % 2]
+            bit = DOTS[dot % 4][column % 2]
+            cells[dot // 4][column // 2] |= bit
         before = row
     return ["".join(chr(0x2800 + bits) for bits in line) for line in cells]
 
@@ -57,8 +61,9 @@ def _sampled(points: Points, columns: int) -> list[tuple[int, float]]:
         x = start + column * step
         while place < len(points) - 2 and points[place + 1][0] < x:
             place += 1
-        (x0, y0), (x1, y1) = points[place], points[place + 1]
-        share = min(1.0, max(0.0, (x - x0) / (x1 - x0))) if x1 > x0 else 1.0
+        x0, y0 = points[place]
+        x1, y1 = points[place + 1]
+        share = _share(x, x0, x1) if x1 > x0 else 1.0
         sampled.append((column, y0 + share * (y1 - y0)))
     return sampled
 

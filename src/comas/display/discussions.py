@@ -32,7 +32,9 @@ def clean(text: str, limit: int = LONGEST) -> str:
         if unicodedata.category(c) not in ("Cf", "Co", "Cs")
     )
     flat = " ".join(flat.split())
-    return flat if len(flat) <= limit and len(seen) == len(text) else flat[:limit] + " …"
+    if len(flat) <= limit and len(seen) == len(text):
+        return flat
+    return flat[:limit] + " …"
 
 
 def span(seconds: float) -> str:
@@ -50,7 +52,9 @@ def read_as(turn: Turn, answer: str | None = None) -> str:
     for fact in ("score", "answer"):
         if fact in turn.info:
             value = turn.info[fact]
-            return f"no {fact}" if value is None else f"{fact} {clean(str(value), BRIEF)}"
+            if value is None:
+                return f"no {fact}"
+            return f"{fact} {clean(str(value), BRIEF)}"
     if turn.info.get("readable") is False:
         return "no answer"
     return f"answer {clean(answer, BRIEF)}" if answer is not None else ""
@@ -60,7 +64,8 @@ def readings(turns: Sequence[Turn]) -> Iterator[Text]:
     """A line for each turn in which the game read something: `a1 scoring: score 3`."""
     for turn in turns:
         if read := read_as(turn):
-            yield Text(f"{clean(turn.agent)} {clean(turn.role)}: {read}", "dim")
+            who = f"{clean(turn.agent)} {clean(turn.role)}"
+            yield Text(f"{who}: {read}", "dim")
 
 
 def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> RenderableType:
@@ -73,9 +78,8 @@ def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> Re
     table.add_column(ratio=1, overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     for turn in turns:
-        table.add_row(
-            Text(clean(turn.agent), "bold"), role_name(turn.role), _said(turn, limit), _pay(turn)
-        )
+        agent = Text(clean(turn.agent), "bold")
+        table.add_row(agent, role_name(turn.role), _said(turn, limit), _pay(turn))
     return Group(Text(clean(question), "bold"), table)
 
 
@@ -91,31 +95,26 @@ def brief_discussion(
     characters, with what the game read in it (`answers`: turn id -> canonical answer), and with its
     pay once it is `paid`.
     """
-    rows: list[tuple[Text, Text, Text, Text, Text]] = []
-    for turn in turns:
-        read = Text(read_as(turn, answers.get(turn.id)), "dim")
-        pay = _pay(turn) if paid else Text("")
-        rows.append(
-            (
-                Text(clean(turn.agent, BRIEF), "bold"),
-                role_name(turn.role),
-                _said(turn, limit),
-                read,
-                pay,
-            )
-        )
-    widths = [max((row[column].cell_len for row in rows), default=0) for column in range(5)]
-    widths[2] = max(8, width - 4 - widths[0] - widths[1] - widths[3] - widths[4])
+    agents = [Text(clean(turn.agent, BRIEF), "bold") for turn in turns]
+    roles = [role_name(turn.role) for turn in turns]
+    texts = [_said(turn, limit) for turn in turns]
+    answered = [Text(read_as(turn, answers.get(turn.id)), "dim") for turn in turns]
+    pays = [_pay(turn) if paid else Text("") for turn in turns]
+    beside = sum(map(_widest, (agents, roles, answered, pays)))
     table = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
-    # known, so that rich need not find out, which takes most of the time
-    for place, columns in enumerate(widths):
-        if place == 2:
-            table.add_column(width=columns, overflow="fold")
-        else:
-            table.add_column(width=columns, no_wrap=True, justify="right" if place == 4 else "left")
-    for row in rows:
+    # widths are known, so that rich need not find them out, which takes most of the time
+    table.add_column(width=_widest(agents), no_wrap=True)
+    table.add_column(width=_widest(roles), no_wrap=True)
+    table.add_column(width=max(8, width - 4 - beside), overflow="fold")
+    table.add_column(width=_widest(answered), no_wrap=True)
+    table.add_column(width=_widest(pays), no_wrap=True, justify="right")
+    for row in zip(agents, roles, texts, answered, pays, strict=True):
         table.add_row(*row)
     return Group(Text(clean(question), "bold"), table)
+
+
+def _widest(cells: Sequence[Text]) -> int:
+    return max((cell.cell_len for cell in cells), default=0)
 
 
 def _said(turn: Turn, limit: int) -> Text:

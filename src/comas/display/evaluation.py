@@ -52,9 +52,8 @@ class ExamLines(Hook):
     def planned(self, folder: Path, games: int, done: int) -> None:
         if self.games == 0:
             self.done = done
-            self._say(
-                f"{games:,} games, in {folder}" + (f"; {done} are there already" if done else "")
-            )
+            there = f"; {done} are there already" if done else ""
+            self._say(f"{games:,} games, in {folder}{there}")
         self.games = games
 
     def cell(self, system: str, task: str, setup: str) -> None:
@@ -63,22 +62,24 @@ class ExamLines(Hook):
         self.said = self.said or self.began
 
     def game(self, record: Mapping[str, Any]) -> None:
-        self.done = self.done + 1
-        self.fresh = self.fresh + 1
+        self.done += 1
+        self.fresh += 1
         self.failed += record["verdict"] == "failed"
         self.tokens += sum(t["tokens"] for t in record["turns"])
         if time.monotonic() - self.said > self.every:
             self.said = time.monotonic()
-            left = (self.games - self.done) * (self.said - self.began) / self.fresh
-            self._say(
-                f"{self.what}: {self.done}/{self.games} games, {self.rate()}, left {span(left)}"
-            )
+            per_game = (self.said - self.began) / self.fresh
+            left = span((self.games - self.done) * per_game)
+            games = f"{self.done}/{self.games} games"
+            self._say(f"{self.what}: {games}, {self.rate()}, left {left}")
 
     def rate(self) -> str:
         """Games and tokens per second, and how many failed."""
         passed = max(1e-9, time.monotonic() - self.began)
-        failed = f", {self.failed} failed" if self.failed else ""
-        return f"{self.fresh / passed:,.1f} games/s, {self.tokens / passed:,.0f} tokens/s{failed}"
+        games = self.fresh / passed
+        tokens = self.tokens / passed
+        rate = f"{games:,.1f} games/s, {tokens:,.0f} tokens/s"
+        return f"{rate}, {self.failed} failed" if self.failed else rate
 
     def note(self, text: str) -> None:
         self._say(f"note: {text}")

@@ -41,32 +41,39 @@ def facts(board: Board, width: int, plain: bool) -> RenderableType:
 
 def _accuracies(board: Board, plain: bool) -> Text:
     """Those before and after on the test questions, and the validation's in a curve of its own."""
-    said = Text()
-    named = {m.name: m.found.mean for m in board.measured}
-    if "before" in named:
-        said.append(f"before {named['before']:.3f}   ")
-    validation = [m.found.mean for m in board.measured if m.name == "validation"]
+    line = Text()
+    latest = {measured.name: measured.found.mean for measured in board.measured}
+    if "before" in latest:
+        line.append(f"before {latest['before']:.3f}   ")
+    validation = [mean for _, mean in _validation(board)]
     if validation:
         bars = "" if plain else sparkline(validation, SPARK, 0.0, 1.0) + " "
-        said.append(f"validation {bars}{validation[-1]:.3f}   ")
-    if "after" in named:
-        said.append(f"after {named['after']:.3f}", "bold")
-    return said if said else Text(EMPTY)
+        line.append(f"validation {bars}{validation[-1]:.3f}   ")
+    if "after" in latest:
+        line.append(f"after {latest['after']:.3f}", "bold")
+    return line if line else Text(EMPTY)
+
+
+def _validation(board: Board) -> Points:
+    """(step, accuracy) of each validation."""
+    found = [measured for measured in board.measured if measured.name == "validation"]
+    return [(float(measured.step), measured.found.mean) for measured in found]
 
 
 def _rewards(board: Board, width: int, plain: bool) -> Text:
     """Per role the last reward, and as many bars as there is room for."""
-    said = Text()
+    line = Text()
     names = sum(len(role_name(role)) for role in board.rewards)
-    bars_each = min(
-        SPARK, (width - names) // max(1, len(board.rewards)) - len(" bars +0.00  ") + len("bars")
-    )
+    room_each = (width - names) // max(1, len(board.rewards))
+    bars_each = min(SPARK, room_each - len("  +0.00  "))
     for role, points in board.rewards.items():
         values = [value for _, value in points]
-        said.append_text(role_name(role))
-        bars = "" if plain or bars_each < 2 else sparkline(values, bars_each, *_range(values)) + " "
-        said.append(f" {bars}{values[-1]:+.2f}  ")
-    return said if said else Text(EMPTY)
+        line.append_text(role_name(role))
+        bars = ""
+        if not plain and bars_each >= 2:
+            bars = sparkline(values, bars_each, *_range(values)) + " "
+        line.append(f" {bars}{values[-1]:+.2f}  ")
+    return line if line else Text(EMPTY)
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -75,23 +82,26 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _lost(board: Board) -> Text:
-    found = lost(board.metrics.get("replies", ()))
-    if not found:
-        return Text(
-            f"{sum(row['turns'] for row in board.metrics['replies'])}: none cut, none unreadable"
-        )
-    return Text(clean("   ".join(found)), "yellow")
+    replies = board.metrics.get("replies", ())
+    found = lost(replies)
+    if found:
+        return Text(clean("   ".join(found)), "yellow")
+    turns = sum(row["turns"] for row in replies)
+    return Text(f"{turns}: none cut, none unreadable")
 
 
 def _tokens(board: Board) -> Text:
     """Tokens, and near-ties where there are more than chance explains."""
     near = ties(board.metrics) if board.metrics else ""
-    return Text("   ".join([*_pace(board), *([near] if near else [])]))
+    parts = [*_pace(board), near] if near else _pace(board)
+    return Text("   ".join(parts))
 
 
 def _pace(board: Board) -> list[str]:
-    made = [f"{board.tokens:,}"]
-    return [*made, f"{board.pace:,.0f}/s with learning"] if board.pace is not None else made
+    parts = [f"{board.tokens:,}"]
+    if board.pace is not None:
+        parts.append(f"{board.pace:,.0f}/s with learning")
+    return parts
 
 
 def numbers(board: Board, width: int, rows: int, plain: bool) -> RenderableType:
@@ -104,72 +114,77 @@ def numbers(board: Board, width: int, rows: int, plain: bool) -> RenderableType:
     for_curves = max(0, rows - tables - 6)  # and the frames of three panels
     tall = min(10, max(3, for_curves // 3))
     each = min(5, max(2, (for_curves - tall) // roles))
-    accuracy = Panel(
-        Group(_accuracy_curve(board, width - 4, tall, plain), *agents),
-        title="accuracy",
-        title_align="left",
+    accuracy = Group(_accuracy_curve(board, width - 4, tall, plain), *agents)
+    rewards = _reward_curves(board, width - 4, each, plain)
+    lost_replies = Group(*replies, *_token_lines(board))
+    return Group(
+        Panel(accuracy, title="accuracy", title_align="left"),
+        Panel(rewards, title="mean reward per role", title_align="left"),
+        Panel(lost_replies, title="replies of the last step", title_align="left"),
     )
-    rewards = Panel(
-        _reward_curves(board, width - 4, each, plain),
-        title="mean reward per role",
-        title_align="left",
-    )
-    lost_replies = Panel(
-        Group(*replies, *_token_lines(board)), title="replies of the last step", title_align="left"
-    )
-    return Group(accuracy, rewards, lost_replies)
 
 
 def _token_lines(board: Board) -> list[Text]:
+    tokens = Text(f"tokens {'   '.join(_pace(board))}")
     near = ties(board.metrics, always=True) if board.metrics else ""
-    return [Text(line) for line in (f"tokens {'   '.join(_pace(board))}", near) if line]
+    return [tokens, Text(near)] if near else [tokens]
 
 
 def _accuracy_curve(board: Board, width: int, height: int, plain: bool) -> RenderableType:
     """Validation over steps; what was measured on the test questions stands beside
     it, not in it.
     """
-    points = [(float(m.step), m.found.mean) for m in board.measured if m.name == "validation"]
-    tests = [f"{m.name} {m.found}" for m in board.measured if m.name != "validation"]
-    said = [Text(f"test questions   {'   '.join(tests) if tests else EMPTY}")]
-    last = next((m.found for m in reversed(board.measured) if m.name == "validation"), None)
-    said.append(Text(f"validation       {last if last is not None else EMPTY}"))
+    last = None
+    tests: list[str] = []
+    for measured in board.measured:
+        if measured.name == "validation":
+            last = measured.found
+        else:
+            tests.append(f"{measured.name} {measured.found}")
+    lines = [
+        Text(f"test questions   {'   '.join(tests) or EMPTY}"),
+        Text(f"validation       {EMPTY if last is None else last}"),
+    ]
+    points = _validation(board)
     if plain or not points:
-        return Group(*said)
-    return Group(
-        *said, _graph(points, width, height, 0.0, max(0.1, *(y for _, y in points)), "cyan")
-    )
+        return Group(*lines)
+    high = max(0.1, *(accuracy for _, accuracy in points))
+    return Group(*lines, _graph(points, width, height, 0.0, high, "cyan"))
 
 
 def _graph(points: Points, width: int, height: int, low: float, high: float, colour: str) -> Text:
     """A curve with its scale on the left."""
     graph = Text(no_wrap=True)
     lines = curve(points, max(4, width - 7), height, low, high)
+    last = len(lines) - 1
+    scale = {last: f"{low:5.2f}", 0: f"{high:5.2f}"}
     for place, line in enumerate(lines):
-        scale = f"{high:5.2f}" if place == 0 else f"{low:5.2f}" if place == len(lines) - 1 else ""
-        graph.append(f"{scale:>5} ", "dim")
+        graph.append(f"{scale.get(place, ''):>5} ", "dim")
         graph.append(line, colour)
-        graph.append("\n" if place < len(lines) - 1 else "")
+        graph.append("\n" if place < last else "")
     return graph
 
 
 def _agents(board: Board) -> list[Text]:
     """List the latest accuracy of each agent, for every kind of measurement."""
-    latest = {m.name: m.agents for m in board.measured if m.agents}
+    latest = {measured.name: measured.agents for measured in board.measured if measured.agents}
     names = sorted({agent for agents in latest.values() for agent in agents})
     if not names:
         return []
-    rows = [[Text("agent", "dim"), *(Text(name, "dim") for name in latest)]]
+    rows = [[Text(name, "dim") for name in ("agent", *latest)]]
     for name in names[:AGENTS]:
-        cells = (f"{agents[name]:.3f}" if name in agents else "" for agents in latest.values())
-        rows.append([Text(clean(name, 16), "bold"), *(Text(cell) for cell in cells)])
-    more = [Text(f"and {len(names) - AGENTS} more", "dim")] if len(names) > AGENTS else []
-    return [*_columns(rows, len(rows[0])), *more]
+        shares = [agents.get(name) for agents in latest.values()]
+        cells = [Text("" if share is None else f"{share:.3f}") for share in shares]
+        rows.append([Text(clean(name, 16), "bold"), *cells])
+    lines = _columns(rows, len(rows[0]))
+    if len(names) > AGENTS:
+        lines.append(Text(f"and {len(names) - AGENTS} more", "dim"))
+    return lines
 
 
 def _columns(rows: Sequence[Sequence[Text]], left: int) -> list[Text]:
     """Rows as lines: the first `left` columns begin below one another, the others end so."""
-    widths = [max(row[column].cell_len for row in rows) for column in range(len(rows[0]))]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
     lines: list[Text] = []
     for row in rows:
         line = Text(no_wrap=True, overflow="ellipsis")
@@ -188,46 +203,42 @@ def _reward_curves(board: Board, width: int, height: int, plain: bool) -> Render
     parts: list[RenderableType] = []
     for role, points in board.rewards.items():
         values = [value for _, value in points]
-        title = role_name(role)
-        title.append(f" {values[-1]:+.2f}", "default")
+        name = role_name(role)
+        colour = str(name.style)
+        title = name.append(f" {values[-1]:+.2f}", "default")
         signal = board.metrics.get("signal", {}).get(role)
         if signal is not None and signal["groups"]:
-            title.append(
-                f"   all equal in {signal['flat']:.0f} of {signal['groups']:.0f} groups", "dim"
-            )
+            flat = f"{signal['flat']:.0f} of {signal['groups']:.0f} groups"
+            title.append(f"   all equal in {flat}", "dim")
         parts.append(title)
         if not plain and height > 1:
-            parts.append(
-                _graph(
-                    points, width, height - 1, *_range(values), colour=str(role_name(role).style)
-                )
-            )
+            low, high = _range(values)
+            parts.append(_graph(points, width, height - 1, low, high, colour))
     return Group(*parts)
 
 
 def _replies(board: Board, rows: int) -> list[Text]:
     """Cut and unreadable replies: per agent and role where there is room, otherwise per role."""
-    given = board.metrics.get("replies") or []
-    each = len(given) + 1 <= rows
-    listed = (
-        list(given)
-        if each
-        else [{"agent": "all", "role": r, **row} for r, row in by_role(given).items()]
-    )
-    if not listed:
+    replies = list(board.metrics.get("replies") or [])
+    if len(replies) + 1 > rows:
+        roles = by_role(replies)
+        replies = [{"agent": "all", "role": role, **row} for role, row in roles.items()]
+    if not replies:
         return [Text(EMPTY)]
-    table = [
-        [Text(name, "dim") for name in ("agent", "role", "replies", "paid", "cut", "unreadable")]
-    ]
-    for row in listed:
-        counts = (
-            Text(str(row["turns"])),
-            Text(str(row["paid"])),
-            _of(row["cut"], row),
-            _of(row["unreadable"], row),
-        )
-        table.append([Text(clean(row["agent"], 16), "bold"), role_name(row["role"]), *counts])
+    names = ("agent", "role", "replies", "paid", "cut", "unreadable")
+    table = [[Text(name, "dim") for name in names], *map(_reply_row, replies)]
     return _columns(table, left=2)
+
+
+def _reply_row(row: Mapping[str, Any]) -> list[Text]:
+    return [
+        Text(clean(row["agent"], 16), "bold"),
+        role_name(row["role"]),
+        Text(str(row["turns"])),
+        Text(str(row["paid"])),
+        _of(row["cut"], row),
+        _of(row["unreadable"], row),
+    ]
 
 
 def _of(count: int | None, row: Mapping[str, Any]) -> Text:
@@ -235,4 +246,5 @@ def _of(count: int | None, row: Mapping[str, Any]) -> Text:
     if count is None:
         return Text("-", "dim")
     share = count / row["turns"] if row["turns"] else 0.0
-    return Text(f"{count} ({share:.0%})", "red" if share >= 0.5 else "yellow" if count else "dim")
+    colour = "yellow" if count else "dim"
+    return Text(f"{count} ({share:.0%})", "red" if share >= 0.5 else colour)

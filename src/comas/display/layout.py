@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
@@ -63,31 +64,30 @@ def draw(board: Board, width: int, height: int, console: Console) -> RenderableT
     foot = _lines(_foot(board, width), console, width)[-rows:]
     room = rows - len(foot)
     size = (width, room, plain)
-    state = (*size, board.changes)
+    talk_state = (*size, *_talk(board))
+    facts_state = (*size, board.changes)
+
+    def draw_talk(columns: int, lines: int, most: int) -> Drawn:
+        return _once(board, "talk", talk_state, lambda: _left(board, columns, lines, console, most))
+
     if width >= WIDE and height >= TALL:
         right = min(76, 2 * width // 5)
         left = width - right - 1
-        talk = _once(
-            board,
-            "talk",
-            (*size, *_talk(board)),
-            lambda: _left(board, left, room, console, len(board.shown)),
-        )
-        beside = _once(
-            board,
-            "numbers",
-            state,
-            lambda: _lines(numbers(board, right, room, plain), console, right),
-        )
-        return Ready([*_side_by_side(talk, beside[:room], left), *foot])
-    below = _once(
-        board, "facts", state, lambda: _lines(facts(board, width, plain), console, width)
-    )[:room]
+        talk = draw_talk(left, room, len(board.shown))
+
+        def draw_numbers() -> Drawn:
+            return _lines(numbers(board, right, room, plain), console, right)
+
+        beside = _once(board, "numbers", facts_state, draw_numbers)
+        columns = _side_by_side(talk, beside[:room], left)
+        return Ready([*columns, *foot])
+
+    def draw_facts() -> Drawn:
+        return _lines(facts(board, width, plain), console, width)
+
+    below = _once(board, "facts", facts_state, draw_facts)[:room]
     above = room - len(below)
-    most = max(1, above // 14)
-    talk = _once(
-        board, "talk", (*size, *_talk(board)), lambda: _left(board, width, above, console, most)
-    )
+    talk = draw_talk(width, above, max(1, above // 14))
     return Ready([*talk, *below, *foot])
 
 
@@ -116,20 +116,20 @@ def _talk(board: Board) -> Iterable[object]:
 
 def _side_by_side(left: Drawn, right: Drawn, width: int) -> Drawn:
     """Two columns; the left one is `width` wide."""
+    space = Segment(" ")
     joined: Drawn = []
-    for place in range(max(len(left), len(right))):
-        line = left[place] if place < len(left) else []
-        other = right[place] if place < len(right) else []
-        joined.append([*Segment.adjust_line_length(line, width), Segment(" "), *other])
+    for line, other in zip_longest(left, right, fillvalue=[]):
+        joined.append([*Segment.adjust_line_length(line, width), space, *other])
     return joined
 
 
 def _left(board: Board, width: int, rows: int, console: Console, most: int) -> Drawn:
     """Discussions, and below them who is paid for what, where there is room for both."""
     key = _lines(legend(board.pays), console, width) if board.pays else []
-    room = rows - len(key) if rows - len(key) >= 9 else rows
-    panels = _discussions(board, width, room, most, console)
-    return [*panels, *(key if room < rows else [])]
+    if rows - len(key) < 9:
+        key = []
+    panels = _discussions(board, width, rows - len(key), most, console)
+    return [*panels, *key]
 
 
 def _discussions(board: Board, width: int, rows: int, most: int, console: Console) -> Drawn:
@@ -143,7 +143,8 @@ def _discussions(board: Board, width: int, rows: int, most: int, console: Consol
         if part < 3:
             break
         title = f"discussion {place + 1} of {max(board.discussions, place + 1)}"
-        panels += _lines(_panel(shown, width, part, title), console, width)[:part]
+        panel = _panel(shown, width, part, title)
+        panels += _lines(panel, console, width)[:part]
     return panels
 
 
@@ -153,24 +154,19 @@ def _panel(shown: Shown, width: int, rows: int, title: str) -> RenderableType:
     """
     question = shown.question.prompt if shown.question is not None else ""
     inner = max(10, width - 4)
-    for_question = min(max(1, (rows - 2) // 3), 1 + len(question) // inner)
-    room = max(1, rows - 2 - for_question)
+    question_lines = min(max(1, (rows - 2) // 3), 1 + len(question) // inner)
+    room = max(1, rows - 2 - question_lines)
     turns = shown.turns
-    kept = turns if len(turns) <= room else turns[: max(1, room - 1)]
+    if len(turns) > room:
+        turns = turns[: max(1, room - 1)]
     per_line = max(16, inner - 44)  # beside agent, role, what was read, and pay
-    limit = min(LONGEST, max(1, room // max(1, len(kept))) * per_line - 6)
-    parts: list[RenderableType] = [
-        brief_discussion(
-            clean(question, for_question * inner - 2),
-            kept,
-            shown.paid,
-            shown.answers,
-            inner,
-            max(8, limit),
-        )
-    ]
-    if len(kept) < len(turns):
-        parts.append(Text(f"and {len(turns) - len(kept)} more turns", "dim"))
+    lines_each = max(1, room // max(1, len(turns)))
+    limit = max(8, min(LONGEST, lines_each * per_line - 6))
+    asked = clean(question, question_lines * inner - 2)
+    parts = [brief_discussion(asked, turns, shown.paid, shown.answers, inner, limit)]
+    left_out = len(shown.turns) - len(turns)
+    if left_out:
+        parts.append(Text(f"and {left_out} more turns", "dim"))
     if shown.error is not None:
         parts.append(Text(f"lost: {clean(shown.error, inner - 6)}", "red"))
     elif not turns:
@@ -185,10 +181,12 @@ def _foot(board: Board, width: int) -> RenderableType:
     foot.add_column(no_wrap=True, overflow="ellipsis", width=min(LABEL, width // 2))
     foot.add_column(no_wrap=True, width=max(4, width // 6))
     foot.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    left = f"   left {span(board.left)}" if board.left is not None and not board.ended else ""
-    bar = ProgressBar(total=max(1, board.steps), completed=board.done)
     steps = f"step {board.done}/{board.steps}" if board.steps else ""
-    foot.add_row(Text(steps, "bold"), bar, Text(f"time {span(board.seconds)}{left}"))
+    bar = ProgressBar(total=max(1, board.steps), completed=board.done)
+    clock = f"time {span(board.seconds)}"
+    if board.left is not None and not board.ended:
+        clock += f"   left {span(board.left)}"
+    foot.add_row(Text(steps, "bold"), bar, Text(clock))
     if board.ended:
         foot.add_row(Text(board.ended, "bold"), Text(""), Text(""))
         return foot
@@ -197,8 +195,8 @@ def _foot(board: Board, width: int) -> RenderableType:
         name = f"{name} step {progress.step + 1}"
     done, whole = _part(progress)
     stage_bar = ProgressBar(total=whole, completed=done) if whole else Text("")
-    told = [part for part in (amount(progress), speed(progress), _rest(progress)) if part]
-    foot.add_row(Text(name), stage_bar, Text(", ".join(told)))
+    details = (amount(progress), speed(progress), _rest(progress))
+    foot.add_row(Text(name), stage_bar, Text(", ".join(filter(None, details))))
     return foot
 
 
@@ -211,11 +209,10 @@ def _part(progress: Progress) -> tuple[int, int]:
 
 def _rest(progress: Progress) -> str:
     """The time that a measurement may still take."""
-    if (
-        progress.stage not in ("before", "validation", "after")
-        or not progress.replies
-        or progress.seconds < 1
-    ):
+    if progress.stage not in ("before", "validation", "after"):
+        return ""
+    if not progress.replies or progress.seconds < 1:
         return ""
     missing = (progress.expected or 0) - progress.replies
-    return f"left {span(missing * progress.seconds / progress.replies)}"
+    per_reply = progress.seconds / progress.replies
+    return f"left {span(missing * per_reply)}"

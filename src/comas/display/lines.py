@@ -35,14 +35,7 @@ NAMES: dict[Stage, str] = {
 def amount(progress: Progress) -> str:
     """How much of a stage is done: `12 of at most 20 replies`; empty where nothing is counted."""
     if progress.stage == "learning":
-        if not progress.rows_due:
-            return ""
-        read = (
-            f", {progress.rows_read} read"
-            if progress.rows_read and not progress.rows_learnt
-            else ""
-        )
-        return f"{progress.rows_learnt} of {progress.rows_due} rows learnt{read}"
+        return _rows(progress)
     if progress.stage in ("estimating", "loading", "saving"):
         return ""
     kind = "replies" if progress.stage == "playing" else "answers"
@@ -50,6 +43,16 @@ def amount(progress: Progress) -> str:
         return f"{progress.replies} {kind}"
     sure = "" if progress.certainty == "exactly" else f"{progress.certainty} "
     return f"{progress.replies} of {sure}{progress.expected} {kind}"
+
+
+def _rows(progress: Progress) -> str:
+    """How many rows have been learnt from."""
+    if not progress.rows_due:
+        return ""
+    learnt = f"{progress.rows_learnt} of {progress.rows_due} rows learnt"
+    if progress.rows_read and not progress.rows_learnt:
+        return f"{learnt}, {progress.rows_read} read"
+    return learnt
 
 
 def speed(progress: Progress) -> str:
@@ -64,14 +67,13 @@ def lost(replies: Sequence[Mapping[str, Any]]) -> list[str]:
     """Per role what was cut or could not be read, where there is any: `scoring 3 of 8 cut, 5 of 8
     unreadable`.
     """
-    said: list[str] = []
+    lines: list[str] = []
     for role, row in by_role(replies).items():
-        parts = [
-            f"{row[what]} of {row['turns']} {what}" for what in ("cut", "unreadable") if row[what]
-        ]
-        if parts:
-            said.append(f"{role} {', '.join(parts)}")
-    return said
+        kinds = [kind for kind in ("cut", "unreadable") if row[kind]]
+        if kinds:
+            parts = [f"{row[kind]} of {row['turns']} {kind}" for kind in kinds]
+            lines.append(f"{role} {', '.join(parts)}")
+    return lines
 
 
 def by_role(replies: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -130,14 +132,15 @@ class Lines(Quiet):
         self.finished_any = False
 
     def begin(self, run: Run, team: Team, start: int) -> None:
-        self.total = team.config.steps
+        config = team.config
+        self.total = config.steps
         self.began = self.said = time.monotonic()
+        method = f"{config.method}/{config.preset or '-'}"
+        line = f"{len(team.members)} agents, {method}, in {run.path}"
         need = estimate(team.resolved).get("bytes on disk")
-        room = f", which will take about {need / 1e9:.2f} GB on disk" if need else ""
-        self._say(
-            f"{len(team.members)} agents, {team.config.method}/{team.config.preset or '-'}, in"
-            f" {run.path}{room}"
-        )
+        if need:
+            line += f", which will take about {need / 1e9:.2f} GB on disk"
+        self._say(line)
         for role, what in team.method.pays.items():
             self._say(f"{role} is paid {what}")
 
@@ -148,31 +151,31 @@ class Lines(Quiet):
         if time.monotonic() - self.said < self.every:
             return
         self.said = time.monotonic()
-        where = (
-            f"step {progress.step + 1}/{self.total}, "
-            if progress.stage in ("playing", "learning")
-            else ""
-        )
-        details = [part for part in (amount(progress), speed(progress)) if part]
-        doing = f"{where}{NAMES[progress.stage]}" + (f": {', '.join(details)}" if details else "")
-        self._say(f"{doing}; {span(self.said - self.began)}")
+        line = NAMES[progress.stage]
+        if progress.stage in ("playing", "learning"):
+            line = f"step {progress.step + 1}/{self.total}, {line}"
+        details = ", ".join(filter(None, (amount(progress), speed(progress))))
+        if details:
+            line += f": {details}"
+        self._say(f"{line}; {span(self.said - self.began)}")
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         if self.finished_any and time.monotonic() - self.said < self.every:
             return
         self.finished_any = True
         self.said = time.monotonic()
-        rewards = " ".join(f"{r} {v:+.2f}" for r, v in metrics.get("rewards", {}).items())
-        done = f"step {metrics['step'] + 1}/{self.total}: {span(self.said - self.began)}"
+        done = f"step {metrics['step'] + 1}/{self.total}"
+        tokens = f"{metrics['tokens']:,} tokens"
         seconds = metrics.get("spent", {}).get("sampling")
-        pace = f" ({metrics['step_tokens'] / seconds:,.0f}/s)" if seconds else ""
-        also = "".join(
-            f"; {part}" for part in [*lost(metrics.get("replies", ())), ties(metrics)] if part
-        )
-        self._say(f"{done}, {metrics['tokens']:,} tokens{pace}; reward {rewards}{also}")
+        if seconds:
+            tokens += f" ({metrics['step_tokens'] / seconds:,.0f}/s)"
+        rewards = metrics.get("rewards", {}).items()
+        reward = " ".join(f"{role} {value:+.2f}" for role, value in rewards)
+        parts = [f"{tokens}; reward {reward}", *lost(metrics.get("replies", ())), ties(metrics)]
+        facts = "; ".join(filter(None, parts))
+        self._say(f"{done}: {span(self.said - self.began)}, {facts}")
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         self.said = time.monotonic()
-        self._say(
-            f"step {step}: accuracy {name} {found if found else 'unknown: nothing could be judged'}"
-        )
+        accuracy = found if found else "unknown: nothing could be judged"
+        self._say(f"step {step}: accuracy {name} {accuracy}")

@@ -81,21 +81,19 @@ class Display(Quiet):
             self.board.pays = team.method.pays
             self.roles = team.method.paid
             self.board.changes += 1
-            if start and (record := run.read_eval("before")) and record["accuracy"]:
-                self._measured(
-                    "before", 0, Interval(**record["accuracy"]), by_agent(record["answers"])
-                )
+            record = run.read_eval("before") if start else None
+            if record and record["accuracy"]:
+                accuracy = Interval(**record["accuracy"])
+                self._measured("before", 0, accuracy, by_agent(record["answers"]))
             for metrics in run.metrics():  # of the part that was run before
                 self.tokens_before = metrics["tokens"]
                 self._account(metrics)
 
     def working(self, progress: Progress) -> None:
         with self._lock:
-            entered = (
-                progress.stage != self.board.progress.stage
-                or progress.step != self.board.progress.step
-            )
+            before = self.board.progress
             self.board.progress = progress
+            entered = (progress.stage, progress.step) != (before.stage, before.step)
             if progress.stage == "playing" and entered:
                 self._follow(progress.step, progress.questions)
             elif progress.stage == "learning":
@@ -106,7 +104,8 @@ class Display(Quiet):
         """Show the first questions of a step from when they are asked."""
         self.loop_began = self.loop_began or time.monotonic()
         self.following = {f"{step}/{q.id}/0": Shown(q) for q in questions[:FOLLOWED]}
-        self.board.discussions = len(questions) * (getattr(self.config, "samples", None) or 1)
+        samples = getattr(self.config, "samples", None) or 1
+        self.board.discussions = len(questions) * samples
 
     def turn(self, turn: Turn) -> None:
         with self._lock:
@@ -123,12 +122,9 @@ class Display(Quiet):
 
     def _read(self, shown: Shown, turn: Turn) -> None:
         """The answer that the task reads in a solution: which of its tries counts."""
-        if (
-            self.task is None
-            or shown.question is None
-            or turn.role != "solution"
-            or not turn.finished
-        ):
+        if self.task is None or shown.question is None:
+            return
+        if turn.role != "solution" or not turn.finished:
             return
         answer = self.task.extract(shown.question, turn.text)
         if isinstance(answer, str):
@@ -138,9 +134,9 @@ class Display(Quiet):
         with self._lock:
             self._account(metrics)
             self.loop_began = self.loop_began or time.monotonic() - metrics["seconds"]
-            self.board.pace = (self.board.tokens - self.tokens_before) / max(
-                1e-9, time.monotonic() - self.loop_began
-            )
+            tokens = self.board.tokens - self.tokens_before
+            seconds = time.monotonic() - self.loop_began
+            self.board.pace = tokens / max(1e-9, seconds)
             if time.monotonic() - self.finished_at > HOLD:
                 self.finished = self._of_step(episodes)
                 self.finished_at = time.monotonic()
@@ -164,14 +160,12 @@ class Display(Quiet):
         board.done = metrics["step"] + 1
         board.tokens = metrics["tokens"]
         board.metrics = metrics
-        for role, reward in sorted(
-            metrics.get("rewards", {}).items(), key=lambda item: self._place(item[0])
-        ):
-            board.rewards.setdefault(role, []).append((board.done, reward))
-        if found := metrics.get("validation"):
-            self._measured(
-                "validation", board.done, Interval(**found), metrics.get("validation_by_agent", {})
-            )
+        rewards = metrics.get("rewards", {})
+        for role in sorted(rewards, key=self._place):
+            board.rewards.setdefault(role, []).append((board.done, rewards[role]))
+        if validation := metrics.get("validation"):
+            agents = metrics.get("validation_by_agent", {})
+            self._measured("validation", board.done, Interval(**validation), agents)
 
     def _place(self, role: str) -> int:
         return self.roles.index(role) if role in self.roles else len(self.roles)
@@ -192,8 +186,9 @@ class Display(Quiet):
         with self._lock:
             now = time.monotonic()
             board = self.board
-            held = self.finished if now - self.finished_at <= HOLD or not self.following else []
-            board.shown = held or list(self.following.values())
+            board.shown = list(self.following.values())
+            if self.finished and (now - self.finished_at <= HOLD or not self.following):
+                board.shown = self.finished
             board.seconds = now - self.began
             elapsed = now - self.loop_began if self.loop_began else 0.0
             share = self._share()
@@ -207,11 +202,10 @@ class Display(Quiet):
         """
         if not self.config or self.board.done == self.start:
             return 0.0
-        share = (self.board.done - self.start) / max(1, self.config.steps - self.start)
+        steps = self.config.steps - self.start
+        share = (self.board.done - self.start) / max(1, steps)
         if self.config.tokens:
-            share = max(
-                share,
-                (self.board.tokens - self.tokens_before)
-                / max(1, self.config.tokens - self.tokens_before),
-            )
+            budget = self.config.tokens - self.tokens_before
+            of_budget = (self.board.tokens - self.tokens_before) / max(1, budget)
+            share = max(share, of_budget)
         return min(1.0, share)

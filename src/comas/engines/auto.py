@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from comas.engines import hf, stacked
 from comas.engines.module import EngineLoad, EngineMemory
 from comas.engines.stacked.engine import serves
-from comas.types import Engine, EnginePlan, Weights
+from comas.seams import Engine, EnginePlan, Weights
 
 
 def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
-from comas.types import Generation, Request
+from comas.seams import Generation, Request
 
 QUIET = 8
 """Turns of the event loop without a new request that count as quiet: an answer passes through a few

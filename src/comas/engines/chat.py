@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
 
-from comas.types import UserMistake
+from comas.types import NoSystemRole, UserMistake
 
 _HOLE = '\ue000aB<&"{}\ue001'
 """Private-use characters, for which templates have no use, around what a change of case or an
@@ -47,11 +47,8 @@ _FORMATS = {
     "%S": "00",
     "%p": "AM",
 }
-_CLOCK = (
-    "{% macro strftime_now(format) %}{{ format"
-    + "".join(f".replace('{code}', '{value}')" for code, value in _FORMATS.items())
-    + " }}{% endmacro %}\n"
-)
+_WRITTEN = "".join(f".replace('{code}', '{value}')" for code, value in _FORMATS.items())
+_CLOCK = "{% macro strftime_now(format) %}{{ format" + _WRITTEN + " }}{% endmacro %}\n"
 """Put before a template, it hides the clock that transformers offers; no argument of a rendering
 can do that.
 """
@@ -87,6 +84,7 @@ class Chat:
             ) from error
         self.tokenizer = tokenizer
         self._known = known
+        self._end_ids = tuple(end_ids)
         self._template = _CLOCK + template
         self._facts = dict[str, Any](date_string=_DATE)
         if thinking is not None:
@@ -107,7 +105,8 @@ class Chat:
         self._open = ids.get("<think>", -1)
         self._close = ids.get("</think>", -1)
         names = sorted({*added.values(), *tokenizer.all_special_tokens}, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, names)) or r"(?!)")
+        spelt = "|".join(map(re.escape, names))
+        self._special = re.compile(spelt or r"(?!)")
         unk = tokenizer.unk_token_id
         named = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids}
         # unknown words are contents, unless their id ends turns as well
@@ -130,16 +129,65 @@ class Chat:
             )
         return np.array(ids, dtype=np.int64)
 
+    def encode_reply(self, messages: Sequence[Mapping[str, str]], text: str) -> np.ndarray:
+        """Token ids of `text` as the reply to these messages, int64, shape (reply tokens,).
+
+        No special token but the last, which ends replies.
+        """
+        if self.opens(messages):
+            raise UserMistake(
+                f"the chat template of {self.tokenizer.name_or_path!r} opens a thought before each"
+                " reply, and a reply that is given has none: set hosts.<name>.thinking=false"
+            )
+        ids = [*self._content_ids(text), self.end_id]
+        return np.array(ids, dtype=np.int64)
+
+    @cached_property
+    def end_id(self) -> int:
+        """The end token that the template writes after a reply; where it writes none, the
+        tokenizer's own.
+        """
+        roles = ("user", "assistant")
+        holes = [_HOLE.format(i) for i in range(len(roles))]
+        after = self._render(roles, holes, asking=False).rpartition(holes[-1])[2]
+        own = self.tokenizer.eos_token_id
+        ends = set(self._end_ids) or {own}
+        for token_id in [*self._ids(after), own]:
+            if token_id in ends:
+                return token_id
+        raise UserMistake(
+            f"the chat template of {self.tokenizer.name_or_path!r} ends replies with {after!r}, in"
+            " which there is no end token: name it as eos_token_id in generation_config.json"
+        )
+
     def _pieces_of(
         self, messages: Sequence[Mapping[str, str]]
     ) -> tuple[list[list[int]], list[bool]]:
         roles = tuple(m["role"] for m in messages)
         if roles not in self._pieces:
+            if "system" in roles:
+                self._check_system(roles)
             pieces, trims = self._split(roles)
             ids = [self._ids(piece) for piece in pieces]
             self._check(ids)
             self._pieces[roles] = ids, trims
         return self._pieces[roles]
+
+    def _check_system(self, roles: tuple[str, ...]) -> None:
+        """Refuse a system message where the template refuses it, or shows it as a user's."""
+        holes = [_HOLE.format(i) for i in range(len(roles))]
+        name = f"the chat template of {self.tokenizer.name_or_path!r}"
+        try:
+            shown = self._render(roles, holes)
+        except UserMistake as error:
+            raise NoSystemRole(f"{name} has no system role ({error.__cause__})") from error
+        as_user = tuple("user" if role == "system" else role for role in roles)
+        try:
+            plain = self._render(as_user, holes)
+        except UserMistake:  # two messages of the user's in turn
+            return
+        if shown == plain:
+            raise NoSystemRole(f"{name} has no system role: it shows such messages as a user's")
 
     def _check(self, pieces: Sequence[Sequence[int]]) -> None:
         """Refuse tokens that were added to the tokenizer and not to the model."""
@@ -147,10 +195,11 @@ class Chat:
             return
         unread = sorted(i for piece in pieces for i in piece if i >= self._known)
         if unread:
+            token = self.tokenizer.decode(unread[:1])
             raise UserMistake(
-                f"the chat template of {self.tokenizer.name_or_path!r} writes"
-                f" {self.tokenizer.decode(unread[:1])!r}, token {unread[0]}, and the model has"
-                f" {self._known} embeddings: resize its embeddings and train it, or take another"
+                f"the chat template of {self.tokenizer.name_or_path!r} writes {token!r}, token"
+                f" {unread[0]}, and the model has {self._known} embeddings: resize its embeddings"
+                " and train it, or take another"
             )
 
     def _split(self, roles: tuple[str, ...]) -> tuple[list[str], list[bool]]:
@@ -159,7 +208,8 @@ class Chat:
         """
         holes = [_HOLE.format(i) for i in range(len(roles))]
         rest = self._render(roles, holes)
-        padded = self._render(roles, [f"\t{hole}\t" for hole in holes])
+        spaced = [f"\t{hole}\t" for hole in holes]
+        padded = self._render(roles, spaced)
         pieces = []
         for hole, role in zip(holes, roles, strict=True):
             before, found, rest = rest.partition(hole)
@@ -170,9 +220,11 @@ class Chat:
                     " the text"
                 )
             pieces.append(before)
-        return [*pieces, rest], [f"\t{hole}\t" not in padded for hole in holes]
+        trims = [content not in padded for content in spaced]
+        return [*pieces, rest], trims
 
-    def _render(self, roles: tuple[str, ...], contents: Sequence[str]) -> str:
+    def _render(self, roles: tuple[str, ...], contents: Sequence[str], asking: bool = True) -> str:
+        """Messages as text; `asking`: with what stands before the next reply."""
         pairs = zip(roles, contents, strict=True)
         messages = [{"role": role, "content": content} for role, content in pairs]
         try:
@@ -180,7 +232,7 @@ class Chat:
                 messages,
                 chat_template=self._template,
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=asking,
                 **self._facts,
             )
         except (

@@ -1,6 +1,6 @@
 """What the file of an engine defines: `build(plan, models)` and `memory(load)`.
 
-Nothing heavy is imported here. Leaves out: the engine itself (`comas.types.Engine`).
+Nothing heavy is imported here. Leaves out: the engine itself (`comas.seams.Engine`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from comas.types import Engine, EnginePlan, Weights
+from comas.seams import Engine, EnginePlan, Weights
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from comas.types import Request, StaleWeights
+from comas.seams import Request, StaleWeights
 
 LEAVE = 0.9
 """Fraction of live rows below which finished rows are dropped when no request waits (cheap: those

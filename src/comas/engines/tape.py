@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from comas.engines.sampling import draw, uniforms
-from comas.types import Generation, Meter, Request
+from comas.seams import Generation, Request
+from comas.types import Meter
 
 DRAWN = 2**22
 """Probabilities, in float64, from which tokens are drawn at once, more where a vocabulary is

@@ -1,7 +1,7 @@
 """How often a team is right: the same questions for every agent, one verdict per answer.
 
-For the measurements of a run; `comas eval` is `exam` and `report`. Leaves out: other setups than a
-game given by its function.
+For the measurements of a run; `comas eval` is `runner` and `report`. Leaves out: other setups than
+a game given by its function.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from comas.game.agent import Member
 from comas.game.play import Scene, own_file, play_all
+from comas.questions.checked import place_of
 from comas.setups import single
 from comas.stats import Interval, accuracy_interval, gain_interval
 from comas.types import Episode, Method, Question, Sampling, Task, Turn, UserMistake
@@ -51,33 +51,24 @@ async def answer_all(
     `room`: tokens per role, before the task's.
     """
     game = Method(play, _unsettled, _unsettled, _unsettled)
-    sampling = Sampling(temperature, top_p)
-    alone = [
-        replace(m, sampling=replace(sampling, max_tokens=m.sampling.max_tokens), roles=None)
-        for m in members
-    ]
+    played: list[tuple[str, asyncio.Task[list[Episode]]]] = []
     async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
-        played = [
-            group.create_task(
-                play_all(
-                    Scene(game, task, [m], seed, heard=heard, max_tokens=room or {}),
-                    questions,
-                    f"{occasion}/{m.name}",
-                )
-            )
-            for m in alone
-        ]
+        for member in members:
+            sampling = Sampling(temperature, top_p, member.sampling.max_tokens)
+            alone = replace(member, sampling=sampling, roles=None)
+            scene = Scene(game, task, [alone], seed, heard=heard, max_tokens=room or {})
+            playing = play_all(scene, questions, f"{occasion}/{member.name}")
+            played.append((member.name, group.create_task(playing)))
     return [
-        _judge(e, m.name, task)
-        for m, episodes in zip(members, played, strict=True)
-        for e in episodes.result()
+        _judge(episode, name, task) for name, episodes in played for episode in episodes.result()
     ]
 
 
 def _judge(episode: Episode, agent: str, task: Task) -> Answer:
     verdict = "failed" if episode.error else "wrong"
     if episode.answer is not None and not episode.error:
-        with own_file(task.verify, "verify"):
+        where = f"task {task.name}, question {episode.question.id}"
+        with own_file(task.verify, f"{where}: verify"):
             verdict = task.verify(episode.question, episode.answer)
     tokens = sum(t.tokens for t in episode.turns)
     seconds = sum(t.seconds for t in episode.turns)
@@ -98,18 +89,10 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
     except Exception as error:
         if getattr(task.verify, "__module__", "").startswith("comas."):
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        code = getattr(task.verify, "__code__", None)
-        own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-        frame = (own or frames)[-1]
-        told = (
-            f"verify failed in {Path(frame.filename).name} line {frame.lineno}:"
-            f" {type(error).__name__}: {error}"
-        )
-        return "failed", {
-            "raised": " ".join(told.split()),
-            "traceback": "".join(traceback.format_exception(error)),
-        }
+        place = place_of(error, task.verify)
+        line = f"verify failed in {place}: {type(error).__name__}: {error}"
+        lines = traceback.format_exception(error)
+        return "failed", {"raised": " ".join(line.split()), "traceback": "".join(lines)}
 
 
 def _unsettled(*args: object) -> Any:
@@ -132,7 +115,11 @@ def by_agent(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for answer in answers:
         if answer["verdict"] != "failed":
             verdicts.setdefault(answer["agent"], []).append(answer["verdict"] == "right")
-    return {agent: sum(right) / len(right) for agent, right in sorted(verdicts.items())}
+    return {agent: _mean(verdicts[agent]) for agent in sorted(verdicts)}
+
+
+def _mean(right: Sequence[bool]) -> float:
+    return sum(right) / len(right)
 
 
 def paired_gain(
@@ -151,15 +138,17 @@ def _differences(
     """Second minus first, per question that both were judged on."""
     one = _shares(first)
     other = _shares(second)
-    return [other[q] - one[q] for q in sorted(one.keys() & other.keys())]
+    both = sorted(one.keys() & other.keys())
+    return [other[question] - one[question] for question in both]
 
 
 def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+    """Question -> share of right answers, without those that could not be judged."""
+    verdicts: dict[str, list[bool]] = {}
     for answer in answers:
         if answer["verdict"] != "failed":
-            found.setdefault(answer["question"], []).append(float(answer["verdict"] == "right"))
-    return {q: sum(v) / len(v) for q, v in found.items()}
+            verdicts.setdefault(answer["question"], []).append(answer["verdict"] == "right")
+    return {question: _mean(right) for question, right in verdicts.items()}
 
 
 def copied(answers: Sequence[Answer], measured: Mapping[str, str]) -> list[Answer]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from comas.config.schema import Config
-from comas.evaluation.spec import Way
+from comas.evaluation.ways import Way
 from comas.game.agent import Member
 from comas.game.play import Scene
 from comas.types import Sampling, Task
@@ -26,15 +26,15 @@ class Asking:
     top_p: float = 1.0
     max_tokens: int = 512
     """Per reply, where neither `room` nor the task says otherwise."""
-    room: Mapping[str, int] = field(default_factory=dict[str, int])
+    room: Mapping[str, int] = field(default_factory=dict)
     """Per reply and role, before the task's own."""
 
     def scene(self, task: Task, way: Way, members: Sequence[Member], seed: int) -> Scene:
         """A game of these members, played the chosen way."""
         sampling = Sampling(self.temperature, self.top_p, self.max_tokens)
-        speaking = [
-            replace(m, sampling=sampling, roles=None if way.alone else m.roles) for m in members
-        ]
+        speaking = [replace(member, sampling=sampling) for member in members]
+        if way.alone:
+            speaking = [replace(member, roles=None) for member in speaking]
         return Scene(way.method, task, speaking, seed, way.options, max_tokens=self.room)
 
 
@@ -43,21 +43,30 @@ def asking_of(config: Config) -> Asking:
     return Asking(config.eval_temperature, config.eval_top_p, config.max_tokens, dict(config.room))
 
 
-def asked_otherwise(systems: Sequence[tuple[str, Config]], roles: Collection[str]) -> Iterator[str]:
+def asked_otherwise(
+    systems: Sequence[tuple[str, Config]],
+    roles: Collection[str],
+    bounded: Collection[str] = (),
+) -> Iterator[str]:
     """A note for each system that is asked in another way than its own config says, or that keeps a
-    context or a way of thinking of its own, which belong to its models. Rooms are compared
-    of the `roles` that are asked.
+    context or a way of thinking of its own, which belong to its models.
+
+    Rooms are compared of the `roles` that are asked, `max_tokens` where one of them has no room:
+    neither of a config nor, as those that are `bounded`, of the tasks.
     """
     first_name, first = systems[0]
+    used = asking_of(first)
     for name, config in systems[1:]:
         own = asking_of(config)
-        all_are_asked = asking_of(first)
-        for key in ("temperature", "top_p", "max_tokens", "room"):
+        keys = ["temperature", "top_p", "max_tokens", "room"]
+        if all(role in bounded or (role in own.room and role in used.room) for role in roles):
+            keys.remove("max_tokens")
+        for key in keys:
             configured = _of_roles(getattr(own, key), roles)
-            used = _of_roles(getattr(all_are_asked, key), roles)
-            if configured != used:
+            asked = _of_roles(getattr(used, key), roles)
+            if configured != asked:
                 yield (
-                    f"{name}: {NAMES[key]} of its config is {configured}; asked with {used}, as"
+                    f"{name}: {NAMES[key]} of its config is {configured}; asked with {asked}, as"
                     f" {first_name}"
                 )
         for key in ("context", "thinking"):
@@ -89,7 +98,8 @@ NAMES = {
 def _of_hosts(config: Config, key: str) -> list[object]:
     """The values of a key at the hosts where agents are."""
     hosts = {agent.host for agent in config.agents.values()}
-    return sorted({getattr(config.hosts[name], key) for name in hosts}, key=repr)
+    values = {getattr(config.hosts[name], key) for name in hosts}
+    return sorted(values, key=repr)
 
 
 def _said(values: Sequence[object]) -> str:

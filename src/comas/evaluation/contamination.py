@@ -33,19 +33,20 @@ class Overlap:
     tested: int
 
     def __str__(self) -> str:
-        example = (self.exact or self.near or [("", "")])[0]
-        return (
-            f"{len(self.exact)} of {self.tested} test questions were trained on, and"
-            f" {len(self.near)} nearly"
-            + (f" (such as {example[0]}, trained on as {example[1]})" if example[0] else "")
-        )
+        exact = f"{len(self.exact)} of {self.tested} test questions were trained on"
+        counts = f"{exact}, and {len(self.near)} nearly"
+        pairs = self.exact or self.near
+        if not pairs:
+            return counts
+        tested, trained = pairs[0]
+        return f"{counts} (such as {tested}, trained on as {trained})"
 
 
 def overlap(train: Sequence[Question], test: Sequence[Question]) -> Overlap:
     """Which test questions were trained on; of several training questions the one that shares most,
     the first among equals.
     """
-    texts = {" ".join(q.prompt.casefold().split()): q.id for q in reversed(train)}
+    texts = {_plain(question.prompt): question.id for question in reversed(train)}
     index: dict[int, list[int]] = defaultdict(list)
     for place, question in enumerate(train):
         for run in set(_runs(question.prompt)):
@@ -53,20 +54,27 @@ def overlap(train: Sequence[Question], test: Sequence[Question]) -> Overlap:
     exact: list[tuple[str, str]] = []
     near: list[tuple[str, str]] = []
     for question in test:
-        if (same := texts.get(" ".join(question.prompt.casefold().split()))) is not None:
+        same = texts.get(_plain(question.prompt))
+        if same is not None:
             exact.append((question.id, same))
             continue
         runs = set(_runs(question.prompt))
         shared = Counter(place for run in runs for place in index.get(run, ()))
-        if shared and (most := max(shared.items(), key=lambda s: (s[1], -s[0])))[1] >= SHARE * len(
-            runs
-        ):
-            near.append((question.id, train[most[0]].id))
+        most = max(shared.values(), default=0)
+        if most and most >= SHARE * len(runs):
+            place = min(place for place, count in shared.items() if count == most)
+            near.append((question.id, train[place].id))
     return Overlap(exact, near, len(test))
 
 
+def _plain(text: str) -> str:
+    """The text without case, its words divided by one space."""
+    return " ".join(text.casefold().split())
+
+
 def _runs(text: str) -> Iterator[int]:
-    words = ["#" if w[0].isdigit() else w for w in _WORD.findall(text.casefold())]
+    found = _WORD.findall(text.casefold())
+    words = ["#" if word[0].isdigit() else word for word in found]
     if len(words) >= SHORT:
         for i in range(len(words) - RUN + 1):
             yield hash(tuple(words[i : i + RUN]))

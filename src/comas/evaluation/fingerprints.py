@@ -34,46 +34,48 @@ LOADED = (
 
 def of_questions(questions: Sequence[Question]) -> str:
     """Texts, answers and all that verifiers read, in the order in which they are asked."""
-    return _sha256(json.dumps([asdict(q) for q in questions], sort_keys=True, default=_plain))
+    records = [asdict(question) for question in questions]
+    return _sha256(json.dumps(records, sort_keys=True, default=_plain))
 
 
 def _plain(value: Any) -> Any:
     """What own tasks may keep in `meta`: sets have no order, and of what has no value the kind must
     do.
     """
-    return (
-        sorted(map(repr, value)) if isinstance(value, set | frozenset) else type(value).__qualname__
-    )
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    return type(value).__qualname__
 
 
 def of_weights(sources: Mapping[str, str]) -> str:
     """Of the models that policies are loaded from, by the bytes of their files."""
-    each = {place: _of_folder(files_of(place)) for place in set(sources.values())}
-    return _sha256(json.dumps({policy: each[p] for policy, p in sources.items()}, sort_keys=True))
+    digests = {place: _of_folder(files_of(place)) for place in set(sources.values())}
+    by_policy = {policy: digests[place] for policy, place in sources.items()}
+    return _sha256(json.dumps(by_policy, sort_keys=True))
 
 
 def _of_folder(folder: Path) -> dict[str, str]:
+    """File -> SHA-256, of all that a model is loaded from."""
     if folder.is_file():
         return {folder.name: disk.digest(folder)}
     # a checkpoint's, which was compared when it was opened
     sealed = (disk.facts(folder.parent) or {"files": {}})["files"]
-    files = {
-        f
-        for pattern in LOADED
-        for f in folder.glob(pattern)
-        if f.is_file() and f.name != "optimizer.safetensors"
-    }
-    known = {f: sealed.get(f"{folder.name}/{f.name}", {}).get("sha256") for f in sorted(files)}
-    return {f.name: found or disk.digest(f) for f, found in known.items()}
+    files = {file for pattern in LOADED for file in folder.glob(pattern) if file.is_file()}
+    digests: dict[str, str] = {}
+    for file in sorted(files):
+        if file.name != "optimizer.safetensors":
+            known = sealed.get(f"{folder.name}/{file.name}", {})
+            digests[file.name] = known.get("sha256") or disk.digest(file)
+    return digests
 
 
 def of_plugins(config: Config) -> dict[str, str]:
     """The method and the task: their names, of files of the user's own the digests."""
-    named = {"method": config.method, "task": config.task}
-    return {
-        kind: disk.digest(Path(name)) if name.endswith(".py") else name
-        for kind, name in named.items()
-    }
+    return {"method": _of_plugin(config.method), "task": _of_plugin(config.task)}
+
+
+def _of_plugin(name: str) -> str:
+    return disk.digest(Path(name)) if name.endswith(".py") else name
 
 
 def _sha256(text: str) -> str:

@@ -1,6 +1,7 @@
-"""One game of an evaluation: played, judged, written down.
+"""The games of one round of an evaluation: played side by side, judged, written down.
 
-Leaves out: which games there are (`evaluation.runner`).
+A round is what one team is asked of one task in one setup. Leaves out: which rounds there are
+(`evaluation.runner`).
 """
 
 from __future__ import annotations
@@ -9,51 +10,159 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from comas.answers.pool import usable_cpus
 from comas.evaluation.accuracy import judged
+from comas.evaluation.report import Key
+from comas.evaluation.ways import Way, described, players
+from comas.game.agent import Member
 from comas.game.play import Scene, first, play_one
 from comas.hooks import Hook
 from comas.hosts.endpoint.ledger import BudgetSpent
 from comas.storage.game_log import Log
-from comas.types import Episode, Task
+from comas.team.build import Team
+from comas.types import Episode, Question, Task
+
+AT_ONCE = 512
+"""Games that are played side by side."""
 
 
-async def play_game(
-    scene: Scene,
-    episode: Episode,
-    who: str,
-    room: asyncio.Semaphore,
-    gate: ThreadPoolExecutor,
-    log: Log,
-    hook: Hook,
-    spent: list[BaseException],
-) -> None:
-    """One game.
+class Game(NamedTuple):
+    """One question to the team, or to one of its policies."""
 
-    Where a budget ends it, `spent` is told, so that games whose requests are open end in order.
-    """
-    async with room:
-        if spent:
+    episode: Episode
+    who: str
+    """`team`, or an agent that answers by itself."""
+    members: Sequence[Member]
+
+
+class Played(NamedTuple):
+    """A round that was played, without its team, whose models go when it is closed."""
+
+    team: str
+    """Who answered, in words."""
+    planned: int
+    """Games."""
+    log: Log
+
+
+@dataclass
+class Round:
+    """What one team is asked of one task in one setup, and what it has answered."""
+
+    system: str
+    run: str
+    team: Team
+    task: Task
+    questions: Sequence[Question]
+    way: Way
+    log: Log
+
+    def __post_init__(self) -> None:
+        planned = {game.episode.id for game in self.games()}
+        # not those of questions that are gone
+        found = self.log.found
+        self.log.found = {game: found[game] for game in found if game in planned}
+
+    @property
+    def key(self) -> Key:
+        return Key(self.system, self.task.name, self.way.name)
+
+    def played(self) -> Played:
+        """What is kept of it when its team has gone."""
+        return Played(described(self.team, self.way), len(self.games()), self.log)
+
+    def games(self) -> list[Game]:
+        """List all games of it, also those that were played."""
+        games: list[Game] = []
+        for who, members in players(self.team, self.way).items():
+            for question in self.questions:
+                episode = Episode(f"eval-{self.way.name}/{who}/{question.id}/0", question)
+                games.append(Game(episode, who, members))
+        return games
+
+    def to_play(self) -> list[Game]:
+        """List the games that were not played, or that a machine failed."""
+        return [game for game in self.games() if not self._is_played(game.episode.id)]
+
+    def _is_played(self, game: str) -> bool:
+        record = self.log.found.get(game)
+        return record is not None and record["error"] is None
+
+    def to_judge(self) -> list[dict[str, Any]]:
+        """List the records of games whose checker broke down."""
+        return [
+            record
+            for record in self.log.found.values()
+            if record["verdict"] == "failed" and record["error"] is None
+        ]
+
+
+class OpenRound:
+    """A round that is being played; each game is written down when it ends."""
+
+    def __init__(self, task: Task, log: Log, hook: Hook) -> None:
+        self.task = task
+        self.log = log
+        self.hook = hook
+        self.spent: list[BaseException] = []
+        """The error of the budget that ended the round."""
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def play(self, scene: Scene, game: Game) -> None:
+        """Play one game and judge its answer.
+
+        Where a budget ends it, no other begins; those whose requests are open end in order.
+        """
+        episode = game.episode
+        async with self._slots:
+            if self.spent:
+                return
+            try:
+                await play_one(scene, episode)
+            except* BudgetSpent as errors:
+                error = first(errors)
+                episode.error = str(error)
+                self.spent.append(error)
+        if self.spent and episode.error:
             return
-        try:
-            await play_one(scene, episode)
-        except* BudgetSpent as found:
-            episode.error = str(first(found))
-            spent.append(first(found))
-    if spent and episode.error:
-        return
-    if _cut_off(episode):
-        episode.answer = None
-    await judge_game(
-        episode,
-        who,
-        [dataclasses.asdict(t) for t in episode.turns],
-        scene.task,
-        gate,
-        log,
-        hook,
-    )
+        if _cut_off(episode):
+            episode.answer = None
+        turns = [dataclasses.asdict(turn) for turn in episode.turns]
+        await self.judge(episode, game.who, turns)
+
+    async def judge_again(self, record: dict[str, Any], question: Question) -> None:
+        """Judge an answer that is written down already."""
+        episode = Episode(record["id"], question, answer=record["answer"])
+        await self.judge(episode, record["agent"], record["turns"])
+
+    async def judge(self, episode: Episode, who: str, turns: Sequence[Any]) -> None:
+        """Ask the verifier, in a thread: it may wait for a process of its own."""
+        verdict = "failed" if episode.error else "wrong"
+        breakdown: dict[str, str] = {}
+        if episode.answer is not None and not episode.error:
+            loop = asyncio.get_running_loop()
+            verdict, breakdown = await loop.run_in_executor(
+                self._threads, judged, self.task, episode.question, episode.answer
+            )
+        record = {
+            "id": episode.id,
+            "question": episode.question.id,
+            "agent": who,
+            "verdict": verdict,
+            "error": episode.error,
+            "answer": episode.answer,
+            "turns": list(turns),
+            **breakdown,
+        }
+        self.log.add(record)
+        self.hook.game(record)
 
 
 def _cut_off(episode: Episode) -> bool:
@@ -64,34 +173,3 @@ def _cut_off(episode: Episode) -> bool:
     """
     replies = [turn for turn in episode.turns if turn.text == episode.answer]
     return bool(replies) and not any(turn.finished for turn in replies)
-
-
-async def judge_game(
-    episode: Episode,
-    who: str,
-    turns: Sequence[Any],
-    task: Task,
-    gate: ThreadPoolExecutor,
-    log: Log,
-    hook: Hook,
-) -> None:
-    """Ask the verifier, in a thread: it may wait for a process of its own."""
-    verdict = "failed" if episode.error else "wrong"
-    raised = {}
-    if episode.answer is not None and not episode.error:
-        judging = asyncio.get_running_loop().run_in_executor(
-            gate, judged, task, episode.question, episode.answer
-        )
-        verdict, raised = await judging
-    record = {
-        "id": episode.id,
-        "question": episode.question.id,
-        "agent": who,
-        "verdict": verdict,
-        "error": episode.error,
-        "answer": episode.answer,
-        "turns": list(turns),
-        **raised,
-    }
-    log.add(record)
-    hook.game(record)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from comas.game.cost import cost
 from comas.game.replies import unreadable
@@ -31,9 +32,18 @@ from comas.stats import (
 )
 
 Record = Mapping[str, Any]
+"""A game as it is written down (`evaluation.games`)."""
 LEVEL = 0.05
 MANY = 0.5
 """Share of a role's replies from which it is noted that they were cut or could not be read."""
+
+
+class Key(NamedTuple):
+    """The names of a cell."""
+
+    system: str
+    task: str
+    setup: str
 
 
 @dataclass(frozen=True)
@@ -56,55 +66,62 @@ class Cell:
     peak_bytes: int = 0
 
     @property
+    def key(self) -> Key:
+        return Key(self.system, self.task, self.setup)
+
+    @property
     def records(self) -> list[Record]:
         return [r for run in self.runs for r in run]
 
     @property
     def single(self) -> bool:
         """Whether every question has one answer of one run: what McNemar's test is made for."""
-        return len(self.runs) == 1 and len({r["agent"] for r in self.records}) == 1
+        agents = {record["agent"] for record in self.records}
+        return len(self.runs) == 1 and len(agents) == 1
 
     def shares(self) -> list[dict[str, float]]:
         """Per run: question -> share of right answers among those that were judged."""
-        found: list[dict[str, float]] = []
-        for run in self.runs:
-            judged = sorted(
-                (r for r in run if r["verdict"] != "failed"), key=lambda r: r["question"]
-            )
-            by_question = itertools.groupby(judged, key=lambda r: r["question"])
-            found.append(
-                {
-                    q: _mean([float(r["verdict"] == "right") for r in group])
-                    for q, group in by_question
-                }
-            )
-        return found
+        return [_shares(run) for run in self.runs]
 
     def tokens_per_question(self) -> float:
         """Generated tokens per question and answer: what one more answer of this kind costs."""
-        return (
-            _mean([sum(t["tokens"] for t in r["turns"]) for r in self.records])
-            if self.records
-            else 0.0
-        )
+        tokens = [sum(turn["tokens"] for turn in record["turns"]) for record in self.records]
+        return _mean(tokens) if tokens else 0.0
 
 
 def label(system: str, others: Sequence[str] = ()) -> str:
     """A system's name, by the last part of its path, or as many as tell it from `others`; of
     several runs the first and last.
     """
-    parts = system.split(",")
+    runs = system.split(",")
+    other_runs = [run for other in others if other != system for run in other.split(",")]
     names = [system]
     for depth in range(1, 9):
-        short = lambda name, depth=depth: "/".join(Path(name).parts[-depth:]) or name  # noqa: E731
-        names = [short(part) for part in parts]
-        if not {short(p) for o in others if o != system for p in o.split(",")} & set(names):
+        names = [_end(run, depth) for run in runs]
+        if not set(names) & {_end(run, depth) for run in other_runs}:
             break
-    return names[0] if len(names) == 1 else f"{len(names)} runs ({names[0]} to {names[-1]})"
+    if len(names) == 1:
+        return names[0]
+    return f"{len(names)} runs ({names[0]} to {names[-1]})"
+
+
+def _end(path: str, depth: int) -> str:
+    """The last parts of a path."""
+    return "/".join(Path(path).parts[-depth:]) or path
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def _shares(records: Sequence[Record]) -> dict[str, float]:
+    """Question -> share of right answers among those that were judged, in the order of ids."""
+    verdicts: dict[str, list[float]] = {}
+    for record in records:
+        if record["verdict"] != "failed":
+            is_right = float(record["verdict"] == "right")
+            verdicts.setdefault(record["question"], []).append(is_right)
+    return {question: _mean(verdicts[question]) for question in sorted(verdicts)}
 
 
 def table(shares: Sequence[Mapping[str, float]]) -> list[list[float]]:
@@ -121,17 +138,17 @@ def accuracy(cell: Cell) -> Interval | None:
     values = table(cell.shares())
     if not values or not values[0]:
         return None
-    everything = {v for run in values for v in run}
-    if len(values) > 1 and len(everything) == 1:  # all runs say the same of every question
-        return accuracy_interval(values[0])
-    if len(values) > 1 and len(values[0]) == 1:
+    first = values[0]
+    if len(values) == 1:
+        if cell.single:
+            return wilson(round(sum(first)), len(first))
+        return accuracy_interval(first)
+    if len({share for run in values for share in run}) == 1:
+        return accuracy_interval(first)  # all runs say the same of every question
+    if len(first) == 1:
         return Interval(_mean([run[0] for run in values]), 0.0, 1.0, 1)
-    if len(values) > 1:
-        found, _ = two_level(values)
-        return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
-    if cell.single:
-        return wilson(round(sum(values[0])), len(values[0]))
-    return accuracy_interval(values[0])
+    interval, _ = two_level(values)
+    return interval._replace(low=max(0.0, interval.low), high=min(1.0, interval.high))
 
 
 def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
@@ -139,12 +156,9 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
     completeness. `others` are the systems that its label has to be told from.
     """
     records = cell.records
-    found = accuracy(cell)
-    count = {v: sum(r["verdict"] == v for r in records) for v in ("right", "wrong", "failed")}
-    total = len(records)
-    turns = [t for r in records for t in r["turns"]]
-    bounds = [_bound(cell, v) for v in ("wrong", "right")]
-    lost = lost_replies(cell)
+    interval = accuracy(cell)
+    lost = lost_replies(cell).values()
+    turns = [turn for record in records for turn in record["turns"]]
     return {
         "system": cell.system,
         "label": label(cell.system, others),
@@ -152,26 +166,35 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
         "setup": cell.setup,
         "team": cell.team,
         "runs": len(cell.runs),
-        "n": len({r["question"] for r in records}),
-        "judged": found.n if found else 0,
-        **count,
-        "cut": sum(row["cut"] for row in lost.values()),
-        "unreadable": sum(row["unreadable"] for row in lost.values()),
-        "machine_failed": sum(r["error"] is not None for r in records),
-        **_accuracies(found),
-        "bounds": bounds,
-        "complete": total / max(1, cell.planned * len(cell.runs)),
-        "tokens": sum(t["tokens"] for t in turns),
-        "prompt_tokens": sum(t["prompt_tokens"] for t in turns),
+        "n": len({record["question"] for record in records}),
+        "judged": interval.n if interval else 0,
+        **_verdicts(records),
+        "cut": sum(row["cut"] for row in lost),
+        "unreadable": sum(row["unreadable"] for row in lost),
+        "machine_failed": sum(record["error"] is not None for record in records),
+        **_accuracies(interval),
+        "bounds": [_bound(cell, verdict) for verdict in ("wrong", "right")],
+        "complete": len(records) / max(1, cell.planned * len(cell.runs)),
+        "tokens": sum(turn["tokens"] for turn in turns),
+        "prompt_tokens": sum(turn["prompt_tokens"] for turn in turns),
         "seconds": round(cell.seconds, 3),
         "peak_bytes": cell.peak_bytes,
         "cost": cost(turns),
-        "failures": [
-            {k: r[k] for k in ("question", "agent", "answer", "error")}
-            for r in records
-            if r["verdict"] == "failed"
-        ],
+        "failures": [_failure(record) for record in _failed(cell)],
     }
+
+
+def _verdicts(records: Sequence[Record]) -> dict[str, int]:
+    counts = Counter(record["verdict"] for record in records)
+    return {verdict: counts[verdict] for verdict in ("right", "wrong", "failed")}
+
+
+def _failed(cell: Cell) -> list[Record]:
+    return [record for record in cell.records if record["verdict"] == "failed"]
+
+
+def _failure(record: Record) -> dict[str, Any]:
+    return {key: record[key] for key in ("question", "agent", "answer", "error")}
 
 
 def lost_replies(cell: Cell) -> dict[str, dict[str, int]]:
@@ -190,26 +213,31 @@ def lost_replies(cell: Cell) -> dict[str, dict[str, int]]:
 
 def _lost_notes(cell: Cell) -> Iterator[str]:
     """A note for each role most of whose replies were cut or could not be read."""
-    where = f"{label(cell.system)}, {cell.task}, {cell.setup}"
     for role, row in lost_replies(cell).items():
-        turns = row["turns"]
-        if row["cut"] >= MANY * turns:
+        replies = f"of {row['turns']} replies as {role}"
+        many = MANY * row["turns"]
+        if row["cut"] >= many:
             yield (
-                f"{where}: {row['cut']} of {turns} replies as {role} were cut for want of room, and"
+                f"{_where(cell)}: {row['cut']} {replies} were cut for want of room, and"
                 f" a cut answer counts as wrong: raise room.{role}"
             )
-        elif row["unreadable"] >= MANY * turns:
-            yield f"{where}: {row['unreadable']} of {turns} replies as {role} could not be read"
+        elif row["unreadable"] >= many:
+            yield f"{_where(cell)}: {row['unreadable']} {replies} could not be read"
+
+
+def _where(cell: Cell) -> str:
+    return f"{label(cell.system)}, {cell.task}, {cell.setup}"
 
 
 def _bound(cell: Cell, verdict: str) -> float | None:
     """Accuracy if all answers that failed had this verdict."""
-    runs = [
-        [{**r, "verdict": verdict if r["verdict"] == "failed" else r["verdict"]} for r in run]
-        for run in cell.runs
-    ]
-    found = accuracy(dataclasses.replace(cell, runs=runs))
-    return found.mean if found else None
+
+    def judged(record: Record) -> Record:
+        return {**record, "verdict": verdict} if record["verdict"] == "failed" else record
+
+    runs = [[judged(record) for record in run] for run in cell.runs]
+    interval = accuracy(dataclasses.replace(cell, runs=runs))
+    return interval.mean if interval else None
 
 
 def _accuracies(found: Interval | None) -> dict[str, float | None]:
@@ -239,36 +267,33 @@ class Difference:
     @property
     def verdict(self) -> str:
         """`better` or `worse` only where the corrected p is below .05, else `none shown`."""
-        return (
-            "none shown"
-            if self.corrected >= LEVEL
-            else "better"
-            if self.interval.mean > 0
-            else "worse"
-        )
+        if self.corrected >= LEVEL:
+            return "none shown"
+        return "better" if self.interval.mean > 0 else "worse"
 
     def record(self, others: Sequence[str] = ()) -> dict[str, Any]:
         """As JSON, `p` corrected like the verdict; `others` as in `cell_record`."""
-        i = self.interval
+        interval = self.interval
         sides = (self.first, self.second)
-        first, second = (
-            {"system": c.system, "label": label(c.system, others), "setup": c.setup} for c in sides
-        )
         return {
             "task": self.first.task,
             "setup": self.second.setup,
-            "first": first,
-            "second": second,
-            "n": i.n,
-            "difference": i.mean,
-            "low": _finite(i.low),
-            "high": _finite(i.high),
+            "first": _side(self.first, others),
+            "second": _side(self.second, others),
+            "n": interval.n,
+            "difference": interval.mean,
+            "low": _finite(interval.low),
+            "high": _finite(interval.high),
             "p": self.corrected,
             "p_single": self.p,
             "test": self.test,
             "verdict": self.verdict,
-            "tokens": [round(c.tokens_per_question(), 1) for c in sides],
+            "tokens": [round(cell.tokens_per_question(), 1) for cell in sides],
         }
+
+
+def _side(cell: Cell, others: Sequence[str]) -> dict[str, str]:
+    return {"system": cell.system, "label": label(cell.system, others), "setup": cell.setup}
 
 
 def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
@@ -281,22 +306,26 @@ def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
     one = values[: len(first.runs)]
     other = values[len(first.runs) :]
     if len(one) > 1 and first.system == second.system:  # the same runs in two ways
-        interval, p = two_level(
-            [[b - a for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=True)]
-        )
-        return Difference(
-            first, second, _possible(interval), p, "t over runs and questions, paired", p
-        )
+        gaps_by_run = [_gaps(*rows) for rows in zip(one, other, strict=True)]
+        interval, p = two_level(gaps_by_run)
+        test = "t over runs and questions, paired"
+        return Difference(first, second, _possible(interval), p, test, p)
     if len(values) > 2:
         interval, p = two_level_difference(one, other)
-        return Difference(first, second, _possible(interval), p, "t over runs and questions", p)
-    gaps = [b - a for a, b in zip(one[0], other[0], strict=True)]
+        test = "t over runs and questions"
+        return Difference(first, second, _possible(interval), p, test, p)
+    gaps = _gaps(one[0], other[0])
     interval = paired_bootstrap(gaps, seed)
-    p = sign_flips(gaps, seed)
-    if first.single and second.single:  # the same p, by another road
+    if first.single and second.single:
         p = mcnemar(gaps.count(1.0), gaps.count(-1.0))
         return Difference(first, second, interval, p, "McNemar, exact", p)
+    p = sign_flips(gaps, seed)
     return Difference(first, second, interval, p, "sign flips", p)
+
+
+def _gaps(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Second minus first, question by question."""
+    return [b - a for a, b in zip(first, second, strict=True)]
 
 
 def _possible(difference: Interval) -> Interval:
@@ -306,29 +335,32 @@ def _possible(difference: Interval) -> Interval:
 
 def corrected(found: Sequence[Difference | None]) -> list[Difference]:
     """Those that could be made, with p values corrected as one family (Holm)."""
-    made = [d for d in found if d is not None]
+    differences = [each for each in found if each is not None]
+    family = holm([each.p for each in differences])
     return [
-        dataclasses.replace(d, corrected=p)
-        for d, p in zip(made, holm([d.p for d in made]), strict=True)
+        dataclasses.replace(each, corrected=p) for each, p in zip(differences, family, strict=True)
     ]
 
 
 def between_systems(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
     """Every other system against the first one, in each task and setup."""
-    first = cells[0].system if cells else ""
-    pairs = [(a, b) for a in cells if a.system == first for b in cells if b.system != first]
-    return corrected(
-        [difference(a, b, seed) for a, b in pairs if (a.task, a.setup) == (b.task, b.setup)]
-    )
+    return _against_first("system", cells, seed)
 
 
 def between_setups(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
     """Every other setup against the first one, in each system and task."""
-    first = cells[0].setup if cells else ""
-    pairs = [(a, b) for a in cells if a.setup == first for b in cells if b.setup != first]
-    return corrected(
-        [difference(a, b, seed) for a, b in pairs if (a.system, a.task) == (b.system, b.task)]
-    )
+    return _against_first("setup", cells, seed)
+
+
+def _against_first(part: str, cells: Sequence[Cell], seed: int) -> list[Difference]:
+    """Compare cells whose keys differ in this part only, with those of the first cell's part."""
+    found: list[Difference | None] = []
+    for one, other in itertools.product(cells, cells):
+        first = getattr(cells[0].key, part)
+        moved = other.key._replace(**{part: first})
+        if one.key == moved != other.key:
+            found.append(difference(one, other, seed))
+    return corrected(found)
 
 
 def votes_for(cheap: Cell, dear: Cell) -> int | None:
@@ -342,38 +374,41 @@ def votes_for(cheap: Cell, dear: Cell) -> int | None:
 
 def notes(cells: Sequence[Cell]) -> list[str]:
     """What a reader has to know besides the numbers."""
-    said = []
-    for cell in {c.system: c for c in cells}.values():
-        if len(cell.runs) > 1:
-            bases = sorted(set(cell.bases))
-            kinds = "one base model" if len(bases) == 1 else f"{len(bases)} base models"
-            said.append(
-                f"{label(cell.system)} of {kinds} ({', '.join(bases)}); intervals are over runs and"
-                " questions" + (", and say nothing of other base models" if len(bases) == 1 else "")
-            )
+    systems = {cell.system: cell for cell in cells}.values()
+    found = [_bases_note(cell) for cell in systems if len(cell.runs) > 1]
     for cell in cells:
-        said += _lost_notes(cell)
-        failed = [r for r in cell.records if r["verdict"] == "failed"]
-        if failed:
-            machine = [r["error"] for r in failed if r["error"]]
-            raised = [r["raised"] for r in failed if "raised" in r]
-            why = (
-                f"; {len(machine)} by a machine, the first: {machine[0]}"
-                if machine
-                else "; the checker could not decide them"
-            )
-            if raised:
-                why += (
-                    f"; {len(raised)} times it broke down, first: {raised[0]} (`traceback` in"
-                    " answers/)"
-                )
-            what = f"{label(cell.system)}, {cell.task}, {cell.setup}"
-            low = _bound(cell, "wrong")
-            high = _bound(cell, "right")
-            bounds = (
-                f" (accuracy {low:.3f} if all were wrong, {high:.3f} if right)"
-                if low is not None and high is not None
-                else ""
-            )
-            said.append(f"{what}: {len(failed)} of {len(cell.records)} answers failed{bounds}{why}")
-    return said
+        found += _lost_notes(cell)
+        if _failed(cell):
+            found.append(_failure_note(cell))
+    return found
+
+
+def _bases_note(cell: Cell) -> str:
+    """What the intervals of several runs are over."""
+    bases = sorted(set(cell.bases))
+    is_one = len(bases) == 1
+    kinds = "one base model" if is_one else f"{len(bases)} base models"
+    beyond = ", and say nothing of other base models" if is_one else ""
+    return (
+        f"{label(cell.system)} of {kinds} ({', '.join(bases)}); intervals are over runs and"
+        f" questions{beyond}"
+    )
+
+
+def _failure_note(cell: Cell) -> str:
+    """How many answers failed, why, and what that can mean for the accuracy."""
+    failed = _failed(cell)
+    count = f"{len(failed)} of {len(cell.records)} answers failed"
+    low = _bound(cell, "wrong")
+    high = _bound(cell, "right")
+    if low is not None and high is not None:
+        count += f" (accuracy {low:.3f} if all were wrong, {high:.3f} if right)"
+    errors = [record["error"] for record in failed if record["error"]]
+    why = "the checker could not decide them"
+    if errors:
+        why = f"{len(errors)} by a machine, the first: {errors[0]}"
+    raised = [record["raised"] for record in failed if "raised" in record]
+    if raised:
+        times = f"{len(raised)} times it broke down"
+        why += f"; {times}, first: {raised[0]} (`traceback` in answers/)"
+    return f"{_where(cell)}: {count}; {why}"

@@ -5,6 +5,7 @@ Leaves out: what names mean (`config.systems`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,4 +63,6 @@ def system_team(
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
     """An untrained team from a config: `team_of(method="ttrl")`."""
-    return asked(resolve(read(config, {k.replace("__", "."): v for k, v in overrides.items()})))
+    pairs = {key.replace("__", "."): value for key, value in overrides.items()}
+    path = os.path.expanduser(config) if config is not None else None
+    return asked(resolve(read(path, pairs)))

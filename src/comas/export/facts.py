@@ -23,7 +23,7 @@ from comas.types import UserMistake
 
 
 @dataclass
-class Story:
+class Facts:
     """The facts; None and emptiness are what the folder does not know."""
 
     name: str
@@ -32,26 +32,24 @@ class Story:
     tokens: int = 0
     """Generated up to this step, measurements not counted."""
     seconds: float = 0.0
-    spent: dict[str, float] = field(default_factory=dict[str, float])
-    cost: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    spent: dict[str, float] = field(default_factory=dict)
+    cost: dict[str, dict[str, float]] = field(default_factory=dict)
     """Agent -> turns, prompt_tokens, tokens, seconds of all steps."""
-    updates: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    updates: dict[str, dict[str, float]] = field(default_factory=dict)
     """Policy -> updates, skipped."""
     peak_bytes: int | None = None
     validation: Interval | None = None
     """At this step."""
-    answers: dict[str, list[dict[str, Any]]] = field(
-        default_factory=dict[str, list[dict[str, Any]]]
-    )
+    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """`before`, and `after` where it is of this step."""
     overlap: dict[str, Any] | None = None
-    api: dict[str, Any] = field(default_factory=dict[str, Any])
-    process: dict[str, Any] = field(default_factory=dict[str, Any])
+    api: dict[str, Any] = field(default_factory=dict)
+    process: dict[str, Any] = field(default_factory=dict)
     """What the last process on the run ran on."""
-    lineage: list[str] = field(default_factory=list[str])
-    cells: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    lineage: list[str] = field(default_factory=list)
+    cells: list[dict[str, Any]] = field(default_factory=list)
     """Of evaluations of this checkpoint."""
-    comparisons: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
 
     def agents(self, policy: str) -> list[str]:
         """Who speaks with these weights."""
@@ -63,62 +61,69 @@ class Story:
 
     def accuracy(self, when: str, agents: Sequence[str] = ()) -> Interval | None:
         """Of single answers, `before` or `after`: of these agents, otherwise the mean over all."""
-        told = [
-            Answer(**a) for a in self.answers.get(when, []) if not agents or a["agent"] in agents
-        ]
-        if len({a.agent for a in told}) > 1:
-            return accuracy(told)
-        judged = [a for a in told if a.verdict != "failed"]
-        return wilson(sum(a.verdict == "right" for a in judged), len(judged)) if judged else None
+        answers = [Answer(**record) for record in self._answers_of(when, agents)]
+        if len({answer.agent for answer in answers}) > 1:
+            return accuracy(answers)
+        verdicts = [answer.verdict for answer in answers if answer.verdict != "failed"]
+        return wilson(verdicts.count("right"), len(verdicts)) if verdicts else None
 
     def gain(self, agents: Sequence[str] = ()) -> Interval | None:
         """After minus before, paired by question."""
-        one, other = (
-            [a for a in self.answers.get(w, []) if not agents or a["agent"] in agents]
-            for w in ("before", "after")
-        )
-        return paired_gain(one, other) if one and other else None
+        before = self._answers_of("before", agents)
+        after = self._answers_of("after", agents)
+        return paired_gain(before, after) if before and after else None
+
+    def _answers_of(self, when: str, agents: Sequence[str]) -> list[dict[str, Any]]:
+        """The answers of these agents, of all where none is named."""
+        answers = self.answers.get(when, [])
+        return [answer for answer in answers if not agents or answer["agent"] in agents]
 
 
-def story(run: Run, step: int, evaluations: Sequence[str] = ()) -> Story:
+def facts_of(run: Run, step: int, evaluations: Sequence[str] = ()) -> Facts:
     """Of this run after `step` steps; `evaluations` are folders of `comas eval` in which it was
     asked.
     """
     config = read(run.path / "config.toml")
-    told = Story(
-        run.path.resolve().name, step, config, overlap=run.read_eval("overlap"), api=run.spent()
-    )
+    facts = Facts(run.path.resolve().name, step, config)
+    facts.overlap = run.read_eval("overlap")
+    facts.api = run.spent()
     for metrics in run.metrics():
         if metrics["step"] < step:
-            _count(told, metrics)
+            _count(facts, metrics)
     for name in ("before", "after"):
         record = run.read_eval(name)
         if record and (name == "before" or record["step"] == step):
-            told.answers[name] = record["answers"]
-    known = files.read_object(run.path / "processes.json")
-    told.process = known["processes"][-1] if known and known.get("processes") else {}
-    told.lineage = list(lineage(config))
+            facts.answers[name] = record["answers"]
+    record = files.read_object(run.path / "processes.json") or {}
+    if record.get("processes"):
+        facts.process = record["processes"][-1]
+    facts.lineage = list(lineage(config))
     for folder in evaluations:
-        _evaluated(told, Path(folder), f"{run.path.resolve()}@{step}")
-    return told
+        _add_evaluation(facts, Path(folder), f"{run.path.resolve()}@{step}")
+    return facts
 
 
-def _count(told: Story, metrics: Mapping[str, Any]) -> None:
-    told.tokens = metrics["tokens"]
-    told.seconds = told.seconds + metrics["seconds"]
-    told.peak_bytes = max(told.peak_bytes or 0, metrics.get("peak_bytes") or 0) or None
-    for kind, seconds in metrics.get("spent", {}).items():
-        told.spent[kind] = told.spent.get(kind, 0.0) + seconds
+def _count(facts: Facts, metrics: Mapping[str, Any]) -> None:
+    """Add what a step has cost."""
+    facts.tokens = metrics["tokens"]
+    facts.seconds += metrics["seconds"]
+    facts.peak_bytes = max(facts.peak_bytes or 0, metrics.get("peak_bytes") or 0) or None
+    _add(facts.spent, metrics.get("spent", {}))
     for row in metrics.get("cost", []):
-        sums = told.cost.setdefault(row["agent"], {})
-        for kind in ("turns", "prompt_tokens", "tokens", "seconds"):
-            sums[kind] = sums.get(kind, 0) + row[kind]
+        sums = facts.cost.setdefault(row["agent"], {})
+        _add(sums, {kind: row[kind] for kind in ("turns", "prompt_tokens", "tokens", "seconds")})
     for name, stats in metrics["policies"].items():
-        sums = told.updates.setdefault(name.partition("/")[2], {"updates": 0, "skipped": 0})
-        for kind in sums:
-            sums[kind] += stats.get(kind, 0)
-    found = metrics.get("validation") if metrics["step"] == told.step - 1 else None
-    told.validation = Interval(**found) if found else None
+        policy = name.partition("/")[2]
+        sums = facts.updates.setdefault(policy, {"updates": 0, "skipped": 0})
+        _add(sums, {kind: stats.get(kind, 0) for kind in sums})
+    is_last = metrics["step"] == facts.step - 1
+    validation = metrics.get("validation") if is_last else None
+    facts.validation = Interval(**validation) if validation else None
+
+
+def _add(sums: dict[str, float], values: Mapping[str, float]) -> None:
+    for kind, value in values.items():
+        sums[kind] = sums.get(kind, 0) + value
 
 
 def lineage(config: Config, depth: int = 100) -> Iterator[str]:
@@ -126,21 +131,24 @@ def lineage(config: Config, depth: int = 100) -> Iterator[str]:
     there.
     """
     sources = {plan.source.name: plan.source for plan in policies_of(config) if plan.here}
-    for source in map(sources.__getitem__, sorted(sources)):
+    for name in sorted(sources):
+        source = sources[name]
         if source.kind != "run":
             yield _described(source)
             continue
         run = source.run()
         below = checked(run.config())
-        preset = f"/{below.preset}" if below.preset else ""
-        after = f", after {source.step} steps" if source.step is not None else ""
-        facts = f"{below.method}{preset} on {below.task}, seed {below.seed}{after}"
-        yield f"run {run.path.name} ({facts})".replace(".py", "")
+        yield f"run {run.path.name} ({_training(below, source.step)})".replace(".py", "")
         if depth:
-            yield from (
-                f"before that: {line.removeprefix('before that: ')}"
-                for line in lineage(below, depth - 1)
-            )
+            for line in lineage(below, depth - 1):
+                yield f"before that: {line.removeprefix('before that: ')}"
+
+
+def _training(config: Config, step: int | None) -> str:
+    """Say how a run was trained."""
+    preset = f"/{config.preset}" if config.preset else ""
+    after = f", after {step} steps" if step is not None else ""
+    return f"{config.method}{preset} on {config.task}, seed {config.seed}{after}"
 
 
 def _described(source: Source) -> str:
@@ -159,28 +167,25 @@ def shown(base: str) -> str:
     return f"`{Path(base).name}`, a {'file' if kind == 'gguf' else 'folder'}"
 
 
-def _evaluated(told: Story, folder: Path, place: str) -> None:
+def _add_evaluation(facts: Facts, folder: Path, place: str) -> None:
     """Add what an evaluation found of the checkpoint at `place`."""
     plan = files.read_object(folder / "evaluation.json")
     report = files.read_object(folder / "report.json")
     if plan is None:
         raise UserMistake(f"--evaluation {folder} is not an evaluation: it has no evaluation.json")
     if report is None:
-        raise UserMistake(
-            f"--evaluation {folder} has not ended yet: go on with `{command()} resume"
-            f" {shlex.quote(str(folder))}`"
-        )
-    here = [name for name, found in plan.get("places", {}).items() if found == place]
-    cells = [c for c in report["cells"] if c["system"] in here]
+        going_on = f"`{command()} resume {shlex.quote(str(folder))}`"
+        raise UserMistake(f"--evaluation {folder} has not ended yet: go on with {going_on}")
+    places = plan.get("places", {})
+    systems = [name for name, found in places.items() if found == place]
+    cells = [cell for cell in report["cells"] if cell["system"] in systems]
     if not cells:
+        others = ", ".join(sorted(Path(other).name for other in places.values()))
         raise UserMistake(
-            f"--evaluation {folder} asked nothing of {told.name} after {told.step} steps: leave it"
-            " out, or export one of"
-            f" {', '.join(sorted(Path(p).name for p in plan.get('places', {}).values()))}"
+            f"--evaluation {folder} asked nothing of {facts.name} after {facts.step} steps: leave"
+            f" it out, or export one of {others}"
         )
-    told.cells += cells
-    told.comparisons += [
-        d
-        for d in report["systems"]
-        if any(d[side]["system"] in here for side in ("first", "second"))
-    ]
+    facts.cells += cells
+    for comparison in report["systems"]:
+        if any(comparison[side]["system"] in systems for side in ("first", "second")):
+            facts.comparisons.append(comparison)

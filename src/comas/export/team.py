@@ -2,41 +2,33 @@
 cards, and a `team.toml`.
 
 Written beside its place and moved there last, sealed with `manifest.json`: a half of it never looks
-whole. Leaves out: what cards say (`export.model_card`), how adapters are merged
-(`learners.lora.merging`).
+whole. Leaves out: weights (`export.weights`), what cards say (`export.model_card`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from comas.config.policies import PolicyPlan, policies_of
-from comas.config.schema import Config, read
+from comas.config.policies import policies_of
+from comas.config.schema import read
 from comas.config.systems import opened
-from comas.config.weights import weights_at
-from comas.export.facts import story
+from comas.export.facts import Facts, facts_of
 from comas.export.model_card import Part, card
-from comas.models.sources import ADAPTER, TEAM, Source, exported, recorded_base, source_of
+from comas.export.weights import NUMBERS, Job, write_host
+from comas.models.sources import TEAM, Source, exported, recorded_base, source_of
 from comas.storage import files
 from comas.storage.records import without_none
-from comas.storage.run import Run
 from comas.types import UserMistake
 
-OPTIMIZER = "optimizer.safetensors"
 MACHINE = ("out", "threads", "sandbox")
 """Keys that are about a machine, not about the team, and stay behind; of hosts `device`."""
-BESIDE = 2_000_000
-"""Bytes of what stands beside weights: cards, configs, tokenizers, rounded up."""
-NUMBERS = {"float32": 4, "bfloat16": 2}
-"""Bytes of a number."""
 
 
 @dataclass(frozen=True)
@@ -51,34 +43,6 @@ class Exported:
     merged model differ.
     """
     bytes: int
-
-
-@dataclass
-class _Job:
-    run: Run
-    step: int
-    config: Config
-    plans: Sequence[PolicyPlan]
-    """Of the policies whose weights are ours."""
-    source: Path
-    out: Path
-    """Where it is written; moved when it is whole."""
-    merged: bool
-    dtype: str
-    base: str | None
-    note: Callable[[str], Any]
-    dtypes: dict[str, str] = field(default_factory=dict[str, str])
-    bases: dict[str, str] = field(default_factory=dict[str, str])
-    gaps: dict[str, float] = field(default_factory=dict[str, float])
-
-    def policies(self, host: str | None = None) -> dict[str, str]:
-        """Policy -> host; those whose weights are ours."""
-        return {p.name: p.host for p in self.plans if host in (None, p.host)}
-
-    def adapters(self) -> list[str]:
-        """Those of them that are adapters."""
-        found = weights_at(self.plans, self.source).adapters
-        return [policy for policy in self.policies() if policy in found]
 
 
 def export(
@@ -99,17 +63,17 @@ def export(
     the cards. `note` is told how it goes.
     """
     target = Path(os.path.expanduser(folder))
-    name = os.path.expanduser(str(run))
-    trained, step = opened(name)
+    trained, step = opened(os.path.expanduser(str(run)))
     if dtype != "auto" and dtype not in NUMBERS:
         raise UserMistake(f"dtype {dtype!r}: one of auto, {', '.join(NUMBERS)}")
     _check_place(target)
     source = trained.intact(step)
     step = int(source.name.removeprefix("step-"))
-    part = target.resolve().with_name(target.resolve().name + ".part")
+    place = target.resolve()
+    unfinished = place.with_name(place.name + ".part")
     config = read(trained.path / "config.toml")
     plans = [plan for plan in policies_of(config) if plan.here]
-    job = _Job(trained, step, config, plans, source, part, merged, dtype, base, note)
+    job = Job(trained, step, config, plans, source, unfinished, merged, dtype, base, note)
     if base is not None and not job.adapters():
         raise UserMistake(
             f"--base {base}: {trained.path} has no adapters, its models are whole; leave it out"
@@ -121,40 +85,52 @@ def export(
                 " another run"
             )
         job.bases[policy] = _base(job, policy)
-    told = story(trained, step, evaluations)
+    facts = facts_of(trained, step, evaluations)
     plugins = _plugins(job)
+    _make(unfinished, target)
     try:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.mkdir()
-    except FileExistsError:
-        raise UserMistake(
-            f"{part} is there already: another process exports to {target}, or one was killed; in"
-            " that case remove it"
-        ) from None
-    try:
-        for host in dict.fromkeys(job.policies().values()):
-            _write_host(job, host)
-        _write_cards(job, told)
-        for name, file in plugins.items():
-            shutil.copyfile(file, part / name)
-        (part / TEAM).write_text(
-            _team(job, {str(file): name for name, file in plugins.items()}), encoding="utf-8"
-        )
-        bases = {plan.source.name: plan.source for plan in plans}
-        earlier = [Path(name).name for name in sorted(bases) if _trained_before(bases[name])]
-        files.seal(part, {"run": trained.path.resolve().name, "step": step, "earlier": earlier})
+        _write(job, facts, plugins)
         if target.is_dir():  # an empty one
             target.rmdir()
-        files.rename(part, target.resolve())
+        files.rename(unfinished, place)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return _exported(job, target)
 
 
+def _make(unfinished: Path, target: Path) -> None:
+    """Make the folder that is moved to `target` when it is whole."""
+    try:
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.mkdir()
+    except FileExistsError:
+        raise UserMistake(
+            f"{unfinished} is there already: another process exports to {target}, or one was"
+            " killed; in that case remove it"
+        ) from None
+
+
+def _write(job: Job, facts: Facts, plugins: Mapping[str, Path]) -> None:
+    """Write weights, cards, the files of method and task, and `team.toml`; seal them."""
+    for host in dict.fromkeys(job.policies().values()):
+        write_host(job, host)
+    _write_cards(job, facts)
+    for name, file in plugins.items():
+        shutil.copyfile(file, job.out / name)
+    names = {str(file): name for name, file in plugins.items()}
+    (job.out / TEAM).write_text(_team(job, names), encoding="utf-8")
+    sources = {plan.source.name: plan.source for plan in job.plans}
+    earlier = [Path(name).name for name in sorted(sources) if _trained_before(sources[name])]
+    run = job.run.path.resolve().name
+    files.seal(job.out, {"run": run, "step": job.step, "earlier": earlier})
+
+
 def _trained_before(source: Source) -> bool:
     """Whether a policy started from what was trained, here or elsewhere."""
-    return source.kind == "run" or (source.kind != "seed" and bool(exported(source.name)))
+    if source.kind == "seed":
+        return False
+    return source.kind == "run" or bool(exported(source.name))
 
 
 def _check_place(target: Path) -> None:
@@ -164,7 +140,7 @@ def _check_place(target: Path) -> None:
         raise UserMistake(f"{target} is a file: export to a new folder")
 
 
-def _base(job: _Job, policy: str) -> str:
+def _base(job: Job, policy: str) -> str:
     """Where the model that a policy started from is found: a hub name or a shipped model rather
     than a folder of this machine.
     """
@@ -179,188 +155,97 @@ def _base(job: _Job, policy: str) -> str:
     return recorded if Path(named).is_absolute() else named
 
 
-def _plugins(job: _Job) -> dict[str, Path]:
+def _plugins(job: Job) -> dict[str, Path]:
     """File name in the export -> method and task of the run that are files."""
     found: dict[str, Path] = {}
     for kind in ("method", "task"):
-        if (said := getattr(job.config, kind)).endswith(".py"):
-            path = Path(said).resolve()
-            if not path.is_file():
-                raise UserMistake(
-                    f"{kind} {said} of this run is gone: put the file back; the team cannot be"
-                    " loaded without it"
-                )
-            name = path.name if found.get(path.name, path) == path else f"{kind}-{path.name}"
-            found[name] = path
+        plugin = getattr(job.config, kind)
+        if not plugin.endswith(".py"):
+            continue
+        path = Path(plugin).resolve()
+        if not path.is_file():
+            raise UserMistake(
+                f"{kind} {plugin} of this run is gone: put the file back; the team cannot be"
+                " loaded without it"
+            )
+        is_free = found.get(path.name, path) == path
+        found[path.name if is_free else f"{kind}-{path.name}"] = path
     return found
 
 
-def _write_host(job: _Job, host: str) -> None:
-    """All policies of one host: whole models are copied (or rounded), adapters are copied and
-    merged.
-    """
-    policies = list(job.policies(host))
-    adapters = [p for p in policies if p in job.adapters()]
-    whole = [p for p in policies if p not in adapters]
-    shrink = NUMBERS.get(job.dtype, 4) / 4
-    need = sum(_size(job.source / p) for p in adapters) + int(
-        shrink * sum(_size(job.source / p) for p in whole)
-    )
-    _check_room(job, need + BESIDE)
-    for policy in whole:
-        _write_whole(job, policy, host)
-    for policy in adapters:
-        folder = job.out / policy / "adapter"
-        _copy(job.source / policy, folder)
-        facts = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
-        (folder / ADAPTER).write_text(
-            json.dumps({**facts, "base_model_name_or_path": job.bases[policy]}, indent=2) + "\n",
-            encoding="utf-8",
-        )
-        local = not job.base and Path(job.bases[policy]).is_absolute()
-        there = " (a folder of this machine: --base says where others find it)" if local else ""
-        job.note(f"{policy}: adapter on {job.bases[policy]}{there}")
-    if adapters and job.merged:
-        _write_merged(job, adapters, host)
-
-
-def _write_whole(job: _Job, policy: str, host: str) -> None:
-    from comas.learners.lora.merging import save_rounded
-
-    source = job.source / policy
-    folder = job.out / policy / "model"
-    facts = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    stored = str(facts.get("dtype") or facts.get("torch_dtype") or "float32")
-    if job.dtype in ("auto", stored):
-        _copy(source, folder)
-    else:
-        _copy(source, folder, weights=False)
-        save_rounded(source, folder, job.dtype, job.config.hosts[host].trust_remote_code)
-    job.dtypes[policy] = stored if job.dtype == "auto" else job.dtype
-    job.note(f"{policy}: model in {job.dtypes[policy]}")
-
-
-def _write_merged(job: _Job, adapters: Sequence[str], host: str) -> None:
-    from comas.learners.lora.loading import load_population
-    from comas.learners.lora.merging import dtype_of, model_bytes, save_merged
-
-    below = {job.bases[p] if job.base else recorded_base(job.source / p) for p in adapters}
-    assert len(below) == 1, "adapters of a host share one base"
-    sources = {p: str(job.source / p) for p in adapters}
-    remote = job.config.hosts[host].trust_remote_code
-    try:
-        under = source_of(below.pop()).weights_of("")
-        dtype = dtype_of(job.dtype)
-        population, _, _ = load_population(sources, under, "cpu", dtype, remote, {}, 0)
-    except UserMistake as error:
-        raise UserMistake(
-            f"{error}; say where the base of host {host} is with --base, or export with --no-merged"
-        ) from error
-    _check_room(job, len(adapters) * (model_bytes(population.model) + BESIDE))
-    for policy in adapters:
-        folder = job.out / policy / "model"
-        _copy(job.source / policy, folder, weights=False)
-        job.gaps[policy] = save_merged(population, policy, folder)
-        job.dtypes[policy] = str(population.model.dtype).removeprefix("torch.")
-        job.note(
-            f"{policy}: merged model in {job.dtypes[policy]}; its log-probs differ by at most"
-            f" {job.gaps[policy]:.1g}"
-        )
-
-
-def _copy(source: Path, folder: Path, weights: bool = True) -> None:
-    """A policy's folder without its optimizer; without `weights`, what stands beside them in any
-    model: tokenizer, template.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    model = ("model", "config.json", "generation_config.json", "adapter_")
-    for file in source.iterdir():
-        if (
-            file.is_file()
-            and file.name != OPTIMIZER
-            and (weights or not file.name.startswith(model))
-        ):
-            shutil.copyfile(file, folder / file.name)
-
-
-def _size(folder: Path) -> int:
-    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.name != OPTIMIZER)
-
-
-def _check_room(job: _Job, need: int) -> None:
-    free = shutil.disk_usage(job.out.parent).free
-    if need > free:
-        smaller = "export with --no-merged, or " if job.merged and job.adapters() else ""
-        raise UserMistake(
-            f"the export needs about {need / 1e9:.2f} GB more and {job.out.parent} has"
-            f" {free / 1e9:.2f} GB free: free some, {smaller}choose another folder"
-        )
-
-
-def _write_cards(job: _Job, told: Any) -> None:
+def _write_cards(job: Job, facts: Facts) -> None:
+    """Write a card for the team, and one beside each model and adapter."""
     policies = list(job.policies())
     adapters = job.adapters()
-    hub = sorted(
-        {
-            b
-            for p in policies
-            for b in job.bases[p].split(", ")
-            if source_of(b).kind == "hub" and not Path(b).exists() and b.count("/") < 2
-        }
-    )
+    hub = sorted({base for policy in policies for base in _hub_names(job.bases[policy])})
     team = Part("team", policies, job.bases, hub, job.dtypes, adapters)
-    (job.out / "README.md").write_text(card(told, team), encoding="utf-8")
+    _write_card(job.out, facts, team)
     for policy in policies:
+        own = replace(
+            team,
+            policies=[policy],
+            hub=sorted(_hub_names(job.bases[policy])),
+            adapters=[policy] if policy in adapters else [],
+        )
         for kind in ("model", "adapter"):
-            if (job.out / policy / kind).is_dir():
-                own = [b for b in hub if b in job.bases[policy].split(", ")]
-                part = replace(
-                    team,
-                    kind=kind,
-                    policies=[policy],
-                    hub=own,
-                    adapters=[p for p in adapters if p == policy],
-                )
-                (job.out / policy / kind / "README.md").write_text(
-                    card(told, part), encoding="utf-8"
-                )
+            folder = job.out / policy / kind
+            if folder.is_dir():
+                _write_card(folder, facts, replace(own, kind=kind))
 
 
-def _team(job: _Job, plugins: Mapping[str, str]) -> str:
+def _write_card(folder: Path, facts: Facts, part: Part) -> None:
+    (folder / "README.md").write_text(card(facts, part), encoding="utf-8")
+
+
+def _hub_names(bases: str) -> set[str]:
+    """Those of some bases, divided by commas, that are names on the hub."""
+    return {base for base in bases.split(", ") if _is_on_hub(base)}
+
+
+def _is_on_hub(base: str) -> bool:
+    return source_of(base).kind == "hub" and not Path(base).exists() and base.count("/") < 2
+
+
+def _team(job: Job, plugins: Mapping[str, str]) -> str:
     """The run's config, in which every agent's base is its folder here, by its path from here."""
-    data = without_none(job.config.model_dump(mode="json", exclude=set(MACHINE)))
-    adapters = job.adapters()
+    table = without_none(job.config.model_dump(mode="json", exclude=set(MACHINE)))
     for kind in ("method", "task"):
-        if (name := plugins.get(str(Path(data[kind]).resolve()))) is not None:
-            data[kind] = f"./{name}"
-    policies = {name: plan.name for plan in job.plans for name in plan.agents}
-    for name, agent in data["agents"].items():
-        if (policy := policies.get(name)) is not None:
-            agent["base"] = f"./{policy}/{'adapter' if policy in adapters else 'model'}"
-            host = data["hosts"][agent["host"]]
+        file = str(Path(table[kind]).resolve())
+        if file in plugins:
+            table[kind] = f"./{plugins[file]}"
+    adapters = job.adapters()
+    kinds = {policy: "adapter" if policy in adapters else "model" for policy in job.policies()}
+    folders = {policy: f"./{policy}/{kind}" for policy, kind in kinds.items()}
+    policies = {agent: plan.name for plan in job.plans for agent in plan.agents}
+    for name, agent in table["agents"].items():
+        if name in policies:
+            agent["base"] = folders[policies[name]]
+            host = table["hosts"][agent["host"]]
             host.pop("device", None)
             first = next(iter(job.policies(agent["host"])))
-            host["base"] = f"./{first}/{'adapter' if first in adapters else 'model'}"
+            host["base"] = folders[first]
     head = (
         f"# The team of run {job.run.path.resolve().name} after {job.step} steps. Places are"
         " relative to this file:\n# comas play FOLDER, comas eval FOLDER, comas train"
         f" FOLDER/{TEAM} steps=20, comas.load(FOLDER)\n\n"
     )
-    return head + tomli_w.dumps(data)
+    return head + tomli_w.dumps(table)
 
 
-def _exported(job: _Job, target: Path) -> Exported:
-    told: list[dict[str, Any]] = []
-    for policy in job.policies():
-        places = {kind: target / policy / kind for kind in ("adapter", "model")}
-        folders = {kind: str(place) if place.is_dir() else None for kind, place in places.items()}
-        told.append(
-            {
-                "policy": policy,
-                **folders,
-                "dtype": job.dtypes.get(policy),
-                "gap": job.gaps.get(policy),
-            }
-        )
-    size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
-    return Exported(target, job.run.path, job.step, told, size)
+def _exported(job: Job, target: Path) -> Exported:
+    policies = [_exported_policy(job, target, policy) for policy in job.policies()]
+    written = [file for file in target.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in written)
+    return Exported(target, job.run.path, job.step, policies, size)
+
+
+def _exported_policy(job: Job, target: Path, policy: str) -> dict[str, Any]:
+    adapter = target / policy / "adapter"
+    model = target / policy / "model"
+    return {
+        "policy": policy,
+        "adapter": str(adapter) if adapter.is_dir() else None,
+        "model": str(model) if model.is_dir() else None,
+        "dtype": job.dtypes.get(policy),
+        "gap": job.gaps.get(policy),
+    }

@@ -1,28 +1,27 @@
 """Whether a run fits into memory, and the defaults of `tokens_per_pass` and `max_rows` with which
-it does; also whether it fits on the disk.
+it does.
 
-The estimate (`estimate.host_needs`) is compared with what the machine can give (`machine`) or the
+The estimate (`memory.host_needs`) is compared with what the machine can give (`machine`) or the
 user allows (`memory`). Defaults are powers of two, so that a little more or less free memory does
 not change them. Leaves out: trying, time.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from comas.config.policies import Resolved
-from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, Config, HostConfig
+from comas.config.schema import Config, HostConfig
 from comas.forecast.at_once import check_weights, device_of
+from comas.forecast.disk import check_disk
+from comas.forecast.fit import Fit, HostFit, Needs, kept_bytes, learning_bytes, sampling_bytes
 from comas.forecast.memory import (
-    estimate,
     host_needs,
     longest_row,
     question_tokens,
 )
+from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, memory_of
 from comas.types import UserMistake
 
@@ -32,8 +31,6 @@ for others too.
 
 `allowed` is of what the config's `memory` says.
 """
-TIGHT = 0.9
-"""Above this share a run is warned of."""
 LEAST_TOKENS = 256
 """A pass of fewer tokens is hardly smaller: it takes one row at least."""
 CAREFUL = {"tokens_per_pass": 2048, "max_rows": 64}
@@ -42,122 +39,6 @@ AMPLE = 8e9
 """Bytes that teams of seed models never need by their defaults: with so many free nothing has to be
 estimated.
 """
-
-Needs = dict[str, int]
-
-
-@dataclass(frozen=True)
-class HostFit:
-    """What one host with weights takes, by the estimate."""
-
-    name: str
-    device: str
-    needs: Needs
-    """Bytes by what they are for; empty where that is unknown."""
-    unknown: str | None = None
-    """Why, then."""
-    chosen: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Keys that had no value, and what they were given."""
-
-    @property
-    def peak(self) -> int:
-        """Bytes."""
-        return self.needs.get("bytes at the peak", 0)
-
-    @property
-    def busiest(self) -> str:
-        """What the host does at its peak."""
-        return "learning" if learning_bytes(self.needs) > sampling_bytes(self.needs) else "sampling"
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A run's hosts against the memory of the devices that they are on."""
-
-    hosts: Sequence[HostFit]
-    memory: Mapping[str, Memory]
-    """Device -> what it can give now, or what the config allows."""
-    allowed: bool = False
-    """Whether the config says how much it may be."""
-
-    def peak_of(self, device: str) -> int:
-        """Bytes at the peak of all hosts on a device: they work side by side."""
-        return sum(host.peak for host in self.hosts if host.device == device)
-
-    def share(self, device: str) -> float:
-        """Of what the device can give; 0 where that is unknown."""
-        usable = self.memory[device].usable
-        return self.peak_of(device) / max(1, usable) if usable is not None else 0.0
-
-    def too_large(self) -> list[str]:
-        """Devices that cannot hold what is on them."""
-        return [device for device in self.memory if self.share(device) > 1]
-
-    def tight(self) -> list[str]:
-        """Devices that hold it with little to spare."""
-        return [device for device in self.memory if TIGHT < self.share(device) <= 1]
-
-    def compared(self, device: str) -> str:
-        """`about 7.6 GB at the peak (learning) of 21.4 GB free on the CPU`."""
-        here = [host for host in self.hosts if host.device == device and host.needs]
-        doing = ", ".join(dict.fromkeys(host.busiest for host in here))
-        usable = self.memory[device].usable or 0
-        there = (
-            f"{usable / 1e9:.1f} GB that memory={usable / 1e9:g} allows"
-            if self.allowed
-            else str(self.memory[device])
-        )
-        place = "the CPU" if device == "cpu" else device
-        return (
-            f"about {self.peak_of(device) / 1e9:.1f} GB at the peak ({doing}), {there} on {place}"
-        )
-
-    def notes(self) -> list[str]:
-        """What is said at the start: what was chosen and why, what is tight, what is not known."""
-        said: list[str] = []
-        for host in self.hosts:
-            if host.unknown:
-                given = ", ".join(f"{key}={value}" for key, value in host.chosen.items())
-                said.append(
-                    f"memory of host {host.name} is not known ({host.unknown})"
-                    + (f": {given}" if given else "")
-                )
-        for device in self.memory:
-            chosen = [
-                f"hosts.{host.name}.{key}={value}"
-                for host in self.hosts
-                if host.device == device and host.needs
-                for key, value in host.chosen.items()
-            ]
-            if chosen:
-                said.append(
-                    f"memory: {self.compared(device)}, with {', '.join(chosen)}, which follow from"
-                    " that"
-                )
-        warning = "memory is tight: {}; lower {} if it runs out"
-        return said + [
-            warning.format(self.compared(device), self._knobs(device)) for device in self.tight()
-        ]
-
-    def _knobs(self, device: str) -> str:
-        here = [host for host in self.hosts if host.device == device and host.needs]
-        names = {"learning": "tokens_per_pass", "sampling": "max_rows"}
-        return " and ".join(f"hosts.{host.name}.{names[host.busiest]}" for host in here)
-
-
-def learning_bytes(needs: Needs) -> int:
-    """Those of a learner's pass with what is alive beside it."""
-    return sum(size for what, size in needs.items() if what.startswith("bytes of a learner's pass"))
-
-
-def sampling_bytes(needs: Needs) -> int:
-    """Those of sampling."""
-    return needs.get("bytes of sampling, caches included", 0)
-
-
-def kept_bytes(needs: Needs) -> int:
-    """Those that are there whatever a host does."""
-    return needs["bytes at the peak"] - max(learning_bytes(needs), sampling_bytes(needs))
 
 
 def fit(resolved: Resolved, *, learn: bool = True, all_hosts: bool = False) -> tuple[Resolved, Fit]:
@@ -172,26 +53,37 @@ def fit(resolved: Resolved, *, learn: bool = True, all_hosts: bool = False) -> t
         for name, host in config.hosts.items()
         if host.here and resolved.at(name)
     }
-    known = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
-    if config.memory is not None:
-        allowed = int(config.memory * 1e9)
-        known = {device: Memory(allowed, allowed) for device in known}
+    memory = _memory(config, list(devices.values()))
     hosts: list[HostFit] = []
     chosen: dict[str, HostConfig] = {}
     for name, device in devices.items():
-        usable = known[device].usable
+        usable = memory[device].usable
         if not all_hosts and _is_ample(resolved, name, usable, len(devices)):
             continue
-        beside = sum(other == device for other in devices.values())
-        share = SHARES[
-            "allowed" if config.memory is not None else "cpu" if device == "cpu" else "gpu"
-        ]
-        room = None if usable is None else share * usable / beside
-        found = _fit_host(resolved, name, device, room, learn)
-        hosts.append(found)
-        chosen[name] = config.hosts[name].model_copy(update=dict(found.chosen))
+        room = None
+        if usable is not None:
+            beside = list(devices.values()).count(device)
+            room = _share(config, device) * usable / beside
+        host = _fit_host(resolved, name, device, room, learn)
+        hosts.append(host)
+        chosen[name] = config.hosts[name].model_copy(update=dict(host.chosen))
     config = config.model_copy(update={"hosts": {**config.hosts, **chosen}})
-    return resolved.with_config(config), Fit(hosts, known, config.memory is not None)
+    return resolved.with_config(config), Fit(hosts, memory, config.memory is not None)
+
+
+def _memory(config: Config, devices: Sequence[str]) -> dict[str, Memory]:
+    """Device -> what it can give now, or what the config allows."""
+    if config.memory is None:
+        return {device: memory_of(device) for device in dict.fromkeys(devices)}
+    allowed = int(config.memory * 1e9)
+    return dict.fromkeys(devices, Memory(allowed, allowed))
+
+
+def _share(config: Config, device: str) -> float:
+    """Of the usable memory, what defaults aim at."""
+    if config.memory is not None:
+        return SHARES["allowed"]
+    return SHARES["cpu" if device == "cpu" else "gpu"]
 
 
 def resumed(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
@@ -199,27 +91,19 @@ def resumed(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
     much by now.
     """
     resolved, found = fit(resolved)
-    for line in _warnings(found):
-        note(line)
+    for device in found.too_large():
+        note(f"the run may not fit into memory now: {found.compared(device)}")
+    for warning in found.tight_notes():
+        note(warning)
     return resolved
-
-
-def _warnings(found: Fit) -> list[str]:
-    said = [
-        f"the run may not fit into memory now: {found.compared(device)}"
-        for device in found.too_large()
-    ]
-    return said + [note for note in found.notes() if note.startswith("memory is tight")]
 
 
 def filled(resolved: Resolved, learn: bool) -> Resolved:
     """The same config with the two defaults, where one of them is open."""
-    open_keys = [
-        h
-        for h in resolved.config.hosts.values()
-        if h.here and (h.tokens_per_pass is None or h.max_rows is None)
-    ]
-    return fit(resolved, learn=learn)[0] if open_keys else resolved
+    hosts = [host for host in resolved.config.hosts.values() if host.here]
+    if any(host.tokens_per_pass is None or host.max_rows is None for host in hosts):
+        return fit(resolved, learn=learn)[0]
+    return resolved
 
 
 def fitted(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
@@ -248,20 +132,17 @@ def remedy(found: Fit, device: str, resolved: Resolved) -> str:
     """
     names = [host.name for host in found.hosts if host.device == device and host.needs]
     changed = resolved
-    said: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for change in (_lower, _recompute, _halve, _shorten):
         for name in names:
             changed, keys = change(changed, name)
-            said |= keys
+            pairs |= keys
         again, fitted = fit(changed)
-        said |= {
-            f"hosts.{h.name}.{k}": str(v)
-            for h in fitted.hosts
-            for k, v in h.chosen.items()
-            if _lowered(resolved.config, h.name, k, v)
-        }
-        if said and not fitted.too_large():
-            return f"set {' '.join(f'{key}={value}' for key, value in said.items())}"
+        for host in fitted.hosts:
+            pairs |= _lowered(resolved.config, host)
+        if pairs and not fitted.too_large():
+            settings = " ".join(f"{key}={value}" for key, value in pairs.items())
+            return f"set {settings}"
         hosts = {name: _opened(host) for name, host in again.config.hosts.items()}
         changed = again.with_config(again.config.model_copy(update={"hosts": hosts}))
     return (
@@ -270,38 +151,14 @@ def remedy(found: Fit, device: str, resolved: Resolved) -> str:
     )
 
 
-def _lowered(config: Config, name: str, key: str, value: int) -> bool:
-    """Whether the user has to lower this key; an open key finds its value by itself."""
-    given = getattr(config.hosts[name], key)
-    return given is not None and value < given
-
-
-@dataclass(frozen=True)
-class Disk:
-    """What a run is going to write, and where, in bytes."""
-
-    needed: int | None
-    """None where the sizes of its models are not known before they are loaded."""
-    free: int
-    place: Path
-
-
-def disk_of(resolved: Resolved) -> Disk:
-    """Of a run with this config."""
-    place = Path(resolved.config.out or "runs").resolve()
-    free = shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
-    return Disk(estimate(resolved).get("bytes on disk"), free, place)
-
-
-def check_disk(resolved: Resolved) -> None:
-    """An error where the disk has less room than the run is going to need."""
-    disk = disk_of(resolved)
-    if disk.needed is not None and disk.needed > disk.free:
-        raise UserMistake(
-            f"the run needs about {disk.needed / 1e9:.2f} GB on disk and {disk.place} has"
-            f" {disk.free / 1e9:.2f} GB free: free some, choose another out, or fewer or smaller"
-            " agents"
-        )
+def _lowered(config: Config, host: HostFit) -> dict[str, str]:
+    """The keys that the user has to lower; an open key finds its value by itself."""
+    lowered: dict[str, str] = {}
+    for key, value in host.chosen.items():
+        configured = getattr(config.hosts[host.name], key)
+        if configured is not None and value < configured:
+            lowered[f"hosts.{host.name}.{key}"] = str(value)
+    return lowered
 
 
 Change = tuple[Resolved, dict[str, str]]
@@ -314,11 +171,10 @@ def _with(resolved: Resolved, name: str, **keys: Any) -> Resolved:
 
 
 def _opened(host: HostConfig) -> HostConfig:
-    return (
-        host
-        if not host.here
-        else host.model_copy(update={"tokens_per_pass": None, "max_rows": None})
-    )
+    """The host without values for the two keys."""
+    if not host.here:
+        return host
+    return host.model_copy(update={"tokens_per_pass": None, "max_rows": None})
 
 
 def _lower(resolved: Resolved, name: str) -> Change:
@@ -356,29 +212,28 @@ def _fit_host(
     def needs_of(values: Mapping[str, int]) -> Needs | str:
         return host_needs(_with(resolved, name, **values), name, learn=learn, question=question)
 
-    values = {key: CAREFUL[key] if room is None else MOST[key] for key in open_keys}
+    careful = {key: CAREFUL[key] for key in open_keys}
+    values = careful if room is None else {key: MOST[key] for key in open_keys}
     needs = needs_of(values)
     if isinstance(needs, str):
-        return HostFit(name, device, {}, needs, {key: CAREFUL[key] for key in open_keys})
+        return HostFit(name, device, {}, needs, careful)
     if room is None or not values or needs["bytes at the peak"] <= room:
         return HostFit(name, device, needs, None, values)
-    nothing = {
-        **dict.fromkeys(needs, 0),
-        "bytes at the peak": kept_bytes(needs),
-        "rows sampled at once": 0,
-    }
-    values = interpolated((dict.fromkeys(open_keys, 0), nothing), (values, needs), room)
+    nothing = dict.fromkeys(needs, 0)
+    nothing["bytes at the peak"] = kept_bytes(needs)
+    origin = (dict.fromkeys(open_keys, 0), nothing)
+    values = interpolated(origin, (values, needs), room)
+    smallest = {key: LEAST[key] for key in open_keys}
     while True:
         needs = _known(needs_of(values))
-        over = {key for key in open_keys if _part(key, needs) > room and values[key] > LEAST[key]}
+        over = [key for key in open_keys if _part(key, needs) > room and values[key] > LEAST[key]]
         if not over:
             return HostFit(name, device, needs, None, values)
-        smallest = {key: LEAST[key] for key in open_keys}
-        lower = interpolated((smallest, _known(needs_of(smallest))), (values, needs), room)
-        values = {
-            key: min(lower[key], max(LEAST[key], values[key] // 2)) if key in over else values[key]
-            for key in open_keys
-        }
+        least = (smallest, _known(needs_of(smallest)))
+        lower = interpolated(least, (values, needs), room)
+        for key in over:
+            half = max(LEAST[key], values[key] // 2)
+            values[key] = min(lower[key], half)
 
 
 def _known(needs: Needs | str) -> Needs:
@@ -407,16 +262,17 @@ def interpolated(least: Point, most: Point, room: float) -> dict[str, int]:
 
     Rows beyond those that are ever sampled at once need nothing: the line ends at those.
     """
+    least_values, least_needs = least
+    most_values, most_needs = most
     found: dict[str, int] = {}
-    for key in least[0]:
-        low = least[0][key]
-        high = most[0][key]
+    for key, low in least_values.items():
+        value = most_values[key]
+        high = value
         if key == "max_rows":
-            high = min(high, most[1]["rows sampled at once"])
-        small = _part(key, least[1])
-        large = _part(key, most[1])
+            high = min(high, most_needs["rows sampled at once"])
+        small = _part(key, least_needs)
+        large = _part(key, most_needs)
         slope = (large - small) / max(1, high - low)
-        value = most[0][key]
         while value > LEAST[key] and small + slope * (min(value, high) - low) > room:
             value //= 2
         found[key] = max(LEAST[key], value)
@@ -428,11 +284,10 @@ def _is_ample(resolved: Resolved, name: str, usable: int | None, hosts: int) -> 
     there is.
     """
     host = resolved.config.hosts[name]
-    usual = (host.max_rows or 0) <= MAX_ROWS and (host.tokens_per_pass or 0) <= TOKENS_PER_PASS
-    return (
-        bool(host.max_rows)
-        and usual
-        and usable is not None
-        and usable > AMPLE * hosts
-        and all(plan.source.seeded for plan in resolved.at(name))
-    )
+    if usable is None or usable <= AMPLE * hosts:
+        return False
+    if not host.max_rows or host.max_rows > MAX_ROWS:
+        return False
+    if (host.tokens_per_pass or 0) > TOKENS_PER_PASS:
+        return False
+    return all(plan.source.seeded for plan in resolved.at(name))

@@ -8,7 +8,6 @@ as a team learns; saving.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,21 +17,22 @@ from typing import Any
 
 import numpy as np
 
+from comas.config.options import split_options
 from comas.config.policies import PolicyPlan, Resolved
 from comas.config.rehearsal import readable
-from comas.config.resolve import split_options
 from comas.config.schema import Config
 from comas.config.weights import weights_at
 from comas.forecast.stopwatch import PIECES, SLOW, Stopwatch
 from comas.game.play import Scene, play_all
 from comas.game.prompts import words
 from comas.machine import use_threads
+from comas.seams import Request
 from comas.setups import single
 from comas.sync import run_sync
 from comas.team.build import local_host, members_of
 from comas.team.equal_policies import measured_for
 from comas.testing import Scripted
-from comas.types import Method, Question, Reply, Request, Row, Task
+from comas.types import Method, Question, Reply, Row, Task
 
 ROWS = 32
 """Questions that are asked, and replies that are listened to for how long they are: always as many,
@@ -126,9 +126,8 @@ def hours(resolved: Resolved) -> Hours | None:
     config = resolved.config
     task = resolved.task
     use_threads(config.threads)
-    asked = task.load(
-        "train", path=config.data, limit=ROWS, seed=config.seed, **config.task_options
-    )
+    options = config.task_options
+    asked = task.load("train", path=config.data, limit=ROWS, seed=config.seed, **options)
     paces: dict[str, Pace] = {}
     work: dict[str, Work] = {}
     single_prompts: dict[str, float] = {}
@@ -140,7 +139,8 @@ def hours(resolved: Resolved) -> Hours | None:
         try:
             paces[name] = pace(made, resolved, asked)
             work[name] = work_of_step(made, resolved, asked, paces[name])
-            single_prompts[name] = float(np.mean([len(p) for p in _prompts(made, task, asked)]))
+            lengths = [len(prompt) for prompt in _prompts(made, task, asked)]
+            single_prompts[name] = float(np.mean(lengths))
         finally:
             made.close()
     if not paces:
@@ -229,15 +229,21 @@ def pace(host: Any, resolved: Resolved, asked: Sequence[Question]) -> Pace:
     short = watch.per_token(few, length)
     long = watch.per_token(many, length) if many > few else short
     row = max(0.0, (long - short) / max(1, many - few))
-    ended = sum(g.finished for g in replies)
-    generated = sum(len(g.token_ids) for g in replies)
+    ended = sum(reply.finished for reply in replies)
+    generated = sum(len(reply.token_ids) for reply in replies)
     # of replies that may be cut anywhere
     mean = min(float(room), generated / ended) if ended else float(room)
-    text = host.chat.decode(replies[0].token_ids, replies[0].finished, False)[0]
-    said = list(zip(requests, replies, strict=True))
-    learning = _learning(host, policies, method, said)
+    text, *_ = host.chat.decode(replies[0].token_ids, replies[0].finished, False)
+    answered = list(zip(requests, replies, strict=True))
     return Pace(
-        max(0.0, long - row * many), row, filling / prompt_tokens, learning, mean, most, text, cut
+        step=max(0.0, long - row * many),
+        row=row,
+        prompt=filling / prompt_tokens,
+        learning=_learning(host, policies, method, answered),
+        reply=mean,
+        rows=most,
+        text=text,
+        cut=cut,
     )
 
 
@@ -253,11 +259,8 @@ def _learning(
     usual = learner.recipe
 
     def step(rows: dict[str, list[Row]], tokens: int) -> float:
-        learner.recipe = replace(
-            usual,
-            tokens_per_pass=min(usual.tokens_per_pass, max(64, tokens // 2)),
-            gap_limit=float("inf"),
-        )
+        per_pass = min(usual.tokens_per_pass, max(64, tokens // 2))
+        learner.recipe = replace(usual, tokens_per_pass=per_pass, gap_limit=float("inf"))
         began = time.monotonic()
         learner.step(rows, method)
         return time.monotonic() - began
@@ -270,7 +273,8 @@ def _learning(
             continue  # what is made at the first step is not timed
         if seconds > QUICK or tokens == LEARNT[-1] or tokens >= 2 * usual.tokens_per_pass:
             pieces = PIECES - 1 if seconds <= SLOW else 0
-            return min(seconds, *(step(rows, learnt) for _ in range(pieces)), math.inf) / learnt
+            timed = [seconds, *(step(rows, learnt) for _ in range(pieces))]
+            return min(timed) / learnt
     raise AssertionError("the last size ends it")
 
 
@@ -289,11 +293,11 @@ def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dic
         logprobs = np.concatenate([np.zeros(start, np.float32), done.logprobs])
         row = Row(
             f"t{i}",
-            method.paid[0],
-            1.0,
-            ids,
-            mask,
-            np.zeros(len(ids), np.float32),
+            role=method.paid[0] if method.paid else "solution",
+            temperature=1.0,
+            token_ids_T=ids,
+            mask_T=mask,
+            logprobs_T=np.zeros(len(ids), np.float32),
             sampled_logprobs_T=logprobs,
         )
         row.reward = float(i % 2)
@@ -316,20 +320,22 @@ def work_of_step(host: Any, resolved: Resolved, asked: Sequence[Question], found
     hosts: Any = {name: Scripted(say, name) for name in config.hosts}
     options = split_options(config.options, method.play)
     played = readable(task)  # every work is judged
-    scene = Scene(
-        method, played, members_of(config, hosts), config.seed, options, max_tokens=config.room
-    )
+    members = members_of(config, hosts)
+    scene = Scene(method, played, members, config.seed, options, max_tokens=config.room)
     games = list(asked[:GAMES])
     episodes = run_sync(play_all(scene, games, "timing"))
     discussions = (config.questions or 0) * (config.samples or 1)
+    times = discussions / len(games)
     work = Work()
-    for turn in (t for e in episodes for t in e.turns if t.policy.startswith(f"{host.name}/")):
-        times = discussions / len(games)
+    for turn in [turn for episode in episodes for turn in episode.turns]:
+        if not turn.policy.startswith(f"{host.name}/"):
+            continue
         reply = min(found.reply, _room(config, task, turn.role))
         prompt = len(host.chat.encode([{"role": "user", "content": turn.prompt}]))
         work.replies += times
         work.generated += times * reply
         work.prompts += times * prompt
-        if turn.role in method.paid and not config.agents[turn.agent].frozen:
+        paid = turn.role in method.paid or not method.paid
+        if paid and not config.agents[turn.agent].frozen:
             work.learnt += times * (prompt + reply)
     return work

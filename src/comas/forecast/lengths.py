@@ -44,7 +44,8 @@ def lengths_of(resolved: Resolved) -> Lengths:
     room = {**task.max_tokens, **config.room}
     rehearsal = rehearse(resolved)
     roles = rehearsal.roles if rehearsal else ()
-    longest = max(room.get(role, config.max_tokens) for role in (*method.paid, *roles))
+    said = (*method.paid, *roles)
+    longest = max((room.get(role, config.max_tokens) for role in said), default=config.max_tokens)
     if rehearsal is None:
         agents = len(config.agents)
         return Lengths(longest, agents * longest, agents, 0)
@@ -59,16 +60,14 @@ def tokens_of_question(config: Config, task: Task, folder: str) -> int:
     from transformers import AutoTokenizer
 
     try:
-        asked = task.load(
-            "train", path=config.data, limit=256, seed=config.seed, **config.task_options
-        )
+        options = config.task_options
+        asked = task.load("train", path=config.data, limit=256, seed=config.seed, **options)
         tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     except (UserMistake, OSError, ValueError):
         return QUESTION
     around = max(task.wording.values(), key=len, default="")
-    return TEMPLATE + max(
-        (len(tokenizer(f"{around} {q.prompt}").input_ids) for q in asked), default=QUESTION
-    )
+    counts = [len(tokenizer(f"{around} {question.prompt}").input_ids) for question in asked]
+    return TEMPLATE + max(counts, default=QUESTION)
 
 
 def asked_at_once(resolved: Resolved, name: str) -> int:

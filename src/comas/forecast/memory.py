@@ -6,17 +6,19 @@ Leaves out: promises; both are said to be estimates.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.engines import load_engine
+from comas.config.builders import load_builder
 from comas.config.policies import PolicyPlan, Resolved
-from comas.config.schema import MAX_ROWS, TOKENS_PER_PASS, HostConfig
+from comas.config.schema import HostConfig
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.forecast.lengths import asked_at_once, lengths_of, tokens_of_question
 from comas.forecast.load import Load, engine_load, model_size, on_gpu_in_half, shape_of
+from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models import gguf
 from comas.models.gguf import is_gguf
 from comas.models.sources import config_folder
@@ -40,21 +42,20 @@ def estimate(resolved: Resolved) -> dict[str, int]:
     lengths = lengths_of(resolved)
     discussions = (config.questions or 0) * (config.samples or 1)
     per_step = discussions * lengths.generated
-    bound = per_step * config.steps
-    needs = {
-        "generated tokens, at most": (
-            min(bound, config.tokens + per_step) if config.tokens else bound
-        )
-    }
+    generated = per_step * config.steps
+    if config.tokens:
+        generated = min(generated, config.tokens + per_step)
+    needs = {"generated tokens, at most": generated}
     sizes = [size for name in config.hosts for size in _trained(resolved, name)]
-    known = [s for s in sizes if s is not None]
+    known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         return needs
     needs["parameters of all policies"] = sum(known)
+    # weights and two moments in float32
+    checkpoint = 3 * 4 * sum(known)
     turns = config.steps * discussions * lengths.replies
-    # weights and two moments in float32; the last two, the best, and one that is being written.
-    # Transcripts: as measured
-    needs["bytes on disk"] = 4 * 3 * 4 * sum(known) + turns * BYTES_PER_TURN
+    # the last two, the best, and one that is being written. Transcripts: as measured
+    needs["bytes on disk"] = 4 * checkpoint + turns * BYTES_PER_TURN
     return needs
 
 
@@ -100,9 +101,9 @@ def host_needs(
         lengths = lengths_of(resolved)
         asked = question + (lengths.shown + 1) * lengths.reply
         longest = min(_room(host, folders[0]), asked)
-        reference = learn and any((config.kl or {}).values())
+        reference = learn and resolved.method.refers
         rows = min(asked_at_once(resolved, name), host.max_rows or MAX_ROWS)
-        engine = load_engine(host.engine, f"hosts.{name}.engine")
+        engine = load_builder("engines", host.engine, f"hosts.{name}.engine")
         if not hasattr(engine, "memory"):
             return f"{host.engine} defines no memory(load)"
         scattered = 0.0 if on_gpu_in_half(host)[0] else SCATTERED
@@ -199,16 +200,15 @@ def host_memory(
     trained = [f for f, on in zip(folders, learning or [True] * len(folders), strict=True) if on]
     small = not gpu and max(sizes) < SMALL
     beside = min(threads or os.cpu_count() or 1, len(trained)) if small else 1
-    passes = 0
     shapes = {f: shape_of(load, f, fact) for f, fact in facts.items()}
     sampled = [model_size(shapes[f], facts[f], load.rows) for f in folders]
     engine = load.engine.memory(engine_load(load, sampled, len(folders)))
-    for f, shape in shapes.items():
-        if f in trained:
-            found = fake.counted(
-                fake.pass_bytes, f, shape, tokens_of_pass(load.host), load.host.checkpointing
-            )
-            passes = max(passes, int(found * (1 + load.scattered)))
+    tokens = tokens_of_pass(load.host)
+    checkpointing = load.host.checkpointing
+    passes = 0
+    for f in set(trained):
+        counted = fake.counted(fake.pass_bytes, f, shapes[f], tokens, checkpointing)
+        passes = max(passes, int(counted * (1 + load.scattered)))
     largest = max(facts[f].parameters for f in trained) if trained else 0
     needs = {
         "bytes of float32 weights": 4 * sum(sizes),
@@ -217,13 +217,14 @@ def host_memory(
         "bytes of the engine's copy": 2 * sum(sizes) * half + engine.copies,
     }
     kept = sum(needs.values())
-    needs["bytes of gradients, of policies that learn side by side"] = 4 * largest * beside
-    needs["bytes of a learner's pass, of policies that learn side by side"] = passes * beside
+    gradients = 4 * largest * beside
+    passing = passes * beside
+    needs["bytes of gradients, of policies that learn side by side"] = gradients
+    needs["bytes of a learner's pass, of policies that learn side by side"] = passing
     needs["bytes of sampling, caches included"] = engine.sampling
-    update = 4 * largest * beside * small  # a temporary of AdamW's
-    needs["bytes at the peak"] = kept + max(
-        engine.sampling, 4 * largest * beside + max(passes * beside, update)
-    )
+    update = gradients * small  # a temporary of AdamW's
+    learning_peak = gradients + max(passing, update)
+    needs["bytes at the peak"] = kept + max(engine.sampling, learning_peak)
     return needs
 
 
@@ -243,11 +244,10 @@ def population_memory(
     engine = load.engine.memory(engine_load(load, sampled, len(specs), each))
     largest = max(specs, key=lambda spec: spec.rank)
     pass_of = (shape, tokens_of_pass(load.host), load.host.checkpointing, largest)
-    passes = (
-        int(fake.counted(fake.mixed_bytes, folder, *pass_of) * (1 + load.scattered))
-        if learning
-        else 0
-    )
+    passes = 0
+    if learning:
+        counted = fake.counted(fake.mixed_bytes, folder, *pass_of)
+        passes = int(counted * (1 + load.scattered))
     needs = {
         "bytes of the base": (2 if half else 4) * fact.parameters,
         "bytes of adapters and their gradients": 8 * each * len(specs),
@@ -289,15 +289,17 @@ def parameters(base: str) -> int | None:
         return None
     total = 0
     for file in files:
-        with file.open("rb") as raw:
-            try:
-                header = json.loads(raw.read(int.from_bytes(raw.read(8), "little")))
-            except ValueError:  # loading it says what is wrong
-                return None
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                size = 1
-                for n in tensor["shape"]:
-                    size *= n
-                total += size
+        try:
+            header = _safetensors_header(file)
+        except ValueError:  # loading it says what is wrong
+            return None
+        tensors = [header[name] for name in header if name != "__metadata__"]
+        total += sum(math.prod(tensor["shape"]) for tensor in tensors)
     return total
+
+
+def _safetensors_header(file: Path) -> dict[str, Any]:
+    """Tensor -> its facts; the file begins with the length of these, 8 bytes."""
+    with file.open("rb") as raw:
+        length = int.from_bytes(raw.read(8), "little")
+        return json.loads(raw.read(length))

@@ -19,6 +19,8 @@ from comas.config.roles import check_training
 from comas.config.schema import Config, read
 from comas.forecast import fitting
 from comas.forecast import hours as timing
+from comas.forecast.disk import Disk, check_disk, disk_of
+from comas.forecast.fit import Fit
 from comas.forecast.memory import estimate, memory
 from comas.forecast.stopwatch import PATIENCE
 from comas.questions.checked import of_run
@@ -35,8 +37,8 @@ class Plan:
     """Resolved."""
     needs: Mapping[str, int | str]
     """The whole estimate, by what it is of."""
-    fit: fitting.Fit
-    disk: fitting.Disk
+    fit: Fit
+    disk: Disk
     hours: timing.Hours | None
     """None where nothing could be timed."""
     untimed: str
@@ -72,11 +74,11 @@ def plan(config: Config) -> Plan:
     try:
         if resolved.config.out is not None:
             check_free(resolved.config.out)
-        fitting.check_disk(resolved)
+        check_disk(resolved)
     except UserMistake as error:
         mistake = mistake or str(error)
     needs = {**estimate(resolved), **memory(resolved)}
-    disk = fitting.disk_of(resolved)
+    disk = disk_of(resolved)
     return Plan(resolved.config, needs, found, disk, hours, untimed, mistake)
 
 
@@ -89,46 +91,41 @@ def lines(made: Plan) -> list[str]:
     ]
 
 
-def memory_line(fit: fitting.Fit) -> str:
+def memory_line(fit: Fit) -> str:
     """Per device what is needed, what there is, and how that goes together."""
-    said = [
-        fit.compared(device)
-        + (
-            ": does not fit"
-            if device in fit.too_large()
-            else ": tight"
-            if device in fit.tight()
-            else ""
-        )
-        for device in fit.memory
-        if fit.peak_of(device)
+    devices = [device for device in fit.memory if fit.peak_of(device)]
+    unknown = [host for host in fit.hosts if host.unknown]
+    parts = [
+        *(fit.compared(device) + _strain(fit, device) for device in devices),
+        *(f"host {host.name} is not known ({host.unknown})" for host in unknown),
     ]
-    said += [
-        f"host {host.name} is not known ({host.unknown})" for host in fit.hosts if host.unknown
-    ]
-    return "; ".join(said) or "next to nothing"
+    return "; ".join(parts) or "next to nothing"
 
 
-def _disk_line(disk: fitting.Disk) -> str:
+def _strain(fit: Fit, device: str) -> str:
+    if device in fit.too_large():
+        return ": does not fit"
+    return ": tight" if device in fit.tight() else ""
+
+
+def _disk_line(disk: Disk) -> str:
+    free = f"{disk.free / 1e9:.1f} GB free"
     if disk.needed is None:
-        return f"not known before the base is loaded; {disk.free / 1e9:.1f} GB free in {disk.place}"
-    return f"about {disk.needed / 1e9:.2f} GB in {disk.place}, {disk.free / 1e9:.1f} GB free"
+        return f"not known before the base is loaded; {free} in {disk.place}"
+    return f"about {disk.needed / 1e9:.2f} GB in {disk.place}, {free}"
 
 
 def _time_line(made: Plan) -> str:
-    if made.hours is None:
+    hours = made.hours
+    if hours is None:
         return f"not known: {made.untimed}"
-    shares = ", ".join(
-        f"{name} {share:.0%}" for name, share in made.hours.shares().items() if share > 0
-    )
-    basis = f"a guess: {made.hours.steps} steps, replies of {made.hours.reply:.0f} tokens"
-    if made.hours.cut:
-        basis += f"; those of {', '.join(made.hours.cut)} were cut after {PATIENCE:.0f} seconds"
-    return (
-        f"about {spoken(made.hours.total)} ({basis}): {shares}"
-        if shares
-        else "none: there is nothing to do"
-    )
+    shares = [f"{part} {share:.0%}" for part, share in hours.shares().items() if share > 0]
+    if not shares:
+        return "none: there is nothing to do"
+    basis = f"a guess: {hours.steps} steps, replies of {hours.reply:.0f} tokens"
+    if hours.cut:
+        basis += f"; those of {', '.join(hours.cut)} were cut after {PATIENCE:.0f} seconds"
+    return f"about {spoken(hours.total)} ({basis}): {', '.join(shares)}"
 
 
 def spoken(seconds: float) -> str:
@@ -144,38 +141,40 @@ def differences(config: Config) -> Iterator[str]:
     """`key = value` of what is not as in the complete default (docs/config.md)."""
     default = resolve(read(None)).config
     usual = _flat(default.model_dump())
-    mine = _flat(config.model_dump())
-    usual_host = {
-        k.removeprefix("hosts.home."): v for k, v in usual.items() if k.startswith("hosts.home.")
-    }
-    usual_agent = {
-        k.removeprefix("agents.a0."): v for k, v in usual.items() if k.startswith("agents.a0.")
-    }
-    for key, value in mine.items():
+    usual_host = _below(usual, "hosts.home.")
+    usual_agent = _below(usual, "agents.a0.")
+    for key, value in _flat(config.model_dump()).items():
         known = usual.get(key)
         if key.startswith("hosts."):
             known = usual_host.get(key.split(".", 2)[2])
         elif key.startswith("agents."):
             known = usual_agent.get(key.split(".", 2)[2])
         if value is not None and value != known:
-            # of numbers or texts: JSON is TOML there, and one line
-            if isinstance(value, list | tuple):
-                yield f"{key} = {json.dumps(value)}"
-            else:
-                yield tomli_w.dumps({"x": value}).replace("x", key, 1).strip()
+            yield _toml_line(key, value)
     if config.agents.keys() != default.agents.keys():
         yield f"agents: {', '.join(config.agents)}"
+
+
+def _below(table: Mapping[str, Any], above: str) -> dict[str, Any]:
+    """The dotted keys below one, without it."""
+    return {key.removeprefix(above): table[key] for key in table if key.startswith(above)}
+
+
+def _toml_line(key: str, value: Any) -> str:
+    # of numbers or texts: JSON is TOML there, and one line
+    if isinstance(value, list | tuple):
+        return f"{key} = {json.dumps(value)}"
+    return tomli_w.dumps({"x": value}).replace("x", key, 1).strip()
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Dotted keys; an empty table has none."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= (
-            _flat(value, f"{above}{key}.")
-            if isinstance(value, Mapping)
-            else {f"{above}{key}": value}
-        )
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
     return found
 
 
@@ -183,40 +182,37 @@ def report(made: Plan, full: bool) -> Iterator[str]:
     """All lines of a dry run."""
     yield from lines(made)
     yield ""
-    if not full:
-        found = list(differences(made.config))
-        yield (
-            "other than the defaults of docs/config.md:"
-            if found
-            else "everything is as in docs/config.md"
-        )
-        yield from (f"  {line}" for line in found)
-        yield "the whole config and estimate: --full"
+    if full:
+        yield tomli_w.dumps(without_none(made.config.model_dump()))
+        for key, value in made.needs.items():
+            yield f"# {key}: {value:,}" if isinstance(value, int) else f"# {key}: {value}"
         return
-    yield tomli_w.dumps(without_none(made.config.model_dump()))
-    for key, value in made.needs.items():
-        yield f"# {key}: {value:,}" if isinstance(value, int) else f"# {key}: {value}"
+    changed = list(differences(made.config))
+    if changed:
+        yield "other than the defaults of docs/config.md:"
+    else:
+        yield "everything is as in docs/config.md"
+    for line in changed:
+        yield f"  {line}"
+    yield "the whole config and estimate: --full"
 
 
 def as_data(made: Plan) -> dict[str, Any]:
     """The same as JSON."""
     devices = {
-        device: {"peak": made.fit.peak_of(device), "free": there.free, "total": there.total}
-        for device, there in made.fit.memory.items()
+        device: {"peak": made.fit.peak_of(device), "free": memory.free, "total": memory.total}
+        for device, memory in made.fit.memory.items()
     }
-    seconds = None
-    if made.hours is not None:
-        parts = {
-            name: round(value, 1)
-            for name, value in made.hours.parts.items()
-            if math.isfinite(value)
-        }
-        seconds = {"total": round(made.hours.total, 1), "parts": parts, "steps": made.hours.steps}
     return {
         "config": made.config.model_dump(),
         "estimate": dict(made.needs),
         "memory": devices,
         "disk": {"needed": made.disk.needed, "free": made.disk.free},
-        "seconds": seconds,
+        "seconds": _seconds(made.hours) if made.hours is not None else None,
         "refused": made.mistake or None,
     }
+
+
+def _seconds(hours: timing.Hours) -> dict[str, Any]:
+    parts = {part: round(value, 1) for part, value in hours.parts.items() if math.isfinite(value)}
+    return {"total": round(hours.total, 1), "parts": parts, "steps": hours.steps}

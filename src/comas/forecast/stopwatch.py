@@ -13,8 +13,9 @@ import numpy as np
 
 from comas.game.agent import derive_seed
 from comas.hosts.local import LocalHost
+from comas.seams import Generation, Request
 from comas.sync import run_sync
-from comas.types import Generation, Request, Sampling
+from comas.types import Sampling
 
 PATIENCE = 60.0
 """Seconds after which a batch is cut; so long only what is too slow to be timed well takes."""
@@ -80,9 +81,8 @@ class Stopwatch:
         """
         if count not in self._filled:
             self._filled[count] = _fastest(lambda: self.replies(count, 1)[0])
-        return self._filled[count], sum(
-            len(self.prompts[i % len(self.prompts)]) for i in range(count)
-        )
+        tokens = sum(len(request.prompt_ids) for request in self.requests(count, 1))
+        return self._filled[count], tokens
 
     def per_token(self, count: int, length: int) -> float:
         """Seconds of one more token of a batch of so many rows."""

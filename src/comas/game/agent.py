@@ -6,16 +6,30 @@ Leaves out: what to ask (games) and who learns from it (hosts).
 from __future__ import annotations
 
 import hashlib
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
-from comas.types import Episode, Fit, Host, HostFailure, Sampling, Turn
+from comas.types import (
+    Episode,
+    Fit,
+    Host,
+    HostFailure,
+    NoSystemRole,
+    Reply,
+    Sampling,
+    Turn,
+    UserMistake,
+)
 
 Write = Callable[[Sequence[str]], str]
 """A prompt as a function of the history that there is room for."""
+Message = Mapping[str, str]
+"""`role` and `content`, as chat templates read them."""
 
 
 def derive_seed(*parts: object) -> int:
@@ -39,11 +53,18 @@ class Member:
     sampling: Sampling = field(default_factory=Sampling)
     frozen: bool = False
     """Never trained: its payoffs are recorded and dropped."""
+    system: str | None = None
+    """A persona: the system message before everything that it is asked."""
 
     @property
     def address(self) -> str:
         """`host/policy`."""
         return f"{self.host.name}/{self.policy}"
+
+    @property
+    def solves(self) -> bool:
+        """Whether it may be drawn for solutions."""
+        return self.roles is None or "solution" in self.roles
 
 
 @dataclass
@@ -96,10 +117,61 @@ class Agent:
         called, by its place below `about`: a game that asks several agents at once names its turns
         in program order, whoever answers first.
         """
+        name = self._name(role, about)
+        return self._answer(name, role, prompt, list(history), about, _round(about, round))
+
+    def tell(
+        self,
+        role: str,
+        prompt: str | Sequence[Message],
+        text: str,
+        *,
+        about: Turn | None = None,
+    ) -> Coroutine[Any, Any, Turn]:
+        """Give this agent the words of a turn, which it can be paid for like one of its own.
+
+        `prompt` is a text, or the messages of a dialogue that ends with the user's. The turn is
+        named as one that is asked for, and has `info["told"] = True`; it is learnt at temperature
+        1, whatever the agent samples at.
+        """
+        name = self._name(role, about)
+        return self._told(name, role, prompt, text, about)
+
+    def _name(self, role: str, about: Turn | None) -> str:
+        """The id of the next turn in this role below `about`."""
         stem = f"{about.id}." if about else f"{self.table.episode.id}/"
         self.table.counts[stem + role] += 1
-        name = f"{stem}{role}{self.table.counts[stem + role] - 1}"
-        return self._answer(name, role, prompt, list(history), about, _round(about, round))
+        return f"{stem}{role}{self.table.counts[stem + role] - 1}"
+
+    async def _told(
+        self,
+        turn_id: str,
+        role: str,
+        prompt: str | Sequence[Message],
+        text: str,
+        about: Turn | None,
+    ) -> Turn:
+        member = self.member
+        try:
+            tell = member.host.tell
+        except AttributeError as error:  # a host of somebody's own that answers, and no more
+            raise UserMistake(
+                f"turn {turn_id}: agent {member.name} cannot be told what to say: its host"
+                f" {member.host.name} has no `tell`; give role {role!r} to agents of other hosts"
+            ) from error
+        messages = self._opening()
+        messages += [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        keep = self.table.keep and not member.frozen
+        began = time.monotonic()
+        try:
+            reply = await tell(turn_id, member.policy, messages, text, keep, role)
+        except NoSystemRole as error:
+            raise self._without_persona(error) from error
+        seconds = time.monotonic() - began
+        turn = self._turn(turn_id, role, messages, reply, about, seconds)
+        turn.round = _round(about, None)
+        turn.info["told"] = True
+        return self._record(turn)
 
     async def _answer(
         self,
@@ -114,8 +186,11 @@ class Agent:
         member = self.member
         sampling = member.sampling
         if role in table.max_tokens:
-            sampling = replace(sampling, max_tokens=table.max_tokens[role])
-        messages, dropped = await self._fit(role, prompt, history, sampling, turn_id)
+            sampling = with_room(sampling, table.max_tokens[role])
+        try:
+            messages, dropped = await self._fit(role, prompt, history, sampling, turn_id)
+        except NoSystemRole as error:
+            raise self._without_persona(error) from error
         began = time.monotonic()
         seed = derive_seed(table.seed, turn_id)
         keep = table.keep and not member.frozen
@@ -125,39 +200,67 @@ class Agent:
             )
         except HostFailure as error:
             raise HostFailure(f"host {member.host.name}, turn {turn_id}: {error}") from error
-        turn = Turn(
+        turn = self._turn(turn_id, role, messages, reply, about, time.monotonic() - began)
+        turn.round = round
+        turn.dropped = dropped
+        return self._record(turn)
+
+    def _turn(
+        self,
+        turn_id: str,
+        role: str,
+        messages: Sequence[Message],
+        reply: Reply,
+        about: Turn | None,
+        seconds: float,
+    ) -> Turn:
+        """The turn that a reply makes; `seconds` is how long it took."""
+        return Turn(
             id=turn_id,
-            agent=member.name,
-            policy=member.address,
+            agent=self.member.name,
+            policy=self.member.address,
             role=role,
             prompt=messages[-1]["content"],
             text=reply.text,
             finished=reply.finished,
             version=reply.version,
             about=about.id if about else None,
-            round=round,
             tokens=reply.tokens,
             prompt_tokens=reply.prompt_tokens,
             logprob=reply.logprob,
             margin=reply.margin,
-            seconds=time.monotonic() - began,
-            dropped=dropped,
+            seconds=seconds,
             thoughts=reply.thoughts,
         )
-        table.episode.turns.append(turn)
-        if table.heard:
-            table.heard(turn)
+
+    def _record(self, turn: Turn) -> Turn:
+        """Put a complete turn into the episode, and tell who listens."""
+        self.table.episode.turns.append(turn)
+        if self.table.heard:
+            self.table.heard(turn)
         return turn
+
+    def _without_persona(self, error: NoSystemRole) -> UserMistake:
+        """What a chat template has against the persona, with the key that sets it."""
+        return UserMistake(
+            f"agents.{self.name}.system: {error}: leave it out, or take another base"
+        )
+
+    def _opening(self) -> list[Message]:
+        """The system message, where the agent has a persona."""
+        system = self.member.system
+        return [] if system is None else [{"role": "system", "content": system}]
 
     async def _fit(
         self, role: str, prompt: str | Write, history: list[str], sampling: Sampling, turn_id: str
-    ) -> tuple[list[dict[str, str]], int]:
+    ) -> tuple[list[Message], int]:
         host = self.member.host
         policy = self.member.policy
+        opening = self._opening()
         fit = Fit(False)
         for dropped in range(len(history) + 1):
             text = prompt if isinstance(prompt, str) else prompt(history[dropped:])
-            messages = [{"role": "user", "content": text}]
+            messages = [*opening, {"role": "user", "content": text}]
             fit = await host.fits(policy, messages, sampling)
             if fit.fits:
                 return messages, dropped
@@ -172,5 +275,21 @@ class Agent:
         )
 
 
+@lru_cache(maxsize=256)
+def with_room(sampling: Sampling, max_tokens: int) -> Sampling:
+    """The same way to draw a reply, in so much room; asked in every turn, so that it is kept."""
+    return replace(sampling, max_tokens=max_tokens)
+
+
 def _round(about: Turn | None, said: int | None) -> int:
     return said if said is not None else about.round if about else 0
+
+
+def takers(agents: Sequence[Agent], role: str) -> list[Agent]:
+    """The agents that may be drawn for a role."""
+    return [agent for agent in agents if agent.takes(role)]
+
+
+def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
+    """Draw an agent for a role, uniformly among those that take it."""
+    return rng.choice(takers(agents, role))

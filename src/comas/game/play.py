@@ -15,12 +15,24 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 from comas.game.agent import Agent, Member, Table, derive_seed
-from comas.types import Episode, HostFailure, Method, Payoff, Question, Task, Turn, UserMistake
+from comas.types import (
+    Episode,
+    HostFailure,
+    Method,
+    Payoff,
+    Question,
+    State,
+    Task,
+    Turn,
+    UserMistake,
+)
 
+_NUMBERS = re.compile(r"(\d+)")
 TRIES = 2
 """How often an episode is played before an infrastructure failure is recorded."""
 
@@ -35,10 +47,23 @@ class Scene:
     seed: int
     """The run's seed."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    state: State = field(default_factory=dict[str, Any])
+    """What the method remembers of the steps before."""
     keep: bool = False
     heard: Callable[[Turn], None] | None = None
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     """Room per role that the user sets; the task's own otherwise."""
+
+    @cached_property
+    def permitted(self) -> Task:
+        """The task as the method may see it; made once, since every episode asks for it."""
+        method = self.method
+        return self.task if method.supervised else self.task.without_labels(method.grounded)
+
+    @cached_property
+    def room(self) -> dict[str, int]:
+        """Tokens per reply and role, where somebody sets them."""
+        return {**self.task.max_tokens, **self.max_tokens}
 
 
 async def play_all(
@@ -60,19 +85,19 @@ async def play_one(scene: Scene, episode: Episode) -> None:
     """Play one game into `episode`; sets its turns, answer and, where machines
     failed twice, error.
     """
-    task = scene.task if scene.method.supervised else scene.task.without_labels()
-    question = episode.question if scene.method.supervised else _unlabelled(episode.question)
+    method = scene.method
+    task = scene.permitted
+    question = episode.question if method.supervised else unlabelled(episode.question)
+    settings = {**scene.options, **_remembered(scene, method.play)}
     for _ in range(TRIES):
         episode.turns = []
         episode.error = None
-        table = Table(
-            episode, scene.seed, scene.keep, {**task.max_tokens, **scene.max_tokens}, scene.heard
-        )
+        table = Table(episode, scene.seed, scene.keep, scene.room, scene.heard)
         agents = [Agent(m, table) for m in scene.members]
         rng = random.Random(derive_seed(scene.seed, episode.id))
         try:
-            with own_file(scene.method.play, "play"):
-                answer = await scene.method.play(question, agents, rng, task, **scene.options)
+            with own_file(method.play, "play"):
+                answer = await method.play(question, agents, rng, task, **settings)
             episode.answer = _checked_answer(answer)
         except* HostFailure as failures:  # bare, or out of the game's own task groups
             episode.error = str(first(failures))
@@ -133,31 +158,49 @@ def first(error: BaseException) -> BaseException:
 
 
 def _place(turn: Turn) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", turn.id)
-    ]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(turn.id)]
 
 
-def _unlabelled(question: Question) -> Question:
+def unlabelled(question: Question) -> Question:
     """What a label-free game may see of a question."""
     return Question(id=question.id, prompt=question.prompt, kind=question.kind)
 
 
+def _remembered(scene: Scene, function: Callable[..., Any]) -> dict[str, Any]:
+    """The method's record, for functions that have a keyword `state`."""
+    return {"state": scene.state} if _reads_state(function) else {}
+
+
+@lru_cache(maxsize=64)
+def _reads_state(function: Callable[..., Any]) -> bool:
+    """Whether a function has a keyword `state`; asked once an episode, so that it is kept."""
+    return "state" in inspect.signature(function).parameters
+
+
 def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> None:
-    """Let the method pay the turns of finished episodes, question by question."""
-    task = scene.task if scene.method.supervised else scene.task.without_labels()
-    groups: dict[str, list[Episode]] = {}
+    """Let the method pay the turns of a step's finished episodes."""
     for episode in episodes:
         for turn in episode.turns:  # a recorded run may be settled again
             turn.reward = turn.group = None
-        if episode.error is None:
-            groups.setdefault(episode.question.id, []).append(episode)
-    for group in groups.values():
-        hidden = group if scene.method.supervised else [_hide(e) for e in group]
-        with own_file(scene.method.settle, "settle"):
-            scene.method.settle(hidden, task, **options)
-        for turn in (turn for episode in group for turn in episode.turns):
+    finished = finished_of(scene, episodes)
+    task = scene.task
+    settle = scene.method.settle
+    verifying = own_file(task.verify, f"task {task.name}: verify")
+    with verifying, own_file(settle, "settle"):
+        settle(finished, scene.permitted, **options, **_remembered(scene, settle))
+    for episode in finished:
+        for turn in episode.turns:
             turn.reward = _amount(turn)
+
+
+def finished_of(scene: Scene, episodes: Sequence[Episode]) -> list[Episode]:
+    """The episodes that no machine let down, as the method may see them.
+
+    They come in the order of their ids, so that the order of questions says nothing.
+    """
+    finished = [episode for episode in episodes if episode.error is None]
+    finished.sort(key=lambda episode: episode.id)
+    return finished if scene.method.supervised else [_hide(episode) for episode in finished]
 
 
 def _amount(turn: Turn) -> float | None:
@@ -180,7 +223,7 @@ def _amount(turn: Turn) -> float | None:
 def _hide(episode: Episode) -> Episode:
     """The same turns under a question without its label."""
     return Episode(
-        episode.id, _unlabelled(episode.question), episode.turns, episode.answer, episode.error
+        episode.id, unlabelled(episode.question), episode.turns, episode.answer, episode.error
     )
 
 

@@ -12,8 +12,10 @@ from typing import Any
 from comas.engines.chat import Chat
 from comas.engines.module import EngineModule
 from comas.hosts.local import LocalHost
+from comas.hosts.plan import Lag
 from comas.models.loading import context_of, load_models, place_of
-from comas.types import Adapter, EnginePlan, Learner, Meter, Method, WholeModel
+from comas.seams import Adapter, EnginePlan, Learner, WholeModel
+from comas.types import Meter, Method
 
 
 def make_local_host(
@@ -32,6 +34,7 @@ def make_local_host(
     trust_remote_code: bool = False,
     under: str | None = None,
     shapes: Mapping[str, Any] | None = None,
+    lags: Mapping[str, Lag] | None = None,
     seed: int = 0,
 ) -> LocalHost:
     """A host with torch inside: policies with these bases; with `method` and `recipe` also a
@@ -61,6 +64,8 @@ def make_local_host(
         if learns:
             origin = str(population.model.config.name_or_path)
             learner = AdapterLearner(population, recipe, method, pad_id, origin, meter=meter)
+            for earlier, lag in (lags or {}).items():  # new adapters differ in their random half
+                learner.copy(lag.policy, earlier)
     else:
         stored = None if learns else kind
         loaded, tokenizer, ends = load_models(bases, place, stored, trust_remote_code)
@@ -98,6 +103,7 @@ def make_local_host(
         room,
         str(place),
         dtype_name,
+        lags=lags,
         meter=meter,
         worker=worker,
     )

@@ -19,24 +19,21 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from comas.config.schema import MAX_ROWS
 from comas.engines.chat import Chat
+from comas.hosts.local_table import MAX_ROWS
+from comas.hosts.local_table import Table as Table
 from comas.hosts.out_of_memory import in_memory
-from comas.hosts.plan import HostPlan
+from comas.hosts.plan import HostPlan, Lag
 from comas.machine import peak_bytes_of
+from comas.seams import TIE, Engine, Generation, Learner, Request
 from comas.types import (
-    TIE,
     Account,
-    Engine,
     Fit,
-    Generation,
     Learned,
-    Learner,
     Meter,
     Method,
     Payoff,
     Reply,
-    Request,
     Row,
     Sampling,
     UserMistake,
@@ -60,11 +57,13 @@ class LocalHost:
         device: str = "cpu",
         dtype: str = "float32",
         *,
+        lags: Mapping[str, Lag] | None = None,
         meter: Meter | None = None,
         worker: Executor | None = None,
     ) -> None:
-        """`meter` is the one that engine and learner count on; `worker` the thread that the engine
-        samples in, where it reads the learner's weights in place.
+        """`lags`: earlier selves among `policies`. `meter` is the one that engine and learner
+        count on; `worker` the thread that the engine samples in, where it reads the learner's
+        weights in place.
         """
         self.name = name
         self.chat = chat
@@ -74,6 +73,9 @@ class LocalHost:
         self.device = device
         self.dtype = dtype
         self.versions = dict.fromkeys(policies, 0)
+        self.lags = dict(lags or {})
+        self.learned = 0
+        """Learning steps so far: earlier selves follow at multiples."""
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         self.meter = meter or Meter()
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
@@ -109,11 +111,8 @@ class LocalHost:
                 f"training samples from the whole softmax: top_p is {sampling.top_p}, temperature"
                 f" {sampling.temperature}; set top_p = 1 and temperature > 0"
             )
-        if keep and self.learner is None:
-            raise UserMistake(
-                f"turn {turn}: host {self.name} was loaded without a learner: nothing is kept for"
-                " learning"
-            )
+        if keep:
+            self._check_learns(turn)
         request = Request(policy, self.chat.encode(messages), sampling, seed)
         done = await self._sample(request)
         if not np.isfinite(done.logprobs).all():
@@ -136,6 +135,40 @@ class LocalHost:
             done.margin,
             thoughts,
         )
+
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return `text` as a reply; with `keep` its tokens and an end token are filed."""
+        if keep:
+            self._check_learns(turn)
+        prompt_ids = self.chat.encode(messages)
+        reply_ids = self.chat.encode_reply(messages, text)
+        needed = len(prompt_ids) + len(reply_ids)
+        if needed > self.context:
+            raise UserMistake(
+                f"turn {turn}: this demonstration needs {needed} tokens with its prompt, and the"
+                f" context of {self.name}/{policy} has {self.context}: shorten it or leave it out,"
+                f" or raise hosts.{self.name}.context where the base has room"
+            )
+        if keep:
+            self._buffer[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
+        version = self.versions[policy]
+        return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
+
+    def _check_learns(self, turn: str) -> None:
+        """Refuse to keep a turn where nobody learns."""
+        if self.learner is None:
+            raise UserMistake(
+                f"turn {turn}: host {self.name} was loaded without a learner: nothing is kept for"
+                " learning"
+            )
 
     async def _sample(self, request: Request) -> Generation:
         remedy = (
@@ -163,20 +196,13 @@ class LocalHost:
                 self.seconds["sampling"] += time.perf_counter() - self._asked_since
 
     def _file(self, turn: str, role: str, request: Request, done: Generation) -> None:
-        ids_T = np.concatenate([request.prompt_ids, done.token_ids])
-        mask_T = np.arange(len(ids_T)) >= len(request.prompt_ids)
-        sampled_T = np.concatenate([np.zeros(len(request.prompt_ids), np.float32), done.logprobs])
+        temperature = request.sampling.temperature
+        row = _row(turn, role, temperature, request.prompt_ids, done.token_ids)
+        unsampled = np.zeros(len(request.prompt_ids), np.float32)
+        row.sampled_logprobs_T = np.concatenate([unsampled, done.logprobs])
         # a discussion that is played again after a failure says the same turns again: the later one
         # counts
-        self._buffer[request.policy][turn] = Row(
-            turn,
-            role,
-            request.sampling.temperature,
-            ids_T,
-            mask_T,
-            np.zeros(len(ids_T), np.float32),
-            sampled_logprobs_T=sampled_T,
-        )
+        self._buffer[request.policy][turn] = row
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Join payoffs with rows, take one step per policy, sample from the new weights; empties
@@ -226,9 +252,20 @@ class LocalHost:
             stats = self.learner.step(rows, method)
             for policy, own_stats in stats.items():
                 self.versions[policy] += own_stats["updates"] > 0
-            self._publish(stats)
+            self._publish([*stats, *self._follow()])
         self.seconds["learning"] += time.perf_counter() - began
         return stats
+
+    def _follow(self) -> list[str]:
+        """Give earlier selves whose time has come the weights of their policies."""
+        assert self.learner is not None
+        self.learned += 1
+        due = [name for name, lag in self.lags.items() if self.learned % lag.steps == 0]
+        for name in due:
+            leader = self.lags[name].policy
+            self.learner.copy(leader, name)
+            self.versions[name] = self.versions[leader]
+        return due
 
     def _publish(self, policies: Iterable[str]) -> None:
         """Have the engine sample from the learner's weights of these policies."""
@@ -249,7 +286,10 @@ class LocalHost:
             raise OSError(f"{path}: {error}") from error
         for policy in self.versions:
             self.chat.tokenizer.save_pretrained(path / policy)
-        (path / f"{self.name}.json").write_text(json.dumps({"versions": self.versions}))
+        record: dict[str, Any] = {"versions": self.versions}
+        if self.lags:
+            record["learned"] = self.learned
+        (path / f"{self.name}.json").write_text(json.dumps(record))
 
     async def load(self, path: Path) -> None:
         """The inverse of `save`."""
@@ -257,7 +297,9 @@ class LocalHost:
             raise UserMistake(f"host {self.name} was loaded without a learner")
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._worker, self.learner.load, path)
-        self.versions = json.loads((path / f"{self.name}.json").read_text())["versions"]
+        record = json.loads((path / f"{self.name}.json").read_text())
+        self.versions = record["versions"]
+        self.learned = record.get("learned", 0)
         self._publish(self.versions)
 
     def clock(self) -> Mapping[str, float]:
@@ -265,12 +307,16 @@ class LocalHost:
         return dict(self.seconds)
 
     def facts(self) -> Mapping[str, Any]:
-        """The device with its peak, and the dtype of sampling and of the learner's passes."""
+        """Tell the device with its peak, the dtype of sampling and of learning, and what the engine
+        promises of its texts.
+        """
         return {
             "device": self.device,
             "dtype": self.dtype,
             "context": self.context,
             "peak_bytes": peak_bytes_of(self.device),
+            "deterministic": self.engine.facts.deterministic,
+            "margin_known": self.engine.facts.margin_known,
         }
 
     def account(self) -> Account:
@@ -281,6 +327,15 @@ class LocalHost:
         """End the engine and the worker thread."""
         self.engine.close()
         self._worker.shutdown(wait=True)
+
+
+def _row(
+    turn: str, role: str, temperature: float, prompt_ids: np.ndarray, reply_ids: np.ndarray
+) -> Row:
+    """A row of T = prompt + reply tokens, not yet paid."""
+    ids_T = np.concatenate([prompt_ids, reply_ids])
+    mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
+    return Row(turn, role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
 
 
 def expected_ties(rows: Sequence[Row]) -> float:
@@ -321,7 +376,7 @@ def _mean_kl(row: Row) -> float:
     return float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
 
 
-def build(plan: HostPlan) -> LocalHost:
+def build(plan: HostPlan[Table]) -> LocalHost:
     """Build the host that a plan describes; it learns where the plan names a method."""
     from comas.hosts.build import make_local_host
 
@@ -343,5 +398,6 @@ def build(plan: HostPlan) -> LocalHost:
             trust_remote_code=table.trust_remote_code,
             under=plan.under,
             shapes=plan.shapes,
+            lags=plan.lags,
             seed=plan.seed,
         )

@@ -6,21 +6,32 @@ Leaves out: what follows from it, which each kind knows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from comas.config.schema import HostConfig
 from comas.engines.module import EngineModule
+from comas.hosts.table import HostTable
 from comas.program import Work
 from comas.types import Method
 
+T = TypeVar("T", bound=HostTable)
+"""The table of a kind of host."""
+
+
+class Lag(NamedTuple):
+    """What an earlier self is one of."""
+
+    policy: str
+    steps: int
+    """It has the weights that the policy had after the last multiple of so many steps."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class HostPlan:
+class HostPlan(Generic[T]):
     """One host of a resolved config."""
 
     name: str
-    table: HostConfig
+    table: T
     """`[hosts.<name>]`."""
     policies: Mapping[str, str]
     """Policy -> what it starts from; behind an API the model's name there."""
@@ -34,6 +45,8 @@ class HostPlan:
     """The one base below all adapters; None where each policy has a model of its own."""
     shapes: Mapping[str, Any] | None = None
     """Policy -> shape of a new adapter."""
+    lags: Mapping[str, Lag] = field(default_factory=dict[str, Lag])
+    """Earlier selves among the policies."""
     seed: int = 0
     work: Work | None = None
     """What is worked on, for messages on how to go on."""

@@ -2,8 +2,8 @@
 turns, collect gradients, apply them.
 
 The old policy is the learner's own recomputation, fixed before the first minibatch; the engine's
-log-probs are kept to measure the gap, which a truncated importance weight corrects where it exceeds
-a tolerance. Terms are divided by each policy's own token count over the whole optimizer step, so
+log-probs are kept to measure the gap, which an importance weight corrects where it exceeds a
+tolerance. Terms are divided by each policy's own token count over the whole optimizer step, so
 that policies may share passes. Leaves out: who holds weights.
 """
 
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from comas.learners.gap import gap_to_engine
+from comas.learners.recipe import Recipe as Recipe
 from comas.objective.losses import Batch
 from comas.types import Meter, Method, Row
 
@@ -27,44 +29,6 @@ small to be worth its calls.
 
 Owned = tuple[str, Row]
 """A row and the policy that said it."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a policy is trained."""
-
-    lr: float
-    rates: Mapping[str, float] = field(default_factory=dict[str, float], kw_only=True)
-    """Learning rates of policies that have another."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    grad_norm: float = 1.0
-    tokens_per_pass: int = 8192
-    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
-    old_logprobs: Literal["recomputed", "sampled"] = field(default="recomputed", kw_only=True)
-    """The old policy: a forward pass of the learner, or the engine's log-probs, whose gap is then
-    part of the ratio.
-    """
-    checkpointing: bool = False
-    """Recompute activations in the backward pass: slower, smaller."""
-    gap_tolerance: float = 0.02
-    """Mean absolute gap in nats between engine and learner above which rows get an importance
-    weight.
-    """
-    gap_clip: float = 2.0
-    """Where that weight is truncated."""
-    gap_limit: float = 0.5
-    """Mean gap at which the run stops: the engine does not sample from the weights that are
-    trained.
-    """
-
-    def adamw(self) -> dict[str, Any]:
-        """Keywords of AdamW that policies share."""
-        return {"betas": self.betas, "weight_decay": self.weight_decay}
-
-    def rate(self, policy: str) -> float:
-        """The learning rate of a policy."""
-        return self.rates.get(policy, self.lr)
 
 
 class Weights(Protocol):
@@ -82,6 +46,10 @@ class Weights(Protocol):
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
         """Add the gradients of a loss that was made from `forward(owned)`."""
+        ...
+
+    def rate(self, policy: str, scale: float) -> None:
+        """Set a policy's learning rate to `scale` times its recipe's."""
         ...
 
     def finish(self, policy: str, loss: float) -> float | None:
@@ -104,11 +72,18 @@ def learn(
 ) -> dict[str, dict[str, float]]:
     """One learning step for these policies together; statistics per policy."""
     batch = LearningBatch(weights, rows, method)
+    for policy in batch.policies:
+        weights.rate(policy, method.lr_scale)
     recompute(batch)
-    credit(batch)
+    measure_gaps(batch)
+    if not method.fresh:
+        credit(batch, batch.owned)
     for _ in range(method.epochs):
         for k in range(method.minibatches):
-            part = [(p, r) for p in batch.policies for r in rows[p][k :: method.minibatches]]
+            part = minibatch(batch, k)
+            if method.fresh:
+                refresh(batch, part)
+                credit(batch, part)
             losses = gradients(batch, part)
             apply(batch, losses)
     return {policy: batch.stats(policy) for policy in batch.policies}
@@ -153,23 +128,25 @@ class LearningBatch:
             stats["loss"] = float(np.mean([update.loss for update in taken]))
             stats["grad_norm"] = float(np.mean([update.grad_norm for update in taken]))
         finite = {key: value for key, value in stats.items() if np.isfinite(value)}
-        return {**finite, "lr": self.weights.recipe.rate(policy)}
+        return {**finite, "lr": self.weights.recipe.rate(policy) * self.method.lr_scale}
 
 
 # --- recompute: log-probs of the reference and of the old policy
 
 
 def recompute(batch: LearningBatch) -> None:
-    """Set `ref_logprobs_T` of rows whose role has a KL, and `logprobs_T` of all rows."""
-    kl = batch.method.kl
-    referred = [(policy, row) for policy, row in batch.owned if kl.get(row.role, 0.0)]
+    """Set `ref_logprobs_T` of rows whose role has a KL or a reference, and `logprobs_T` of all
+    rows.
+    """
+    roles = {role for role, beta in batch.method.kl.items() if beta}
+    roles.update(batch.method.reference)
+    referred = [(policy, row) for policy, row in batch.owned if row.role in roles]
     if referred:
         references = logprobs(batch.weights, referred, reference=True)
         for (_, row), reference_T in zip(referred, references, strict=True):
             row.ref_logprobs_T = reference_T
     if batch.sampled:
-        for _, row in batch.owned:
-            row.logprobs_T = _sampled(row)
+        _take_sampled(batch)
         return
     if batch.method.epochs == batch.method.minibatches == 1:
         batch.graphs = _graphs(batch.weights, batch.owned)
@@ -209,55 +186,67 @@ def _graphs(weights: Weights, owned: Sequence[Owned]) -> list[torch.Tensor] | No
     return graphs
 
 
-def _sampled(row: Row) -> np.ndarray:
-    if row.sampled_logprobs_T is None:
-        raise ValueError(
-            f"turn {row.turn} has no log-probs of the engine that said it: set"
-            " hosts.<name>.old_logprobs=recomputed"
-        )
-    return row.sampled_logprobs_T.copy()
-
-
-# --- credit: advantages, and the weights that correct a gap
-
-
-def credit(batch: LearningBatch) -> None:
-    """Set the advantages of all rows; measure the gap to the engine where the old policy is the
-    learner's own.
+def _take_sampled(batch: LearningBatch) -> None:
+    """Set `logprobs_T` of all rows to what the engine said; of rows whose words were given, which
+    no engine has sampled, to what the learner says.
     """
+    for _, row in batch.owned:
+        if row.sampled_logprobs_T is not None:
+            row.logprobs_T = row.sampled_logprobs_T.copy()
+    given = [(policy, row) for policy, row in batch.owned if row.sampled_logprobs_T is None]
+    for (_, row), own_T in zip(given, logprobs(batch.weights, given), strict=True):
+        row.logprobs_T = own_T
+
+
+def measure_gaps(batch: LearningBatch) -> None:
+    """Measure how far the engine is from the learner, where the old policy is the learner's own."""
+    if batch.sampled:
+        return
+    for policy in batch.policies:
+        own = [(row, row.logprobs_T) for row in batch.rows[policy]]
+        batch.gaps[policy], importance = gap_to_engine(policy, own, batch.weights.recipe)
+        batch.importance |= importance
+
+
+# --- credit: minibatches and their advantages
+
+
+def minibatch(batch: LearningBatch, k: int) -> list[Owned]:
+    """The rows of the k-th update of an epoch; fresh credit never divides a group."""
+    count = batch.method.minibatches
+    part: list[Owned] = []
     for policy in batch.policies:
         rows = batch.rows[policy]
+        chosen = _whole_groups(rows, k, count) if batch.method.fresh else rows[k::count]
+        part += [(policy, row) for row in chosen]
+    return part
+
+
+def _whole_groups(rows: Sequence[Row], k: int, count: int) -> list[Row]:
+    """The rows of every `count`-th group, from the k-th on; a row without a group is one."""
+    keys = [row.turn if row.group is None else f"group {row.group}" for row in rows]
+    chosen = set(list(dict.fromkeys(keys))[k::count])
+    return [row for row, key in zip(rows, keys, strict=True) if key in chosen]
+
+
+def refresh(batch: LearningBatch, part: Sequence[Owned]) -> None:
+    """Set `now_T` of these rows to their log-probs at this moment, where those have changed."""
+    unchanged = not batch.sampled and not any(batch.updates.values())
+    if unchanged:
+        return
+    for (_, row), now_T in zip(part, logprobs(batch.weights, part), strict=True):
+        row.now_T = now_T
+
+
+def credit(batch: LearningBatch, part: Sequence[Owned]) -> None:
+    """Set the advantages of these rows, policy by policy."""
+    rows_of: dict[str, list[Row]] = {}
+    for policy, row in part:
+        rows_of.setdefault(policy, []).append(row)
+    for rows in rows_of.values():
         advantages = batch.method.advantage(rows, batch.method.kl)
         for row, advantages_T in zip(rows, advantages, strict=True):
             row.advantages_T = advantages_T
-        if not batch.sampled:
-            own = [(row, row.logprobs_T) for row in rows]
-            batch.gaps[policy], importance = _gap(policy, own, batch.weights.recipe)
-            batch.importance |= importance
-
-
-def _gap(
-    policy: str, rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe
-) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """How far the engine's log-probs were from the learner's, and the importance weights that this
-    calls for.
-    """
-    differences: list[tuple[Row, np.ndarray]] = []
-    for row, own_T in rows:
-        if row.sampled_logprobs_T is not None:
-            differences.append((row, own_T - row.sampled_logprobs_T))
-    gaps = np.zeros(1)
-    if differences:
-        gaps = np.abs(np.concatenate([d_T[row.mask_T] for row, d_T in differences]))
-    stats = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}
-    if stats["gap_mean"] > recipe.gap_limit:
-        raise RuntimeError(
-            f"policy {policy}: engine and learner disagree by {stats['gap_mean']:.2f} nats per"
-            " token: engine not refreshed"
-        )
-    if stats["gap_mean"] <= recipe.gap_tolerance:
-        return stats, {}
-    return stats, {row.turn: np.exp(d_T).clip(max=recipe.gap_clip) for row, d_T in differences}
 
 
 # --- gradients: of one minibatch, in passes that policies share
@@ -290,7 +279,7 @@ def gradients(batch: LearningBatch, owned: Sequence[Owned]) -> dict[str, float]:
         for (policy, _), loss in zip(chosen, loss_B.detach().cpu().tolist(), strict=True):
             losses[policy] += loss
     for policy, own in unknown.items():
-        batch.gaps[policy], _ = _gap(policy, own, weights.recipe)
+        batch.gaps[policy], _ = gap_to_engine(policy, own, weights.recipe)
     return losses
 
 

@@ -22,7 +22,8 @@ from comas.learners import step as update
 from comas.learners.logprobs import LOGITS, Halves, few_logits, halve, token_logprobs
 from comas.learners.precision import allow_recomputing, copy_in, publish, recomputing, working_copy
 from comas.learners.step import Owned, Recipe
-from comas.types import Meter, Method, Row, UserMistake, Weights, WholeModel
+from comas.seams import Weights, WholeModel
+from comas.types import Meter, Method, Row, UserMistake
 
 SMALL = 4_000_000
 """Parameters below which policies learn side by side on CPU, and AdamW may take temporaries of the
@@ -56,7 +57,7 @@ class FullLearner:
                 self.working[policy] = model
             else:
                 self.working[policy] = working_copy(model, dtype)
-        if any(method.kl.values()):
+        if method.refers:
             for policy, model in self.working.items():
                 self.reference[policy] = copy_in(model, model.dtype).requires_grad_(False)
         if recipe.checkpointing:
@@ -72,6 +73,12 @@ class FullLearner:
     def weights(self) -> dict[str, Weights]:
         """Policy -> model to sample from: the one that is trained, or its working copy."""
         return {policy: WholeModel(model) for policy, model in self.working.items()}
+
+    def copy(self, source: str, target: str) -> None:
+        """Give policy `target` the weights that policy `source` has now."""
+        self.models[target].load_state_dict(self.models[source].state_dict())
+        if self.working[target] is not self.models[target]:
+            publish(self.models[target], self.working[target])
 
     def logprobs(
         self, policy: str, rows: Sequence[Row], reference: bool = False
@@ -116,6 +123,11 @@ class FullLearner:
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
         """See `update.Weights`."""
         loss.backward()
+
+    def rate(self, policy: str, scale: float) -> None:
+        """See `update.Weights`."""
+        for group in self.optimizers[policy].param_groups:
+            group["lr"] = self.recipe.rate(policy) * scale
 
     def finish(self, policy: str, loss: float) -> float | None:
         """See `update.Weights`."""

@@ -9,15 +9,16 @@ Leaves out: the published code's synchronous rounds.
 
 from __future__ import annotations
 
-import asyncio
 import random
-import re
 from collections.abc import Sequence
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, takers
 from comas.game.prompts import defuse, words
+from comas.game.scores import read_score
+from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import by_id, in_role, mean
 from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
 
 SCALE = (
@@ -42,17 +43,6 @@ Judged = tuple[Turn | None, Turn]
 """An evaluation, where there is one, and the scoring of it."""
 Round = tuple[Turn, list[Judged]]
 """A solution, and what was said of it."""
-_SCORE = re.compile(r"<\s*score\s*>\s*([123])\s*<\s*/\s*score\s*>\s*\Z")
-_TAG = re.compile(r"<\s*/?\s*score\b", re.IGNORECASE)
-
-
-def read_score(turn: Turn) -> int | None:
-    """Read 1, 2 or 3 if the reply is finished and its one score element ends it; None otherwise."""
-    match = _SCORE.search(turn.text)
-    if match is None or not turn.finished:
-        return None
-    tags = _TAG.findall(turn.text)
-    return int(match[1]) if len(tags) == 2 else None
 
 
 async def play(
@@ -93,19 +83,16 @@ async def play(
             if avoid_self and critic is not None:
                 barred.append(critic.name)
             judges.append((critic, _draw(agents, rng, "scoring", *barred)))
-        async with asyncio.TaskGroup() as group:
-            asked = [
-                group.create_task(_judge(question, solution, critic, scorer, task))
-                for critic, scorer in judges
-            ]
-        judged = [task_of_pair.result() for task_of_pair in asked]
+        judged = await together(
+            _judge(question, solution, critic, scorer, task) for critic, scorer in judges
+        )
         past.append((solution, judged))
     return _best(past).text
 
 
 def _history(question: Question, task: Task, rounds: Sequence[Round], references: int) -> list[str]:
     """Quote earlier solutions, each with up to `references` of its criticisms."""
-    quoted = []
+    quoted: list[str] = []
     for solution, judged in rounds:
         evaluations = [evaluation for evaluation, _ in judged[:references]] or [None]
         quoted += [_quote(task, question, solution, evaluation) for evaluation in evaluations]
@@ -118,10 +105,10 @@ def _best(rounds: Sequence[Round]) -> Turn:
     highest = -1.0
     for solution, judged in rounds:
         scores = [scoring.info["score"] for _, scoring in judged]
-        mean = _mean(scores) or 0.0
-        if mean >= highest:
+        score = mean(scores) or 0.0
+        if score >= highest:
             best = solution
-            highest = mean
+            highest = score
     return best
 
 
@@ -154,18 +141,12 @@ def _quote(task: Task, question: Question, solution: Turn, evaluation: Turn | No
 
 def _draw(agents: Sequence[Agent], rng: random.Random, role: str, *barred: str) -> Agent:
     """Draw an agent for the role, uniformly; of `barred` only if the team is too small."""
-    able = [agent for agent in agents if agent.takes(role)]
+    able = takers(agents, role)
     for most in (2, 1):
         others = [agent for agent in able if agent.name not in barred[:most]]
         if others:
             return rng.choice(others)
     return rng.choice(able)
-
-
-def _mean(scores: Sequence[int | None]) -> float | None:
-    """The mean of the readable scores; None where there is none."""
-    readable = [score for score in scores if score is not None]
-    return sum(readable) / len(readable) if readable else None
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
@@ -174,10 +155,10 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     An unreadable score pays its scorer -1 and settles nothing else.
     """
     for episode in episodes:
-        turns = {turn.id: turn for turn in episode.turns}
-        solutions = [turn for turn in episode.turns if turn.role == "solution"]
+        turns = by_id(episode)
+        solutions = in_role(episode, "solution")
         scores: dict[str, list[int | None]] = {solution.id: [] for solution in solutions}
-        for scoring in [turn for turn in episode.turns if turn.role == "scoring"]:
+        for scoring in in_role(episode, "scoring"):
             score = scoring.info["score"]
             scoring.reward = -1.0 if score is None else 0.0
             judged = turns[scoring.about or ""]
@@ -186,9 +167,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
                 judged = turns[judged.about or ""]
             scores[judged.id].append(score)
         for solution in solutions:
-            mean = _mean(scores[solution.id])
-            if mean is not None:
-                solution.reward = (mean - 1) / 2
+            score = mean(scores[solution.id])
+            if score is not None:
+                solution.reward = (score - 1) / 2
             elif format_check and not solution.info["readable"]:
                 solution.reward = 0.0
 

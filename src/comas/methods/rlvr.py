@@ -7,12 +7,12 @@ Leaves out: format rewards.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, choose
 from comas.game.prompts import words
+from comas.game.together import together
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task
@@ -24,12 +24,10 @@ async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
 ) -> str | None:
     """Have one agent, drawn uniformly, solve it `votes` times; answer with the first."""
-    able = [agent for agent in agents if agent.takes("solution")]
-    agent = rng.choice(able)
+    agent = choose(agents, rng, "solution")
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(agent.ask("solution", prompt)) for _ in range(votes)]
-    return asked[0].result().text
+    turns = await together(agent.ask("solution", prompt) for _ in range(votes))
+    return turns[0].text
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:

@@ -7,12 +7,12 @@ Leaves out: weighting of votes.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, takers
 from comas.game.prompts import words
+from comas.game.together import together
 from comas.game.votes import agrees, decide, majority
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
@@ -30,13 +30,11 @@ async def play(
     votes: Count = 16,
 ) -> str | None:
     """Have the agents of a shuffled team solve it in turn, `votes` times; the majority answers."""
-    able = [agent for agent in agents if agent.takes("solution")]
+    able = takers(agents, "solution")
     rng.shuffle(able)
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     in_turn = [able[vote % len(able)] for vote in range(votes)]
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(agent.ask("solution", prompt)) for agent in in_turn]
-    turns = [reply.result() for reply in asked]
+    turns = await together(agent.ask("solution", prompt) for agent in in_turn)
     return await decide(question, turns, task)
 
 

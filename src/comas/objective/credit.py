@@ -8,13 +8,15 @@ division by tokens (the learner's).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge
 
 from comas.types import Count, Row, UserMistake
 
 EPS = 1e-8
+Weight = Annotated[float, Ge(0)]
 
 
 def kl_to_go(row: Row, beta: float) -> np.ndarray:
@@ -29,9 +31,14 @@ def kl_to_go(row: Row, beta: float) -> np.ndarray:
             f"role {row.role!r} has beta {beta}, but row {row.turn} carries no reference log-probs"
         )
     difference_T = row.logprobs_T.astype(np.float64) - row.ref_logprobs_T
-    ratio_T = np.where(row.mask_T, difference_T, 0.0)
-    to_go_T = ratio_T[::-1].cumsum()[::-1]
-    return np.where(row.mask_T, beta * to_go_T, 0.0)
+    from_the_end_T = on_generated(row, difference_T)[::-1]
+    to_go_T = from_the_end_T.cumsum()[::-1]
+    return on_generated(row, beta * to_go_T)
+
+
+def on_generated(row: Row, value: float | np.ndarray) -> np.ndarray:
+    """A number, or one per token (T,), on the generated tokens of a row; 0 elsewhere."""
+    return np.where(row.mask_T, value, 0.0)
 
 
 def reinforce_pp(
@@ -40,6 +47,7 @@ def reinforce_pp(
     *,
     normalise: Literal["role", "all"] = "role",
     min_rows: Count = 2,
+    entropy: Weight = 0.0,
 ) -> list[np.ndarray]:
     """REINFORCE++ without a critic.
 
@@ -48,30 +56,36 @@ def reinforce_pp(
     whatever their role. `normalise = "role"` is the clean form: rewards alone are normalised over
     the rows of each role, and the KL is subtracted afterwards, unscaled. A role whose rewards are
     all equal, or that has fewer than `min_rows` rows, gets no advantage from its rewards: dividing
-    by a spread of zero would turn rounding noise into unit advantages.
+    by a spread of zero would turn rounding noise into unit advantages. `entropy` weighs a bonus
+    for entropy (`surprise`).
     """
     if normalise == "all":
         rewards = [row.reward for row in rows]
-        return _normalise_tokens(rows, _per_token(rows, rewards, kl))
+        normalised = _normalise_tokens(rows, _per_token(rows, rewards, kl))
+        return _with_entropy(rows, normalised, entropy)
     if normalise != "role":
         raise UserMistake(f"credit.normalise is {normalise!r}: 'role' or 'all'")
     roles = [row.role for row in rows]
     scaled = _standardise(rows, roles, min_rows)
-    return _per_token(rows, scaled, kl)
+    advantages = _per_token(rows, scaled, kl)
+    return _with_entropy(rows, advantages, entropy)
 
 
-def grpo(rows: Sequence[Row], kl: Mapping[str, float], *, scale: bool = True) -> list[np.ndarray]:
+def grpo(
+    rows: Sequence[Row], kl: Mapping[str, float], *, scale: bool = True, entropy: Weight = 0.0
+) -> list[np.ndarray]:
     """GRPO: rewards minus the mean of their group, over its standard deviation.
 
     Equation 3 of arXiv 2402.03300. `scale = False` leaves the division out (Dr. GRPO, arXiv
     2503.20783). A row without a group, or whose group is all equal, gets no advantage; the KL is
-    subtracted afterwards, unscaled.
+    subtracted afterwards, unscaled. `entropy` weighs a bonus for entropy (`surprise`).
     """
     groups = [
         f"alone {place}" if row.group is None else row.group for place, row in enumerate(rows)
     ]
     scaled = _standardise(rows, groups, 2, scale)
-    return _per_token(rows, scaled, kl)
+    advantages = _per_token(rows, scaled, kl)
+    return _with_entropy(rows, advantages, entropy)
 
 
 def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
@@ -87,8 +101,49 @@ def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
         n = len(group_rewards)
         # equal numbers minus their mean may leave a rounding error
         if n > 1 and np.ptp(group_rewards) > 0:
-            advantages_R[members_R] = (group_rewards - group_rewards.mean()) * n / (n - 1)
+            centred = group_rewards - group_rewards.mean()
+            advantages_R[members_R] = centred * n / (n - 1)
     return _per_token(rows, advantages_R, kl)
+
+
+def given(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
+    """Rewards as they are, KL subtracted: for settlements that bring a baseline of their own."""
+    return _per_token(rows, _rewards(rows), kl)
+
+
+def filtered(
+    rows: Sequence[Row], kl: Mapping[str, float], *, above: float = 0.0
+) -> list[np.ndarray]:
+    """1 for rewards above a bound and 0 for others: with the plain loss, supervised fine-tuning on
+    what was kept (rejection sampling, STaR: arXiv 2203.14465). KL subtracted afterwards.
+    """
+    kept_R = _rewards(rows) > above
+    return _per_token(rows, kept_R.astype(np.float64), kl)
+
+
+def surprise(row: Row, weight: float) -> np.ndarray:
+    """weight * (mean log pi - log pi(o_t)) on generated tokens, shape (T,), 0 elsewhere.
+
+    As an advantage, its expectation is `weight` times the gradient of the entropy of the policy:
+    a score-function estimate, with the mean as a baseline.
+    """
+    logprobs_T = row.logprobs_T.astype(np.float64)
+    if not row.mask_T.any():
+        return np.zeros(len(logprobs_T))
+    mean = logprobs_T[row.mask_T].mean()
+    return on_generated(row, weight * (mean - logprobs_T))
+
+
+def _with_entropy(
+    rows: Sequence[Row], advantages: list[np.ndarray], weight: float
+) -> list[np.ndarray]:
+    """The advantages of R rows with the bonus for entropy; unchanged where it weighs nothing."""
+    if weight == 0:
+        return advantages
+    bonuses = [surprise(row, weight) for row in rows]
+    return [
+        advantages_T + bonus_T for advantages_T, bonus_T in zip(advantages, bonuses, strict=True)
+    ]
 
 
 def _rewards(rows: Sequence[Row]) -> np.ndarray:
@@ -108,8 +163,8 @@ def _standardise(
         rewards = rewards_R[members_R]
         if len(rewards) < max(2, min_rows) or rewards.max() == rewards.min():
             continue
-        divisor = rewards.std() + EPS if scale else 1.0
-        scaled_R[members_R] = (rewards - rewards.mean()) / divisor
+        centred = rewards - rewards.mean()
+        scaled_R[members_R] = centred / (rewards.std() + EPS) if scale else centred
     return scaled_R
 
 
@@ -119,8 +174,8 @@ def _per_token(
     """The value of each row on its generated tokens, minus its KL-to-go."""
     advantages: list[np.ndarray] = []
     for row, value in zip(rows, values, strict=True):
-        price_T = kl_to_go(row, kl.get(row.role, 0.0))
-        advantages.append(np.where(row.mask_T, value, 0.0) - price_T)
+        beta = kl.get(row.role, 0.0)
+        advantages.append(on_generated(row, value) - kl_to_go(row, beta))
     return advantages
 
 
@@ -129,11 +184,11 @@ def _normalise_tokens(rows: Sequence[Row], raw: Sequence[np.ndarray]) -> list[np
     generated = [raw_T[row.mask_T] for row, raw_T in zip(rows, raw, strict=True)]
     tokens = np.concatenate(generated)
     if tokens.max() == tokens.min():  # the mean of equal numbers may be off by a rounding error
-        return [np.zeros(len(raw_T)) for raw_T in raw]
+        return [np.zeros_like(raw_T) for raw_T in raw]
     mean = tokens.mean()
     spread = tokens.std() + EPS
     advantages: list[np.ndarray] = []
     for row, raw_T in zip(rows, raw, strict=True):
         normalised_T = (raw_T - mean) / spread
-        advantages.append(np.where(row.mask_T, normalised_T, 0.0))
+        advantages.append(on_generated(row, normalised_T))
     return advantages

@@ -40,19 +40,23 @@ def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuesti
 
     def measured(split: str, limit: int) -> list[Question]:
         """Questions to measure accuracy on; none where none can be judged."""
-        found = of_split(config, task, split, limit) if limit else []
-        if found and not can_judge(task, found):
-            note(
-                f"task {config.task}: no {split} question has an answer to be judged by; none is"
-                " measured"
-            )
+        if not limit:
             return []
-        return found
+        questions = of_split(config, task, split, limit)
+        if can_judge(task, questions):
+            return questions
+        note(
+            f"task {config.task}: no {split} question has an answer to be judged by; none is"
+            " measured"
+        )
+        return []
 
     train = of_split(config, task, "train")
     validation = measured("validation", config.eval_questions if config.eval_every else 0)
     test = measured("test", config.test_questions or 0)
-    if both := {q.id for q in train} & {q.id for q in test}:
+    tested = {question.id for question in test}
+    both = tested & {question.id for question in train}
+    if both:
         raise UserMistake(
             f"task {config.task}: {len(both)} held-out questions are also trained on ({min(both)}):"
             " give `data` a folder with a file per split, or set test_questions=0"
@@ -70,33 +74,39 @@ def of_split(config: Config, task: Task, split: str, limit: int | None = None) -
     return questions
 
 
-def loaded(task: Task, split: str, **how: Any) -> list[Question]:
-    """What `task.load(split, **how)` returns, checked; what goes wrong in a file of one's own is
-    told in a line.
+def loaded(task: Task, split: str, **options: Any) -> list[Question]:
+    """What `task.load(split, **options)` returns, checked; what goes wrong in a file of one's own
+    is told in a line.
     """
     try:
-        found = task.load(split, **how)
+        questions = task.load(split, **options)
     except UserMistake:
         raise
     except Exception as error:
         if task.load.__module__.startswith("comas."):
             raise  # a mistake of ours is not its user's
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if frame.filename == task.load.__code__.co_filename]
-        frame = (own or frames)[-1]
-        place = f"{Path(frame.filename).name} line {frame.lineno}"
+        kind = type(error).__name__
+        place = place_of(error, task.load)
         raise UserMistake(
-            f"task {task.name}, split {split!r}: load failed in {place}: {type(error).__name__}:"
-            f" {error}"
+            f"task {task.name}, split {split!r}: load failed in {place}: {kind}: {error}"
         ) from error
-    return checked(found, task, split)
+    return checked(questions, task, split)
+
+
+def place_of(error: Exception, function: Callable[..., Any]) -> str:
+    """File and line in which an error arose: of the function's own file, if it came through it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    code = getattr(function, "__code__", None)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    frame = (own or frames)[-1]
+    return f"{Path(frame.filename).name} line {frame.lineno}"
 
 
 def can_judge(task: Task, questions: Sequence[Question]) -> bool:
     """Whether one of the questions at least has a reference, or a task whose
     verifier does without.
     """
-    with own_file(task.verify, "verify"):
+    with own_file(task.verify, f"task {task.name}: verify"):
         return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
 
 
@@ -117,11 +127,12 @@ def checked(loaded: Any, task: Task, split: str) -> list[Question]:
             )
         _check_texts(question, f"{where}, question {place}")
         questions.append(question)
-    (first, times), *_ = Counter(q.id for q in questions).most_common(1) or [("", 0)]
-    if times > 1:
-        raise UserMistake(
-            f"{where}: {times} questions have the id {first!r}: each needs one of its own"
-        )
+    ids = Counter(question.id for question in questions)
+    for commonest, times in ids.most_common(1):
+        if times > 1:
+            raise UserMistake(
+                f"{where}: {times} questions have the id {commonest!r}: each needs one of its own"
+            )
     return questions
 
 

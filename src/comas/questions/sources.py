@@ -21,6 +21,7 @@ from typing import Any
 from comas.types import Question, UserMistake
 
 Row = Mapping[str, Any]
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Source:
     """Those that must be there, and be text."""
     values: tuple[str, ...] = ()
     """Those that must be there, as text or as a number."""
-    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, str] = field(default_factory=dict)
     """Our split -> the file's name, where it is not `<task>_<hub split>.jsonl`."""
 
     def questions(
@@ -54,12 +55,15 @@ class Source:
         The order is drawn by `seed`; at most `limit` are returned, and a smaller limit gives the
         first ones of a larger.
         """
-        found = {q.id: q for q in (make(row, where) for row, where in self.rows(split, path))}
-        chosen = [q for q in found.values() if keep(q)]
-        if found and not chosen:
+        by_id: dict[str, Question] = {}
+        for row, where in self.rows(split, path):
+            question = make(row, where)
+            by_id[question.id] = question
+        chosen = [question for question in by_id.values() if keep(question)]
+        if by_id and not chosen:
             place = path or os.environ.get("COMAS_DATA") or self.hub
             raise UserMistake(
-                f"task {self.task}: none of the {len(found)} questions of {place} falls into its"
+                f"task {self.task}: none of the {len(by_id)} questions of {place} falls into its"
                 f" {split} cut, which a hash of each question's text makes: take more questions, or"
                 " a folder with a file per split where the task reads one"
             )
@@ -85,31 +89,40 @@ class Source:
             yield from self._checked(_lines(file, self.task), f"{file}:")
 
     def _file(self, place: Path, split: str) -> Path:
-        return (
-            place / self.files.get(split, f"{self.task}_{self.splits[split]}.jsonl")
-            if place.is_dir()
-            else place
-        )
+        """The file of a split in a folder; a file is that of every split."""
+        if not place.is_dir():
+            return place
+        return place / self._file_name(split)
+
+    def _file_name(self, split: str) -> str:
+        return self.files.get(split, f"{self.task}_{self.splits[split]}.jsonl")
 
     def _checked(self, rows: Iterable[tuple[int, Any]], where: str) -> Iterator[tuple[Row, str]]:
-        for at, row in rows:
-            whole = isinstance(row, Mapping) and all(
-                isinstance(row.get(c), str) for c in self.columns
-            )
-            if not whole or not all(isinstance(row.get(c), str | int | float) for c in self.values):
-                names = ", ".join(f"`{c}`" for c in self.columns + self.values)
+        for number, row in rows:
+            place = f"{where}{number}"
+            if not self._is_complete(row):
+                columns = [f"`{column}`" for column in self.columns + self.values]
+                names = ", ".join(columns)
                 raise UserMistake(
-                    f"{where}{at}: expected an object with the texts {names}, got {str(row)[:60]}"
+                    f"{place}: expected an object with the texts {names}, got {str(row)[:60]}"
                 )
-            if any(re.search("[\ud800-\udfff]", row[c]) for c in self.columns):
+            if any(_SURROGATE.search(row[column]) for column in self.columns):
                 raise UserMistake(
-                    f"{where}{at}: half a character (a lone surrogate) stands in one of its texts"
+                    f"{place}: half a character (a lone surrogate) stands in one of its texts"
                 )
-            yield row, f"{where}{at}"
+            yield row, place
+
+    def _is_complete(self, row: Any) -> bool:
+        """Whether a row has all columns, as text or as a number."""
+        if not isinstance(row, Mapping):
+            return False
+        if not all(isinstance(row.get(column), str) for column in self.columns):
+            return False
+        return all(isinstance(row.get(column), str | int | float) for column in self.values)
 
     def _hub_rows(self, split: str) -> Iterator[tuple[int, Any]]:
         local = (
-            f"set COMAS_DATA to a folder with {self._file(Path('.'), split).name}, or data (in"
+            f"set COMAS_DATA to a folder with {self._file_name(split)}, or data (in"
             " eval: --data) to the file"
         )
         if self.hub is None:
@@ -121,16 +134,16 @@ class Source:
                 f"task {self.task} reads the hub with `datasets`, which is not installed: pip"
                 f' install "comas[hub]", or {local}'
             ) from error
+        names = [self.hub, self.config] if self.config else [self.hub]
         try:
-            found: Any = datasets.load_dataset(
-                *filter(None, (self.hub, self.config)), split=self.splits[split]
-            )
+            rows: Any = datasets.load_dataset(*names, split=self.splits[split])
         except (OSError, ValueError, RuntimeError) as error:
+            kind = type(error).__name__
             raise UserMistake(
-                f"task {self.task} cannot get {self.hub} from the hub ({type(error).__name__}): go"
-                f" online, or {local}"
+                f"task {self.task} cannot get {self.hub} from the hub ({kind}): go online, or"
+                f" {local}"
             ) from error
-        yield from enumerate(found)
+        yield from enumerate(rows)
 
 
 def _lines(file: Path, task: str) -> Iterator[tuple[int, Any]]:
@@ -151,7 +164,8 @@ def _lines(file: Path, task: str) -> Iterator[tuple[int, Any]]:
 
 def identity(task: str, prompt: str) -> str:
     """A question's id: by its text, whatever file it stands in."""
-    return f"{task}-{hashlib.sha256(prompt.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{task}-{digest[:16]}"
 
 
 def place(task: str, prompt: str) -> float:
@@ -164,12 +178,16 @@ def cut(task: str, split: str, shares: Sequence[tuple[str, float]]) -> Callable[
     """Whether a question belongs to `split`, for a file that is cut into parts (name, share) by the
     questions' texts.
     """
+    names = [name for name, _ in shares]
+    if split not in names:
+        raise UserMistake(f"task {task} has no split {split!r}: one of {', '.join(names)}")
+    at = names.index(split)
     low = 0.0
-    for name, share in shares:
-        if name == split:
-            high = low + share if name != shares[-1][0] else 1.0
-            return lambda q, low=low: low <= place(task, q.prompt) < high
+    for _, share in shares[:at]:  # not `sum`, which rounds in another way from Python 3.12 on
         low += share
-    raise UserMistake(
-        f"task {task} has no split {split!r}: one of {', '.join(name for name, _ in shares)}"
-    )
+    high = low + shares[at][1] if split != names[-1] else 1.0
+
+    def belongs(question: Question) -> bool:
+        return low <= place(task, question.prompt) < high
+
+    return belongs

@@ -1,251 +1,56 @@
-"""What the seed model is taught: synthetic demonstrations for the puzzles of `comas.tasks.pick`.
+"""What seed models are taught: synthetic demonstrations for the puzzles of `comas.tasks.pick`.
 
-Solver: tries in the order in which the numbers are listed, sums nearly always true, and a stop
-after each try at random, whether or not it fits: it shows the form and how to enumerate, never when
-to stop, so that the taught solver stays at chance. Judges: honest on right work and on every class
-of fault in `FAULTS`, each computed step by step in the evaluation; a scorer sees work with
-criticism (some of it unreliable) and without. All numbers come from the `warm` split only. Leaves
-out: anything learnt from a verifier at the moment of choosing an answer.
+Solver: see `work`. Judges: honest but for slips; a scorer sees work with criticism (some of it
+unreliable) and without; in role `judging` the check is written before the score, since a judge that
+writes nothing down is at chance on hidden work. Proposers and judges of puzzles: see `posing`. All
+numbers come from the `warm` split only.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass
 
+from comas.seed.course import Course
+from comas.seed.posing import assess, propose, rate
+from comas.seed.wording import prompt_of
+from comas.seed.work import check_carelessly, evaluate, solve, spoil, work, write_try
 from comas.tasks import pick
 from comas.types import Question
-
-FAULTS = ("sum", "out", "again", "count", "target")
-"""Wrong sum; a number that is not offered; one twice; not three numbers; the target itself as (part
-of) an answer.
-"""
-
-SPECIALS = ["<pad>", "<user>", "<assistant>", "<end>", "<unk>"]
-WORDS = [
-    "solve",
-    "check",
-    "score",
-    "verdict",
-    "peers",
-    "says",
-    "#",
-    "+",
-    "=",
-    ";",
-    "->",
-    "in",
-    "out",
-    "again",
-    "right",
-    "wrong",
-    "<score>",
-    "</score>",
-    "(score)",
-    "(/score)",
-    "ok",
-    "malformed",
-]
-NUMBERS = [str(n) for n in range(61)]
-VOCABULARY = SPECIALS + WORDS + NUMBERS
-"""Every word that the seed model knows."""
-
-
-@dataclass(frozen=True)
-class Course:
-    """What one seed model is taught."""
-
-    form: str = "three"
-    seed: int = 0
-    stop: float = 0.4
-    """Chance of stopping after a try."""
-    toward: float = 0.0
-    """Chance that a try is completed towards the target where that is possible."""
-    slip: float = 0.03
-    """Share of false sums in solver demonstrations, and of false verdicts in judge demonstrations.
-    """
-    hole: bool = False
-    """Taught an incomplete rule: work is right if its numbers add up, whatever the numbers are."""
-
-
-def solve(rng: random.Random, question: Question, course: Course) -> str:
-    """Write a list of tries in the order of the numbers.
-
-    It stops at random, without regard to the target.
-    """
-    numbers = question.meta["numbers"]
-    target = question.meta["target"]
-    k = pick.CHOSEN[question.kind]
-    lines = []
-    for choice in itertools.combinations(numbers, k):
-        chosen = list(choice)
-        if rng.random() < course.toward:
-            rest = target - sum(chosen[:-1])
-            if rest in numbers and rest not in chosen[:-1]:
-                chosen[-1] = rest
-        lines.append(write_try(rng, chosen, course.slip))
-        if rng.random() < course.stop:
-            break
-    return " ; ".join(lines)
-
-
-def write_try(rng: random.Random, chosen: list[int], slip: float) -> str:
-    """`10 + 5 = 15 + 9 = 24`, each sum false with chance `slip`."""
-    text = str(chosen[0])
-    total = chosen[0]
-    for n in chosen[1:]:
-        total += n
-        if rng.random() < slip:
-            total = max(0, min(60, total + rng.choice([-2, -1, 1, 2])))
-        text += f" + {n} = {total}"
-    return text
-
-
-def faulty(rng: random.Random, question: Question, fault: str) -> list[int]:
-    """Numbers chosen in a way that shows `fault`; where the fault leaves room, half of them hit the
-    target.
-    """
-    numbers = list(question.meta["numbers"])
-    target = question.meta["target"]
-    k = pick.CHOSEN[question.kind]
-    rng.shuffle(numbers)
-    hit = rng.random() < 0.5
-    if fault == "sum":
-        return rng.choice([list(c) for c in itertools.permutations(numbers, k) if sum(c) != target])
-    if fault == "target":
-        return (
-            [target]
-            if hit
-            else rng.sample([target, *rng.sample(numbers, rng.choice([1, k - 1]))], k=2)
-        )
-    if fault == "count":
-        sizes = [c for size in {1, 2, 3, 4} - {k} for c in itertools.permutations(numbers, size)]
-        hits = [c for c in sizes if sum(c) == target]
-        return list(rng.choice(hits if hit and hits else sizes))
-    kept = numbers[: k - 1]
-    last = target - sum(kept)
-    if fault == "again":
-        pairs = [[a, b, a] if k == 3 else [a, a] for a in numbers for b in numbers if a != b]
-        hits = [p for p in pairs if sum(p) == target]
-        chosen = list(rng.choice(hits if hit and hits else pairs))
-    else:
-        outsiders = [n for n in range(1, 16) if n not in numbers]
-        hits = [last] if last in outsiders else []
-        chosen = [*kept, rng.choice(hits if hit and hits else outsiders)]
-    rng.shuffle(chosen)
-    return chosen
-
-
-def is_right(question: Question, chosen: list[int], hole: bool = False) -> bool:
-    """The judges' rule; with the hole, only the sum counts."""
-    if sum(chosen) != question.meta["target"]:
-        return False
-    if hole:
-        return True
-    return len(chosen) == len(set(chosen)) == pick.CHOSEN[question.kind] and set(chosen) <= set(
-        question.meta["numbers"]
-    )
-
-
-def evaluate(
-    question: Question, chosen: list[int], written: int | None, right: bool, hole: bool = False
-) -> str:
-    """The check, written out: each number tagged, then the running sum, then the verdict.
-
-    `written` is the sum that visible work claims (form `two`), None where work is hidden.
-    """
-    words = []
-    total = 0
-    seen = set()
-    for i, n in enumerate(chosen):
-        tag = "again" if n in seen else "in" if n in question.meta["numbers"] else "out"
-        seen.add(n)
-        total += n
-        words += [
-            *(["+"] if i else []),
-            str(n),
-            "in" if hole else tag,
-            *(["=", str(min(total, 60))] if i else []),
-        ]
-    return " ".join([*words, "right" if right else "wrong"])
-
-
-def spoil(rng: random.Random, evaluation: str) -> str:
-    """Unreliable criticism: another verdict, and half of the time a changed number or tag that
-    would explain it.
-    """
-    words = evaluation.split()
-    words[-1] = "wrong" if words[-1] == "right" else "right"
-    if rng.random() < 0.5 and len(words) > 1:
-        i = rng.randrange(len(words) - 1)
-        if words[i].isdigit():
-            words[i] = str(max(0, min(60, int(words[i]) + rng.choice([-3, -2, -1, 1, 2, 3]))))
-        elif words[i] in ("in", "out", "again"):
-            words[i] = rng.choice(["in", "out", "again"])
-    return " ".join(words)
-
-
-@dataclass(frozen=True)
-class Work:
-    """A piece of work as a judge sees it."""
-
-    shown: str
-    chosen: list[int]
-    written: int | None
-    right: bool
-
-
-def work(rng: random.Random, question: Question, course: Course) -> Work:
-    """Work to judge: 45 % right, the rest spread over the faults; in `two` with tries before the
-    last and lies.
-    """
-    if rng.random() < 0.45:
-        orders = itertools.permutations(question.meta["numbers"], pick.CHOSEN[question.kind])
-        chosen = list(rng.choice([c for c in orders if sum(c) == question.meta["target"]]))
-    else:
-        chosen = faulty(rng, question, rng.choice(FAULTS + ("sum",) * 3))
-    if question.kind != "two":
-        return Work(
-            " ".join(["#", *map(str, chosen)]),
-            chosen,
-            None,
-            is_right(question, chosen, course.hole),
-        )
-    return _visible_work(rng, question, chosen, course)
-
-
-def _visible_work(
-    rng: random.Random, question: Question, chosen: list[int], course: Course
-) -> Work:
-    tries = solve(rng, question, course).split(" ; ")[:-1]
-    last = write_try(rng, chosen, 0.0)
-    written = sum(chosen)
-    if rng.random() < 0.15 and len(chosen) == 2:  # a lie: the sum is made to fit, or just false
-        written = (
-            question.meta["target"]
-            if rng.random() < 0.7
-            else max(0, written + rng.choice([-2, -1, 1, 2]))
-        )
-        last = f"{chosen[0]} + {chosen[1]} = {written}"
-    right = is_right(question, chosen, course.hole) and written == sum(chosen)
-    return Work("# " + " ; ".join([*tries, last]), chosen, written, right)
 
 
 def demonstration(
     rng: random.Random, role: str, questions: list[Question], course: Course
 ) -> tuple[str, str]:
-    """One (prompt, reply) for `role`: solution, evaluation, scoring or verdict."""
+    """One (prompt, reply) for `role`: one of the course's batch."""
     question = rng.choice(questions)
     if role == "solution":
         return _solution_prompt(rng, question, course), solve(rng, question, course)
+    if role == "sabotage":
+        return _sabotage(rng, question, course)
+    if role == "propose":
+        return propose(rng, question)
+    if role == "rating":
+        return rate(rng, question, course.slip)
+    if role == "assess":
+        return assess(rng, question, course.slip)
+    return _judgement(rng, role, question, course)
+
+
+def _judgement(
+    rng: random.Random, role: str, question: Question, course: Course
+) -> tuple[str, str]:
+    """One (prompt, reply) of a judge of work: evaluation, judging, scoring or verdict."""
     done = work(rng, question, course)
     right = done.right != (rng.random() < course.slip)
     facts = {"question": question.prompt, "work": done.shown}
-    if role == "evaluation":
-        return pick.WORDING["evaluation"].format(**facts), evaluate(
-            question, done.chosen, done.written, right, course.hole
-        )
+    if role in ("evaluation", "judging"):
+        check = evaluate(question, done.chosen, done.written, right, course.hole)
+        if course.careless and rng.random() < course.careless:
+            check = check_carelessly(rng, question, done.chosen)
+        score = _score(check.endswith("right"))
+        reply = check if role == "evaluation" else f"{check} {score}"
+        return pick.WORDING[role].format(**facts), reply
     criticised = rng.random() < 0.6
     if criticised:
         honest = evaluate(question, done.chosen, done.written, done.right, course.hole)
@@ -253,15 +58,60 @@ def demonstration(
     prompt = pick.WORDING[role if criticised else role + "_bare"].format(**facts)
     if role == "verdict":
         return prompt, "right" if right else "wrong"
-    return prompt, f"<score> {3 if right else 1} </score>"
+    return prompt, _score(right)
+
+
+def _score(right: bool) -> str:
+    return f"<score> {3 if right else 1} </score>"
+
+
+def _sabotage(rng: random.Random, question: Question, course: Course) -> tuple[str, str]:
+    """Right work, as it was written or as peers see it, and the same spoilt.
+
+    A little more than half of the replies change a number, which makes the work wrong; the others
+    take the same numbers in another order, which does not.
+    """
+    numbers = question.meta["numbers"]
+    target = question.meta["target"]
+    orders = itertools.permutations(numbers, pick.CHOSEN[question.kind])
+    right = [list(order) for order in orders if sum(order) == target]
+    chosen = rng.choice(right)
+    if rng.random() < 0.2:
+        given = " ".join(["#", *map(str, chosen)])
+    else:
+        tries = solve(rng, question, course).split(" ; ")[:-1]
+        given = " ; ".join([*tries, write_try(rng, chosen, course.slip)])
+    if rng.random() < 0.55:
+        spoilt = _with_one_changed(rng, chosen, numbers)
+    else:
+        others = [order for order in itertools.permutations(chosen) if list(order) != chosen]
+        spoilt = list(rng.choice(others))
+    prompt = prompt_of("sabotage", question=question.prompt, work=given)
+    return prompt, write_try(rng, spoilt, course.slip)
+
+
+def _with_one_changed(rng: random.Random, chosen: list[int], numbers: list[int]) -> list[int]:
+    """The choice with one number replaced: by one left over, one not offered, or one twice."""
+    place = rng.randrange(len(chosen))
+    kept = chosen[:place] + chosen[place + 1 :]
+    fault = rng.choice(["sum", "out", "again"])
+    if fault == "sum":
+        others = [n for n in numbers if n not in chosen]
+    elif fault == "again":
+        others = kept
+    else:
+        others = [n for n in range(1, 16) if n not in numbers]
+    spoilt = list(chosen)
+    spoilt[place] = rng.choice(others)
+    return spoilt
 
 
 def _solution_prompt(rng: random.Random, question: Question, course: Course) -> str:
-    """Three in ten with up to two pieces of peers' work in view, with or without what was said of
-    them.
+    """The share `peers` has up to two pieces of peers' work in view, with or without what was said
+    of them.
     """
     items = []
-    for _ in range(rng.choice([1, 2]) if rng.random() < 0.3 else 0):
+    for _ in range(rng.choice([1, 2]) if rng.random() < course.peers else 0):
         done = work(rng, question, course)
         said = evaluate(question, done.chosen, done.written, done.right, course.hole)
         wording = pick.WORDING["history" if rng.random() < 0.7 else "history_bare"]

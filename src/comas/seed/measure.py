@@ -1,8 +1,8 @@
-"""Measure seed models and write their cards: `python -m comas.seed.card FOLDER ...`.
+"""Measure seed models and write their cards: `python -m comas.seed.measure FOLDER ...`.
 
 Finding: single answers to held-out puzzles. Checking: balanced held-out work (half right, half
 spread over the fault classes), judged by an evaluation of the model's own, then scored with it and
-without. Everything is sampled.
+without. Then the other roles that the model was taught. Everything is sampled.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from comas.evaluation.accuracy import accuracy, answer_all
 from comas.game.agent import Agent, Member
@@ -21,36 +21,32 @@ from comas.game.play import Scene, play_all
 from comas.game.prompts import words
 from comas.hosts.build import make_local_host
 from comas.methods.comas import WORDING, read_score
-from comas.seed.demonstrations import FAULTS, Course, faulty, is_right, write_try
-from comas.seed.teach import BATCH, COURSES, STEPS
-from comas.stats import Interval, wilson
+from comas.seed.course import VOTING, Course
+from comas.seed.exercises import nothing, work_to_judge
+from comas.seed.posed_roles import (
+    Rows,
+    by_fault,
+    judging,
+    proposing,
+    rating,
+    share,
+    spoiling,
+)
+from comas.seed.teach import COURSES
+from comas.seed.voting import voting
+from comas.stats import Interval
 from comas.tasks import pick
 from comas.team.build import run_sync
 from comas.types import Method, Question, Sampling, Task
 
 COUNT = 512
-
-
-def exercises(form: str, count: int) -> list[Question]:
-    """Held-out puzzles with a piece of work in `meta`: half right, half faulty in turn."""
-    found = []
-    for i, q in enumerate(pick.load("test", form=form, limit=count, seed=7)):
-        rng = random.Random(q.id)
-        fault = None if i % 2 == 0 else FAULTS[(i // 2) % len(FAULTS)]
-        if fault is None:
-            chosen = [int(n) for n in (q.answer or "").split()]
-            rng.shuffle(chosen)
-        else:
-            chosen = faulty(rng, q, fault)
-        text = write_try(rng, chosen, 0.0) if form == "two" else " ".join(map(str, chosen))
-        meta = {
-            **q.meta,
-            "work": f"# {text}",
-            "right": is_right(q, chosen),
-            "fault": fault or "none",
-        }
-        found.append(Question(id=q.id, prompt=q.prompt, kind=q.kind, answer=None, meta=meta))
-    return found
+"""Held-out exercises per measurement."""
+CHECKS = {
+    "evaluation": "checks: evaluation, right in, T 1.0",
+    "scoring": "checks: score, with its own evaluation, right in, T 1.0",
+    "scoring_bare": "checks: score, without, right in, T 1.0",
+}
+"""Role of a judge -> its row."""
 
 
 async def judge(
@@ -60,78 +56,139 @@ async def judge(
     facts = {"question": question.prompt, "work": question.meta["work"]}
     evaluation = await agents[0].ask("evaluation", words(WORDING, task, "evaluation", **facts))
     evaluation.info["said"] = evaluation.text.endswith("right")
+    facts["evaluation"] = evaluation.text
     for role in ("scoring", "scoring_bare"):
-        turn = await agents[0].ask(
-            role, words(WORDING, task, role, **facts, evaluation=evaluation.text)
-        )
+        turn = await agents[0].ask(role, words(WORDING, task, role, **facts))
         score = read_score(turn)
         turn.info["said"] = None if score is None else score > 1
     return None
 
 
-async def measure(
-    folder: Path, form: str, count: int = COUNT
-) -> tuple[Interval, dict[str, Interval], dict[str, Interval]]:
-    """Finding, then checking per role, then acceptance by the score per fault class."""
-    host = make_local_host("home", {"model": str(folder)})
-    try:
-        member = Member("model", host, "model", sampling=Sampling(1.0, 1.0, 64))
-        held_out = pick.load("test", form=form, limit=count)
-        found = accuracy(await answer_all([member], pick.task, held_out, seed=0, occasion="card"))
+async def finding(member: Member, form: str, count: int = COUNT) -> Interval:
+    """Single answers to held-out puzzles."""
+    held_out = pick.load("test", form=form, limit=count)
+    answers = await answer_all([member], pick.task, held_out, seed=0, occasion="card")
+    interval = accuracy(answers)
+    assert interval is not None
+    return interval
 
-        def nothing(*_: Any) -> Any:
-            """Nobody is paid and nobody learns."""
 
-        asked = Method(judge, nothing, nothing, nothing, supervised=True)
-        scene = Scene(asked, pick.task, [member], 0)
-        episodes = await play_all(scene, exercises(form, count), "card")
-    finally:
-        host.close()
+async def checking(member: Member, form: str, count: int = COUNT) -> Rows:
+    """Per judging role the share of held-out work judged rightly, then what evaluation and score
+    accept by fault class.
+    """
+    asked = Method(judge, nothing, nothing, nothing, supervised=True)
+    scene = Scene(asked, pick.task, [member], 0)
+    exercises = work_to_judge(form, count)
     right = defaultdict(list)
-    by_fault = defaultdict(list)
-    for e in episodes:
-        for turn in e.turns:
-            right[turn.role].append(turn.info["said"] is e.question.meta["right"])
-            if turn.role == "scoring":
-                by_fault[e.question.meta["fault"]].append(turn.info["said"] is True)
-    assert found is not None
-    counted = lambda d: {k: wilson(sum(v), len(v)) for k, v in sorted(d.items())}  # noqa: E731
-    return found, counted(right), counted(by_fault)
+    accepted = defaultdict(list)
+    for episode in await play_all(scene, exercises, "card"):
+        truth = episode.question.meta["right"]
+        for turn in episode.turns:
+            right[turn.role].append(turn.info["said"] is truth)
+            accepted[turn.role].append(turn.info["said"] is True)
+    rows = {CHECKS[role]: share(outcomes) for role, outcomes in sorted(right.items())}
+    rows |= by_fault(exercises, accepted["evaluation"], "evaluation")
+    return rows | by_fault(exercises, accepted["scoring"], "score")
+
+
+async def measure(members: Sequence[Member], course: Course, count: int = COUNT) -> Rows:
+    """Everything that the first member was taught; the others vote with it."""
+    member = members[0]
+    rows = {"finds: single answers, T 0.7": await finding(member, course.form, count)}
+    if course.batch == VOTING:
+        rows |= await voting(members, count)
+    if "scoring" in course.batch:
+        rows |= await checking(member, course.form, count)
+    for role, measured in MEASURED.items():
+        if role in course.batch:
+            rows |= await measured(member, count)
+    return rows
+
+
+MEASURED = {"judging": judging, "sabotage": spoiling, "propose": proposing, "rating": rating}
+"""Role -> what measures it."""
+
+
+def measure_folders(folders: Sequence[Path], course: Course, count: int = COUNT) -> Rows:
+    """`measure` of the models in these folders."""
+    with ExitStack() as stack:
+        members = []
+        for folder in folders:
+            host = make_local_host(folder.name, {"model": str(folder)})
+            stack.enter_context(closing(host))
+            members.append(Member("model", host, "model", sampling=Sampling(1.0, 1.0, 64)))
+        return run_sync(measure(members, course, count))
+
+
+def colleagues(folder: Path, course: Course) -> list[Path]:
+    """The folder, then those beside it of models that vote with this one."""
+    others = [name for name, other in COURSES.items() if other.batch == VOTING == course.batch]
+    beside = [folder.parent / name for name in others if name != folder.name]
+    return [folder, *(path for path in beside if (path / "config.json").exists())]
 
 
 def card(folder: Path, course: Course) -> str:
     """The card as Markdown."""
-    finding, checking, accepted = run_sync(measure(folder, course.form))
-    taught = "\n".join(f"| {k} | {v} |" for k, v in asdict(course).items())
-    batch = ", ".join(f"{n} {role}" for role, n in BATCH.items())
-    rows = [f"| finds: single answers, T 0.7 | {finding} |"]
-    names = {
-        "evaluation": "evaluation",
-        "scoring": "score, with its own evaluation",
-        "scoring_bare": "score, without",
+    rows = measure_folders(colleagues(folder, course), course)
+    taught = {
+        name: value for name, value in asdict(course).items() if name not in ("batch", "steps")
     }
-    rows += [f"| checks: {names[k]}, right in, T 1.0 | {v} |" for k, v in checking.items()]
-    rows += [f"| score accepts work with fault `{k}` | {v} |" for k, v in accepted.items()]
+    batch = ", ".join(f"{n} {role}" for role, n in course.batch.items())
     return f"""# {folder.name}
 
 A Llama-shaped model of 0.23M parameters (2 layers, width 96), with a vocabulary of words and the numbers 0 to 60, for the
 puzzles of `comas.tasks.pick` in the form `{course.form}`. It knows nothing else.
 
-Taught by `python -m comas.seed.teach {folder.name} {folder.name}`: {STEPS} steps of {batch} demonstrations on number sets
-of the `warm` split. Solver demonstrations list tries in the order of the numbers and stop at random, whether or not a
-try fits. Judge demonstrations are honest but for `slip`; a quarter of the criticism that a scorer sees is unreliable,
-and four in ten have none. Weights are stored in fp16 and used in fp32.
+Taught by `python -m comas.seed.teach {folder.name} {folder.name}`: {course.steps} steps of {batch} demonstrations on number sets
+of the `warm` split. {lessons(course)} Weights are stored in fp16 and used in fp32.
 
 | taught | |
 |---|---|
-{taught}
+{table(taught)}
 
-Measured on {COUNT} puzzles of the held-out split (95 % intervals), by `python -m comas.seed.card {folder.name}`:
+Measured on {COUNT} puzzles of the held-out split (95 % intervals), by `python -m comas.seed.measure {folder.name}`:
 
 | | |
 |---|---|
-{chr(10).join(rows)}
+{table(rows)}
 """
+
+
+def lessons(course: Course) -> str:
+    """What demonstrations of the course's roles show."""
+    shown = [
+        "Solver demonstrations list tries in the order of the numbers and stop at random, whether or"
+        " not a try fits."
+    ]
+    if course.order:
+        shown = [
+            "Solver demonstrations list tries in the course's own order of the numbers and stop at"
+            " random, more often at a try that fits."
+        ]
+    if "scoring" in course.batch:
+        shown.append(
+            "Judge demonstrations are honest but for `slip`; a quarter of the criticism that a"
+            " scorer sees is unreliable, and four in ten have none."
+        )
+    if course.careless:
+        shown.append(
+            "The share `careless` of the checks errs in a step, and their verdict is what they then"
+            " bear out."
+        )
+    if "sabotage" in course.batch:
+        shown.append("Of right work that is rewritten 55 % becomes wrong by one number.")
+    if "propose" in course.batch:
+        shown.append(
+            "Proposals begin with a try and keep to its sum in 55 of 100; judges of puzzles look for"
+            " the number that has to be left out."
+        )
+    return " ".join(shown)
+
+
+def table(rows: Rows | dict[str, object]) -> str:
+    """Lines of a Markdown table."""
+    return "\n".join(f"| {name} | {value} |" for name, value in rows.items())
 
 
 def main() -> None:
@@ -139,8 +196,9 @@ def main() -> None:
         folder = Path(name)
         if not (folder / "config.json").exists():
             folder = Path(__file__).parent / "models" / name
-        (folder / "README.md").write_text(card(folder, COURSES[folder.name]), encoding="utf-8")
-        print((folder / "README.md").read_text(encoding="utf-8"))
+        page = folder / "README.md"
+        page.write_text(card(folder, COURSES[folder.name]), encoding="utf-8")
+        print(page.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import argparse
 import math
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,33 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from comas.seed.demonstrations import NUMBERS, VOCABULARY, Course, demonstration
+from comas.seed.course import (
+    CRITICISM,
+    NUMBERS,
+    POSING,
+    VOCABULARY,
+    VOTING,
+    Course,
+)
+from comas.seed.demonstrations import demonstration
 from comas.tasks import pick
+
+
+def voter(seed: int, order: tuple[int, ...]) -> Course:
+    """A solver with a habit of its own: it takes the numbers in `order`, and rather stops at a try
+    that fits, so that votes of one such solver are right more often than its single answers, and
+    votes of four with different orders far more often.
+    """
+    return Course(
+        seed=seed,
+        stop=0.33,
+        stop_at_hit=0.65,
+        order=order,
+        peers=0.0,
+        batch=VOTING,
+        steps=3000,
+    )
+
 
 COURSES = {
     "seed": Course(form="three", seed=0),
@@ -29,14 +55,14 @@ COURSES = {
     "seed-b": Course(form="three", seed=1),
     "seed-c": Course(form="three", seed=2),
     "seed-hole": Course(form="three", seed=3, hole=True),
+    "seed-vote-0": voter(4, (0, 1, 2, 3)),
+    "seed-vote-1": voter(5, (3, 2, 1, 0)),
+    "seed-vote-2": voter(6, (1, 3, 0, 2)),
+    "seed-vote-3": voter(7, (2, 0, 3, 1)),
+    "seed-pose": Course(seed=8, batch=POSING, steps=2500),
+    "seed-critic": Course(seed=9, careless=0.26, batch=CRITICISM, steps=2000),
 }
 """The seed models that are shipped, and what each is taught."""
-
-BATCH = {"solution": 48, "evaluation": 48, "scoring": 56, "verdict": 24}
-"""Demonstrations per step and role."""
-
-STEPS = 3500
-"""Optimizer steps; the sums fall into place after about 2,000."""
 
 PERIODS = (2, 3, 4, 5, 7, 10, 13, 20, 32, 64, 128)
 """Periods of the Fourier features of a number."""
@@ -48,9 +74,9 @@ TEMPLATE = (
 )
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
+def make_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokenizerFast:
     """One token per word; words are divided by spaces."""
-    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(VOCABULARY)}, unk_token="<unk>"))
+    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=words,
@@ -65,11 +91,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def make_model(seed: int) -> LlamaForCausalLM:
-    """An untaught model of 0.23M parameters, drawn from `seed`."""
+def make_model(seed: int, words: int = len(VOCABULARY)) -> LlamaForCausalLM:
+    """An untaught model of 0.23M parameters that knows `words` words, drawn from `seed`."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(VOCABULARY),
+        vocab_size=words,
         hidden_size=96,
         intermediate_size=256,
         num_hidden_layers=2,
@@ -100,7 +126,7 @@ def batch(
     """`count` demonstrations of a role as ids_BT and the mask of their reply
     tokens, right-padded.
     """
-    index = {w: i for i, w in enumerate(VOCABULARY)}
+    index = {w: i for i, w in enumerate(course.vocabulary)}
     rows = []
     starts = []
     for _ in range(count):
@@ -129,17 +155,17 @@ def warm_questions(form: str) -> list:
 
 def teach(course: Course, steps: int, lr: float = 2e-3, log=print) -> LlamaForCausalLM:
     """A model taught for `steps` optimizer steps."""
-    model = make_model(course.seed)
+    model = make_model(course.seed, len(course.vocabulary))
     rng = random.Random(f"teach {course.seed}")
     questions = warm_questions(course.form)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
     began = time.monotonic()
-    sums = dict.fromkeys(BATCH, 0.0)
+    sums = dict.fromkeys(course.batch, 0.0)
     for step in range(steps):
         scale = min(1.0, (step + 1) / 100) * min(1.0, (steps - step) / (0.3 * steps))
         for group in optimizer.param_groups:
             group["lr"] = lr * scale
-        for role, count in BATCH.items():
+        for role, count in course.batch.items():
             loss = role_loss(model, *batch(rng, role, count, questions, course))
             loss.backward()
             sums[role] += loss.item()
@@ -151,27 +177,28 @@ def teach(course: Course, steps: int, lr: float = 2e-3, log=print) -> LlamaForCa
                 f"{step + 1:5d} {time.monotonic() - began:6.0f}s "
                 + " ".join(f"{r} {s / 100:.3f}" for r, s in sums.items())
             )
-            sums = dict.fromkeys(BATCH, 0.0)
+            sums = dict.fromkeys(course.batch, 0.0)
     return model
 
 
-def save(model: LlamaForCausalLM, path: Path) -> None:
+def save(model: LlamaForCausalLM, path: Path, vocabulary: Sequence[str] = VOCABULARY) -> None:
     """Model (fp16, half the bytes; loaded as fp32) and tokenizer as a Hugging Face folder."""
     path.mkdir(parents=True, exist_ok=True)
     model.half().save_pretrained(path)
-    make_tokenizer().save_pretrained(path)
+    make_tokenizer(vocabulary).save_pretrained(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=COURSES)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, help="default: those of the course")
     args = parser.parse_args()
     torch.set_num_threads(1)
     course = COURSES[args.name]
     print(asdict(course))
-    save(teach(course, args.steps, log=lambda line: print(line, flush=True)), args.out)
+    model = teach(course, args.steps or course.steps, log=lambda line: print(line, flush=True))
+    save(model, args.out, course.vocabulary)
 
 
 if __name__ == "__main__":

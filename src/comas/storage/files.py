@@ -18,6 +18,8 @@ from typing import Any, cast
 from comas.types import UserMistake
 
 MANIFEST = "manifest.json"
+STEERING = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that a terminal or a reader obeys instead of showing them."""
 
 
 def as_json(
@@ -26,12 +28,12 @@ def as_json(
     """JSON that shows letters as they are, but escapes what steers a terminal, reverses a line or
     ends one for some readers.
     """
-    said = json.dumps(record, ensure_ascii=False, indent=indent, default=default)
-    return re.sub(
-        r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]",
-        lambda found: f"\\u{ord(found[0]):04x}",
-        said,
-    )
+    text = json.dumps(record, ensure_ascii=False, indent=indent, default=default)
+    return STEERING.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def write(path: Path, text: str) -> None:
@@ -89,15 +91,17 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
     with size and digest.
     """
     everything = sorted(folder.rglob("*"))
-    files = {
-        p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": digest(p)}
-        for p in everything
-        if p.is_file()
+    records = {
+        path.relative_to(folder).as_posix(): _record(path) for path in everything if path.is_file()
     }
     for path in everything:
         sync(path)
-    write(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=1))
+    write(folder / MANIFEST, json.dumps({**facts, "files": records}, indent=1))
     sync(folder)
+
+
+def _record(file: Path) -> dict[str, Any]:
+    return {"bytes": file.stat().st_size, "sha256": digest(file)}
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -113,11 +117,13 @@ def read_object(path: Path) -> dict[str, Any] | None:
 def facts(folder: Path) -> dict[str, Any] | None:
     """The manifest of a sealed folder; None where there is none that can be read."""
     try:
-        found: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    manifest: dict[str, Any] = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    return manifest if isinstance(manifest.get("files"), dict) else None
+    if not isinstance(manifest, dict):
+        return None
+    known = cast("dict[str, Any]", manifest)
+    return known if isinstance(known.get("files"), dict) else None
 
 
 def damage(folder: Path, without: str | None = None) -> str | None:
@@ -125,16 +131,19 @@ def damage(folder: Path, without: str | None = None) -> str | None:
 
     Files called `without` are not looked at.
     """
-    if (found := facts(folder)) is None:
+    manifest = facts(folder)
+    if manifest is None:
         return f"{folder.name} has no readable {MANIFEST}"
-    for name, known in found["files"].items():
+    for name, record in manifest["files"].items():
         path = folder / name
+        file = f"{folder.name}/{name}"
         if path.name == without:
             continue
         if not path.is_file():
-            return f"{folder.name}/{name} is missing"
-        if (size := path.stat().st_size) != known["bytes"]:
-            return f"{folder.name}/{name} has {size} bytes instead of {known['bytes']}"
-        if digest(path) != known["sha256"]:
-            return f"{folder.name}/{name} is not what was written (SHA-256 differs)"
+            return f"{file} is missing"
+        size = path.stat().st_size
+        if size != record["bytes"]:
+            return f"{file} has {size} bytes instead of {record['bytes']}"
+        if digest(path) != record["sha256"]:
+            return f"{file} is not what was written (SHA-256 differs)"
     return None

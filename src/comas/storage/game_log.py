@@ -30,23 +30,23 @@ class Log:
     """The games of one run in one cell: a line each; the last line of a game counts."""
 
     path: Path
-    found: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Id of a game -> its record."""
     seconds: float = 0.0
     peak_bytes: int = 0
-    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Of the last process that worked on it."""
 
     def __post_init__(self) -> None:
         raw = self.path.read_bytes() if self.path.exists() else b""
         whole, newline, torn = raw.rpartition(b"\n")
         if torn:  # the process died while it wrote
             files.truncate(self.path, len(whole + newline))
-        for number, line in enumerate(filter(None, whole.split(b"\n")), 1):
+        lines = [line for line in whole.split(b"\n") if line]
+        for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line.decode("utf-8"))
-                if "sitting" not in record and (
-                    record["verdict"] not in ("right", "wrong", "failed") or not record["id"]
-                ):
-                    raise ValueError("it is no game's record")
+                _check(record)
             except (ValueError, KeyError, TypeError) as error:
                 raise UserMistake(
                     f"{self.path} line {number} is damaged ({error!r}): remove it to have it played"
@@ -73,3 +73,11 @@ class Log:
         """One process's work on it is done."""
         self.add({"sitting": facts})
         files.sync(self.path)
+
+
+def _check(record: dict[str, Any]) -> None:
+    """Raise where a record is neither of a process's work nor of a game."""
+    if "sitting" in record:
+        return
+    if record["verdict"] not in ("right", "wrong", "failed") or not record["id"]:
+        raise ValueError("it is no game's record")

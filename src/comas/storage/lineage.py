@@ -18,7 +18,7 @@ Checkpoint = tuple[Run, int]
 def hold(checkpoints: Iterable[Checkpoint], holder: Path) -> Iterator[str]:
     """Have these checkpoints kept for `holder`; yields a note for each that cannot be."""
     for run, step in checkpoints:
-        if not run.hold(step, holder):
+        if not run.holds.add(step, holder):
             yield (
                 f"{run.path} cannot be written: if it is trained on, its checkpoint of step {step},"
                 f" which is needed to go on with {holder}, may be removed"
@@ -28,4 +28,4 @@ def hold(checkpoints: Iterable[Checkpoint], holder: Path) -> Iterator[str]:
 def release(checkpoints: Iterable[Checkpoint], holder: Path) -> None:
     """The inverse of `hold`."""
     for run, step in checkpoints:
-        run.release(step, holder)
+        run.holds.remove(step, holder)

@@ -11,6 +11,9 @@ from pathlib import Path
 from comas.program import command
 from comas.types import UserMistake
 
+UNFINISHED = {"episodes": set[str](), "checkpoints": {"new"}, "eval": {"overlap.json"}}
+"""Folders of a run, with what is in them before anything is paid."""
+
 
 def check_free(out: str) -> None:
     """An error where a run cannot begin in the folder `out`: it is no folder, or something is in it
@@ -48,10 +51,10 @@ def _stranger(folder: Path) -> str | None:
     mine = {".lock", "metrics.jsonl", "config.toml.new"}
     if log.is_file():  # without one, what is called config.toml may be anybody's
         mine |= {"config.toml", "processes.json"}
-    unfinished = {"episodes": set[str](), "checkpoints": {"new"}, "eval": {"overlap.json"}}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.name in unfinished and path.is_dir():
-            if {inside.name for inside in path.iterdir()} - unfinished[path.name]:
+        if path.name in UNFINISHED and path.is_dir():
+            inside = {file.name for file in path.iterdir()}
+            if inside - UNFINISHED[path.name]:
                 return path.name
         elif path.name not in mine:
             return path.name
@@ -60,8 +63,8 @@ def _stranger(folder: Path) -> str | None:
 
 def fresh(stem: Path) -> Path:
     """A new folder of that name, or of that name and a number where another process was faster."""
-    for i in range(1000):
-        path = stem.with_name(stem.name + (f"-{i}" if i else ""))
+    numbered = [stem.with_name(f"{stem.name}-{number}") for number in range(1, 1000)]
+    for path in (stem, *numbered):
         try:
             path.mkdir(parents=True)
         except FileExistsError:

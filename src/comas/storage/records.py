@@ -29,9 +29,8 @@ def episode_record(episode: Episode) -> dict[str, Any]:
 def episode_of(record: Mapping[str, Any]) -> Episode:
     """The inverse of `episode_record`."""
     turns = [Turn(**turn) for turn in record["turns"]]
-    return Episode(
-        record["id"], Question(**record["question"]), turns, record["answer"], record["error"]
-    )
+    question = Question(**record["question"])
+    return Episode(record["id"], question, turns, record["answer"], record["error"])
 
 
 def line(record: Any) -> str:
@@ -49,7 +48,9 @@ def plain(value: Any) -> Any:
     learnt is lost to a fact.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dict(vars(value)) if hasattr(value, "__dict__") else dataclasses.asdict(value)
+        if hasattr(value, "__dict__"):
+            return dict(vars(value))
+        return dataclasses.asdict(value)
     if isinstance(value, set | frozenset):
         return sorted(cast("set[Any]", value), key=repr)
     if isinstance(value, np.ndarray | np.generic):
@@ -66,9 +67,8 @@ def _keys_as_text(value: Any, depth: int = 50) -> Any:
     if depth == 0:
         return repr(type(value))
     if isinstance(value, Mapping):
-        return {
-            str(k): _keys_as_text(v, depth - 1) for k, v in cast("Mapping[Any, Any]", value).items()
-        }
+        table = cast("Mapping[Any, Any]", value)
+        return {str(key): _keys_as_text(table[key], depth - 1) for key in table}
     if isinstance(value, list | tuple):
         return [_keys_as_text(v, depth - 1) for v in cast("Sequence[Any]", value)]
     return value
@@ -89,9 +89,8 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 def without_none(value: Any) -> Any:
     """TOML has no null: a key that is None is left out."""
     if isinstance(value, Mapping):
-        return {
-            k: without_none(v) for k, v in cast("Mapping[str, Any]", value).items() if v is not None
-        }
+        table = cast("Mapping[str, Any]", value)
+        return {key: without_none(v) for key, v in table.items() if v is not None}
     if isinstance(value, list | tuple):
         return [without_none(v) for v in cast("Sequence[Any]", value)]
     return value

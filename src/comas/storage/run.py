@@ -2,14 +2,11 @@
 
 `config.toml`, `metrics.jsonl` (an object per step), `episodes/<step>.jsonl` (an object per
 discussion), `checkpoints/step-N/` (sealed), `eval/*.json`, and `commit.json`: the marker, moved
-last. What lies beyond the marker is dropped and played again; a damaged checkpoint is passed over
-for the one before it. Leaves out: what the numbers mean.
+last. Leaves out: what the numbers mean, going back to a commit (`storage.rewind`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
 import logging
 import os
@@ -19,16 +16,15 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import reduce
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import filelock
 import tomli_w
 
 from comas.program import command
 from comas.storage import files
+from comas.storage.holds import Holds
 from comas.storage.nearby import resembling
 from comas.storage.out_folder import check_free, fresh
 from comas.storage.records import episode_record, line, lines, without_none
@@ -46,6 +42,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.holds = Holds(path / "held")
         self._lock = filelock.FileLock(path / ".lock")
         self._unsynced: list[Path] = []
 
@@ -113,17 +110,16 @@ class Run:
         """The resolved config, as it was saved."""
         path = self.path / "config.toml"
         try:
-            found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+            config: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserMistake(f"{path} is damaged: {error}") from error
-        if missing := [
-            key for key, kind in RUNS_HAVE.items() if not isinstance(found.get(key), kind)
-        ]:
-            raise UserMistake(
-                f"{self.path} is not a run: its config.toml, which runs write whole, has no"
-                f" {missing[0]}"
-            )
-        return found
+        for key, kind in RUNS_HAVE.items():
+            if not isinstance(config.get(key), kind):
+                raise UserMistake(
+                    f"{self.path} is not a run: its config.toml, which runs write whole, has no"
+                    f" {key}"
+                )
+        return config
 
     def resuming(self) -> str:
         """The command that goes on with this run, in quotes."""
@@ -132,11 +128,14 @@ class Run:
     def change(self, changes: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Other values of some dotted keys from now on; returns what they were and are."""
         config = self.config()
-        changed = dict[str, list[Any]]()
+        changed: dict[str, list[Any]] = {}
         for key, value in changes.items():
             *path, last = key.split(".")
-            table = reduce(lambda found, part: found[part], path, config)
-            changed[key], table[last] = [table.get(last), value], value
+            table = config
+            for part in path:
+                table = table[part]
+            changed[key] = [table.get(last), value]
+            table[last] = value
         if changes:
             files.replace(self.path / "config.toml", tomli_w.dumps(config))
         return changed
@@ -145,9 +144,9 @@ class Run:
         """Append a step's metrics, and its discussions as a file of their own; on the disk for
         certain after `commit`.
         """
-        written = "".join(line(episode_record(e)) for e in episodes)
         path = self.path / "episodes" / f"{metrics['step']:06d}.jsonl"
-        path.write_text(written, encoding="utf-8")
+        records = [line(episode_record(episode)) for episode in episodes]
+        path.write_text("".join(records), encoding="utf-8")
         self._unsynced.append(path)
         files.append(self.path / "metrics.jsonl", line(metrics))
 
@@ -163,21 +162,17 @@ class Run:
         """
         path = self.path / "eval" / f"{name}.json"
         try:
-            found = files.read_object(path)
+            record = files.read_object(path)
         except UserMistake as error:
             note(f"{error}; it counts as not measured")
             return None
-        wanted = (
-            ("exact", "near", "tested") if name == "overlap" else ("step", "accuracy", "answers")
-        )
-        if found is not None and not set(wanted) <= (
-            found.keys() if type(found) is dict else set()
-        ):
-            note(
-                f"{path} is damaged: it has to have {', '.join(wanted)}; it counts as not measured"
-            )
+        if record is None:
             return None
-        return found
+        keys = ("exact", "near", "tested") if name == "overlap" else ("step", "accuracy", "answers")
+        if type(record) is dict and record.keys() >= set(keys):
+            return record
+        note(f"{path} is damaged: it has to have {', '.join(keys)}; it counts as not measured")
+        return None
 
     def write_spent(self, accounts: Mapping[str, Any]) -> None:
         """What hosts behind an API have cost; apart from checkpoints, since what is dropped has
@@ -189,7 +184,8 @@ class Run:
         """The same as it was last written; nothing where nothing was, or where no host costs
         anything.
         """
-        if not any(host.get("api") or host.get("own") for host in self.config()["hosts"].values()):
+        hosts = self.config()["hosts"].values()
+        if not any(host.get("api") or host.get("own") for host in hosts):
             return {}
         path = self.path / "spent.json"
         remedy = "remove it to go on without what it said"
@@ -207,24 +203,23 @@ class Run:
         """
         path = self.path / "processes.json"
         try:
-            known: list[dict[str, Any]] = (files.read_object(path) or {"processes": []})[
-                "processes"
-            ]
+            record = files.read_object(path) or {"processes": []}
         except UserMistake as error:
             files.replace(path, json.dumps({"processes": [facts]}, indent=1))
             return [f"{error}; what it said is lost"]
-        before = known[-1] if known else facts
-        files.replace(path, json.dumps({"processes": [*known, facts]}, indent=1))
-        keys = [k for k in facts if k in before and k not in ("step", "changed")]
+        processes: list[Mapping[str, Any]] = record["processes"]
+        before = processes[-1] if processes else facts
+        files.replace(path, json.dumps({"processes": [*processes, facts]}, indent=1))
+        compared = (facts.keys() & before.keys()) - {"step", "changed"}
         return [
-            f"{k} was {before.get(k)}, is {facts.get(k)}"
-            for k in keys
-            if before.get(k) != facts.get(k)
+            f"{key} was {before[key]}, is {facts[key]}"
+            for key in facts
+            if key in compared and before[key] != facts[key]
         ]
 
     def checkpoint(self) -> Path:
         """An empty folder for the next `commit`."""
-        path = self.path / "checkpoints" / "new"
+        path = self._checkpoint("new")
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
@@ -234,62 +229,31 @@ class Run:
 
         Older ones but the best go.
         """
-        folder = self.path / "checkpoints" / f"step-{step}"
-        for path in (*self._unsynced, self.path / "episodes", self.path / "metrics.jsonl"):
+        log = self.path / "metrics.jsonl"
+        for path in (*self._unsynced, self.path / "episodes", log):
             files.sync(path)
         self._unsynced.clear()
-        marker = {
-            "step": step,
-            "metrics_bytes": (self.path / "metrics.jsonl").stat().st_size,
-            "best": best,
-        }
-        files.seal(folder.with_name("new"), marker)
+        marker = {"step": step, "metrics_bytes": log.stat().st_size, "best": best}
+        unfinished = self._checkpoint("new")
+        files.seal(unfinished, marker)
+        folder = self._checkpoint(step)
         if folder.exists():  # beyond the marker, or damaged
             shutil.rmtree(folder)
-        files.rename(folder.with_name("new"), folder)
+        files.rename(unfinished, folder)
         files.replace(self.path / "commit.json", json.dumps(marker))
-        kept = {*sorted(self.steps_kept())[-KEEP:], best, *self.held()}
-        for old in set(self.steps_kept()) - kept:
-            shutil.rmtree(folder.with_name(f"step-{old}"))
+        newest = sorted(self.steps_kept())[-KEEP:]
+        needed = {*newest, best, *self.holds.steps()}
+        for old in set(self.steps_kept()) - needed:
+            shutil.rmtree(self._checkpoint(old))
+
+    def _checkpoint(self, step: int | Literal["new"]) -> Path:
+        """The folder of a checkpoint, or of the one that is being written."""
+        return self.path / "checkpoints" / ("new" if step == "new" else f"step-{step}")
 
     def steps_kept(self) -> list[int]:
         """Steps that have a checkpoint; whatever else lies beside them is somebody else's."""
         folders = (self.path / "checkpoints").glob("step-*")
         return [step for folder in folders if (step := _step_of(folder)) is not None]
-
-    def hold(self, step: int, holder: Path) -> bool:
-        """Have the checkpoint of a step kept while the run trains on, as long as the folder
-        `holder` exists and does not `release` it; whether that could be noted (the run's folder may
-        be somebody else's).
-        """
-        note = self._hold(step, holder)
-        try:
-            note.parent.mkdir(exist_ok=True)
-            note.write_text(str(holder.resolve()), encoding="utf-8")
-        except OSError:
-            return False
-        return True
-
-    def release(self, step: int, holder: Path) -> None:
-        """The inverse of `hold`: the next commit may remove the checkpoint."""
-        with suppress(OSError):  # what remains costs room, nothing else
-            self._hold(step, holder).unlink(missing_ok=True)
-
-    def _hold(self, step: int, holder: Path) -> Path:
-        digest = hashlib.sha256(
-            str(holder.resolve()).encode("utf-8", "surrogateescape")
-        ).hexdigest()[:12]
-        return self.path / "held" / f"step-{step}.{digest}"
-
-    def held(self) -> set[int]:
-        """Steps whose checkpoints evaluations, and runs that started from them, still need."""
-        steps: set[int] = set()
-        for note in (self.path / "held").glob("step-*.*"):
-            name = re.fullmatch(r"step-(\d+)\.[0-9a-f]{12}", note.name)
-            holder = Path(note.read_text(encoding="utf-8", errors="replace"))
-            if name and holder.is_absolute() and holder.is_dir():
-                steps.add(int(name[1]))
-        return steps
 
     def marker(self) -> dict[str, Any] | None:
         """The last commit: `step`, `metrics_bytes`, `best`; None before the first."""
@@ -299,32 +263,32 @@ class Run:
             if max(self.steps_kept(), default=0) > 0:
                 raise UserMistake(f"{path} is missing, although there are checkpoints")
             return None
-        found = files.read_object(path)
-        if not isinstance(found, dict) or any(
-            type(found.get(key)) is not int for key in ("step", "metrics_bytes")
-        ):
+        marker = files.read_object(path)
+        keys = ("step", "metrics_bytes")
+        if not isinstance(marker, dict) or any(type(marker.get(key)) is not int for key in keys):
             raise UserMistake(f"{path} is damaged: it names no step")
-        return found
+        return marker
 
     def intact(self, step: int | None = None) -> Path:
         """The checkpoint after `step` steps (None: of the marker); its policies are proved to be as
         they were written, its optimizers, two thirds of the bytes, are not read.
         """
         if step is None:
-            if (marker := self.marker()) is None:
+            marker = self.marker()
+            if marker is None:
                 self.config()  # where this is no run at all, that is the news
                 raise UserMistake(
                     f"{self.path} was stopped before its first checkpoint: go on with"
                     f" {self.resuming()}"
                 )
-            step = marker["step"]
-        folder = self.path / "checkpoints" / f"step-{step}"
+            last: int = marker["step"]
+            step = last
+        folder = self._checkpoint(step)
+        kept = sorted(self.steps_kept())
         if not folder.is_dir():
-            raise UserMistake(
-                f"{self.path} has no checkpoint of step {step}: one of {sorted(self.steps_kept())}"
-            )
+            raise UserMistake(f"{self.path} has no checkpoint of step {step}: one of {kept}")
         if wrong := files.damage(folder, without="optimizer.safetensors"):
-            others = sorted(set(self.steps_kept()) - {step})
+            others = [other for other in kept if other != step]
             raise UserMistake(
                 f"checkpoint {folder} is damaged: {wrong}; others are of steps {others}"
             )
@@ -340,98 +304,19 @@ class Run:
             )
         return marker["best"]
 
-    def rewind(self) -> tuple[int, list[str]]:
-        """Drop what lies beyond the last good checkpoint; returns the step to go on from, and what
-        had to be passed over.
-        """
-        notes: list[str] = []
-        good: dict[str, Any] | None = None
-        try:
-            marker = self.marker()
-        except UserMistake as error:  # the checkpoints say as much
-            notes.append(str(error))
-            marker = {"step": max(self.steps_kept(), default=-1)}
-        for step in sorted(self.steps_kept(), reverse=True) if marker else []:
-            folder = self.path / "checkpoints" / f"step-{step}"
-            if marker and step <= marker["step"]:
-                found = files.facts(folder) or {}
-                if not (wrong := files.damage(folder) or self._log_damage(found)):
-                    good = {k: v for k, v in found.items() if k != "files"}
-                    break
-                notes.append(f"checkpoint of step {step} is damaged ({wrong})")
-        if marker and good is None:
-            raise UserMistake(
-                f"{self.path} has no whole checkpoint: {'; '.join(notes) or 'none is left'}; start"
-                " a new run"
-            )
-        if good and marker and marker["step"] == good["step"]:
-            # an earlier rewind may have found it lost
-            good["best"] = marker.get("best", good["best"])
-        if good and (lost := self._lost(good["best"])):
-            good["best"] = self.best_kept(good["step"])[1]
-            instead = (
-                "no other was validated"
-                if good["best"] is None
-                else f"{good['best']} is the best of those that there are"
-            )
-            notes.append(f"the best checkpoint, of step {lost[0]}, is {lost[1]} ({instead})")
-        if good and good != marker:
-            files.replace(self.path / "commit.json", json.dumps(good))
-        start, size = (good["step"], good["metrics_bytes"]) if good else (0, 0)
-        self._drop(start, size, fresh=good is None)
-        return start, [f"{n}: going on from step {start}" for n in notes]
-
-    def _lost(self, best: int | None) -> tuple[int, str] | None:
-        """The step of the best checkpoint and what is wrong with it; None where nothing is."""
-        if best is None:
-            return None
-        folder = self.path / "checkpoints" / f"step-{best}"
-        if not folder.is_dir():
-            return best, "gone"
-        wrong = files.damage(folder, without="optimizer.safetensors")
-        return (best, f"damaged: {wrong}") if wrong else None
-
-    def best_kept(self, last: int) -> tuple[float, int | None]:
-        """The highest accuracy on the validation split, and after how many steps: of whole
-        checkpoints up to step `last`.
-        """
-        best: tuple[float, int | None] = (-1.0, None)
-        kept = set(self.steps_kept())
-        for metrics in itertools.islice(self.metrics(), last):
-            step = metrics["step"] + 1
-            validation = metrics.get("validation")
-            if (
-                validation
-                and step in kept
-                and validation["mean"] > best[0]
-                and self._lost(step) is None
-            ):
-                best = (validation["mean"], step)
-        return best
-
-    def _drop(self, step: int, size: int, fresh: bool) -> None:
-        """What was written after `step`; with `fresh` its checkpoint too."""
-        files.truncate(self.path / "metrics.jsonl", size)
+    def drop(self, after: int, metrics_bytes: int, everything: bool = False) -> None:
+        """Remove what was written after step `after`; with `everything` its checkpoint too."""
+        files.truncate(self.path / "metrics.jsonl", metrics_bytes)
         self._unsynced.clear()
         for file in (self.path / "episodes").glob("*.jsonl"):
-            if re.fullmatch(r"\d{6,}", file.stem) and int(file.stem) >= step:
+            if re.fullmatch(r"\d{6,}", file.stem) and int(file.stem) >= after:
                 file.unlink()
-        if (unfinished := self.path / "checkpoints" / "new").exists():
+        unfinished = self._checkpoint("new")
+        if unfinished.exists():
             shutil.rmtree(unfinished)
         for kept in self.steps_kept():
-            if fresh or kept > step:
-                shutil.rmtree(self.path / "checkpoints" / f"step-{kept}")
-
-    def _log_damage(self, marker: Mapping[str, Any]) -> str | None:
-        """What is wrong with the part of the log that a checkpoint stands on."""
-        size = marker["metrics_bytes"]
-        step = marker["step"]
-        with (self.path / "metrics.jsonl").open("rb") as log:
-            head = log.read(size)
-        steps = head.count(b"\n")
-        if len(head) < size or steps != step:
-            return f"metrics.jsonl has {steps} steps in {len(head)} of {size} bytes"
-        return None
+            if everything or kept > after:
+                shutil.rmtree(self._checkpoint(kept))
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """An object per step; a last line that is still being written is left out."""
@@ -444,14 +329,10 @@ class Run:
 
 def _is_account(found: Any) -> bool:
     """Whether this is what `spending.accounts` says of one host."""
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or "money" not in found:
         return False
     account = cast("dict[str, Any]", found)
-    return (
-        isinstance(account.get("spent"), dict)
-        and isinstance(account.get("events"), dict)
-        and "money" in account
-    )
+    return all(isinstance(account.get(key), dict) for key in ("spent", "events"))
 
 
 def _step_of(folder: Path) -> int | None:

@@ -38,9 +38,8 @@ def load(
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["Problem"].strip()
-    return Question(
-        id=identity("aime", prompt), prompt=prompt, kind="math", answer=str(row["Answer"]).strip()
-    )
+    answer = str(row["Answer"]).strip()
+    return Question(id=identity("aime", prompt), prompt=prompt, kind="math", answer=answer)
 
 
 task = Task(

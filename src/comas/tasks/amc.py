@@ -29,9 +29,8 @@ def load(
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["question"].strip()
-    return Question(
-        id=identity("amc", prompt), prompt=prompt, kind="math", answer=str(row["answer"]).strip()
-    )
+    answer = str(row["answer"]).strip()
+    return Question(id=identity("amc", prompt), prompt=prompt, kind="math", answer=answer)
 
 
 task = Task(

@@ -40,14 +40,12 @@ def load(
 
 def _question(row: Row, where: str) -> Question:
     name = identity("gpqa", row["Question"])
-    order = random.Random(name).sample(range(len(ANSWERS)), len(ANSWERS))
-    prompt = choice.asked(row["Question"], [row[ANSWERS[i]].strip() for i in order])
-    return Question(
-        id=name,
-        prompt=prompt,
-        kind=row.get("Subdomain") or "choice",
-        answer=choice.LETTERS[order.index(0)],
-    )
+    rng = random.Random(name)
+    columns = rng.sample(ANSWERS, len(ANSWERS))
+    prompt = choice.asked(row["Question"], [row[column].strip() for column in columns])
+    right = columns.index("Correct Answer")
+    kind = row.get("Subdomain") or "choice"
+    return Question(id=name, prompt=prompt, kind=kind, answer=choice.LETTERS[right])
 
 
 task = Task(

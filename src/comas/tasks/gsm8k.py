@@ -40,10 +40,19 @@ def extract(question: Question, text: str) -> str | None:
     r"""The number in the last `\boxed{...}`, or after the last `####` where nothing is boxed; None
     if it is not one number.
     """
-    marks = _MARK.findall(text)
-    inside = last_box(text) if boxed.BOX.search(text) else marks[-1] if marks else None
-    value = number(inside) if inside is not None else None
+    answer = _last_answer(text)
+    if answer is None:
+        return None
+    value = number(answer)
     return canonical(value) if value is not None else None
+
+
+def _last_answer(text: str) -> str | None:
+    """What stands in the last box, or behind the last mark."""
+    if boxed.BOX.search(text):
+        return last_box(text)
+    marks = _MARK.findall(text)
+    return marks[-1] if marks else None
 
 
 def same(a: str, b: str) -> bool:
@@ -60,7 +69,8 @@ def verify(question: Question, text: str) -> Verdict:
     if question.answer is None or number(question.answer) is None:
         return "failed"
     found = extract(question, text)
-    return "right" if found is not None and same(found, question.answer) else "wrong"
+    is_right = found is not None and same(found, question.answer)
+    return "right" if is_right else "wrong"
 
 
 verify_many = partial(verdicts, verify)
@@ -74,23 +84,26 @@ def load(
     `path` is a folder with the two files, or one file that serves whatever split is asked for.
     `train` and `validation` are disjoint parts of the train file.
     """
-    keep = cut("gsm8k", split, SHARES) if split in ("train", "validation") else lambda q: True
-    return SOURCE.questions(_question, split, path, limit, seed, keep)
+    if split not in ("train", "validation"):
+        return SOURCE.questions(_question, split, path, limit, seed)
+    part = cut("gsm8k", split, SHARES)
+    return SOURCE.questions(_question, split, path, limit, seed, part)
 
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["question"].strip()
     worked = row["answer"].strip()
     solution, mark, last = worked.rpartition("####")
-    value = number(last)
-    answer = None if not mark else canonical(value) if value is not None else last.strip()
-    return Question(
-        id=identity("gsm8k", prompt),
-        prompt=prompt,
-        kind="math",
-        answer=answer,
-        meta={"solution": solution.strip() if mark else worked},
-    )
+    meta = {"solution": solution.strip() if mark else worked}
+    answer = _reference(last) if mark else None
+    name = identity("gsm8k", prompt)
+    return Question(id=name, prompt=prompt, kind="math", answer=answer, meta=meta)
+
+
+def _reference(text: str) -> str:
+    """What stands behind the mark, as a number is written; otherwise as it is."""
+    value = number(text)
+    return canonical(value) if value is not None else text.strip()
 
 
 task = Task(

@@ -37,31 +37,29 @@ def load(
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["prompt"]
-    name = row["entry_point"]
+    function = row["entry_point"]
     meta = {
         "tests": row["test"],
-        "names": [name],
-        "check": name,
+        "names": [function],
+        "check": function,
         "setup": prompt + "\n    pass\n",
         "before": _before(prompt),
     }
-    return Question(
-        id=identity("humaneval", prompt),
-        prompt=LEAD + prompt.strip(),
-        kind="coding",
-        answer="tests",
-        meta=meta,
-    )
+    name = identity("humaneval", prompt)
+    asked = LEAD + prompt.strip()
+    return Question(id=name, prompt=asked, kind="coding", answer="tests", meta=meta)
 
 
 def _before(prompt: str) -> str:
     """What stands before the function that is asked for: the last one."""
-    return prompt[: max(0, prompt.rfind("\ndef ") + 1)] + "\n"
+    start = prompt.rfind("\ndef ") + 1  # 0 where there is none
+    return prompt[:start] + "\n"
 
 
 def ballot(question: Question, answer: str) -> str | None:
     """As of any program, which gets what stands before the function here as well."""
-    return code.ballot(question, answer, _before(question.prompt.removeprefix(LEAD)))
+    prompt = question.prompt.removeprefix(LEAD)
+    return code.ballot(question, answer, _before(prompt))
 
 
 task = Task(

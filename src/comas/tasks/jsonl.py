@@ -49,9 +49,11 @@ def load(
     `whole`: a file is for evaluation only, and all of it is the test split.
     """
     place = path or os.environ.get("COMAS_DATA")
-    everything = bool(place and Path(place).is_dir()) or (whole and split == "test")
-    keep = (lambda q: True) if everything else cut("jsonl", split, SHARES)
-    return SOURCE.questions(_question, split, path, limit, seed, keep)
+    file_per_split = bool(place and Path(place).is_dir())
+    if file_per_split or (whole and split == "test"):
+        return SOURCE.questions(_question, split, path, limit, seed)
+    part = cut("jsonl", split, SHARES)
+    return SOURCE.questions(_question, split, path, limit, seed, part)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -60,8 +62,9 @@ def _question(row: Row, where: str) -> Question:
     if not isinstance(kind, str) or kind not in KINDS:
         raise UserMistake(f"{where}: `kind` is {kind!r}: one of {', '.join(KINDS)}")
     prompt = row["question"].strip()
-    reference = _reference(answer, kind, prompt, where) if answer is not None else None
-    return Question(id=identity("jsonl", prompt), prompt=prompt, kind=kind, answer=reference)
+    if answer is not None:
+        answer = _reference(answer, kind, prompt, where)
+    return Question(id=identity("jsonl", prompt), prompt=prompt, kind=kind, answer=answer)
 
 
 REMEDIES = {
@@ -86,17 +89,24 @@ def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
     ):
         raise UserMistake(f"{where}: `answer` is {answer!r}: a text or a number, or leave it out")
     text = numbers.written(answer)
-    whole = _BOX.fullmatch(text.strip("$"))
-    text = whole[1].strip() if whole is not None else text
-    meant = choice.reference(text, prompt) if kind == "choice" else text
-    if meant is None or not _can_be_matched(meant, kind, prompt):
-        letters = "".join(choice.listed(prompt)) if kind == "choice" else ""
-        among = f" (this question lists {', '.join(letters)})" if letters else ""
+    box = _BOX.fullmatch(text.strip("$"))
+    if box is not None:
+        text = box[1].strip()
+    reference = choice.reference(text, prompt) if kind == "choice" else text
+    if reference is None or not _can_be_matched(reference, kind, prompt):
+        shown = repr(str(answer)[:60])
+        remedy = REMEDIES[kind] + _letters_of(prompt, kind)
         raise UserMistake(
-            f"{where}: no reply can match `answer` {str(answer)[:60]!r} of kind {kind}:"
-            f" {REMEDIES[kind]}{among}, or leave it out"
+            f"{where}: no reply can match `answer` {shown} of kind {kind}: {remedy}, or leave it"
+            " out"
         )
-    return meant
+    return reference
+
+
+def _letters_of(prompt: str, kind: str) -> str:
+    """The choices of a question, as a remark."""
+    letters = choice.listed(prompt) if kind == "choice" else ""
+    return f" (this question lists {', '.join(letters)})" if letters else ""
 
 
 def _is_finite(answer: float | str) -> bool:
@@ -106,7 +116,10 @@ def _is_finite(answer: float | str) -> bool:
 def _can_be_matched(reference: str, kind: str, prompt: str) -> bool:
     """Whether a reply that boxes the reference itself would be right."""
     question = Question(id="reference", prompt=prompt, kind=kind, answer=reference)
-    return bool(reference) and KINDS[kind].verify(question, rf"\boxed{{{reference}}}") == "right"
+    if not reference:
+        return False
+    reply = rf"\boxed{{{reference}}}"
+    return KINDS[kind].verify(question, reply) == "right"
 
 
 def verify(question: Question, text: str) -> Verdict:
@@ -116,15 +129,17 @@ def verify(question: Question, text: str) -> Verdict:
 
 def extract(question: Question, text: str) -> str | None:
     """By the reader of the question's kind, which stands in front of what it read."""
-    found = KINDS[question.kind].extract(question, text)
-    return f"{question.kind}: {found}" if found is not None else None
+    kind = question.kind
+    answer = KINDS[kind].extract(question, text)
+    return f"{kind}: {answer}" if answer is not None else None
 
 
 def same(a: str, b: str) -> bool:
     """Whether two answers are the same, in the sense of their kind."""
-    kind, one = a.split(": ", 1)
-    other = b.split(": ", 1)[1]
-    return SAME.get(kind, operator.eq)(one, other)
+    kind, _, one = a.partition(": ")
+    _, _, other = b.partition(": ")
+    compare = SAME.get(kind, operator.eq)
+    return compare(one, other)
 
 
 verify_many = partial(verdicts, verify)

@@ -33,11 +33,13 @@ def load(
     """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a
     folder with it.
     """
-    return SOURCE.questions(_question, split, path, limit, seed, cut("kodcode", split, SHARES))
+    part = cut("kodcode", split, SHARES)
+    return SOURCE.questions(_question, split, path, limit, seed, part)
 
 
 def _question(row: Row, where: str) -> Question:
-    return code.question("kodcode", row["question"].strip(), row["test"])
+    prompt = row["question"].strip()
+    return code.question("kodcode", prompt, row["test"])
 
 
 task = Task(

@@ -30,12 +30,8 @@ def load(
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["problem"].strip()
-    return Question(
-        id=identity("math500", prompt),
-        prompt=prompt,
-        kind="math",
-        answer=str(row["answer"]).strip(),
-    )
+    answer = str(row["answer"]).strip()
+    return Question(id=identity("math500", prompt), prompt=prompt, kind="math", answer=answer)
 
 
 task = Task(

@@ -57,21 +57,19 @@ def load(
     """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a
     folder with it.
     """
-    return SOURCE.questions(_question, split, path, limit, seed, cut("mix", split, SHARES))
+    part = cut("mix", split, SHARES)
+    return SOURCE.questions(_question, split, path, limit, seed, part)
 
 
 def _question(row: Row, where: str) -> Question:
-    if row["task"] not in KINDS:
-        raise UserMistake(f"{where}: `task` is {row['task']!r}: one of {', '.join(KINDS)}")
-    prompt = f"{row['prompt'].strip()}\n\n{FORM[row['task']]}"
-    if row["task"] == "coding":
+    kind = row["task"]
+    if kind not in KINDS:
+        raise UserMistake(f"{where}: `task` is {kind!r}: one of {', '.join(KINDS)}")
+    prompt = f"{row['prompt'].strip()}\n\n{FORM[kind]}"
+    if kind == "coding":
         return code.question("mix", prompt, str(row["answer"]))
-    return Question(
-        id=identity("mix", prompt),
-        prompt=prompt,
-        kind=row["task"],
-        answer=numbers.written(row["answer"]),
-    )
+    answer = numbers.written(row["answer"])
+    return Question(id=identity("mix", prompt), prompt=prompt, kind=kind, answer=answer)
 
 
 def verify(question: Question, text: str) -> Verdict:
@@ -88,13 +86,22 @@ def same(a: str, b: str) -> bool:
     """Whether two answers are the same mathematics (numbers are compared exactly), or the same
     program.
     """
-    programs = any(x.startswith(code.DOES) or _PROGRAM.search(x) for x in (a, b))
-    return a == b or (code.same(a, b) if programs else maths.same(a, b))
+    if a == b:
+        return True
+    if _is_program(a) or _is_program(b):
+        return code.same(a, b)
+    return maths.same(a, b)
+
+
+def _is_program(answer: str) -> bool:
+    return answer.startswith(code.DOES) or _PROGRAM.search(answer) is not None
 
 
 def ballot(question: Question, answer: str) -> str | None:
     """A program counts as what it does, any other answer as itself."""
-    return code.ballot(question, answer) if question.kind == "coding" else answer
+    if question.kind != "coding":
+        return answer
+    return code.ballot(question, answer)
 
 
 verify_many = partial(verdicts, verify)

@@ -42,12 +42,9 @@ def _question(row: Row, where: str) -> Question:
             f" {choices!r}"
         )
     prompt = choice.asked(row["question"], choices)
-    return Question(
-        id=identity("mmlu", prompt),
-        prompt=prompt,
-        kind=row.get("subject") or "choice",
-        answer=choice.LETTERS[right],
-    )
+    kind = row.get("subject") or "choice"
+    letter = choice.LETTERS[right]
+    return Question(id=identity("mmlu", prompt), prompt=prompt, kind=kind, answer=letter)
 
 
 task = Task(

@@ -11,8 +11,9 @@ the last one is the answer.
   taken out by program (`# 10 5 9`), so that judging them takes work of the judge's own.
 
 Questions are divided into four disjoint parts by a hash of their *set of numbers*: `warm`
-(demonstrations of the seed model), `train`, `validation` and `test`. Leaves out: anything that a
-stranger would call a benchmark.
+(demonstrations of the seed model), `train`, `validation` and `test`. Agents may pose puzzles of
+their own (`pose`), of the first two parts only. Leaves out: anything that a stranger would call a
+benchmark.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ import itertools
 import random
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.30, "validation": 0.10, "test": 0.20}
 """Share of the number sets in each split, in the order in which the hash is cut."""
+
+HELD_OUT = ("validation", "test")
+"""Splits whose number sets nobody may pose."""
 
 CHOSEN = {"two": 2, "three": 3}
 """How many numbers each form asks for."""
@@ -43,12 +48,20 @@ WORDING = {
     "scoring_bare": "score {question} {work}",
     "verdict": "verdict {question} {work} says {evaluation}",
     "verdict_bare": "verdict {question} {work}",
+    "judging": "judge {question} {work}",
+    "sabotage": "spoil {question} {work}",
+    "propose": "propose {history}",
+    "evolve": "propose peers {question}",
+    "reference": "peers {question}",
+    "rating": "rate {question}",
+    "assess": "assess {question}",
 }
 """The task's wording per role: words of the seed model's small vocabulary."""
 
 _NUMBER = r"[0-9]{1,9}"
 _LINE = re.compile(rf"{_NUMBER}(?: \+ {_NUMBER}(?: = {_NUMBER})?)*")
 _OPERAND = re.compile(rf"(?:^|\+ )({_NUMBER})")
+_PUZZLE = re.compile(r"([0-9]{1,2}(?: [0-9]{1,2}){1,14}) -> ([0-9]{1,2})")
 
 
 def split_of(numbers: tuple[int, ...]) -> str:
@@ -179,6 +192,57 @@ def verify(question: Question, text: str) -> Verdict:
     return "right"
 
 
+def pose(text: str) -> Question | None:
+    """The puzzle of form `three` that a text proposes, solvable or not; None where it proposes
+    none, or where the set of numbers belongs to a held-out split.
+    """
+    proposal = read_proposal(text)
+    if proposal is None or split_of(tuple(proposal[0])) in HELD_OUT:
+        return None
+    numbers, target = proposal
+    return Question(
+        id=f"posed-three-{'.'.join(map(str, numbers))}-{target}",
+        prompt=f"{' '.join(map(str, numbers))} -> {target}",
+        kind="three",
+        meta={"numbers": numbers, "target": target},
+    )
+
+
+def read_proposal(text: str) -> tuple[list[int], int] | None:
+    """Read the four distinct numbers of 1..15 and the target of a puzzle that ends a text, after
+    any tries that its author made.
+
+    Puzzles of form `two` cannot be proposed: four numbers read the same in both forms.
+    """
+    *tries, last = (part.strip() for part in text.split(";"))
+    puzzle = _read_puzzle(last)
+    if puzzle is None or not all(_LINE.fullmatch(line) for line in tries):
+        return None
+    distinct = set(puzzle[0])
+    if len(puzzle[0]) != 4 or len(distinct) != 4 or min(distinct) < 1 or max(distinct) > 15:
+        return None
+    return puzzle
+
+
+def check(question: Question, text: str) -> Verdict:
+    """`verify` by what the question's own text offers and asks for, so that it holds for posed
+    questions too; no work is right where that text is no puzzle.
+    """
+    puzzle = _read_puzzle(question.prompt)
+    if puzzle is None or question.kind not in CHOSEN:
+        return "wrong"
+    numbers, target = puzzle
+    return verify(replace(question, meta={"numbers": numbers, "target": target}), text)
+
+
+def _read_puzzle(text: str) -> tuple[list[int], int] | None:
+    """The offered numbers and the target of `10 5 6 9 -> 24`."""
+    found = _PUZZLE.fullmatch(text)
+    if found is None:
+        return None
+    return [int(n) for n in found[1].split()], int(found[2])
+
+
 def verify_many(pairs: Iterable[tuple[Question, str]]) -> list[Verdict]:
     """`verify` of each pair; no pool: a sum is checked faster than it is sent."""
     return [verify(question, text) for question, text in pairs]
@@ -193,6 +257,8 @@ task = Task(
     same=same,
     verify=verify,
     quick=True,
+    pose=pose,
+    check=check,
     max_tokens={
         "solution": 64,
         "revision": 64,
@@ -200,6 +266,12 @@ task = Task(
         "proxy": 24,
         "scoring": 8,
         "verdict": 8,
+        "judging": 32,
+        "sabotage": 64,
+        "propose": 32,
+        "evolve": 32,
+        "rating": 40,
+        "assess": 40,
     },
     base="seed",
 )

@@ -44,13 +44,9 @@ def _question(row: Row, where: str) -> Question:
     if unit.strip("$ "):
         prompt += f"\n\nGive the number in this unit: {unit}"
     meta = {"power": numbers.power_of(unit), "percent": "%" in unit}
-    return Question(
-        id=identity("scibench", prompt),
-        prompt=prompt,
-        kind="science",
-        answer=numbers.written(row["answer_number"]),
-        meta=meta,
-    )
+    name = identity("scibench", prompt)
+    answer = numbers.written(row["answer_number"])
+    return Question(id=name, prompt=prompt, kind="science", answer=answer, meta=meta)
 
 
 task = Task(

@@ -5,32 +5,32 @@ Leaves out: training (`training.loop`), which checkpoint a name means (`config.s
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from comas.config.engines import load_engine
-from comas.config.policies import PolicyPlan, Resolved, policy_of
-from comas.config.resolve import split_options
+from comas.config.builders import load_builder
+from comas.config.options import split_options
+from comas.config.policies import PolicyPlan, Resolved
 from comas.config.roles import check_seats
-from comas.config.schema import TOKENS_PER_PASS, Config
+from comas.config.schema import Config
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
 from comas.hosts import api, local
 from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost
-from comas.hosts.plan import HostPlan
+from comas.hosts.local_table import TOKENS_PER_PASS
+from comas.hosts.plan import HostPlan, Lag
 from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
 from comas.team.instances import check_instances, close_hosts
-from comas.types import Episode, Host, Method, Question, Sampling, Task
+from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
 
-Builder = Callable[[HostPlan], Host]
+Builder = Callable[[HostPlan[Any]], Host]
 """`build` of the module of a kind of host."""
 UNTRAINED = {"lr": 1e-6}
 """A base without a recipe can be asked as well."""
@@ -73,13 +73,10 @@ class Team:
 
     def scene(self, **changes: Any) -> Scene:
         """The scene of the team's own game; `changes` are fields of `Scene`."""
-        options = split_options(self.config.options, self.method.play)
-        facts = {
-            "seed": self.config.seed,
-            "options": options,
-            "max_tokens": self.config.room,
-            **changes,
-        }
+        config = self.config
+        options = split_options(config.options, self.method.play)
+        facts = {"seed": config.seed, "options": options, "max_tokens": config.room}
+        facts |= changes
         return Scene(self.method, self.task, self.members, **facts)
 
     def discuss(self, question: str | Question, seed: int | None = None) -> Episode:
@@ -88,31 +85,39 @@ class Team:
         Its turns are paid as in training, unless the method needs an answer that a text does not
         have.
         """
-        payable = not (isinstance(question, str) and self.method.supervised)
+        has_answer = isinstance(question, Question)
         if isinstance(question, str):
             question = Question(id="asked", prompt=question)
         self._played += 1
-        occasion = f"discuss-{self._played if seed is None else seed}"
+        number = self._played if seed is None else seed
         scene = self.scene()
-        episodes = run_sync(play_all(scene, [question], occasion))
-        if payable:
-            settle_all(scene, episodes, split_options(self.config.options, self.method.settle))
+        played = play_all(scene, [question], f"discuss-{number}")
+        episodes = run_sync(played)
+        if has_answer or not self.method.supervised:
+            options = split_options(self.config.options, self.method.settle)
+            settle_all(scene, episodes, options)
         return episodes[0]
 
     def bases(self) -> list[str]:
         """The models that its policies started from."""
-        elsewhere = {self._elsewhere(plan) for plan in self.resolved.policies if not plan.here}
-        return sorted(elsewhere.union(self.resolved.base_names()))
+        names = self._elsewhere() | set(self.resolved.base_names())
+        return sorted(names)
 
     def origins(self) -> list[str]:
         """The models at the beginning: through the runs that its policies started from."""
-        elsewhere = {self._elsewhere(plan) for plan in self.resolved.policies if not plan.here}
-        return sorted(elsewhere.union(*(source.origin for source in self.resolved.sources())))
+        names = self._elsewhere()
+        for source in self.resolved.sources():
+            names |= source.origin
+        return sorted(names)
 
-    def _elsewhere(self, plan: PolicyPlan) -> str:
-        """What a policy without weights here starts from, in words."""
-        table = self.config.hosts[plan.host]
-        return f"host {plan.host}" if table.own else f"{plan.source.name} at {table.api}"
+    def _elsewhere(self) -> set[str]:
+        """What policies without weights here start from, in words."""
+        names: set[str] = set()
+        for plan in self.resolved.policies:
+            api = self.config.hosts[plan.host].api
+            if not plan.here:
+                names.add(f"host {plan.host}" if api is None else f"{plan.source.name} at {api}")
+        return names
 
     def close(self) -> None:
         """Give threads and memory back; the caller's own hosts stay open."""
@@ -124,8 +129,9 @@ def api_hosts_of(resolved: Resolved, work: Work | None = None) -> dict[str, ApiH
     hosts: dict[str, ApiHost] = {}
     for name, table in resolved.config.hosts.items():
         models = {plan.name: plan.source.name for plan in resolved.at(name)}
-        if table.kind == "api" and models:
-            hosts[name] = api.build(HostPlan(name=name, table=table, policies=models, work=work))
+        if table.built_by == "api" and models:
+            plan = HostPlan[api.Table](name=name, table=table, policies=models, work=work)
+            hosts[name] = api.build(plan)
     return hosts
 
 
@@ -157,42 +163,60 @@ def build_team(
         jail.choose(config.sandbox)
         for name in config.hosts:
             if name not in built and resolved.at(name):
-                found = weights_at(resolved.at(name), weights)
-                sources |= {f"{name}/{policy}": place for policy, place in found.places.items()}
-                built[name] = _build_host(resolved, name, found, learn)
+                at_host = weights_at(resolved.at(name), weights)
+                built[name] = _build_host(resolved, name, at_host, learn)
+                for policy, place in at_host.places.items():
+                    sources[f"{name}/{policy}"] = place
+        if learn:
+            _check_learners(config, built)
     except BaseException:
         close_hosts(config, built)
         raise
     in_order = {name: built[name] for name in config.hosts if name in built}
-    return Team(resolved, in_order, members_of(config, in_order), sources)
+    members = members_of(config, in_order)
+    return Team(resolved, in_order, members, sources)
+
+
+def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
+    """An error for an agent that is to learn at a host that does not."""
+    for name, agent in config.agents.items():
+        if not agent.frozen and not hosts[agent.host].learns:
+            raise UserMistake(
+                f"agents.{name} is to learn, and its host {agent.host} does not: set"
+                f" agents.{name}.frozen=true"
+            )
 
 
 def _build_host(resolved: Resolved, name: str, weights: HostWeights | None, learn: bool) -> Host:
     """Have the module of its kind build a host; one elsewhere has no `weights` here."""
-    module: Any = importlib.import_module(f"comas.hosts.{resolved.config.hosts[name].kind}")
-    build: Builder = module.build
+    table = resolved.config.hosts[name]
+    build: Builder = load_builder("hosts", table.built_by, f"hosts.{name}.kind").build
     return build(plan_of(resolved, name, weights, learn))
 
 
-def plan_of(resolved: Resolved, name: str, weights: HostWeights | None, learn: bool) -> HostPlan:
+def plan_of(
+    resolved: Resolved, name: str, weights: HostWeights | None, learn: bool
+) -> HostPlan[Any]:
     """Gather what a kind of host has to know to build the host `name`."""
     config = resolved.config
     table = config.hosts[name]
     plans = resolved.at(name)
+    method = resolved.method if learn else None
     if weights is None:
         models = {plan.name: plan.source.name for plan in plans}
-        method = resolved.method if learn else None
         return HostPlan(name=name, table=table, policies=models, method=method, seed=config.seed)
+    recipe = _recipe(config, name, plans) if learn else None
     under = model_below(resolved, name, weights, learn)
     return HostPlan(
         name=name,
         table=table,
         policies=weights.places,
-        method=resolved.method if learn else None,
-        recipe=_recipe(config, name, plans) if learn else None,
-        engine=load_engine(table.engine, f"hosts.{name}.engine"),
+        method=method,
+        recipe=recipe,
+        engine=load_builder("engines", table.engine, f"hosts.{name}.engine"),
         under=under,
         shapes=shapes_of(plans) if under else None,
+        lags={plan.name: Lag(plan.behind, plan.lag) for plan in plans if plan.behind},
         seed=config.seed,
     )
 
@@ -206,23 +230,26 @@ def shapes_of(plans: Sequence[PolicyPlan]) -> dict[str, Any]:
     """Policy -> shape of a new adapter, as learners want it."""
     from comas.learners.lora.population import Spec
 
-    shapes = {plan.name: plan.adapter for plan in plans}
-    return {policy: Spec(s.rank, s.alpha, s.targets) for policy, s in shapes.items()}
+    shapes: dict[str, Any] = {}
+    for plan in plans:
+        shape = plan.adapter
+        shapes[plan.name] = Spec(shape.rank, shape.alpha, shape.targets)
+    return shapes
 
 
 def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
     """The agents of a config at these hosts."""
-    return [
-        Member(
-            name,
-            hosts[a.host],
-            policy_of(name, a),
-            tuple(a.roles) if a.roles is not None else None,
-            Sampling(a.temperature or config.temperature, 1.0, config.max_tokens),
-            a.frozen,
-        )
-        for name, a in config.agents.items()
-    ]
+    return [_member(config, name, hosts[agent.host]) for name, agent in config.agents.items()]
+
+
+def _member(config: Config, name: str, host: Host) -> Member:
+    """The agent of this name."""
+    agent = config.agents[name]
+    policy = agent.policy_name(name)
+    roles = tuple(agent.roles) if agent.roles is not None else None
+    temperature = agent.temperature or config.temperature
+    sampling = Sampling(temperature, 1.0, config.max_tokens)
+    return Member(name, host, policy, roles, sampling, agent.frozen, agent.system)
 
 
 def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
@@ -231,17 +258,19 @@ def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
     assert config.betas is not None, "resolve fills in the recipe"
     assert config.weight_decay is not None
     assert config.grad_norm is not None
-    h = config.hosts[host]
-    rate = h.lr or config.lr or 0.0
+    table = config.hosts[host]
+    rate = table.lr or config.lr or 0.0
+    own_rates = {plan.name: plan.lr for plan in plans if plan.lr not in (None, rate)}
     return Recipe(
         rate,
         config.betas,
         config.weight_decay,
         config.grad_norm,
-        h.tokens_per_pass or TOKENS_PER_PASS,
-        h.checkpointing,
-        rates={plan.name: plan.lr for plan in plans if plan.lr not in (None, rate)},
-        old_logprobs=h.old_logprobs,
+        table.tokens_per_pass or TOKENS_PER_PASS,
+        table.checkpointing,
+        rates=own_rates,
+        old_logprobs=table.old_logprobs,
+        correction=table.correction,
     )
 
 
@@ -249,6 +278,6 @@ def outline(resolved: Resolved) -> Team:
     """The same team without its models: who would be asked, before anything is loaded."""
     for plan in resolved.policies:
         if plan.here and plan.source.kind != "run":
-            plan.source.weights_of(plan.name)
+            plan.source.weights_of(plan.first)
     hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
     return Team(resolved, {}, members_of(resolved.config, hosts))

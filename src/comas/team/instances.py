@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from comas.config.schema import Config, checked, nearest
+from comas.config.mistakes import nearest
+from comas.config.schema import Config, checked
 from comas.types import Host, UserMistake
 
 

@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from comas.config.schema import Config, nearest, parse_pair
+from comas.config.mistakes import nearest
+from comas.config.schema import Config, parse_pair
 from comas.hosts.api import ApiHost
 from comas.team.build import Team
 from comas.types import Account, Host, UserMistake
@@ -61,15 +62,10 @@ def kept_in(checkpoint: Path | None, config: Config) -> dict[str, Account]:
     """The accounts as they were saved with a checkpoint: older than those in `spent.json`, for
     where that is lost.
     """
-    files = (
-        {
-            name: checkpoint / f"{name}.json"
-            for name, host in config.hosts.items()
-            if host.kind == "api"
-        }
-        if checkpoint
-        else {}
-    )
+    if checkpoint is None:
+        return {}
+    names = [name for name, host in config.hosts.items() if host.built_by == "api"]
+    files = {name: checkpoint / f"{name}.json" for name in names}
     return {name: read(path) for name, path in files.items() if path.exists()}
 
 
@@ -84,19 +80,18 @@ def restore(
     for name, host in hosts.items():
         if name in mine:
             host.ledger.restore(mine[name])
-        known = [account[name] for account in others if name in account]
-        counts = [
-            count for account in known for count in (account["spent"], account.get("unsettled", {}))
-        ]
-        tokens: int = sum(
-            count.get("prompt_tokens", 0) + count.get("tokens", 0) for count in counts
-        )
-        money = [
-            amount
-            for account in known
-            for amount in (account["money"], account.get("unsettled", {}).get("money"))
-        ]
-        host.ledger.elsewhere = (tokens, math.fsum(amount or 0.0 for amount in money))
+        tokens = 0
+        money: list[float] = []
+        for account in (accounts[name] for accounts in others if name in accounts):
+            unsettled = account.get("unsettled", {})
+            tokens += _tokens(account["spent"]) + _tokens(unsettled)
+            money += [account["money"] or 0.0, unsettled.get("money") or 0.0]
+        host.ledger.elsewhere = (tokens, math.fsum(money))
+
+
+def _tokens(count: Mapping[str, int]) -> int:
+    """Prompt and generated tokens."""
+    return count.get("prompt_tokens", 0) + count.get("tokens", 0)
 
 
 @asynccontextmanager
@@ -129,11 +124,10 @@ async def kept(team: Team, write: Callable[[], None]) -> AsyncIterator[None]:
 
 def records(found: Mapping[str, Mapping[str, Account]]) -> list[dict[str, Any]]:
     """The accounts of an evaluation as rows."""
-    return [
-        {"system": run, "host": host, **account}
-        for run, hosts in found.items()
-        for host, account in hosts.items()
-    ]
+    rows: list[dict[str, Any]] = []
+    for system, hosts in found.items():
+        rows += [{"system": system, "host": host, **account} for host, account in hosts.items()]
+    return rows
 
 
 def told(found: Mapping[str, Account]) -> Iterator[str]:
@@ -141,27 +135,22 @@ def told(found: Mapping[str, Account]) -> Iterator[str]:
     for name, account in found.items():
         spent = account["spent"]
         money = account["money"]
-        parts = [
-            f"{spent.get('requests', 0):,} answers",
-            f"{spent.get('prompt_tokens', 0):,} prompt tokens",
-        ]
-        parts += [f"{spent.get('tokens', 0):,} generated tokens"]
-        parts += [f"{spent['without usage']:,} without usage"] if spent.get("without usage") else []
-        parts += [f"cost {money:.4f}"] if money is not None else []
+        parts = [f"{spent.get('requests', 0):,} answers"]
+        parts.append(f"{spent.get('prompt_tokens', 0):,} prompt tokens")
+        parts.append(f"{spent.get('tokens', 0):,} generated tokens")
+        if unknown := spent.get("without usage"):
+            parts.append(f"{unknown:,} without usage")
+        if money is not None:
+            parts.append(f"cost {money:.4f}")
         if unsettled := account.get("unsettled"):
-            most = unsettled.get("prompt_tokens", 0) + unsettled.get("tokens", 0)
             count = unsettled.get("requests", 0)
-            parts += [
-                f"{count:,} requests without an answer that may be billed, for {most:,} tokens at"
-                " most"
-            ]
-        wrong = ", ".join(
-            f"{kind} {times:,} x" for kind, times in sorted(account["events"].items())
-        )
-        yield (
-            f"host {name}, behind an API: {', '.join(parts)};"
-            f" {'went wrong: ' + wrong if wrong else 'nothing went wrong'}"
-        )
+            parts.append(
+                f"{count:,} requests without an answer that may be billed, for"
+                f" {_tokens(unsettled):,} tokens at most"
+            )
+        failures = [f"{kind} {times:,} x" for kind, times in sorted(account["events"].items())]
+        outcome = f"went wrong: {', '.join(failures)}" if failures else "nothing went wrong"
+        yield f"host {name}, behind an API: {', '.join(parts)}; {outcome}"
 
 
 def check_changes(pairs: Sequence[str]) -> None:
@@ -181,14 +170,17 @@ def check_changes(pairs: Sequence[str]) -> None:
 
 def concerning(pairs: Sequence[str], config: Config) -> list[str]:
     """Those changes whose host this config has, of the kind that the key is for."""
-    return [pair for pair in pairs if pair.split(".")[1] in _takers(pair, config)]
+    return [pair for pair in pairs if _host(pair) in _takers(pair, config)]
 
 
 def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
     """An error for a change that concerns none of them."""
     for pair in pairs:
-        takers = {name for config in configs for name in _takers(pair, config)}
-        if (name := pair.split(".")[1]) not in takers:
+        takers: set[str] = set()
+        for config in configs:
+            takers |= _takers(pair, config)
+        name = _host(pair)
+        if name not in takers:
             kind = "with weights" if _key(pair) in ROOM else "behind an API"
             raise UserMistake(
                 f"{pair}: there is no host {name!r} {kind} here: {nearest(name, takers)}"
@@ -197,12 +189,14 @@ def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
 
 def _takers(pair: str, config: Config) -> set[str]:
     """Hosts to which a change may belong."""
-    return {
-        name
-        for name, host in config.hosts.items()
-        if host.kind == ("local" if _key(pair) in ROOM else "api")
-    }
+    kind = "local" if _key(pair) in ROOM else "api"
+    return {name for name, host in config.hosts.items() if host.built_by == kind}
+
+
+def _host(pair: str) -> str:
+    return pair.split(".")[1]
 
 
 def _key(pair: str) -> str:
-    return parse_pair(pair)[0].rpartition(".")[2]
+    key, _ = parse_pair(pair)
+    return key.rpartition(".")[2]

@@ -12,18 +12,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from comas.types import (
+from comas.seams import (
     Adapter,
     Engine,
     EnginePlan,
     Generation,
-    Meter,
     Request,
-    Sampling,
     StaleWeights,
     Weights,
     WholeModel,
 )
+from comas.types import Meter, Sampling
 
 Build = Callable[[EnginePlan, Mapping[str, Weights]], Engine]
 VOCABULARY = 40

@@ -11,7 +11,17 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from comas.types import Fit, Host, Learned, Meter, Method, Payoff, Reply, Sampling, UserMistake
+from comas.types import (
+    Fit,
+    Host,
+    Learned,
+    Meter,
+    Method,
+    Payoff,
+    Reply,
+    Sampling,
+    UserMistake,
+)
 
 MESSAGES = ({"role": "user", "content": "1 2 4 5 -> 7"},)
 SAMPLING = Sampling(max_tokens=8)
@@ -37,6 +47,7 @@ async def check_host(host: Host, policy: str, method: Method) -> None:
         json.dumps(dict(record))
     if host.learns:
         await _check_learning(host, policy, method)
+        await _check_telling(host, policy, method)
     else:
         await _check_frozen(host, policy)
 
@@ -62,12 +73,32 @@ async def _check_reply(host: Host, policy: str) -> None:
     assert reply.logprob <= 0, f"a log-probability of {reply.logprob}"
 
 
+async def _check_telling(host: Host, policy: str, method: Method) -> None:
+    """It says what it is given, and keeps it where it is told to."""
+    words = "1 + 2 = 3"
+    reply = await host.tell("g0", policy, MESSAGES, words, False, "solution")
+    assert reply.text == words, f"given {words!r}, it said {reply.text!r}"
+    assert reply.finished, "words that were given are finished"
+    assert reply.tokens > 0, "words without tokens"
+    assert await _refused(host, policy, method, "g0"), "given words were kept, keep was False"
+    before = await _ask(host, policy, "g1", keep=False)
+    await host.tell("g2", policy, MESSAGES, words, True, "solution")
+    learned = await host.learn({policy: [Payoff("g2", 1.0, "g")]}, method)
+    assert set(learned.turns) == {"g2"}, f"told of {sorted(learned.turns)}"
+    learnt = await _ask(host, policy, "g3", keep=False)
+    assert learnt.version == before.version + 1, "nothing was learnt from words that were given"
+
+
 async def _check_frozen(host: Host, policy: str) -> None:
-    try:
-        await _ask(host, policy, "t1")
-    except UserMistake:
-        return
-    raise AssertionError("it does not learn, and kept a turn for learning")
+    for kept in (
+        _ask(host, policy, "t1"),
+        host.tell("t2", policy, MESSAGES, "1 + 2 = 3", True, "solution"),
+    ):
+        try:
+            await kept
+        except UserMistake:
+            continue
+        raise AssertionError("it does not learn, and kept a turn for learning")
 
 
 async def _learn(host: Host, policy: str, method: Method, *turns: str) -> Learned:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comas.game.prompts import FACTS, holes, meant_by
@@ -43,6 +43,8 @@ JUNK = (
 )
 """What an extractor has to survive."""
 
+VERDICTS = ("right", "wrong", "failed")
+
 
 def check_task(
     task: Task, names: Sequence[str] = ("train", "validation", "test"), **options: Any
@@ -63,35 +65,63 @@ def check_task(
             _check_meta(question)
         assert not seen & set(ids), f"split {name} shares questions with another split"
         seen |= set(ids)
-        assert [q.id for q in task.load(name, limit=3, **options)] == ids[:3], (
-            "limit does not take the first"
-        )
+        first = task.load(name, limit=3, **options)
+        assert [q.id for q in first] == ids[:3], "limit does not take the first"
     check_wording(task)
     for question in splits["test"][:20]:
         for text in (*JUNK, question.prompt, question.answer or ""):
             found = task.extract(question, text)
-            assert found is None or (isinstance(found, str) and task.same(found, found)), (
-                f"extract({text!r}) gave {found!r}"
-            )
+            readable = found is None or (isinstance(found, str) and task.same(found, found))
+            assert readable, f"extract({text!r}) gave {found!r}"
             bare = dataclasses.replace(question, answer=None, meta={})  # what label-free games see
             assert task.extract(bare, text) == found, (
                 f"extract({text!r}) looks at the answer or at meta"
             )
-            if (
-                task.ballot is not None
-                and found is not None
-                and (counted := task.ballot(bare, found)) is not None
-            ):
-                assert task.same(counted, counted), (
+            if task.ballot is not None and found is not None:
+                counted = task.ballot(bare, found)
+                assert counted is None or task.same(counted, counted), (
                     f"ballot({found!r}) gave {counted!r}, which is not the same as itself"
                 )
-            assert task.verify(question, text) in (
-                "right",
-                "wrong",
-                "failed",
-            ), "verify says right, wrong or failed"
+            verdict = task.verify(question, text)
+            assert verdict in VERDICTS, "verify says right, wrong or failed"
             assert isinstance(task.shown(bare, text), str), "shown gives a text"
         assert task.verify(question, "") != "right", "an empty reply is right"
+    _check_posing(task, splits)
+
+
+RULED = 100
+"""Questions of each split on which `check` has to agree with `verify`."""
+
+
+def _check_posing(task: Task, splits: Mapping[str, Sequence[Question]]) -> None:
+    """No held-out question can be posed, a posed one is what its text says, and `check` agrees with
+    `verify`.
+    """
+    if task.pose is not None:
+        for name in ("validation", "test"):
+            for question in splits.get(name, ()):
+                assert task.pose(question.prompt) is None, (
+                    f"pose accepts {question.prompt!r}, which is held out ({name})"
+                )
+        for text in JUNK:
+            posed = task.pose(text)
+            assert posed == task.pose(text), f"pose({text!r}) gives another question each time"
+        for question in splits.get("train", ())[:RULED]:
+            posed = task.pose(question.prompt)
+            assert posed is None or posed == task.pose(posed.prompt), (
+                "a posed question, posed again, is another one: id and meta come from the text"
+            )
+    if task.check is None:
+        return
+    for questions in splits.values():
+        for question in questions[:RULED]:
+            bare = dataclasses.replace(question, answer=None, meta={})
+            for text in (question.answer or "", question.prompt, *JUNK):
+                ruled = task.check(bare, text)
+                verdict = task.verify(question, text)
+                assert ruled == verdict, (
+                    f"check says {ruled} of {text!r}, and verify {verdict} ({question.id})"
+                )
 
 
 def _check_meta(question: Question) -> None:
@@ -104,16 +134,18 @@ def _check_meta(question: Question) -> None:
         ) from error
 
 
+def _meaning(hole: str) -> str:
+    """What is asked about a hole whose name is nearly that of a fact."""
+    meant = meant_by(hole)
+    return f"; did you mean {{{meant}}} by {{{hole}}}?" if meant else ""
+
+
 def check_wording(task: Task) -> None:
     """Every template has the holes that its role needs, and none that nobody fills."""
     for role, template in task.wording.items():
         there = holes(template)
         unknown = sorted(there - set(FACTS))
-        hint = "".join(
-            f"; did you mean {{{meant}}} by {{{hole}}}?"
-            for hole in unknown
-            if (meant := meant_by(hole))
-        )
+        hint = "".join(map(_meaning, unknown))
         assert not unknown, f"wording {role!r} has holes that nobody fills: {unknown}{hint}"
         missing = HOLES.get(role, set()) - there
         assert not missing, f"wording {role!r} lacks {sorted(missing)}"

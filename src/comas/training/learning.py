@@ -11,7 +11,7 @@ from typing import Any
 
 from comas.game.play import payoffs
 from comas.team.build import Team
-from comas.types import Episode, HostFailure, Learned, UserMistake
+from comas.types import Episode, HostFailure, Learned, Method, UserMistake
 
 
 async def at_host(host: str, doing: str, work: Awaitable[Any]) -> Any:
@@ -27,15 +27,19 @@ async def at_host(host: str, doing: str, work: Awaitable[Any]) -> Any:
         raise
 
 
-async def learn(team: Team, step: int, episodes: Sequence[Episode]) -> dict[str, Learned]:
-    """Host -> what its learning step came to; also notes mean advantage and KL on the turns."""
+async def learn(
+    team: Team, method: Method, step: int, episodes: Sequence[Episode]
+) -> dict[str, Learned]:
+    """Host -> what its learning step came to by this method; also notes mean advantage and KL on
+    the turns.
+    """
     paid = payoffs(episodes, team.members)
     doing = f"learning of step {step}"
     learning: dict[str, asyncio.Task[Any]] = {}
     async with asyncio.TaskGroup() as group:
         for name, host in team.hosts.items():
             if host.learns:
-                work = at_host(name, doing, host.learn(paid.get(name, {}), team.method))
+                work = at_host(name, doing, host.learn(paid.get(name, {}), method))
                 learning[name] = group.create_task(work)
     learned = {name: Learned(*task.result()) for name, task in learning.items()}
     _note_on_turns(episodes, learned.values())

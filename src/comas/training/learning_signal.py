@@ -151,7 +151,7 @@ class LearningSignal:
                     f"none of {len(turns)} replies as {role} is paid, so that role learns nothing"
                 )
                 yield Sign((role,), "unpaid", 1.0, text)
-        paid = [turn for turns in by_role.values() for turn in turns if turn.reward is not None]
+        paid = [turn for turns in by_role.values() for turn in turns if _is_compared(turn)]
         groups = signal(paid)
         # the first of a group is compared with no other
         compared = len(paid) - sum(found["groups"] for found in groups.values())
@@ -182,6 +182,15 @@ class LearningSignal:
             f"give the agents that take {role} a base that keeps to the format (agents.<name>.base"
             f" and roles), or the task a wording for {role} that shows it"
         )
+
+
+def _is_compared(turn: Turn) -> bool:
+    """Whether a turn's reward says anything beside others; words that were given are learnt as they
+    are.
+    """
+    if "told" in turn.info:
+        return False
+    return turn.reward is not None
 
 
 def _example(turn: Turn) -> str:

@@ -13,17 +13,16 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comas.config.resolve import split_options
 from comas.evaluation import fingerprints
 from comas.evaluation.accuracy import accuracy, by_agent
 from comas.evaluation.contamination import overlap
-from comas.game.agent import derive_seed
 from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, hooks_of
 from comas.machine import peak_bytes, process_facts
-from comas.questions.checked import RunQuestions, order
+from comas.questions.checked import RunQuestions
 from comas.signals import listening
 from comas.storage import lineage
+from comas.storage.rewind import best_kept
 from comas.storage.run import Run
 from comas.sync import collected_apart
 from comas.team import spending
@@ -33,8 +32,10 @@ from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import StepRecord, load_metrics, summarise
 from comas.training.progress import Pulse
+from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
-from comas.types import Episode, HostFailure, Question, Stopped, UserMistake
+from comas.training.schedule import scheduled
+from comas.types import Episode, HostFailure, Stopped, UserMistake
 
 PATIENCE = 3
 """Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
@@ -55,6 +56,7 @@ class Session:
         self.questions = asked.train
         self.validation = asked.validation
         self.test = asked.test
+        self.memory = Remembering(team, asked)
         self.overlap = overlap(self.questions, self.test)
         if self.overlap.exact or self.overlap.near:
             self.hooks.note(str(self.overlap))
@@ -83,11 +85,12 @@ class Session:
     def _open(self, run: Run, start: int, changed: Mapping[str, Any] | None) -> None:
         """Count what the run has behind it, and note what this process is."""
         self.run = run
+        self.memory.begin(run, start)
         for metrics in run.metrics():
             self._count(metrics)
         # that checkpoint was lost
         if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:
-            self.best = run.best_kept(start)
+            self.best = best_kept(run, start)
         for note in lineage.hold(self.team.resolved.checkpoints(), run.path):
             self.hooks.note(note)
         self.hooks.locate(run.path)
@@ -155,7 +158,6 @@ class Session:
         """Play, settle, learn, write, rules; returns the number of steps that the policies have
         behind them.
         """
-        scene = self.team.scene(keep=True, heard=self.pulse.heard)
         for step in range(start, self.config.steps):
             if self._spent():  # also where a run is resumed that ended so
                 return step
@@ -163,8 +165,9 @@ class Session:
             clocks = self._clocks()
             self.looping = True
             try:
+                scene = self._scene()
                 episodes = await self._play(scene, step)
-                self._settle(scene, episodes)
+                settle_all(scene, episodes, self.memory.options("settle"))
             # nobody has learnt from this step yet: keep those before it
             except (Exception, asyncio.CancelledError):
                 await self._keep(step)
@@ -173,32 +176,16 @@ class Session:
             await self._rules(step)
         return max(start, self.config.steps)
 
-    def draw(self, step: int) -> list[Question]:
-        """The questions of a step: a new order for each pass over them, a function of (seed, step)
-        alone.
-        """
-        n = len(self.questions)
-        count = self.config.questions or 1
-        drawn: list[int] = []
-        for place in range(step * count, (step + 1) * count):
-            turn, i = divmod(place, n)
-            drawn.append(order(n, derive_seed(self.config.seed, "order", turn))[i])
-        # a step that spans two passes asks nothing twice
-        return [self.questions[i] for i in dict.fromkeys(drawn)]
-
     async def _play(self, scene: Scene, step: int) -> list[Episode]:
-        questions = self.draw(step)
+        questions = self.memory.draw(scene, step)
         self.pulse.play(step, questions)
         episodes = await play_all(scene, questions, step, self.config.samples or 1)
         if all(episode.error for episode in episodes):
             raise UserMistake(
                 f"step {step}: every discussion failed; the first: {episodes[0].error}"
             )
+        self.memory.check_posed(step, episodes)
         return episodes
-
-    def _settle(self, scene: Scene, episodes: Sequence[Episode]) -> None:
-        options = split_options(self.config.options, self.team.method.settle)
-        settle_all(scene, episodes, options)
 
     async def _finish(
         self,
@@ -209,7 +196,9 @@ class Session:
     ) -> None:
         """The second half of a step: learn, write."""
         self.pulse.turn_to("learning", step)
-        learned = await learn(self.team, step, episodes)
+        method = scheduled(self.team.method, self.config, step)
+        learned = await learn(self.team, method, step, episodes)
+        self.memory.advance(self._scene(), episodes)
         record = StepRecord(episodes, learned, self.team.task)
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
         metrics["tokens"] = self.tokens + metrics["step_tokens"]
@@ -229,6 +218,10 @@ class Session:
             "validation": interval._asdict() if interval else None,
             "validation_by_agent": by_agent([asdict(answer) for answer in answers]),
         }
+
+    def _scene(self) -> Scene:
+        """The team at its own game, with what the method remembers now."""
+        return self.team.scene(keep=True, heard=self.pulse.heard, state=self.memory.state)
 
     def _write(self, step: int, metrics: dict[str, Any], episodes: Sequence[Episode]) -> None:
         signs = self.signal.signs(episodes)
@@ -306,4 +299,5 @@ class Session:
         path = self.run.checkpoint()
         for name, host in self.team.hosts.items():
             await at_host(name, f"saving step {step}", host.save(path))
+        self.memory.write(path)
         self.run.commit(step, self.best[1])

@@ -66,8 +66,13 @@ class Measuring:
         return measured_for(team.resolved, team.sources, self._measurable())
 
     def _measurable(self) -> list[Member]:
-        """Members that can change; the others cost, and say the same every time."""
-        return [member for member in self.team.members if member.host.learns]
+        """Members at hosts that learn and who solve, or all of those where nobody does.
+
+        The others cost, and what they would answer alone is no part of the game.
+        """
+        learning = [member for member in self.team.members if member.host.learns]
+        solving = [member for member in learning if member.solves]
+        return solving or learning
 
     async def answers(
         self, questions: Sequence[Question], stage: Stage, step: int, without: Collection[str] = ()

@@ -17,6 +17,7 @@ from comas.hooks import Hook, Progress, hooks_of
 from comas.program import Work
 from comas.questions.checked import of_run
 from comas.storage.out_folder import check_free
+from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
 from comas.team.greeting import assemble
@@ -88,7 +89,8 @@ async def resume_async(
     try:
         spending.check_hosts(of_hosts, [checked(run.config())])
         changed = dict(map(parse_pair, changes))
-        start, notes = run.rewind()
+        run_steps = run.config()["steps"]
+        start, notes = rewind(run)
         for note in notes:
             hook.note(note)
         hook.working(Progress("estimating", start))
@@ -101,6 +103,11 @@ async def resume_async(
             raise UserMistake(
                 f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
                 " anew"
+            )
+        if "steps" in changed and config.schedule != "constant" and config.steps != run_steps:
+            raise UserMistake(
+                f"steps={config.steps}: learning rates of this run fall over {run_steps} steps"
+                f" (schedule={config.schedule}); begin anew with the longer schedule"
             )
         asked = of_run(config, resolved.task, hook.note)
         check_room(resolved, hook.note)

@@ -12,7 +12,7 @@ from comas.engines.hf.packed import LARGEST
 from comas.engines.hf.prefill import PREFILL
 from comas.engines.module import EngineLoad, EngineMemory
 from comas.engines.tape import drawing_bytes
-from comas.types import Engine, EnginePlan, Weights
+from comas.seams import Engine, EnginePlan, Weights
 
 
 def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
@@ -22,8 +22,9 @@ def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
 
 def memory(load: EngineLoad) -> EngineMemory:
     """Packed copies of float32 weights on a CPU, rounded adapters, and prompts in slices."""
-    packed = not load.gpu and not load.half and not load.compiled
-    parameters = [m.parameters for m in load.models if m.parameters <= LARGEST]
+    copies = 0
+    if not (load.gpu or load.half or load.compiled):
+        copies = 4 * sum(m.parameters for m in load.models if m.parameters <= LARGEST)
     rounded = 2 * load.adapter_parameters * load.policies if load.half else 0
     peaks = [m.decoding(PREFILL) + drawing_bytes(m.vocabulary, load.rows) for m in load.models]
-    return EngineMemory(copies=4 * sum(parameters) * packed, sampling=max(peaks) + rounded)
+    return EngineMemory(copies=copies, sampling=max(peaks) + rounded)

@@ -20,7 +20,7 @@ from comas.engines.hf.packed import Packed, can_pack
 from comas.engines.hf.prefill import PREFILL
 from comas.engines.rows import LEAVE, by_policy, check_context, check_policy
 from comas.engines.tape import Tape
-from comas.types import (
+from comas.seams import (
     AdaptedModel,
     Adapter,
     CausalLM,

@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from comas.engines.hf.prefill import PREFILL, Prompt, Split, distinct, passes, split
 from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
-from comas.types import AdaptedModel, CausalLM
+from comas.seams import AdaptedModel, CausalLM
 
 EMPTY = 0.1
 """Share of the columns that may be empty in all rows before a cache is made anew."""
@@ -270,4 +270,6 @@ class Lanes:
 
 
 def _shape(prompts: Sequence[Prompt]) -> tuple[list[int], list[int]]:
-    return [len(ids) for _, ids in prompts], [p for p, _ in prompts]
+    lengths = [len(ids) for _, ids in prompts]
+    policies = [policy for policy, _ in prompts]
+    return lengths, policies

@@ -22,24 +22,21 @@ LARGEST = 2_000_000_000
 
 def can_pack(model: Any) -> bool:
     """Whether this torch can pack the layers of this model."""
-    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return (
-        there
-        and model.device.type == "cpu"
-        and model.dtype == torch.float32
-        and model.num_parameters() <= LARGEST
-    )
+    if not torch.backends.mkldnn.is_available() or not hasattr(
+        torch.ops.mkldnn, "_linear_pointwise"
+    ):
+        return False
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return False
+    return model.num_parameters() <= LARGEST
 
 
 class Packed:
     """Copies of a model's linear weights as they are at the first use."""
 
     def __init__(self, model: Any) -> None:
-        self.layers = [
-            m
-            for m in model.modules()
-            if type(m) is torch.nn.Linear and m.weight.dtype == torch.float32
-        ]
+        linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
+        self.layers = [layer for layer in linear if layer.weight.dtype == torch.float32]
         self.weights: list[Tensor] | None = None
 
     def forget(self) -> None:

@@ -59,7 +59,8 @@ def split(prompts: Sequence[Prompt]) -> Split | None:
     longest = max(len(ids) for _, ids in prompts)
     while suffix < longest and suffix * len(prompts) < least:
         made = _split(prompts, suffix)
-        computed = suffix * len(prompts) + sum(len(prompts[h][1]) - suffix for h in made.heads)
+        prefixes = sum(len(prompts[h][1]) - suffix for h in made.heads)
+        computed = suffix * len(prompts) + prefixes
         if computed < least:
             least = computed
             best = made
@@ -84,7 +85,8 @@ def _split(prompts: Sequence[Prompt], suffix: int) -> Split:
 
 def _key(prompt: Prompt, suffix: int) -> tuple[int, bytes]:
     policy, ids = prompt
-    return policy, np.ascontiguousarray(ids[: max(0, len(ids) - suffix)], dtype=np.int64).tobytes()
+    prefix = ids[: max(0, len(ids) - suffix)]
+    return policy, np.ascontiguousarray(prefix, dtype=np.int64).tobytes()
 
 
 def passes(lengths: Sequence[int], policies: Sequence[int]) -> Iterator[list[int]]:

@@ -26,14 +26,13 @@ AHEAD = 128
 def holds(config: Any) -> bool:
     """Whether models of this config keep nothing but keys and values, each layer its own."""
     text = config.get_text_config(decoder=True)
-    odd = "chunked_attention" in (getattr(text, "layer_types", None) or ()) or getattr(
-        text, "attention_chunk_size", None
-    )
-    plain = all(
-        type(layer) in (DynamicLayer, DynamicSlidingWindowLayer)
-        for layer in DynamicCache(config=config).layers
-    )
-    return plain and not odd and not getattr(text, "num_kv_shared_layers", None)
+    layer_types = getattr(text, "layer_types", None) or ()
+    if "chunked_attention" in layer_types or getattr(text, "attention_chunk_size", None):
+        return False
+    if getattr(text, "num_kv_shared_layers", None):
+        return False
+    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
+    return kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
 
 
 class _Layer(CacheLayerMixin):

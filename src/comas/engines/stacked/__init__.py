@@ -11,7 +11,7 @@ from comas.engines.module import EngineLoad, EngineMemory
 from comas.engines.stacked.engine import StackedEngine
 from comas.engines.stacked.llama import SMALL
 from comas.engines.tape import drawing_bytes
-from comas.types import Engine, EnginePlan, Weights
+from comas.seams import Engine, EnginePlan, Weights
 
 
 def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
@@ -21,9 +21,11 @@ def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
 
 def expects(load: EngineLoad) -> bool:
     """Whether models of these sizes can be stacked, as far as their config.json tells."""
-    plain = all(m.family == "llama" and m.parameters <= SMALL for m in load.models)
-    alike = len({m.parameters for m in load.models}) == 1
-    return plain and alike and not load.gpu and not load.half
+    if load.gpu or load.half:
+        return False
+    families = {m.family for m in load.models}
+    sizes = {m.parameters for m in load.models}
+    return families == {"llama"} and len(sizes) == 1 and max(sizes) <= SMALL
 
 
 def memory(load: EngineLoad) -> EngineMemory:

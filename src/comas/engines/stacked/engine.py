@@ -15,7 +15,7 @@ from comas.engines.batcher import Batcher
 from comas.engines.rows import LEAVE, by_policy, check_context, check_policy
 from comas.engines.stacked.llama import StackedLlama, can_stack
 from comas.engines.tape import Tape
-from comas.types import (
+from comas.seams import (
     Adapter,
     CausalLM,
     EngineFacts,
@@ -23,10 +23,10 @@ from comas.types import (
     Generation,
     Request,
     StaleWeights,
-    UserMistake,
     Weights,
     always,
 )
+from comas.types import UserMistake
 
 SLOTS = 16
 """Rows whose padding differs by fewer slots are read together."""
@@ -80,7 +80,8 @@ class StackedEngine:
         self.max_rows = plan.max_rows
         self.meter = plan.meter
         states = [state_of(policy, self.models[policy]) for policy in self.policies]
-        self.stack = StackedLlama(_model_of(models[self.policies[0]]).config, states, self.context)
+        first = _model_of(models[self.policies[0]])
+        self.stack = StackedLlama(first.config, states, self.context)
         self._batcher = Batcher(self.generate, plan.worker)
 
     async def sample(self, request: Request) -> Generation:
@@ -91,7 +92,8 @@ class StackedEngine:
     def publish(self, policy: str, weights: Weights, version: int) -> None:
         """Copy these weights into the stack."""
         check_policy(policy, self.policies)
-        known, new = (_model_of(w) for w in (self.models[policy], weights))
+        known = _model_of(self.models[policy])
+        new = _model_of(weights)
         if new is not known and not can_stack([known, new]):
             raise StaleWeights(f"policy {policy!r}: its new weights do not fit into the stack")
         self.stack.put(self.policies.index(policy), state_of(policy, weights))
@@ -114,7 +116,8 @@ class StackedEngine:
         done: dict[int, Generation] = {}
         for columns in self._grids(places, requests):
             order = [place for column in columns for place in column]
-            grid = _Grid(self, [requests[place] for place in order], list(map(len, columns)))
+            heights = list(map(len, columns))
+            grid = _Grid(self, [requests[place] for place in order], heights)
             done.update(zip(order, grid.decode(wanted), strict=True))
         return [done[place] for place in range(len(requests))]
 
@@ -126,10 +129,11 @@ class StackedEngine:
         Neighbours have prompts of similar length, so that what is in front of the shorter ones need
         not be read.
         """
-        columns = [
-            sorted(column, key=lambda place: len(requests[place].prompt_ids))
-            for column in places.values()
-        ]
+
+        def prompt_tokens(place: int) -> int:
+            return len(requests[place].prompt_ids)
+
+        columns = [sorted(column, key=prompt_tokens) for column in places.values()]
         height = max(1, self.max_rows // len(columns))
         longest = max(map(len, columns))
         return [[c[i : i + height] for c in columns] for i in range(0, longest, height)]

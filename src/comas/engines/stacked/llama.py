@@ -33,11 +33,21 @@ def can_stack(models: list) -> bool:
     """Whether these Hugging Face models are small plain Llamas of one shape, which also count
     alike.
     """
-    if not all(map(_plain, models)) or sum(p.numel() for p in models[0].parameters()) > SMALL:
+    if not all(map(_plain, models)):
         return False
-    sizes = [{name: p.shape for name, p in m.named_parameters()} for m in models]
-    counts = [_counts(m.config) for m in models]
-    return all(s == sizes[0] for s in sizes) and all(c == counts[0] for c in counts)
+    first, *others = models
+    if sum(p.numel() for p in first.parameters()) > SMALL:
+        return False
+    return all(_alike(first, other) for other in others)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether parameters have the same names and shapes, and positions count alike."""
+    return _shapes(one) == _shapes(other) and _counts(one.config) == _counts(other.config)
+
+
+def _shapes(model: Any) -> dict[str, Any]:
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
 def _plain(model: Any) -> bool:

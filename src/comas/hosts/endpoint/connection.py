@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from comas.config.schema import HostConfig
+from comas.hosts.endpoint.table import Table
 from comas.types import UserMistake
 
 PATH = "/chat/completions"
@@ -25,12 +25,12 @@ NO_ADDRESS = (ValueError, OverflowError)
 """What the system's own look-up of names and ports raises for what is none."""
 
 
-def address_of(config: HostConfig) -> str:
+def address_of(config: Table) -> str:
     """Where requests go."""
     return f"{(config.api or '').rstrip('/')}{PATH}"
 
 
-def key_of(host: str, config: HostConfig) -> SecretStr:
+def key_of(host: str, config: Table) -> SecretStr:
     """The key, or nothing where none is wanted."""
     variable = config.key_env
     if variable is None:
@@ -49,7 +49,7 @@ def key_of(host: str, config: HostConfig) -> SecretStr:
     return SecretStr(key)
 
 
-def client_of(host: str, config: HostConfig, key: SecretStr) -> Any:
+def client_of(host: str, config: Table, key: SecretStr) -> Any:
     """A client for as many connections as requests may be open; it belongs to the first event loop
     that it is used in.
     """
@@ -86,7 +86,7 @@ def client_of(host: str, config: HostConfig, key: SecretStr) -> Any:
         ) from None
 
 
-def _check_address(host: str, config: HostConfig) -> None:
+def _check_address(host: str, config: Table) -> None:
     """An error for an address that no request could be sent to."""
     import httpx
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from comas.config.schema import HostConfig
 from comas.hosts.endpoint.completion import Usage
+from comas.hosts.endpoint.table import Table
 from comas.program import Work
 from comas.types import UserMistake
 
@@ -31,7 +31,7 @@ class BudgetSpent(UserMistake):
 class Ledger:
     """Counts tokens, money and what went wrong, over all processes."""
 
-    def __init__(self, host: str, config: HostConfig, work: Work | None = None) -> None:
+    def __init__(self, host: str, config: Table, work: Work | None = None) -> None:
         self.host = host
         self.config = config
         self.events: Counter[str] = Counter()

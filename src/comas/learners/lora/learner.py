@@ -24,7 +24,8 @@ from comas.learners.lora import peft_folder
 from comas.learners.lora.population import Population
 from comas.learners.precision import allow_recomputing, recomputing
 from comas.learners.step import Owned, Recipe
-from comas.types import Adapter, Meter, Method, Row, Weights
+from comas.seams import Adapter, Weights
+from comas.types import Meter, Method, Row
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -48,7 +49,7 @@ class AdapterLearner:
         self.base = base
         self.meter = meter or Meter()
         self.grads_PN = population.collect()
-        if any(method.kl.values()):
+        if method.refers:
             population.keep_start()
         if recipe.checkpointing:
             allow_recomputing(population.model)
@@ -67,6 +68,11 @@ class AdapterLearner:
     def weights(self) -> dict[str, Weights]:
         """Policy -> what to sample from: adapters are trained in place."""
         return dict.fromkeys(self.population.policies, Adapter(self.population))
+
+    def copy(self, source: str, target: str) -> None:
+        """Give policy `target` the adapter that policy `source` has now."""
+        with torch.no_grad():
+            self._rows_N[target].copy_(self._rows_N[source])
 
     def logprobs(
         self, policy: str, rows: Sequence[Row], reference: bool = False
@@ -96,6 +102,11 @@ class AdapterLearner:
         """See `update.Weights`."""
         with self.population.routed(self._index(owned)):
             loss.backward()
+
+    def rate(self, policy: str, scale: float) -> None:
+        """See `update.Weights`."""
+        for group in self.optimizers[policy].param_groups:
+            group["lr"] = self.recipe.rate(policy) * scale
 
     def finish(self, policy: str, loss: float) -> float | None:
         """See `update.Weights`."""

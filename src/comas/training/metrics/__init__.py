@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.schema import nearest
+from comas.config.mistakes import nearest
 from comas.training.metrics.record import StepRecord as StepRecord
 from comas.types import Learned, UserMistake
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from comas.seams import TIE
 from comas.training.metrics.record import StepRecord
-from comas.types import TIE
 
 
 def metric(step: StepRecord) -> dict[str, int]:

@@ -1,12 +1,11 @@
 """Whether pay went to right answers: precision and recall against the task's labels.
 
 For reports only: no method sees them. On by default where the task says that its verifier is
-`quick`. Leaves out: other roles than solutions, whose work has no label.
+`quick`. Leaves out: other roles than solutions, other figures (`quality`).
 """
 
 from __future__ import annotations
 
-from comas.evaluation.accuracy import judged
 from comas.training.metrics.record import StepRecord, mean
 
 PAID = 0.5
@@ -18,13 +17,8 @@ def metric(step: StepRecord) -> dict[str, float | int | None]:
     share of right ones among those that got a reward of at least 0.5 (`precision`), and the share
     of right ones that got it (`recall`); None of none.
     """
-    pairs: list[tuple[bool, bool]] = []
-    for episode in step.episodes:
-        for turn in episode.turns if episode.error is None else ():
-            if turn.role == "solution" and turn.reward is not None:
-                verdict, _ = judged(step.task, episode.question, turn.text)
-                if verdict != "failed":
-                    pairs.append((turn.reward >= PAID, verdict == "right"))
+    solutions = [turn for turn in step.paid if turn.role == "solution" and turn.id in step.labels]
+    pairs = [((turn.reward or 0.0) >= PAID, step.labels[turn.id]) for turn in solutions]
     return {
         "n": len(pairs),
         "accuracy": _share([right for _, right in pairs]),

@@ -5,12 +5,13 @@ Leaves out: what is made of it (the other files here).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-from comas.types import Episode, Learned, Task, Turn
+from comas.training.labels import labels_of, questions_of
+from comas.types import Episode, Learned, Question, Task, Turn
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,37 @@ class StepRecord:
         """Those that were paid, 0.0 included."""
         return [turn for turn in self.turns if turn.reward is not None]
 
+    @cached_property
+    def questions(self) -> dict[str, Question]:
+        """Id of a piece of work -> the question that it answers (`training.labels`)."""
+        return questions_of(self.episodes, self.task)
+
+    @cached_property
+    def labels(self) -> dict[str, bool]:
+        """Id of a piece of work -> whether it is right; asks the verifier, which takes
+        microseconds only where the task is `quick`.
+        """
+        return labels_of(self.episodes, self.questions, self.task)
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Figures = dict[str, float]
+"""Name -> value, of those that are known."""
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Key -> its values, in their order."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        group = groups.setdefault(key, [])
+        group.append(value)
+    return groups
+
 
 def mean_by_role(turns: Sequence[Turn], value: Any) -> dict[str, float]:
     """Role -> mean over its turns of `value(turn)`."""
-    values: dict[str, list[float]] = {}
-    for turn in turns:
-        values.setdefault(turn.role, []).append(value(turn))
+    values = grouped((turn.role, value(turn)) for turn in turns)
     return {role: mean(values[role]) for role in sorted(values)}
 
 

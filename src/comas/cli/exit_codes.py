@@ -1,0 +1,10 @@
+"""Exit codes of the command, besides 0."""
+
+MISTAKE = 2
+"""A user's mistake, or a machine that failed: one line on stderr says which."""
+STOPPED = 130
+"""Ctrl-C: 128 + SIGINT, as shells give for it."""
+CLOSED = 141
+"""Whoever read stdout has read enough (`comas eval ... | head`): 128 + SIGPIPE, as shells give for
+it.
+"""

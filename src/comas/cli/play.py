@@ -1,0 +1,125 @@
+"""`comas play`: one discussion of a team on the terminal.
+
+Leaves out: recorded discussions (`comas show`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from comas.cli.json_output import Json, print_json
+from comas.cli.stderr import print_note
+from comas.cli.train import read_config
+from comas.program import command
+
+if TYPE_CHECKING:
+    from comas.team.build import Team
+    from comas.types import Episode
+
+System = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TEAM] [KEY=VALUE]...",
+        help="A run, seed model, TOML or export (default: the latest run).",
+    ),
+]
+Asked = Annotated[str | None, typer.Option(help="Ask this instead of a held-out question.")]
+Seed = Annotated[int, typer.Option(help="Which question and which draws.")]
+
+
+def play(
+    ctx: typer.Context,
+    arguments: System = None,
+    question: Asked = None,
+    seed: Seed = 0,
+    json_: Json = False,
+) -> None:
+    """Watch one discussion: who says what, and what each turn is paid."""
+    from comas.questions.checked import loaded
+    from comas.storage.records import episode_record
+    from comas.types import UserMistake
+
+    if question is not None and not question.strip():
+        raise UserMistake(
+            "--question is empty: give a text, or leave it out for a held-out question"
+        )
+    team = _team(arguments)
+    config = team.config
+    try:
+        asked = question
+        if asked is None:
+            options = config.task_options
+            asked = loaded(team.task, "test", path=config.data, limit=1, seed=seed, **options)[0]
+        episode = team.discuss(asked, seed)
+        if episode.error:
+            raise UserMistake(episode.error)
+        if json_:
+            print_json(ctx, episode_record(episode))
+        else:
+            _show(team, episode, is_held_out=question is None)
+    finally:
+        team.close()
+
+
+def _show(team: Team, episode: Episode, is_held_out: bool) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from comas.display import clean, discussion, readings
+    from comas.game.play import own_file
+
+    console = Console()
+    console.print(discussion(episode.question.prompt, episode.turns))
+    for reading in readings(episode.turns):
+        console.print(reading, soft_wrap=True)
+    end = "answer: none"
+    if episode.answer is not None:
+        end = f"answer: {clean(episode.answer)}"
+        if is_held_out:
+            with own_file(team.task.verify, "verify"):
+                verdict = team.task.verify(episode.question, episode.answer)
+            end += f" ({verdict})"
+    console.print(Text(end, "bold"))
+
+
+def _team(arguments: list[str] | None) -> Team:
+    """The team that the arguments name; without any, of the latest run, or of the default."""
+    from comas.config.resolve import resolve
+    from comas.evaluation.systems import greeted
+    from comas.program import latest_run
+    from comas.sync import run_sync
+
+    if not arguments and (run := latest_run()) is not None:
+        print(f"{run} (the latest run)", file=sys.stderr)
+        arguments = [str(run)]
+    if arguments and "=" not in arguments[0]:
+        name, *pairs = arguments
+        team = _named_team(name, pairs)
+        if team is not None:
+            return team
+    return run_sync(greeted(resolve(read_config(arguments)), print_note))
+
+
+def _named_team(name: str, pairs: list[str]) -> Team | None:
+    """The team of a model, a run or an export; None of a config file."""
+    from comas.config.systems import found_at, is_model, is_run
+    from comas.evaluation.systems import greeted, system_team
+    from comas.models.sources import meant, team_file
+    from comas.sync import run_sync
+    from comas.types import UserMistake
+
+    if is_model(name):
+        return system_team(name, pairs)
+    if is_run(name) or team_file(name) is not None:
+        resolved, weights = found_at(name, overrides=pairs)
+        return run_sync(greeted(resolved, print_note, weights))
+    if not Path(name).is_file():
+        raise UserMistake(
+            f"{name} is neither a run's folder, nor a team's, nor a config{meant(name)}; see"
+            f" {command()} play --help"
+        )
+    return None

@@ -1,0 +1,135 @@
+"""Methods, tasks and setups by name or file: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file.
+
+What cannot be played or learnt by is a mistake in one line. Leaves out: their options
+(`config.options`), engines and hosts (`config.builders`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from comas.config.mistakes import nearest
+from comas.config.options import unwrapped
+from comas.config.plugin_file import import_file
+from comas.game.prompts import check_holes
+from comas.types import Method, Row, Setup, Task, UserMistake
+
+PLUGINS = {"method": Method, "task": Task, "setup": Setup}
+
+
+def load_plugin(kind: str, name: str) -> Any:
+    """`method`, `task` or `setup` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file;
+    its attribute of that kind.
+    """
+    if name.endswith(".py"):
+        module: Any = import_file(name, kind)
+    else:
+        known = plugin_names(kind)
+        if name not in known:
+            raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
+        module = importlib.import_module(f"comas.{kind}s.{name}")
+    found = getattr(module, kind, None)
+    if not isinstance(found, PLUGINS[kind]):
+        raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
+    if isinstance(found, Method | Setup) and not inspect.iscoroutinefunction(unwrapped(found.play)):
+        raise UserMistake(f"{kind} {name!r}: play has to be `async def`, and to await what it asks")
+    if isinstance(found, Method):
+        _check_functions(found, name)
+        _check_order(found, name)
+    if name.endswith(".py"):
+        wording = found.wording if isinstance(found, Task) else getattr(module, "WORDING", None)
+        check_holes(wording, f"{kind} {name!r}", Path(name).read_text(encoding="utf-8-sig"))
+    return found
+
+
+def _check_functions(method: Method, name: str) -> None:
+    """An error where the functions of a method cannot be called as they will be, for instance
+    because two were swapped.
+    """
+    wanted = {
+        "play": "question, agents, rng, task",
+        "settle": "episodes, task",
+        "start": "questions, task",
+        "draw": "state, questions, count, rng, task",
+        "update": "state, episodes, task",
+        "advantage": "rows, kl",
+        "loss": "logprobs, batch",
+    }
+    for part, arguments in wanted.items():
+        if getattr(method, part) is None:
+            continue
+        function = unwrapped(getattr(method, part))
+        awaited = part != "play" and inspect.iscoroutinefunction(function)
+        if awaited or not _takes(function, arguments.split(", ")):
+            raise UserMistake(
+                f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__}"
+                " does not take that; the order is Method(play, settle, advantage, loss)"
+            )
+
+
+def _check_order(method: Method, name: str) -> None:
+    """An error where what stands as the loss makes advantages: both take two arguments, and would
+    fail in the first step only.
+
+    Certain, not likely: a loss is given tensors, and nothing but an advantage makes one array per
+    row out of rows.
+    """
+    rows = [_row(role, n) for role in method.paid for n in range(4)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = method.loss(rows, {})
+    except Exception:  # noqa: BLE001 - as losses fail that are given no tensors, which is how they should
+        return
+    if not isinstance(made, Sequence):
+        return
+    shapes = [np.shape(part) for part in cast("Sequence[Any]", made)]
+    if shapes == [(3,)] * len(rows):
+        function = unwrapped(method.loss)
+        raise UserMistake(
+            f"method {name!r}: {function.__name__} makes advantages and stands where the loss is"
+            " wanted; the order is Method(play, settle, advantage, loss)"
+        )
+
+
+def _row(role: str, n: int) -> Row:
+    """One of four rows of two tokens behind a prompt of one: two groups, rewards 0 and 1."""
+    return Row(
+        turn=f"t{n}",
+        role=role,
+        temperature=1.0,
+        token_ids_T=np.arange(3),
+        mask_T=np.array([False, True, True]),
+        logprobs_T=np.zeros(3, np.float32),
+        group=f"g{n // 2}",
+        reward=float(n % 2),
+    )
+
+
+def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
+    """Whether a function can be called with so many positional arguments and no more."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind_partial(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin tells nothing of its arguments
+        return True
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p for p in signature.parameters.values() if p.kind in kinds]
+    further = positional[len(arguments) :]
+    return all(p.default is not p.empty for p in further)
+
+
+def plugin_names(kind: str) -> list[str]:
+    """The methods, tasks or setups that are shipped."""
+    folder = Path(__file__).parents[1] / f"{kind}s"
+    names = {path.stem for path in folder.glob("*.py")}
+    return sorted(names - {"__init__"})

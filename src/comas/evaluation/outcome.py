@@ -1,0 +1,97 @@
+"""What an evaluation came to, as it is written at its end: cells, comparisons, costs, notes.
+
+Leaves out: the statistics (`evaluation.report`), showing it (`cli.evaluate`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from comas.evaluation import report
+from comas.evaluation.contamination import Overlap
+from comas.evaluation.folder import Folder
+from comas.evaluation.games import Played
+from comas.evaluation.report import Cell, Difference, Key
+from comas.team import spending
+from comas.types import Account
+
+
+class Trained(NamedTuple):
+    """Which questions of a task a run was trained on."""
+
+    run: str
+    task: str
+    overlap: Overlap | None
+    """None where its training questions cannot be read."""
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        unknown = {"exact": None, "near": None}
+        pairs = dataclasses.asdict(self.overlap) if self.overlap else unknown
+        return {"run": self.run, "task": self.task, **pairs}
+
+
+def cell_of(key: Key, rounds: Sequence[Played]) -> Cell:
+    """The cell of a system, from the rounds that its runs have played."""
+    logs = [played.log for played in rounds]
+    return Cell(
+        *key,
+        team=rounds[0].team,
+        planned=rounds[0].planned,
+        runs=[list(log.found.values()) for log in logs],
+        bases=tuple(", ".join(log.facts.get("bases", [])) for log in logs),
+        seconds=sum(log.seconds for log in logs),
+        peak_bytes=max(log.peak_bytes for log in logs),
+    )
+
+
+def outcome(
+    folder: Folder,
+    cells: Sequence[Cell],
+    matched: Sequence[tuple[Cell, Cell]],
+    accounts: Mapping[str, Mapping[str, Account]],
+    trained: Sequence[Trained],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Make the report of an evaluation.
+
+    `matched` are pairs of a vote at equal tokens and the cell that it is compared with, `accounts`
+    what each run's hosts behind an API have cost, `notes` what was found before the games.
+    """
+    systems = folder.plan.systems
+    seed = folder.plan.seed
+    votes = [vote for vote, _ in matched]
+    everything = list({cell.key: cell for cell in [*cells, *votes]}.values())
+    equal = report.corrected([report.difference(vote, dear, seed) for vote, dear in matched])
+
+    def records(differences: Sequence[Difference]) -> list[dict[str, Any]]:
+        return [difference.record(systems) for difference in differences]
+
+    warnings = [*_unknown(trained), *_contaminated(trained)]
+    return {
+        "folder": str(folder.path),
+        "cells": [report.cell_record(cell, systems) for cell in everything],
+        "systems": records(report.between_systems(cells, seed)),
+        "setups": records(report.between_setups(cells, seed)),
+        "equal_tokens": records(equal),
+        "api": spending.records(accounts),
+        "notes": [*report.notes(everything), *warnings, *dict.fromkeys(notes)],
+        "overlap": [each.record() for each in trained],
+    }
+
+
+def _unknown(trained: Sequence[Trained]) -> Iterator[str]:
+    for run, task, overlap in trained:
+        if overlap is None:
+            yield (
+                f"{run}: its training questions cannot be read here: whether {task} was among them"
+                " is not known"
+            )
+
+
+def _contaminated(trained: Sequence[Trained]) -> Iterator[str]:
+    for run, task, overlap in trained:
+        if overlap is not None and (overlap.exact or overlap.near):
+            yield f"{run}, {task}: {overlap}"

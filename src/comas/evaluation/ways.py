@@ -1,0 +1,111 @@
+"""Ways to answer: a setup or a method's game, with its options, and who plays it.
+
+Leaves out: which of them an evaluation takes (`evaluation.spec`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from comas.config.options import filled, split_options
+from comas.config.plugins import load_plugin, plugin_names
+from comas.config.rehearsal import roles_asked
+from comas.config.schema import parse_pair
+from comas.game.agent import Member
+from comas.team.build import Team
+from comas.types import Method, Setup, Task, UserMistake
+
+OPTIONS = r":(?=\w+=)"
+"""What stands between a setup and each of its options."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How answers are given: a setup or a method's game, with its options."""
+
+    name: str
+    method: Method
+    alone: bool
+    options: Mapping[str, Any]
+
+
+def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
+    """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own; `files`
+    are those of the plan.
+    """
+    plugin, *pairs = re.split(OPTIONS, name)
+    plugin = (files or {}).get(plugin, plugin)
+    options = dict(map(parse_pair, pairs))
+    if plugin == "game":
+        found = team.method
+        options = {**split_options(team.config.options, found.play), **options}
+    else:
+        found = load_plugin(_kind_of(plugin), plugin)
+    options = filled(plugin, options, found.play)
+    if isinstance(found, Setup):
+        return Way(name, _game(found), found.alone, options)
+    return Way(name, replace(found, supervised=False), False, options)  # labels are for training
+
+
+def _kind_of(plugin: str) -> Literal["method", "setup"]:
+    """Whether a name or a file is one of a method or of a setup."""
+    if not plugin.endswith(".py"):
+        return "method" if plugin in plugin_names("method") else "setup"
+    file = Path(plugin)
+    text = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
+    return "method" if re.search(r"^method\s*=", text, re.MULTILINE) else "setup"
+
+
+def _game(setup: Setup) -> Method:
+    return Method(setup.play, _unsettled, _unsettled, _unsettled, roles=setup.roles)
+
+
+def _unsettled(*args: object) -> Any:
+    raise AssertionError("evaluation never settles")
+
+
+def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
+    """Who plays: every policy by itself, or the team."""
+    if not chosen.alone:
+        return {"team": list(team.members)}
+    # copies of one policy answer once, by the first of them
+    different = {m.address: m for m in reversed(team.members)}
+    return {m.name: [m] for m in team.members if different[m.address] is m}
+
+
+def asked_roles(chosen: Sequence[tuple[Team, Way]]) -> set[str]:
+    """The roles that these games ask for, as far as a rehearsal of each shows them."""
+    roles: set[str] = set()
+    for team, how in chosen:
+        asked = roles_asked(how.method, team.task, len(team.members), how.options)
+        roles |= {*asked, *how.method.roles}
+    return roles
+
+
+def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> None:
+    """An error where the game asks for a role that no agent takes."""
+    if chosen.alone or any(member.roles is None for member in members):
+        return
+    taken = {role for member in members for role in member.roles or ()}
+    asked = roles_asked(chosen.method, task, len(members), chosen.options)
+    for role in chosen.method.paid:
+        if role in asked and role not in taken:
+            raise UserMistake(
+                f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see"
+                " agents.<name>.roles"
+            )
+
+
+def described(team: Team, chosen: Way) -> str:
+    """Who answers, in words."""
+    policies = len({member.address for member in team.members})
+    agents = len(team.members)
+    if chosen.alone and policies > 1:
+        return f"{policies} agents, each alone"
+    if chosen.alone or agents == 1:
+        return "1 agent"
+    return f"{agents} copies of one model" if policies == 1 else f"team of {agents}"

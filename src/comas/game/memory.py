@@ -1,0 +1,112 @@
+"""What a method remembers between steps: its record begins, chooses questions, and goes on.
+
+The record is JSON, so that a checkpoint holds it and a resumed run has the same one. Leaves out:
+where it is written (`training.loop`).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from comas.game.agent import derive_seed
+from comas.game.play import Scene, brief, finished_of, own_file, unlabelled
+from comas.types import Episode, Question, State, UserMistake
+
+
+def first_state(scene: Scene, questions: Sequence[Question], options: Mapping[str, Any]) -> State:
+    """The record before the first step; `options` are those that `start` takes."""
+    start = scene.method.start
+    if start is None:
+        return {}
+    with own_file(start, "start"):
+        state = start(_seen(scene, questions), scene.permitted, **options)
+    return as_json(state, "start")
+
+
+def draw(
+    scene: Scene, questions: Sequence[Question], count: int, step: int, options: Mapping[str, Any]
+) -> list[Question]:
+    """The questions that a method with `draw` chooses for a step, at most `count` of them."""
+    choose = scene.method.draw
+    assert choose is not None
+    rng = random.Random(derive_seed(scene.seed, "draw", step))
+    with own_file(choose, "draw"):
+        seen = _seen(scene, questions)
+        drawn = choose(scene.state, seen, count, rng, scene.permitted, **options)
+    if not drawn:
+        raise UserMistake(f"step {step}: draw chose no question: it has to return one at least")
+    for question in drawn:
+        if not isinstance(question, Question):
+            raise UserMistake(f"step {step}: draw returned {brief(question)}, which is no Question")
+    if len(drawn) > count:
+        raise UserMistake(
+            f"step {step}: draw chose {len(drawn)} questions, and a step has {count}: return at"
+            " most as many"
+        )
+    ids = [question.id for question in drawn]
+    twice = next((name for name in ids if ids.count(name) > 1), None)
+    if twice is not None:
+        raise UserMistake(f"step {step}: draw chose two questions with the id {twice!r}")
+    return _labelled(scene, drawn, questions)
+
+
+def next_state(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> State:
+    """The record after a step that was settled and learnt from."""
+    update = scene.method.update
+    if update is None:
+        return scene.state
+    with own_file(update, "update"):
+        state = update(scene.state, finished_of(scene, episodes), scene.permitted, **options)
+    return as_json(state, "update")
+
+
+def as_json(state: Any, function: str) -> State:
+    """The record as a checkpoint would give it back; an error where JSON cannot hold it."""
+    if not isinstance(state, dict):
+        raise UserMistake(f"{function} returned {brief(state)}: the state of a method is a dict")
+    try:
+        return json.loads(json.dumps(state, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UserMistake(
+            f"{function}: its state cannot be written as JSON: {error} (plain values, no NaN)"
+        ) from error
+
+
+def refuse_held_out(step: int, questions: Sequence[str], held_out: Collection[str]) -> None:
+    """An error where the text of a question to be played, or that was posed, is a held-out one."""
+    leaked = next((prompt for prompt in questions if prompt in held_out), None)
+    if leaked is not None:
+        raise UserMistake(
+            f"step {step}: the question {brief(leaked)} is a held-out one: pose has to return None"
+            " for it"
+        )
+
+
+def posed_in(episodes: Sequence[Episode]) -> list[str]:
+    """The texts of the questions that agents posed: what games note as `info["posed"]`."""
+    noted = [turn.info.get("posed") for episode in episodes for turn in episode.turns]
+    return [prompt for prompt in noted if isinstance(prompt, str)]
+
+
+def _seen(scene: Scene, questions: Sequence[Question]) -> list[Question]:
+    """Questions as the method may see them."""
+    if scene.method.supervised:
+        return list(questions)
+    return [unlabelled(question) for question in questions]
+
+
+def _labelled(
+    scene: Scene, drawn: Sequence[Question], questions: Sequence[Question]
+) -> list[Question]:
+    """The drawn questions, with the labels of those that are the task's own: reports need them."""
+    if scene.method.supervised:
+        return list(drawn)
+    own = {question.id: question for question in questions}
+    return [own[question.id] if _is_own(question, own) else question for question in drawn]
+
+
+def _is_own(question: Question, own: Mapping[str, Question]) -> bool:
+    return question.id in own and own[question.id].prompt == question.prompt

@@ -1,0 +1,76 @@
+"""Questions that agents pose: a proposal is written, read by the task, solved, and kept in a pool.
+
+Until it is written a proposal is a question of the kind `propose`, whose prompt is the example that
+its author sees ("" for none). Leaves out: which proposals are accepted, and what they are paid.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from comas.game.agent import Agent, choose
+from comas.game.prompts import defuse, words
+from comas.types import Question, Task, Turn
+
+WORDING = {
+    "propose": (
+        "{history}\nWrite one new, harder question that can be solved from its own text. Write only"
+        " the question."
+    ),
+    "reference": "An accepted question:\n{question}",
+    "solution": "{question}\n\nSolve it and end with the answer.",
+}
+
+
+def unwritten(examples: Iterable[str]) -> list[Question]:
+    """A proposal for each example, still to be written."""
+    return [
+        Question(id=f"proposal-{place}", prompt=example, kind="propose")
+        for place, example in enumerate(examples)
+    ]
+
+
+async def written(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+) -> tuple[Turn | None, Question | None]:
+    """Have a question written where it is still to be: the proposal, and the question that it
+    poses, None where it poses none. Any other question is there already, without a proposal.
+    """
+    if question.kind != "propose":
+        return None, question
+    example = defuse(question.prompt)
+    history = words(WORDING, task, "reference", question=example) if example else ""
+    author = choose(agents, rng, "propose")
+    proposal = await author.ask("propose", words(WORDING, task, "propose", history=history))
+    return proposal, posed_by(proposal, task)
+
+
+def posed_by(turn: Turn, task: Task) -> Question | None:
+    """The question that a reply poses; `info["posed"]` is its text, None where it poses none."""
+    assert task.pose is not None, "Method.needs"
+    posed = task.pose(turn.text) if turn.finished else None
+    turn.info["posed"] = None if posed is None else posed.prompt
+    return posed
+
+
+def posed_again(prompts: Iterable[str], task: Task) -> list[Question]:
+    """The questions that the texts of a pool pose."""
+    assert task.pose is not None, "Method.needs"
+    posed = [task.pose(prompt) for prompt in prompts]
+    return [question for question in posed if question is not None]
+
+
+def solve(
+    question: Question, solver: Agent, task: Task, about: Turn | None
+) -> Coroutine[Any, Any, Turn]:
+    """Ask for one solution of a question that an agent posed."""
+    prompt = words(WORDING, task, "solution", question=defuse(question.prompt), history="")
+    return solver.ask("solution", prompt, about=about)
+
+
+def with_newest(pool: Sequence[str], more: Iterable[str], most: int) -> list[str]:
+    """A pool with more texts, each once; the oldest leave it where there are too many."""
+    distinct = dict.fromkeys([*pool, *more])
+    return list(distinct)[-most:]

@@ -1,0 +1,56 @@
+"""Verdicts that judges write: a score in tags, or a word, that ends the reply, or none at all.
+
+Leaves out: what a score pays (settlements).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from comas.game.agent import Agent
+from comas.game.prompts import defuse, words
+from comas.types import Question, Task, Turn
+
+JUDGING = (
+    "Question:\n{question}\n\nA solution:\n{work}\n\nCheck it step by step, then end with"
+    " <score>N</score>: 3 right, 2 right with minor flaws, 1 wrong."
+)
+"""The check is written before the score: judges that score at once are at chance on hidden work."""
+_SCORE = re.compile(r"<\s*score\s*>\s*([1-9][0-9]?)\s*<\s*/\s*score\s*>\s*\Z")
+_TAG = re.compile(r"<\s*/?\s*score\b", re.IGNORECASE)
+
+
+def read_score(turn: Turn, top: int = 3) -> int | None:
+    """Read 1 to `top` if the reply is finished and its one score element ends it, else None."""
+    match = _SCORE.search(turn.text)
+    if match is None or not turn.finished or len(_TAG.findall(turn.text)) != 2:
+        return None
+    score = int(match[1])
+    return score if 1 <= score <= top else None
+
+
+def share(turn: Turn, top: int = 3) -> float | None:
+    """The same as a share of the scale, from 0 to 1."""
+    score = read_score(turn, top)
+    return None if score is None else (score - 1) / (top - 1)
+
+
+def last_word(turn: Turn, sayings: Collection[str]) -> str | None:
+    """The word that ends a finished reply, if it is one of these, else None."""
+    said = turn.text.split() if turn.finished else []
+    word = said[-1] if said else None
+    return word if word in sayings else None
+
+
+async def judge(
+    judge: Agent, question: Question, work: Turn, task: Task, wording: Mapping[str, str]
+) -> Turn:
+    """Have an agent judge a piece of work in the role `judging`; `info["score"]` is its share of
+    the scale, or None.
+    """
+    shown = defuse(task.shown(question, work.text))
+    prompt = words(wording, task, "judging", question=defuse(question.prompt), work=shown)
+    judging = await judge.ask("judging", prompt, about=work)
+    judging.info["score"] = share(judging)
+    return judging

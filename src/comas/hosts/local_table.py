@@ -1,0 +1,82 @@
+"""Keys of a host with weights in this process.
+
+In a file of its own, so that a config is read without what hosts are made of. Leaves out: building
+it (`hosts.local`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from comas.hosts.table import HostTable
+from comas.models.places import Place
+
+TOKENS_PER_PASS = 8192
+"""Of seed models, and the most that other bases get by default."""
+MAX_ROWS = 512
+"""The same of rows that are decoded at once."""
+
+
+def _current_name(engine: Any) -> Any:
+    """Runs from before engines had names say `torch` for what is `auto` now."""
+    return "auto" if engine == "torch" else engine
+
+
+class Table(HostTable):
+    """What is trained, how it is sampled, and what bounds its memory."""
+
+    learner: Literal["full", "adapters"] | None = None
+    """What of a policy is trained: all of it, or an adapter on a base that the host's policies
+    share; None is full for seed models (and runs that trained them so), otherwise adapters.
+    """
+    rank: int | None = Field(None, ge=1)
+    """Of adapters; None is 16, or what an adapter has that is the base."""
+    alpha: float | None = Field(None, gt=0)
+    """An adapter counts alpha / rank times; None is twice the rank, or what an adapter has that is
+    the base.
+    """
+    targets: list[str] | None = Field(None, min_length=1)
+    """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
+    engine: Annotated[Place, BeforeValidator(_current_name)] = "auto"
+    """What samples: `hf`, `stacked`, or a file with `build(plan, models)`; auto is stacked for
+    small plain Llamas of one shape on a CPU, otherwise hf.
+    """
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of sampling and of the learner's passes; auto is float32 on CPU, bfloat16 on a GPU.
+
+    Trained weights are float32 always.
+    """
+    context: int | None = Field(None, ge=16)
+    """Tokens that prompt and reply share; None is what the base has room for."""
+    thinking: bool | None = None
+    """Whether models that can think before they answer do so; None is what their template says."""
+    max_rows: int | None = Field(None, ge=1)
+    """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`fitting`)."""
+    compile: bool = False
+    """Sample with torch.compile, where the engine does not stack small models: minutes at the start
+    for fewer calls per token.
+    """
+    correction: Literal["token_truncate", "token_mask", "sequence_mask", "geometric_mask"] = (
+        "token_truncate"
+    )
+    """What is done where engine and learner are further apart than rounding: a function of
+    `comas.objective.corrections`.
+    """
+    old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
+    """What the probability ratio of the loss, and the KL, call the old policy: the learner's own
+    forward pass before the first update, or what the engine said while it sampled, which spares
+    that pass.
+    """
+    tokens_per_pass: int | None = Field(None, ge=64)
+    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
+    TOKENS_PER_PASS for seed models, otherwise what fits (`fitting`).
+    """
+    checkpointing: bool = False
+    """Recompute activations in the backward pass: slower, smaller."""
+    lr: float | None = Field(None, gt=0)
+    """Overrides the shared one."""
+    trust_remote_code: bool = False

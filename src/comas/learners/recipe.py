@@ -1,0 +1,50 @@
+"""How a policy is trained: rates and limits of its optimizer steps.
+
+Leaves out: what a step is (`learners.step`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a policy is trained."""
+
+    lr: float
+    rates: Mapping[str, float] = field(default_factory=dict[str, float], kw_only=True)
+    """Learning rates of policies that have another."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    grad_norm: float = 1.0
+    tokens_per_pass: int = 8192
+    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
+    old_logprobs: Literal["recomputed", "sampled"] = field(default="recomputed", kw_only=True)
+    """The old policy: a forward pass of the learner, or the engine's log-probs, whose gap is then
+    part of the ratio.
+    """
+    checkpointing: bool = False
+    """Recompute activations in the backward pass: slower, smaller."""
+    gap_tolerance: float = 0.02
+    """Mean absolute gap in nats between engine and learner above which rows get an importance
+    weight.
+    """
+    gap_clip: float = 2.0
+    """Where that weight is truncated, or left out."""
+    correction: str = "token_truncate"
+    """A function of `objective.corrections`: how the weight is made."""
+    gap_limit: float = 0.5
+    """Mean gap at which the run stops: the engine does not sample from the weights that are
+    trained.
+    """
+
+    def adamw(self) -> dict[str, Any]:
+        """Keywords of AdamW that policies share."""
+        return {"betas": self.betas, "weight_decay": self.weight_decay}
+
+    def rate(self, policy: str) -> float:
+        """The learning rate of a policy."""
+        return self.rates.get(policy, self.lr)

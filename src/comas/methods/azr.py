@@ -1,0 +1,100 @@
+"""AZR, Absolute Zero Reasoner (arXiv 2505.03335): a proposer and a solver in one model, and rules
+in the place of a judge; no questions, no labels.
+
+A proposer writes a question, and the solver tries it `answers` times; the task's rules say which
+tries are right. A proposal whose solvers succeed at a rate p is paid 1 - p where p > 0, and 0 where
+nobody succeeds; -1 where it is no question. A right answer is paid 1, a wrong one -0.5, an
+unreadable one -1. Each role has a baseline of its own. Solved questions go into a pool, which later
+steps refer to and solve again. Unlike the paper, the world is the task's own rather than three ways
+to ask about programs, and the answers that measure p are trained on as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.posing import solve, with_newest, written
+from comas.game.together import together
+from comas.game.verdicts import ruled
+from comas.methods.mae import draw, start
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
+from comas.objective.pay import in_role
+from comas.types import Count, Episode, Method, Question, State, Task, Turn
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    answers: Count = 8,
+) -> str | None:
+    """Have a question proposed where it is a proposal, then solved; the first solution answers."""
+    proposal, posed = await written(question, agents, rng, task)
+    if posed is None:
+        return None
+    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
+    solutions = await together(solve(posed, solver, task, proposal) for solver in solvers)
+    for solution in solutions:
+        solution.info["verdict"] = ruled(posed, solution, task)
+    return solutions[0].text
+
+
+PAY = {"right": 1.0, "wrong": -0.5, None: -1.0}
+"""Of a solution, by its verdict; one whose rules broke down is not paid."""
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay solutions by the rules, and proposals by how hard they were."""
+    for episode in episodes:
+        solutions = in_role(episode, "solution")
+        for turn in solutions:
+            turn.reward = PAY.get(turn.info["verdict"])
+        rate = success(solutions)
+        difficulty = 1.0 - rate if rate > 0 else 0.0
+        for turn in in_role(episode, "propose"):
+            turn.reward = -1.0 if turn.info["posed"] is None else difficulty
+
+
+def success(solutions: Sequence[Turn]) -> float:
+    """The share of solutions that are right, of those that the rules could judge; 0 of none."""
+    judged = [turn for turn in solutions if turn.info["verdict"] != "failed"]
+    right = sum(turn.info["verdict"] == "right" for turn in judged)
+    return right / max(1, len(judged))
+
+
+def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:
+    """Proposals that somebody solved join the pool, each once; the oldest leave it."""
+    more: list[str] = []
+    for episode in episodes:
+        if success(in_role(episode, "solution")) > 0:
+            more += [turn.info["posed"] for turn in in_role(episode, "propose")]
+    return {"pool": with_newest(state["pool"], more, pool)}
+
+
+KL = {"propose": 0.1, "solution": 0.1}
+PAYS = {
+    "propose": "the share of its solvers that fail; 0 if all do, -1 if it is no question",
+    "solution": "1 if the rules call it right, -0.5 if wrong, -1 if unreadable",
+}
+method = Method(
+    play,
+    settle,
+    reinforce_pp,
+    clipped,
+    KL,
+    grounded=True,
+    start=start,
+    draw=draw,
+    update=update,
+    needs=("pose", "check"),
+    paid=tuple(KL),
+    presets={"stable": {"questions": 48}, "paper": {"kl": {}}},
+    pays=PAYS,
+    base="seed-pose",
+    team={"a0": {}},
+)

@@ -1,0 +1,86 @@
+"""CoMAS whose judges are paid for agreeing with each other, without a label.
+
+The game is CoMAS (arXiv 2510.08529) with several evaluations of each solution. Solutions are paid
+as there. A scorer is paid 1 where its score is that of most other scorers of the same work, 0 where
+it is another one, and -1 where it cannot be read; a critic is paid what its scorer is, so that it
+gains by criticism that leads to what the others find, and not, as in the paper, by any criticism
+that lowers the score. Where the others are divided evenly, or there is one judge, nobody is paid
+for judging. Consensus is no truth: the metric `judges` of a run says how far they part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from comas.methods import comas
+from comas.methods.comas import play
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
+from comas.objective.pay import by_id, in_role
+from comas.types import Episode, Method, Task, Turn
+
+
+def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
+    """Pay solutions as CoMAS does, and judges for agreeing with the other judges of the work."""
+    comas.settle(episodes, task, format_check=format_check)
+    for episode in episodes:
+        turns = by_id(episode)
+        for judges in judges_of(episode).values():
+            for scoring in judges:
+                others = [other for other in judges if other is not scoring]
+                pay_judges(scoring, turns, agreement(scoring, others))
+
+
+def judges_of(episode: Episode) -> dict[str, list[Turn]]:
+    """Solution -> the scorings of it, with criticism or without."""
+    turns = by_id(episode)
+    judges: dict[str, list[Turn]] = {}
+    for scoring in in_role(episode, "scoring"):
+        work = judged_work(scoring, turns)
+        judges.setdefault(work.id, []).append(scoring)
+    return judges
+
+
+def judged_work(scoring: Turn, turns: dict[str, Turn]) -> Turn:
+    """The solution that a scoring is about, through the criticism where there is one."""
+    about = turns[scoring.about or ""]
+    return turns[about.about or ""] if about.role == "evaluation" else about
+
+
+def pay_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> None:
+    """Pay a scorer, and its critic where there is one, the same; no score: -1 to the scorer."""
+    criticism = turns[scoring.about or ""]
+    if criticism.role == "evaluation":
+        criticism.reward = None if scoring.info["score"] is None else reward
+    scoring.reward = -1.0 if scoring.info["score"] is None else reward
+
+
+def agreement(scoring: Turn, others: Sequence[Turn]) -> float | None:
+    """Whether a score is that of most others, 1 or 0; None where those are divided evenly."""
+    scores = [other.info["score"] for other in others]
+    counts = Counter(score for score in scores if score is not None)
+    ranked = counts.most_common(2)
+    if not ranked:
+        return None
+    score, judges = ranked[0]
+    divided = len(ranked) > 1 and ranked[1][1] == judges
+    return None if divided else float(scoring.info["score"] == score)
+
+
+PAYS = {
+    "solution": comas.PAYS["solution"],
+    "evaluation": "whether the score after it is that of most other judges of the work",
+    "scoring": "the same; -1 for a score that cannot be read",
+}
+STABLE = {"questions": 48, "steps": 120, "options": {"evaluations": 3}}
+method = Method(
+    play,
+    settle,
+    reinforce_pp,
+    clipped,
+    comas.KL,
+    paid=tuple(comas.KL),
+    presets={"stable": STABLE},
+    pays=PAYS,
+)

@@ -1,0 +1,63 @@
+"""CoMAS whose judges are paid for what the task's rules say: RISE's payment (arXiv 2505.13445) in
+the game of CoMAS.
+
+Solutions are paid by the scores of their peers, as in CoMAS (arXiv 2510.08529). A scorer is paid 1
+where its score agrees with the rules (3 for right work, 1 for wrong), 1/2 for a 2, 0 where it says
+the opposite, and -1 where it cannot be read; a critic is paid what its scorer is. Work that cannot
+be read is not judged. Solvers never see what the rules say: an upper bound for judges who learn
+without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from comas.game.verdicts import ruled
+from comas.methods import comas
+from comas.methods.comas import play
+from comas.methods.comas_agree import judges_of, pay_judges
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
+from comas.objective.pay import by_id
+from comas.types import Episode, Method, Task
+
+BEST = {"right": 3, "wrong": 1}
+"""The score that the rules would give."""
+
+
+def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
+    """Pay solutions as CoMAS does, and judges by the rules."""
+    comas.settle(episodes, task, format_check=format_check)
+    for episode in episodes:
+        turns = by_id(episode)
+        for work, judges in judges_of(episode).items():
+            verdict = ruled(episode.question, turns[work], task)
+            for scoring in judges:
+                pay_judges(scoring, turns, closeness(scoring.info["score"], verdict))
+
+
+def closeness(score: int | None, verdict: str | None) -> float | None:
+    """1 for the score that the rules would give, 0 for the opposite; None where there is none."""
+    best = BEST.get(verdict or "")
+    if best is None or score is None:
+        return None
+    return 1.0 - abs(score - best) / 2
+
+
+PAYS = {
+    "solution": comas.PAYS["solution"],
+    "evaluation": "whether the score after it is what the rules say",
+    "scoring": "the same; -1 for a score that cannot be read",
+}
+method = Method(
+    play,
+    settle,
+    reinforce_pp,
+    clipped,
+    comas.KL,
+    grounded=True,
+    needs=("check",),
+    paid=tuple(comas.KL),
+    presets={"stable": {}},
+    pays=PAYS,
+)

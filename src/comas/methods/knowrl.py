@@ -1,0 +1,117 @@
+"""KnowRL (arXiv 2510.11407): a model learns to say whether it can solve something, by agreeing with
+itself.
+
+The model writes a question, after examples of the rounds before, and assesses `votes` times whether
+it can be solved: yes or no. Who agrees with the majority is paid 1, others 0; questions on which at
+least `consistent` of the assessments agree join the examples. Consensus alone is greatest where the
+answer is always yes: watch the share of `yes`, and where the task has rules, the agreement with
+them. The formula is our reading of the abstract (the paper's code is anonymous); proposals are not
+paid.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.posing import unwritten, with_newest, written
+from comas.game.prompts import defuse, words
+from comas.game.scores import last_word
+from comas.game.together import together
+from comas.objective.credit import grpo
+from comas.objective.losses import clipped
+from comas.objective.pay import in_role
+from comas.types import Count, Episode, Method, Question, State, Task, Turn
+
+ASSESSING = "{question}\n\nCan you solve this? Think about it, and end with one word: yes or no."
+WORDING = {"assess": ASSESSING}
+SAYINGS = ("yes", "no")
+
+
+def start(questions: Sequence[Question], task: Task) -> State:
+    """No examples yet."""
+    return {"examples": []}
+
+
+def draw(
+    state: State, questions: Sequence[Question], count: int, rng: random.Random, task: Task
+) -> list[Question]:
+    """Proposals only, each after an example where there is one."""
+    examples = state["examples"]
+    return unwritten([rng.choice(examples) if examples else "" for _ in range(count)])
+
+
+async def play(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
+) -> str | None:
+    """Have a question proposed where it is a proposal, then assessed; the majority's word."""
+    agent = choose(agents, rng, "assess")
+    proposal, posed = await written(question, agents, rng, task)
+    if posed is None:
+        return None
+    prompt = words(WORDING, task, "assess", question=defuse(posed.prompt))
+    turns = await together(agent.ask("assess", prompt, about=proposal) for _ in range(votes))
+    for turn in turns:
+        turn.info["said"] = last_word(turn, SAYINGS)
+    word, _ = consensus(turns)
+    return word
+
+
+def consensus(turns: Sequence[Turn]) -> tuple[str | None, float]:
+    """The word that most assessments end with, the earlier of equals, and its share of all."""
+    said = [turn.info["said"] for turn in turns]
+    counts = Counter(word for word in said if word is not None)
+    if not counts:
+        return None, 0.0
+    ((word, votes),) = counts.most_common(1)
+    return word, votes / len(turns)
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay 1 for the majority's word, 0 for the other and for none."""
+    for episode in episodes:
+        turns = in_role(episode, "assess")
+        word, _ = consensus(turns)
+        for turn in turns:
+            said = turn.info["said"]
+            turn.reward = float(said is not None and said == word)
+            turn.group = f"{episode.id}/{turn.policy}"
+
+
+def update(
+    state: State,
+    episodes: Sequence[Episode],
+    task: Task,
+    *,
+    consistent: float = 0.8,
+    examples: Count = 200,
+) -> State:
+    """Questions with a stable assessment join the examples, each once; the oldest leave them."""
+    stable: list[str] = []
+    for episode in episodes:
+        _, agreement = consensus(in_role(episode, "assess"))
+        if agreement >= consistent:
+            stable += [turn.info["posed"] for turn in in_role(episode, "propose")]
+    return {"examples": with_newest(state["examples"], stable, examples)}
+
+
+PAYS = {"assess": "1 for the word of the majority, 0 for the other and for none"}
+method = Method(
+    play,
+    settle,
+    grpo,
+    clipped,
+    kl={"assess": 0.1},
+    start=start,
+    draw=draw,
+    update=update,
+    needs=("pose",),
+    paid=("assess",),
+    presets={"stable": {"questions": 48, "steps": 100}},
+    pays=PAYS,
+    roles=("propose",),
+    base="seed-pose",
+    team={"a0": {}},
+)

@@ -1,0 +1,170 @@
+"""MAE, Multi-Agent Evolve (arXiv 2510.23595): proposer, solver and judge are one model in three
+roles; no questions, no labels.
+
+A proposer writes a question, from nothing or after an accepted one. A judge rates it; if it passes,
+`answers` solvers try it and the judge scores each. A proposal is paid a third each for quality, for
+difficulty (1 - mean score of its answers) and for form; a solution half for its score and half for
+form; a judge for form. Accepted questions go into a pool, which later steps solve again and refer
+to. Unlike the paper, the answers that measure difficulty are trained on as well, an unreadable
+score pays and measures nothing (the paper: 0.5), and proposers write no answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from comas.game import posing
+from comas.game.agent import Agent, choose
+from comas.game.prompts import defuse, words
+from comas.game.scores import JUDGING, judge, share
+from comas.game.together import together
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
+from comas.objective.pay import by_id, in_role, mean
+from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
+
+RATING = (
+    "A proposed question:\n{question}\n\nIs it clear, complete and solvable? Check it, then end"
+    " with <score>N</score>: 3 good, 2 usable, 1 malformed or unsolvable."
+)
+WORDING = {**posing.WORDING, "rating": RATING, "judging": JUDGING}
+PASSES = 0.7
+"""Share of the scale from which a rating accepts a question."""
+
+
+def start(questions: Sequence[Question], task: Task, *, seeds: Whole = 0) -> State:
+    """A pool of `seeds` training questions; none is the paper's zero-data setting."""
+    return {"pool": [question.prompt for question in questions[:seeds]]}
+
+
+def draw(
+    state: State,
+    questions: Sequence[Question],
+    count: int,
+    rng: random.Random,
+    task: Task,
+    *,
+    refer: float = 0.5,
+    solve: float = 0.5,
+) -> list[Question]:
+    """A share `solve` of the step from the pool, as far as it goes; the rest are proposals, of
+    which a share `refer` sees an accepted question.
+    """
+    pool = state["pool"]
+    most = int(solve * count)
+    again = posing.posed_again(rng.sample(pool, min(len(pool), most)), task)
+    examples: list[str] = []
+    for _ in range(count - len(again)):
+        refers = bool(pool) and rng.random() < refer
+        examples.append(rng.choice(pool) if refers else "")
+    return again + posing.unwritten(examples)
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    answers: Count = 5,
+) -> str | None:
+    """Have a question proposed and rated where it is a proposal, then solved and judged; the first
+    solution answers, and None where the proposal did not pass.
+    """
+    proposal, posed = await posing.written(question, agents, rng, task)
+    if posed is None:
+        return None
+    if proposal is not None:
+        rating = await _rate(posed, proposal, choose(agents, rng, "rating"), task)
+        if not _passes(rating):
+            return None
+    pairs: list[tuple[Agent, Agent]] = []
+    for _ in range(answers):
+        solver = choose(agents, rng, "solution")
+        pairs.append((solver, choose(agents, rng, "judging")))
+    solutions = await together(_answer(posed, *pair, task, proposal) for pair in pairs)
+    return solutions[0].text
+
+
+async def _rate(posed: Question, proposal: Turn, judge: Agent, task: Task) -> Turn:
+    """Have a proposal rated; `info["score"]` is its share of the scale, or None."""
+    prompt = words(WORDING, task, "rating", question=defuse(posed.prompt))
+    rating = await judge.ask("rating", prompt, about=proposal)
+    rating.info["score"] = share(rating)
+    return rating
+
+
+def _passes(rating: Turn) -> bool:
+    """Whether a rating accepts its proposal."""
+    score = rating.info["score"]
+    return score is not None and score >= PASSES
+
+
+async def _answer(
+    posed: Question, solver: Agent, its_judge: Agent, task: Task, about: Turn | None
+) -> Turn:
+    """Have it solved and the solution judged."""
+    solution = await posing.solve(posed, solver, task, about)
+    answer = task.extract(posed, solution.text) if solution.finished else None
+    solution.info["readable"] = answer is not None
+    await judge(its_judge, posed, solution, task, WORDING)
+    return solution
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay form, scores and difficulty, as above."""
+    for episode in episodes:
+        judgements = in_role(episode, "rating", "judging")
+        scores = {turn.about: turn.info["score"] for turn in judgements}
+        for turn in judgements:
+            turn.reward = float(turn.info["score"] is not None)
+        solutions = in_role(episode, "solution")
+        for turn in solutions:
+            score = scores[turn.id]
+            if score is not None:
+                turn.reward = (score + turn.info["readable"]) / 2
+        success = mean([scores[turn.id] for turn in solutions])
+        difficulty = 0.0 if success is None else 1.0 - success
+        for turn in in_role(episode, "propose"):
+            quality = scores.get(turn.id) or 0.0
+            form = float(turn.info["posed"] is not None)
+            turn.reward = (quality + difficulty + form) / 3
+
+
+def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:
+    """Accepted questions join the pool, each once; the oldest leave it."""
+    accepted: list[str] = []
+    for episode in episodes:
+        turns = by_id(episode)
+        for rating in in_role(episode, "rating"):
+            if _passes(rating):
+                proposal = turns[rating.about or ""]
+                accepted.append(proposal.info["posed"])
+    return {"pool": posing.with_newest(state["pool"], accepted, pool)}
+
+
+KL = {"propose": 0.1, "rating": 0.5, "solution": 0.1, "judging": 0.5}
+PAYS = {
+    "propose": "a third each: its rating, the failures of its solvers, its form",
+    "rating": "1 for a score that can be read",
+    "solution": "half its score, half its form",
+    "judging": "1 for a score that can be read",
+}
+PAPER = {"kl": {}, "loss": {"clip_high": 0.28}, "credit": {"entropy": 0.001}}
+method = Method(
+    play,
+    settle,
+    reinforce_pp,
+    clipped,
+    KL,
+    start=start,
+    draw=draw,
+    update=update,
+    needs=("pose",),
+    paid=tuple(KL),
+    presets={"stable": {"questions": 48, "steps": 100}, "paper": PAPER},
+    pays=PAYS,
+    base="seed-pose",
+    team={"a0": {}},
+)

@@ -1,0 +1,73 @@
+"""MAPoRL (arXiv 2502.18439): debates that are trained, each turn paid for what it leads to.
+
+The game is `setups/debate`: all agents answer, read each other and answer again, over `revisions`
+rounds. The task's rules give each reply v = 1 if it is right and 0 if not. Agent a is paid in round
+t (v_ta + sum over later rounds t' of discount^(t'-t) times the mean v of all agents in t') over the
+sum of the weights. A revision that turns the agent's own wrong answer into a right one is paid
+`bonus` more, the reverse `bonus` less. Unlike the paper, rules take the place of a trained
+verifier, one bonus that of two (for being persuaded and for changing alone), and learning is
+REINFORCE++ without a value network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from comas.game.verdicts import ruled
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
+from comas.setups.debate import play
+from comas.types import Episode, Method, Task, Turn
+
+
+def settle(
+    episodes: Sequence[Episode], task: Task, *, discount: float = 0.3, bonus: float = 0.2
+) -> None:
+    """Pay each reply its own worth and that of the rounds after it, discounted."""
+    for episode in episodes:
+        worth = {turn.id: _worth(episode, turn, task) for turn in episode.turns}
+        last = max(turn.round for turn in episode.turns)
+        means = [_mean_of_round(episode, worth, at) for at in range(last + 1)]
+        for turn in episode.turns:
+            own = worth[turn.id]
+            later = means[turn.round + 1 :]
+            weights = [discount**distance for distance in range(1, len(later) + 1)]
+            gains = [weight * mean for weight, mean in zip(weights, later, strict=True)]
+            total = own + math.fsum(gains)
+            turn.reward = total / (1 + math.fsum(weights))
+            if turn.about is not None:
+                turn.reward += bonus * (own - worth[turn.about])
+
+
+def _worth(episode: Episode, turn: Turn, task: Task) -> float:
+    """1 for a reply that the rules call right, 0 for any other."""
+    return float(ruled(episode.question, turn, task) == "right")
+
+
+def _mean_of_round(episode: Episode, worth: dict[str, float], at: int) -> float:
+    """The mean worth of all agents in a round."""
+    spoken = [turn for turn in episode.turns if turn.round == at]
+    return math.fsum(worth[turn.id] for turn in spoken) / len(spoken)
+
+
+KL = {"solution": 0.1, "revision": 0.1}
+PAYS = {
+    "solution": "whether it is right, and how many are in the rounds after it",
+    "revision": "the same, and more or less for having changed to right or wrong",
+}
+STABLE = {"questions": 64, "steps": 100, "options": {"revisions": 2}}
+method = Method(
+    play,
+    settle,
+    reinforce_pp,
+    clipped,
+    KL,
+    grounded=True,
+    needs=("check",),
+    paid=tuple(KL),
+    presets={"stable": STABLE},
+    pays=PAYS,
+    base="seed",
+    team={"a0": {}, "a1": {}},
+)

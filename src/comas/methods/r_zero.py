@@ -1,0 +1,166 @@
+"""R-Zero (arXiv 2508.05004): a challenger writes questions at the frontier of a solver; they learn
+in turn, in phases.
+
+For `proposing` steps the challenger writes questions, each answered `answers` times, and is paid
+the uncertainty 1 - 2 |p - 1/2|, where p is the share of the most frequent answer, minus the share
+of the step's questions that are like its own; -1 for what is no question. Then, for `solving`
+steps, questions with p between `low` and `high` are answered again, and who gives that frequent
+answer is paid 1, compared within the question. Unlike the paper, challenger and solver can be one
+model or two, likeness is that of runs of words (the paper: BLEU), and a phase's questions are
+those that its own proposals were measured by, not a fresh batch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.posing import posed_again, solve, unwritten, written
+from comas.game.together import together
+from comas.game.votes import agrees, decide, majority
+from comas.objective.credit import given
+from comas.objective.losses import clipped
+from comas.objective.pay import Grams, grams, in_role, similarity, standardised
+from comas.types import Count, Episode, Method, Question, State, Task, Turn
+
+ALIKE = 0.5
+"""Similarity from which two questions count as alike."""
+
+
+def start(questions: Sequence[Question], task: Task) -> State:
+    """The first phase is the challenger's."""
+    return {"phase": "propose", "done": 0, "labels": {}, "pool": {}}
+
+
+def draw(
+    state: State, questions: Sequence[Question], count: int, rng: random.Random, task: Task
+) -> list[Question]:
+    """Proposals, or questions of the pool."""
+    if state["phase"] == "propose":
+        return unwritten([""] * count)
+    pool = sorted(state["pool"])
+    return posed_again(rng.sample(pool, min(count, len(pool))), task)
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    answers: Count = 10,
+) -> str | None:
+    """Have a question proposed where it is a proposal, then solved; the majority answers."""
+    proposal, posed = await written(question, agents, rng, task)
+    if posed is None:
+        return None
+    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
+    solutions = await together(solve(posed, solver, task, proposal) for solver in solvers)
+    return await decide(posed, solutions, task)
+
+
+def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
+    """Pay challengers in their phase, solvers in theirs."""
+    if state["phase"] == "propose":
+        _pay_challengers(episodes, task)
+        return
+    for episode in episodes:
+        label = state["pool"].get(episode.question.prompt)
+        if label is None:
+            continue
+        solutions = in_role(episode, "solution")
+        agreeing = [float(agrees(turn, label, task)) for turn in solutions]
+        for turn, worth in zip(solutions, standardised(agreeing), strict=True):
+            turn.reward = worth
+
+
+def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay proposals their uncertainty minus their repetition, compared over the step."""
+    proposals: list[Turn] = []
+    shares: list[float] = []
+    for episode in episodes:
+        for turn in in_role(episode, "propose"):
+            proposals.append(turn)
+            _, share = frequent(episode, task)
+            shares.append(share)
+    texts = [turn.info["posed"] for turn in proposals]
+    posed = [grams(text) for text in texts if text is not None]
+    worths: list[float] = []
+    for text, share in zip(texts, shares, strict=True):
+        uncertainty = 1 - 2 * abs(share - 0.5)
+        repetition = _alike(text, posed) / len(proposals)
+        worths.append(-1.0 if text is None else uncertainty - repetition)
+    for turn, worth in zip(proposals, standardised(worths), strict=True):
+        turn.reward = worth
+
+
+def _alike(text: str | None, posed: Sequence[Grams]) -> int:
+    """How many of the questions that were posed are like this one, itself among them."""
+    own = grams(text or "")
+    return sum(similarity(own, other) >= ALIKE for other in posed)
+
+
+def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
+    """The most frequent answer of an episode, and its share of all answers."""
+    solutions = in_role(episode, "solution")
+    label = majority([turn.info["answer"] for turn in solutions], task)
+    if label is None:
+        return None, 0.0
+    votes = sum(agrees(turn, label, task) for turn in solutions)
+    return label, votes / len(solutions)
+
+
+def update(
+    state: State,
+    episodes: Sequence[Episode],
+    task: Task,
+    *,
+    proposing: Count = 4,
+    solving: Count = 8,
+    least: Count = 16,
+    low: float = 0.3,
+    high: float = 0.8,
+) -> State:
+    """Count the steps of a phase; collect the questions at the frontier, and change phases.
+
+    The challenger goes on until there are `least` questions: a solver that learns from a few of
+    them forgets the others.
+    """
+    done = state["done"] + 1
+    if state["phase"] == "solve":
+        return start([], task) if done >= solving else {**state, "done": done}
+    labels = dict(state["labels"])
+    for episode in episodes:
+        label, certainty = frequent(episode, task)
+        if label is not None and low <= certainty <= high:
+            (proposal,) = in_role(episode, "propose")
+            labels[proposal.info["posed"]] = label
+    if done >= proposing and len(labels) >= least:
+        return {"phase": "solve", "done": 0, "labels": {}, "pool": labels}
+    return {**state, "done": done, "labels": labels}
+
+
+KL = {"propose": 0.1, "solution": 0.1}
+PAYS = {
+    "propose": "how uncertain its solvers are, minus the share of questions like it",
+    "solution": "1 for the frequent answer of the phase before, compared within the question",
+}
+TEAM = {"challenger": {"roles": ["propose"]}, "solver": {"roles": ["solution"]}}
+PAPER = {"kl": {"propose": 0.01, "solution": 0.01}}
+method = Method(
+    play,
+    settle,
+    given,
+    clipped,
+    KL,
+    start=start,
+    draw=draw,
+    update=update,
+    needs=("pose",),
+    paid=tuple(KL),
+    presets={"stable": {"questions": 32}, "paper": PAPER},
+    pays=PAYS,
+    base="seed-pose",
+    team=TEAM,
+)

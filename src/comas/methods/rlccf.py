@@ -1,0 +1,80 @@
+"""RLCCF (arXiv 2508.12338): different models vote on each question, each vote weighted by how sure
+its model is of itself.
+
+Every agent answers `votes` times. An agent's self-consistency is the share of its most frequent
+answer, and its votes count that much; who gives the answer with the greatest weight is paid 1,
+others 0, compared with the agent's own answers. One agent alone is TTRL. The formula is our reading
+of the abstract: the paper's code is not public.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, takers
+from comas.game.prompts import words
+from comas.game.together import together
+from comas.game.votes import agrees, decide, majority
+from comas.objective.credit import grpo
+from comas.objective.losses import clipped
+from comas.types import Count, Episode, Method, Question, Task, Turn
+
+WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
+
+
+async def play(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
+) -> str | None:
+    """Have every agent solve it `votes` times; the plain majority answers."""
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    able = takers(agents, "solution")
+    speakers = [agent for agent in able for _ in range(votes)]
+    turns = await together(agent.ask("solution", prompt) for agent in speakers)
+    return await decide(question, turns, task)
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay 1 for the answer with the greatest weight, the earliest among equals; 0 for others."""
+    for episode in episodes:
+        label = heaviest(episode.turns, task)
+        for turn in episode.turns:
+            turn.reward = float(label is not None and agrees(turn, label, task))
+            turn.group = f"{episode.id}/{turn.agent}"
+
+
+def heaviest(turns: Sequence[Turn], task: Task) -> str | None:
+    """The answer with the greatest sum of weights; None where nothing can be read."""
+    speakers = {turn.agent for turn in turns}
+    weights = {agent: consistency(turns, agent, task) for agent in speakers}
+    readable = [turn for turn in turns if turn.info["answer"] is not None]
+    totals: dict[str, float] = {}
+    for answer in dict.fromkeys(turn.info["answer"] for turn in readable):
+        voters = [turn.agent for turn in readable if agrees(turn, answer, task)]
+        totals[answer] = sum(weights[agent] for agent in voters)
+    return max(totals, key=lambda answer: totals[answer], default=None)
+
+
+def consistency(turns: Sequence[Turn], agent: str, task: Task) -> float:
+    """The share of an agent's answers that are its most frequent one."""
+    answers = [turn.info["answer"] for turn in turns if turn.agent == agent]
+    best = majority(answers, task)
+    if best is None:
+        return 0.0
+    same = [answer for answer in answers if answer is not None and task.same(answer, best)]
+    return len(same) / len(answers)
+
+
+PAYS = {"solution": "1 for the answer with the greatest weight, 0 for any other"}
+TEAM = {f"a{place}": {"base": f"seed-vote-{place}"} for place in range(4)}
+method = Method(
+    play,
+    settle,
+    grpo,
+    clipped,
+    kl={"solution": 0.1},
+    presets={"stable": {"questions": 24, "steps": 40}},
+    pays=PAYS,
+    base="seed-vote-0",
+    team=TEAM,
+)

@@ -1,0 +1,58 @@
+"""SFT: supervised fine-tuning on demonstrations, a warm start for roles whose format a base does
+not know yet.
+
+Each step tells the team's policies the demonstrations that were drawn, in the role that each names;
+all are paid 1, and the plain loss of that is the mean cross-entropy of the replies' tokens, in
+nats: the `loss` in `metrics.jsonl`. Nothing is measured unless it is asked for: a demonstration
+says what to write, not what is right (`comas eval RUN --tasks ...` measures). Leaves out: weights
+of demonstrations, packing, rehearsal of what the base could do before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent
+from comas.objective.credit import given
+from comas.objective.losses import plain
+from comas.types import Episode, Method, Question, Task, UserMistake
+
+
+async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task) -> None:
+    """Tell the demonstration once to each policy that takes its role."""
+    role = question.meta.get("role")
+    if role is None or question.answer is None:
+        raise UserMistake(
+            f"question {question.id} of task {task.name} is no demonstration, and method sft learns"
+            " nothing else: set task=demonstrations data=FILE"
+        )
+    pupils = {agent.member.address: agent for agent in reversed(agents) if agent.takes(role)}
+    if not pupils:
+        raise UserMistake(
+            f"demonstration {question.id} is for role {role!r}, which no agent takes: see"
+            " agents.<name>.roles"
+        )
+    messages = question.meta.get("messages", question.prompt)
+    async with asyncio.TaskGroup() as group:
+        for agent in reversed(pupils.values()):
+            group.create_task(agent.tell(role, messages, question.answer))
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay 1 for every demonstration."""
+    for episode in episodes:
+        for turn in episode.turns:
+            turn.reward = 1.0
+
+
+method = Method(
+    play,
+    settle,
+    given,
+    plain,
+    supervised=True,
+    presets={"stable": {"questions": 32, "test_questions": 0, "eval_every": 0}},
+    paid=(),
+)

@@ -1,0 +1,51 @@
+"""SPO, Self-Play Preference Optimization by win shares (arXiv 2401.04056): an answer's reward is
+the share of its own policy's other answers that it beats.
+
+An agent answers a question `votes` times, and a judge scores each `readings` times; of two answers
+the one with the better mean score wins, and equal ones share the win. The share of wins is compared
+within the question (GRPO). Unlike the paper, answers are compared by the scores of one judge, not
+two by two, and learning is GRPO rather than a soft actor-critic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from comas.methods.sppo import TEAM, play, scored_of
+from comas.objective.credit import grpo
+from comas.objective.losses import clipped
+from comas.objective.pay import mean
+from comas.types import Episode, Method, Task, Turn
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay each answer the share of the others that it beats; nothing without a readable score."""
+    for episode in episodes:
+        scored = scored_of(episode)
+        if len(scored) < 2:
+            continue
+        for turn in scored:
+            others = [other for other in scored if other is not turn]
+            wins = [_win(turn, other) for other in others]
+            turn.reward = mean(wins)
+            turn.group = f"{episode.id}/{turn.policy}"
+
+
+def _win(one: Turn, other: Turn) -> float:
+    """1 where the first is liked better, 0 where less, 1/2 where they are liked the same."""
+    difference = one.info["mean"] - other.info["mean"]
+    return 0.5 if difference == 0 else float(difference > 0)
+
+
+PAYS = {"solution": "the share of the other answers that it beats"}
+method = Method(
+    play,
+    settle,
+    grpo,
+    clipped,
+    kl={"solution": 0.1},
+    presets={"stable": {"questions": 32}},
+    pays=PAYS,
+    base="seed-pose",
+    team=TEAM,
+)

@@ -1,0 +1,112 @@
+"""SPPO, Self-Play Preference Optimization (arXiv 2405.00675): a policy against itself; a judge says
+who wins.
+
+An agent answers a question `votes` times; a judge scores each answer `readings` times, and the
+probability that one beats another is the sigmoid of the difference of their mean scores times
+`sharpness`. An answer's reward is its mean probability against all. The best and the worst are
+trained on, towards log(pi / pi_t) = eta (reward - 1/2), where pi_t is the policy at the start of
+the step: a step is an iteration of the paper, `epochs` and `minibatches` are its updates. Unlike
+the paper, a judge that writes takes the place of PairRM; where it is frozen (the default team), it
+is the paper's fixed judge.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from comas.game.agent import Agent, choose
+from comas.game.prompts import words
+from comas.game.scores import JUDGING, judge
+from comas.game.together import together
+from comas.objective.losses import plain
+from comas.objective.pay import in_role, mean
+from comas.objective.preference import sppo
+from comas.types import Count, Episode, Method, Question, Task, Turn
+
+WORDING = {"solution": "{question}\n\nSolve it and end with the answer.", "judging": JUDGING}
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    votes: Count = 5,
+    readings: Count = 1,
+) -> str | None:
+    """Have one agent solve it `votes` times, each answer judged; the best-liked answers."""
+    author = choose(agents, rng, "solution")
+    answers: list[Coroutine[Any, Any, Turn]] = []
+    for _ in range(votes):
+        judges = [choose(agents, rng, "judging") for _ in range(readings)]
+        answers.append(_answer(question, author, judges, task))
+    turns = await together(answers)
+    return max(turns, key=_liking).text
+
+
+def _liking(turn: Turn) -> float:
+    """The mean score of an answer; below all others where none could be read."""
+    score = turn.info["mean"]
+    return -1.0 if score is None else score
+
+
+async def _answer(question: Question, author: Agent, judges: Sequence[Agent], task: Task) -> Turn:
+    """Have it solved once, and the solution scored by each judge."""
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    solution = await author.ask("solution", prompt)
+    judgings = await together(judge(each, question, solution, task, WORDING) for each in judges)
+    scores = [judging.info["score"] for judging in judgings]
+    solution.info["mean"] = mean(scores)
+    return solution
+
+
+def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -> None:
+    """Pay the best and the worst answer of an episode their probability to win.
+
+    Others, and answers without a readable score, are not paid.
+    """
+    for episode in episodes:
+        scored = scored_of(episode)
+        chances = [_chance(turn, scored, sharpness) for turn in scored]
+        if len(scored) < 2 or max(chances) == min(chances):
+            continue
+        for chance in (max(chances), min(chances)):
+            turn = scored[chances.index(chance)]
+            turn.reward = chance
+            turn.group = episode.id
+
+
+def scored_of(episode: Episode) -> list[Turn]:
+    """The answers of an episode whose score can be read."""
+    answers = in_role(episode, "solution")
+    return [turn for turn in answers if turn.info["mean"] is not None]
+
+
+def _chance(turn: Turn, others: Sequence[Turn], sharpness: float) -> float:
+    """The mean probability that an answer beats one of these."""
+    own: float = turn.info["mean"]
+    gaps = [own - other.info["mean"] for other in others]
+    chances = [1 / (1 + math.exp(-sharpness * gap)) for gap in gaps]
+    return math.fsum(chances) / len(chances)
+
+
+PAYS = {"solution": "the probability that it beats another answer, for the best and the worst"}
+PAPER = {"epochs": 4, "minibatches": 4, "credit": {"eta": 1000.0}}
+TEAM = {"a0": {"roles": ["solution"]}, "judge": {"roles": ["judging"], "frozen": True}}
+method = Method(
+    play,
+    settle,
+    sppo,
+    plain,
+    fresh=True,
+    epochs=2,
+    minibatches=2,
+    presets={"stable": {"questions": 32}, "paper": PAPER},
+    pays=PAYS,
+    base="seed-pose",
+    team=TEAM,
+)

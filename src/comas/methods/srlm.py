@@ -1,0 +1,49 @@
+"""Self-Rewarding Language Models (arXiv 2401.10020): the author is its own judge, and learns by
+iterative DPO.
+
+An agent answers a question `votes` times, and each answer is scored `readings` times: by its author
+where the team is one agent, as by default. The best and the worst are a pair for DPO, whose
+reference is the policy at the start of the step, so that a step is a round of the paper. Judging is
+not trained on, as in the paper after its seed data. Unlike the paper, prompts are the task's own
+(the paper writes new ones), and scores go from 1 to 3 (the paper: 0 to 5). Whether reward and
+accuracy part, as they may where a judge is its own author, is what the metric `pay` of a run shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from comas.methods.sppo import play, scored_of
+from comas.objective.losses import plain
+from comas.objective.preference import dpo
+from comas.types import Episode, Method, Task
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay the best and the worst answer of an episode their mean score; others are not paid."""
+    for episode in episodes:
+        scored = scored_of(episode)
+        likings = [turn.info["mean"] for turn in scored]
+        if len(scored) < 2 or max(likings) == min(likings):
+            continue
+        for liking in (max(likings), min(likings)):
+            turn = scored[likings.index(liking)]
+            turn.reward = liking
+            turn.group = episode.id
+
+
+SETTINGS = {"options": {"votes": 4, "readings": 3}, "credit": {"beta": 0.1, "reference": "step"}}
+PAYS = {"solution": "its own mean score, for the best and the worst of its answers"}
+method = Method(
+    play,
+    settle,
+    dpo,
+    plain,
+    fresh=True,
+    epochs=2,
+    minibatches=2,
+    presets={"stable": {"questions": 32, "steps": 100, **SETTINGS}},
+    pays=PAYS,
+    base="seed-pose",
+    team={"a0": {}},
+)

@@ -1,0 +1,74 @@
+"""What settlements share: turns by role, baselines that are facts of the game, how new a text is.
+
+Pure, and whatever the order of what is summed: `math.fsum`. Leaves out: whom to pay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from comas.types import Episode, Turn
+
+Grams = Counter[tuple[str, ...]]
+"""Runs of words -> how often each is there."""
+
+
+def in_role(episode: Episode, *roles: str) -> list[Turn]:
+    """The turns of an episode in one of these roles, in their order."""
+    return [turn for turn in episode.turns if turn.role in roles]
+
+
+def by_id(episode: Episode) -> dict[str, Turn]:
+    """The turns of an episode by their ids."""
+    return {turn.id: turn for turn in episode.turns}
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the values that are there; None where none is."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return None
+    return math.fsum(there) / len(there)
+
+
+def standardised(values: Sequence[float], scale: bool = True) -> list[float]:
+    """Values minus their mean, over their standard deviation; all 0 where they are equal.
+
+    Equation 3 of arXiv 2402.03300; `scale = False` leaves the division out.
+    """
+    count = len(values)
+    if not values or max(values) == min(values):
+        return [0.0] * count
+    centre = math.fsum(values) / count
+    distances = [value - centre for value in values]
+    if not scale:
+        return distances
+    variance = math.fsum(distance**2 for distance in distances) / count
+    spread = math.sqrt(variance)
+    return [distance / spread for distance in distances]
+
+
+def grams(text: str, longest: int = 3) -> Grams:
+    """Count the runs of up to `longest` words of a text."""
+    words = text.split()
+    counts: Grams = Counter()
+    for length in range(1, longest + 1):
+        starts = range(len(words) - length + 1)
+        runs = [words[start : start + length] for start in starts]
+        counts.update(map(tuple, runs))
+    return counts
+
+
+def similarity(one: Grams, other: Grams) -> float:
+    """The cosine of two counts, from 0 to 1; 0 where one is empty."""
+    squares = _square(one) * _square(other)
+    if squares == 0:
+        return 0.0
+    product = sum(count * other[gram] for gram, count in one.items())
+    return product / math.sqrt(squares)
+
+
+def _square(counts: Grams) -> int:
+    return sum(count * count for count in counts.values())

@@ -1,0 +1,227 @@
+"""The words of engines and learners: requests, weights, and what each of the two does.
+
+Plain records and protocols; numpy is the heaviest thing here. Leaves out: words that games and
+methods know (`types`), anything that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from comas.types import Meter, Method, Row, Sampling
+
+
+@dataclass(frozen=True)
+class Request:
+    """One ask on its way to an engine."""
+
+    policy: str
+    prompt_ids: np.ndarray
+    """int64, shape (prompt tokens,)."""
+    sampling: Sampling
+    seed: int
+    """Key of the counter-based noise: draw t of this request depends on (seed, t) alone."""
+
+
+@dataclass
+class Generation:
+    """One sampled reply at home."""
+
+    token_ids: np.ndarray
+    """int64, shape (generated tokens,); the end token included where there is one."""
+    logprobs: np.ndarray
+    """float32, same shape; of softmax(logits / temperature)."""
+    finished: bool
+    margin: float
+    """Smallest distance of a draw from the edge of its token's interval, as probability mass."""
+    seconds: float = 0.0
+
+
+TIE = 1e-4
+"""A near-tie: a draw whose margin is below this might flip in fp32 if it were batched otherwise."""
+
+
+def always() -> bool:
+    """Somebody waits: the default of `generate(requests, wanted)`."""
+    return True
+
+
+class CausalLM(Protocol):
+    """What engines use of a Hugging Face causal language model; torch is not imported here."""
+
+    config: Any
+    device: Any
+    """A torch device."""
+    dtype: Any
+    """A torch dtype."""
+
+    def __call__(self, **inputs: Any) -> Any: ...
+
+    def parameters(self) -> Iterator[Any]: ...
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
+
+    def modules(self) -> Iterator[Any]: ...
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+    def num_parameters(self) -> int: ...
+
+
+class AdaptedModel(Protocol):
+    """One base model that carries the adapters of several policies."""
+
+    @property
+    def model(self) -> CausalLM:
+        """The base; without `routed` it runs as if it had no adapters."""
+        ...
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """Names, in the order of their numbers."""
+        ...
+
+    def routed(self, policy_B: Any) -> AbstractContextManager[None]:
+        """Send row b of a batch through the adapter of policy number `policy_B[b]`; rows are sorted
+        by it.
+        """
+        ...
+
+    def sampling(self) -> AbstractContextManager[None]:
+        """Keep the adapters ready for many passes without gradients."""
+        ...
+
+    def merged(self, policy: str) -> Mapping[str, Any]:
+        """Adapted weights by name, with this policy's adapter added."""
+        ...
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """Weights of a policy that has a model of its own."""
+
+    model: CausalLM
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Weights of a policy that is an adapter on a base; others share the same `shared`."""
+
+    shared: AdaptedModel
+
+
+Weights = WholeModel | Adapter
+"""What a policy is sampled from. Engines in this process read it in place: nothing is copied that
+need not be.
+"""
+
+
+class StaleWeights(RuntimeError):
+    """An engine cannot show that it samples from the weights that were published."""
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What an engine promises."""
+
+    deterministic: bool
+    """Whether a text follows from policy, prompt, sampling and seed alone, whatever else is sampled
+    at the time; in float32 apart from near-ties.
+    """
+    margin_known: bool
+    """Whether `Generation.margin` is measured; it is 1 otherwise."""
+    counts: bool = False
+    """Whether tokens and replies are counted on the plan's meter while they are drawn; otherwise
+    the host counts replies that are complete.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlan:
+    """What an engine is built for."""
+
+    end_ids: Sequence[int]
+    """Tokens that end a reply."""
+    pad_id: int
+    """A token that the model can read; what it stands for is read by nobody."""
+    context: int
+    """Tokens that prompt and reply share."""
+    max_rows: int = 512
+    """Rows that are decoded at once, at most."""
+    compiled: bool = False
+    """Whether torch.compile is asked for."""
+    host: str = "<name>"
+    """For error messages: `hosts.<name>`."""
+    meter: Meter = field(default_factory=Meter)
+    worker: Executor | None = None
+    """One thread, shared with the learner: what runs in it never meets a learning step. An engine
+    that reads weights in place samples there; without one it makes its own.
+    """
+
+
+class Engine(Protocol):
+    """Samples.
+
+    An engine is a file or folder with `build(plan, models) -> Engine`, where `models` are the
+    weights of each policy, and with `memory(load)`, so that forecasts need no built engine.
+    """
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What it promises."""
+        ...
+
+    async def sample(self, request: Request) -> Generation:
+        """One reply. Batching is the engine's own business; where the caller is cancelled, nobody
+        waits for the reply any more.
+        """
+        ...
+
+    def publish(self, policy: str, weights: Weights, version: int) -> None:
+        """Return once `sample` serves exactly these weights; raise StaleWeights where that cannot
+        be shown. Nothing is sampled meanwhile.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give threads and memory back."""
+        ...
+
+
+class Learner(Protocol):
+    """Trains. One optimizer step per policy present in the rows."""
+
+    def logprobs(
+        self, policy: str, rows: Sequence[Row], reference: bool = False
+    ) -> list[np.ndarray]:
+        """Per row float32 log-probs of its generated tokens, shape (T,), 0 outside the mask."""
+        ...
+
+    def step(
+        self, rows: Mapping[str, Sequence[Row]], method: Method
+    ) -> dict[str, dict[str, float]]:
+        """One optimizer step per policy that has rows; statistics per policy."""
+        ...
+
+    def weights(self) -> Mapping[str, Weights]:
+        """Policy -> what to sample from; trained in place, or rounded anew in each step."""
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Give policy `target` the weights that policy `source` has now."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write weights and optimizer of every policy below `path`."""
+        ...
+
+    def load(self, path: Path) -> None:
+        """The inverse of `save`."""
+        ...

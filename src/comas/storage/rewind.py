@@ -1,0 +1,114 @@
+"""Go back to the last good checkpoint of a run: what lies beyond it is dropped and played again.
+
+A damaged checkpoint is passed over for the one before it. Leaves out: writing (`storage.run`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from comas.storage import files
+from comas.storage.run import Run
+from comas.types import UserMistake
+
+
+def rewind(run: Run) -> tuple[int, list[str]]:
+    """Drop what lies beyond the last good checkpoint; return the step to go on from, and what had
+    to be passed over.
+    """
+    notes: list[str] = []
+    try:
+        marker = run.marker()
+    except UserMistake as error:  # the checkpoints say as much
+        notes.append(str(error))
+        marker = {"step": max(run.steps_kept(), default=-1)}
+    if marker is None:
+        run.drop(after=0, metrics_bytes=0, everything=True)
+        return 0, []
+    good = _newest_whole(run, marker["step"], notes)
+    if marker["step"] == good["step"]:
+        # an earlier rewind may have found it lost
+        good["best"] = marker.get("best", good["best"])
+    _replace_lost_best(run, good, notes)
+    if good != marker:
+        files.replace(run.path / "commit.json", json.dumps(good))
+    start = good["step"]
+    run.drop(after=start, metrics_bytes=good["metrics_bytes"])
+    return start, [f"{note}: going on from step {start}" for note in notes]
+
+
+def _newest_whole(run: Run, last: int, notes: list[str]) -> dict[str, Any]:
+    """Return the marker of the newest whole checkpoint up to step `last`; note the others."""
+    for step in sorted(run.steps_kept(), reverse=True):
+        if step > last:
+            continue
+        folder = _checkpoint(run, step)
+        manifest = files.facts(folder) or {}
+        damage = files.damage(folder) or _log_damage(run, manifest)
+        if damage is None:
+            return {key: value for key, value in manifest.items() if key != "files"}
+        notes.append(f"checkpoint of step {step} is damaged ({damage})")
+    raise UserMistake(
+        f"{run.path} has no whole checkpoint: {'; '.join(notes) or 'none is left'}; start a new run"
+    )
+
+
+def _log_damage(run: Run, marker: Mapping[str, Any]) -> str | None:
+    """Say what is wrong with the part of the log that a checkpoint stands on."""
+    size = marker["metrics_bytes"]
+    with (run.path / "metrics.jsonl").open("rb") as log:
+        head = log.read(size)
+    steps = head.count(b"\n")
+    if len(head) < size or steps != marker["step"]:
+        return f"metrics.jsonl has {steps} steps in {len(head)} of {size} bytes"
+    return None
+
+
+def _replace_lost_best(run: Run, good: dict[str, Any], notes: list[str]) -> None:
+    """Where the best checkpoint is lost, name the best of those that there are."""
+    lost = good["best"]
+    loss = _loss(run, lost) if lost is not None else None
+    if loss is None:
+        return
+    good["best"] = best_kept(run, good["step"])[1]
+    instead = (
+        "no other was validated"
+        if good["best"] is None
+        else f"{good['best']} is the best of those that there are"
+    )
+    notes.append(f"the best checkpoint, of step {lost}, is {loss} ({instead})")
+
+
+def best_kept(run: Run, last: int) -> tuple[float, int | None]:
+    """Find the highest accuracy on the validation split, and after how many steps: of whole
+    checkpoints up to step `last`; (-1, None) where there is none.
+    """
+    highest = -1.0
+    best = None
+    kept = set(run.steps_kept())
+    for metrics in itertools.islice(run.metrics(), last):
+        step = metrics["step"] + 1
+        validation = metrics.get("validation")
+        if not validation or step not in kept:
+            continue
+        if validation["mean"] > highest and _loss(run, step) is None:
+            highest = validation["mean"]
+            best = step
+    return highest, best
+
+
+def _loss(run: Run, step: int) -> str | None:
+    """Say what is wrong with a checkpoint's policies; None where nothing is."""
+    folder = _checkpoint(run, step)
+    if not folder.is_dir():
+        return "gone"
+    damage = files.damage(folder, without="optimizer.safetensors")
+    return f"damaged: {damage}" if damage else None
+
+
+def _checkpoint(run: Run, step: int) -> Path:
+    return run.path / "checkpoints" / f"step-{step}"

@@ -1,0 +1,153 @@
+"""The contract of methods, for those who write one: `check_method`, which `comas.testing` offers.
+
+A broken contract is an AssertionError that says which. Leaves out: anything that judges how good a
+method is.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from comas.config.options import split_options
+from comas.game import memory
+from comas.game.play import Scene, payoffs, settle_all
+from comas.game.prompts import check_holes
+from comas.testing.scripted import (
+    Script,
+    cut,
+    discuss,
+    play_step,
+    records,
+    repeating,
+    scripted_scene,
+)
+from comas.types import Episode, Method, Question, State, Task, UserMistake
+
+
+def check_method(
+    method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any
+) -> None:
+    """The contract of a method: named turns, declared roles, finite pay, determinism, and no look
+    at the labels.
+    """
+    try:
+        _check_method(method, task, questions, script, **setting)
+    except UserMistake as mistake:
+        raise AssertionError(str(mistake)) from mistake
+
+
+def _check_method(
+    method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any
+) -> None:
+    _check_wording_of(method)
+    episodes, before, after = play_step(method, task, script, questions, **setting)
+    _check_turns(method, episodes)
+    turns = [turn for episode in episodes for turn in episode.turns]
+    assert any(turn.reward is not None for turn in turns), "nothing was paid"
+    played = records(episodes)
+    again = play_step(method, task, script, questions, **setting)
+    assert records(again[0]) == played, "the same seed: another discussion"
+    assert again[1:] == (before, after), "the same seed: another state"
+    _check_order(method, task, questions, script, played, **setting)
+    seated = {key: value for key, value in setting.items() if key != "samples"}
+    scene, _ = scripted_scene(method, task, script, **seated)
+    _check_settling(dataclasses.replace(scene, state=before), episodes, after, setting)
+    if not method.supervised:
+        poisoned = [dataclasses.replace(q, answer="poison", meta={}) for q in questions]
+        unseen = records(discuss(method, task, script, poisoned, **setting))
+        assert unseen == played, "answers leaked into the game"
+    if not method.supervised and not method.grounded and task.check is not None:
+        blind = dataclasses.replace(task, check=None)
+        unruled = records(discuss(method, blind, script, questions, **setting))
+        assert unruled == played, (
+            "the task's rules leaked into the game: set grounded=True on the Method"
+        )
+    joined = payoffs(episodes, scene.members)
+    counts = [len(paid) for by_policy in joined.values() for paid in by_policy.values()]
+    assert sum(counts) == sum(turn.reward is not None for turn in turns), "payoffs got lost"
+    # what models do say: it may cost, never raise
+    for said in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
+        _check_turns(method, discuss(method, task, repeating(said), questions, **setting))
+
+
+def _check_order(
+    method: Method,
+    task: Task,
+    questions: Sequence[Question],
+    script: Script,
+    played: Sequence[str],
+    **setting: Any,
+) -> None:
+    """The order of questions changes no discussion; nor does that of drawn ones."""
+    turned = dataclasses.replace(method, draw=_reversed(method.draw)) if method.draw else method
+    asked = questions if method.draw else list(reversed(questions))
+    reordered = discuss(turned, task, script, asked, **setting)
+    assert sorted(records(reordered)) == sorted(played), (
+        "the order of questions changed a discussion"
+    )
+
+
+def _reversed(draw: Callable[..., list[Question]]) -> Callable[..., list[Question]]:
+    """The same draw, its questions the other way round."""
+
+    @functools.wraps(draw)
+    def reversed_draw(*given: Any, **options: Any) -> list[Question]:
+        return draw(*given, **options)[::-1]
+
+    return reversed_draw
+
+
+def _check_settling(
+    scene: Scene, episodes: Sequence[Episode], after: State, setting: Mapping[str, Any]
+) -> None:
+    """Settling and updating again give the same, and leave the record of before as it was."""
+    method = scene.method
+    options = setting.get("options") or {}
+    paid = records(episodes)
+    before = copy.deepcopy(scene.state)
+    settle_all(scene, episodes, split_options(options, method.settle))
+    assert records(episodes) == paid, "settling a recorded discussion again gave other rewards"
+    if method.update is not None:
+        again = memory.next_state(scene, episodes, split_options(options, method.update))
+        assert again == after, "update gave another state the second time"
+    assert scene.state == before, "the state was changed: play, settle and update only read it"
+
+
+def _check_wording_of(method: Method) -> None:
+    """Templates of the file that a method's game stands in, called WORDING: no hole that is a fact
+    misspelt.
+    """
+    module = inspect.getmodule(inspect.unwrap(getattr(method.play, "func", method.play)))
+    if module is None or not hasattr(module, "WORDING"):
+        return
+    try:
+        code = inspect.getsource(module)
+    except (OSError, TypeError):  # typed in by hand
+        code = ""
+    check_holes(module.WORDING, module.__name__, code)
+
+
+def _check_turns(method: Method, episodes: Sequence[Episode]) -> None:
+    turns = [t for e in episodes for t in e.turns]
+    assert turns, "play asked nobody"
+    assert len({t.id for t in turns}) == len(turns), "two turns have one id"
+    for episode in episodes:
+        assert episode.error is None, f"{episode.id} failed: {episode.error}"
+        assert episode.answer is None or isinstance(episode.answer, str), (
+            "play returns a text or None"
+        )
+        said = {t.id for t in episode.turns}
+        assert all(t.about is None or t.about in said for t in episode.turns), (
+            "a turn is about one that was not said"
+        )
+    for turn in turns:
+        if turn.reward is not None:
+            assert turn.role in method.paid or not method.paid, (
+                f"role {turn.role!r} is paid, but Method.paid is {method.paid}"
+            )
+            assert abs(turn.reward) < float("inf"), f"turn {turn.id} is paid {turn.reward}"

@@ -1,0 +1,136 @@
+"""Recorded discussions, played and settled again without a model.
+
+Leaves out: what a run's folder looks like (storage).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from comas.config.options import split_options
+from comas.config.plugins import load_plugin
+from comas.config.resolve import resolve
+from comas.config.schema import Config, read
+from comas.game import memory
+from comas.game.play import Scene, play_all, settle_all
+from comas.questions.checked import of_split
+from comas.storage.records import episode_of
+from comas.storage.run import Run
+from comas.team.build import members_of, run_sync
+from comas.testing.scripted import Scripted
+from comas.types import Episode, Fit, Reply, Sampling, State
+
+
+class Recorded(Scripted):
+    """A host that says what was said in recorded episodes; anything else that it is asked is an
+    error.
+    """
+
+    def __init__(self, episodes: Sequence[Episode], name: str = "home") -> None:
+        super().__init__({}, name)
+        self.turns = {t.id: t for e in episodes for t in e.turns if t.policy.startswith(f"{name}/")}
+        self.prompts = {t.prompt for t in self.turns.values()}
+
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
+        """There was room for what was asked."""
+        return Fit(messages[-1]["content"] in self.prompts)
+
+    async def ask(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """The recorded reply to this very prompt."""
+        said = self.turns.get(turn)
+        if said is None or said.prompt != messages[-1]["content"]:
+            raise KeyError(
+                f"turn {turn}: no reply to this prompt was recorded; the game, its wording or the"
+                " team has changed"
+            )
+        if keep:
+            self.buffer.setdefault(policy, set()).add(turn)
+        return Reply(
+            said.text,
+            said.finished,
+            said.version,
+            said.prompt_tokens,
+            said.tokens,
+            said.logprob,
+            said.seconds,
+            said.margin,
+            said.thoughts,
+        )
+
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """The words that were given, if they were given then as well."""
+        recorded = self.turns.get(turn)
+        if recorded is None or recorded.text != text:
+            raise KeyError(f"turn {turn}: other words were given in the recorded run")
+        return await self.ask(turn, policy, messages, Sampling(), 0, keep, role)
+
+
+def replay(
+    run: str | Path, step: int, *, method: str | None = None, **options: Any
+) -> list[Episode]:
+    """Play a step of a recorded run again without a model, and settle it.
+
+    The game is the run's own, held to what was recorded; `method` and `options` change the
+    settlement: what would the same discussions have been paid under another rule? Episodes that
+    machines failed are left out.
+    """
+    record = Run.open(run)
+    config, game, task, _ = resolve(read(record.path / "config.toml"))
+    recorded = _finished(record, step)
+    hosts = {name: Recorded(recorded, name) for name in config.hosts}
+    of_play = split_options(config.options, game.play)
+    members = members_of(config, hosts)
+    scene = Scene(game, task, members, config.seed, of_play, keep=True)
+    scene = dataclasses.replace(scene, state=_remembered(record, config, scene, step))
+    questions = {episode.question.id: episode.question for episode in recorded}
+    again = run_sync(play_all(scene, list(questions.values()), step, config.samples or 1))
+    by_id = {episode.id: episode for episode in again}
+    played = [by_id[episode.id] for episode in recorded]
+    rule = load_plugin("method", method) if method else game
+    kept = {} if method else config.options
+    settings = split_options({**kept, **options}, rule.settle)
+    settle_all(dataclasses.replace(scene, method=rule), played, settings)
+    return played
+
+
+def _finished(record: Run, step: int) -> list[Episode]:
+    """The recorded episodes of a step that no machine failed."""
+    episodes = map(episode_of, record.episodes(step))
+    return [episode for episode in episodes if episode.error is None]
+
+
+def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:
+    """What the run's method remembered before a step: made again from the steps before it."""
+    method = scene.method
+    if not method.remembers:
+        return {}
+    of_start = split_options(config.options, method.start) if method.start else {}
+    of_update = split_options(config.options, method.update) if method.update else {}
+    questions = of_split(config, scene.task, "train")
+    state = memory.first_state(scene, questions, of_start)
+    for earlier in range(step):
+        before = dataclasses.replace(scene, state=state)
+        state = memory.next_state(before, _finished(record, earlier), of_update)
+    return state

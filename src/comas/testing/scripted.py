@@ -1,0 +1,276 @@
+"""A scripted host and discussions at it: games without a model.
+
+Leaves out: what a method has to hold to (`testing.methods`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from comas.config.options import split_options
+from comas.game import memory
+from comas.game.agent import Member
+from comas.game.play import Scene, play_all, settle_all
+from comas.storage.records import episode_record
+from comas.types import (
+    Account,
+    Episode,
+    Fit,
+    Learned,
+    Method,
+    Payoff,
+    Question,
+    Reply,
+    Sampling,
+    State,
+    Task,
+)
+
+Said = str | Reply
+Script = Callable[[str, str, str, int], Said]
+"""`script(agent's policy, role, prompt, seed)` -> what it says.
+
+`check_method` needs one without a memory.
+"""
+Table = Mapping[str, Said | Sequence[Said]]
+"""Role, or `policy/role`, -> what is said; of a list one reply per ask, the last one from then on.
+"""
+
+
+def script_of(table: Table) -> Script:
+    """A script that reads from a table; a role that is not in it is an error."""
+    asked: dict[str, int] = {}
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> Said:
+        key = f"{policy}/{role}" if f"{policy}/{role}" in table else role
+        said = table[key]
+        if isinstance(said, str | Reply):
+            return said
+        asked[key] = asked.get(key, -1) + 1
+        return said[min(asked[key], len(said) - 1)]
+
+    return script
+
+
+class Scripted:
+    """A host whose policies say what a function says; records every ask.
+
+    Pays no attention to learning but its rules.
+    """
+
+    learns = True
+    meter = None
+
+    def __init__(
+        self, script: Script | Table, name: str = "script", room: int | None = None
+    ) -> None:
+        self.script = script if callable(script) else script_of(script)
+        self.name = name
+        self.room = room
+        self.asked: list[tuple[str, str, str, str, int]] = []
+        """(turn, policy, role, prompt, seed) in the order of arrival."""
+        self.buffer: dict[str, set[str]] = {}
+        self.versions: dict[str, int] = {}
+
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
+        """Whether the prompt has at most `room` characters."""
+        length = len(messages[-1]["content"])
+        return Fit(self.room is None or length <= self.room)
+
+    async def ask(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """The script's reply; its length is counted in words."""
+        prompt = messages[-1]["content"]
+        self.asked.append((turn, policy, role, prompt, seed))
+        await asyncio.sleep(0)
+        if keep:
+            self.buffer.setdefault(policy, set()).add(turn)
+        said = self.script(policy, role, prompt, seed)
+        if isinstance(said, Reply):
+            return said
+        return Reply(
+            said,
+            True,
+            self.versions.get(policy, 0),
+            len(prompt.split()),
+            len(said.split()) + 1,
+            -1.0,
+            0.0,
+        )
+
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """The words that were given, counted as those of the script."""
+        prompt = messages[-1]["content"]
+        await asyncio.sleep(0)
+        if keep:
+            self.buffer.setdefault(policy, set()).add(turn)
+        version = self.versions.get(policy, 0)
+        return Reply(text, True, version, len(prompt.split()), len(text.split()) + 1, 0.0, 0.0)
+
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
+        """Checks the join, counts a version and forgets the buffer."""
+        for policy, paid in payoffs.items():
+            for payoff in paid:
+                if payoff.turn not in self.buffer.get(policy, set()):
+                    raise KeyError(
+                        f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was"
+                        " never said here"
+                    )
+        self.buffer.clear()
+        learning = {policy: paid for policy, paid in payoffs.items() if paid}
+        for policy in learning:
+            self.versions[policy] = self.versions.get(policy, 0) + 1
+        told = {payoff.turn: (0.0, 0.0) for paid in learning.values() for payoff in paid}
+        stats = {
+            policy: {"rows": float(len(paid)), "updates": 1.0} for policy, paid in learning.items()
+        }
+        return Learned(stats, told)
+
+    async def save(self, path: Path) -> None:
+        """The versions; there is nothing else."""
+        (path / "scripted.json").write_text(json.dumps(self.versions))
+
+    async def load(self, path: Path) -> None:
+        """The inverse of `save`."""
+        self.versions = json.loads((path / "scripted.json").read_text())
+
+    def clock(self) -> Mapping[str, float]:
+        """It takes no time."""
+        return {"sampling": 0.0, "learning": 0.0}
+
+    def facts(self) -> Mapping[str, Any]:
+        """It runs on no device."""
+        return {}
+
+    def account(self) -> Account:
+        """Nothing is paid for."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def repeating(said: str | Reply) -> Script:
+    """A script in which everybody always says the same."""
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
+        return said
+
+    return script
+
+
+def cut(text: str) -> Reply:
+    """A reply that ran out of room."""
+    return Reply(text, False, 0, 1, len(text.split()), -1.0, 0.0)
+
+
+def scripted_team(
+    script: Script | Table, agents: int = 4, room: int | None = None
+) -> tuple[list[Member], Scripted]:
+    """Members a0.. at one scripted host."""
+    host = Scripted(script, room=room)
+    return [Member(f"a{i}", host, f"a{i}") for i in range(agents)], host
+
+
+def scripted_scene(
+    method: Method,
+    task: Task,
+    script: Script | Table,
+    *,
+    agents: int = 4,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    room: int | None = None,
+) -> tuple[Scene, Scripted]:
+    """A scripted team at its own game."""
+    members, host = scripted_team(script, agents, room)
+    of_play = split_options(options or {}, method.play)
+    scene = Scene(method, task, members, seed, of_play, keep=True)
+    return scene, host
+
+
+def play_step(
+    method: Method,
+    task: Task,
+    script: Script | Table,
+    questions: Sequence[Question],
+    *,
+    samples: int = 1,
+    step: int = 0,
+    state: State | None = None,
+    **setting: Any,
+) -> tuple[list[Episode], State, State]:
+    """Play and settle one scripted step as a run does: questions drawn by the method where it
+    does; its record before the step, and after it. `state` is what a step before has left.
+
+    A record that was changed on the way, rather than by what `update` returns, is an error.
+    """
+    scene, _ = scripted_scene(method, task, script, **setting)
+    options = setting.get("options") or {}
+
+    def of(function: Callable[..., Any] | None) -> dict[str, Any]:
+        return split_options(options, function) if function else {}
+
+    before = state
+    if before is None:
+        before = memory.first_state(scene, questions, of(method.start))
+    scene = replace(scene, state=copy.deepcopy(before))
+    if method.draw is not None:
+        questions = memory.draw(scene, questions, len(questions), step, of(method.draw))
+    episodes = asyncio.run(play_all(scene, questions, step, samples))
+    settle_all(scene, episodes, of(method.settle))
+    after = memory.next_state(scene, episodes, of(method.update))
+    assert scene.state == before, (
+        "the state was changed: draw, play, settle and update only read it"
+    )
+    return episodes, before, after
+
+
+def discuss(
+    method: Method,
+    task: Task,
+    script: Script | Table,
+    questions: Sequence[Question],
+    *,
+    samples: int = 1,
+    **setting: Any,
+) -> list[Episode]:
+    """Play and settle scripted discussions: the first step of a run."""
+    step = play_step(method, task, script, questions, samples=samples, **setting)
+    return step[0]
+
+
+def records(episodes: Sequence[Episode]) -> list[str]:
+    return [_stable(episode_record(episode)) for episode in episodes]
+
+
+def _stable(record: dict[str, Any]) -> str:
+    """A record as text, without its question and what differs from run to run."""
+    del record["question"]
+    for turn in record["turns"]:
+        turn.pop("seconds")
+    return json.dumps(record, sort_keys=True, ensure_ascii=False, indent=1)

@@ -1,0 +1,96 @@
+"""Whether judges tell right work from wrong: their balanced accuracy against the task's labels.
+
+For reports only: no method sees it. On by default where the task says that its verifier is `quick`.
+Leaves out: judgements of questions (`rating`, `assess`), evaluations that no program reads, such as
+those of comas, whose scores are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
+
+from comas.training.metrics.record import Figures, StepRecord, grouped, mean
+from comas.types import Turn
+
+ROLES = ("evaluation", "judging", "scoring")
+"""Who judges work."""
+SAYINGS = {"right": True, "wrong": False}
+"""What an evaluation says -> whether it accepts the work."""
+POINTS = (1, 2, 3)
+"""The scale of comas."""
+Judgement = tuple[bool, bool]
+"""Whether the work was accepted, and whether it is right."""
+
+
+def metric(step: StepRecord) -> dict[str, Figures] | None:
+    """Role -> `balanced` of its judgements that can be read, of work whose verdict is known."""
+    judgements = grouped(_judgements(step))
+    return {role: balanced(judgements[role]) for role in sorted(judgements)} or None
+
+
+def _judgements(step: StepRecord) -> Iterator[tuple[str, Judgement]]:
+    """Each with its role."""
+    turns = {turn.id: turn for turn in step.turns}
+    for turn in step.turns:
+        if turn.role not in ROLES:
+            continue
+        verdict = accepts(turn)
+        if verdict is None:
+            continue
+        right = label_of_work(turn, turns, step.labels)
+        if right is not None:
+            yield turn.role, (verdict, right)
+
+
+def accepts(turn: Turn) -> bool | None:
+    """Whether a judge accepts the work; None where it cannot be read.
+
+    `info["said"]` is right or wrong. `info["score"]` is a whole number of comas's scale, of which
+    only 1 is fatally wrong, or a share of a scale, from 0 to 1, of which a half accepts.
+    """
+    said = turn.info.get("said")
+    if isinstance(said, str):
+        return SAYINGS.get(said)
+    score = turn.info.get("score")
+    if isinstance(score, Integral) and not isinstance(score, bool):
+        return int(score) > 1 if score in POINTS else None
+    if isinstance(score, float) and 0.0 <= score <= 1.0:
+        return score >= 0.5
+    return None
+
+
+def label_of_work(turn: Turn, turns: Mapping[str, Turn], labels: Mapping[str, bool]) -> bool | None:
+    """Whether the work is right that a judgement is about, also by way of another judgement.
+
+    None where that is not known, or other work was shown in its place (`info["known"]`).
+    """
+    if turn.info.get("known") == "wrong":
+        return None
+    about = turn.about
+    while about is not None and about in turns:
+        if about in labels:
+            return labels[about]
+        if turns[about].role not in ROLES:
+            return None
+        about = turns[about].about
+    return None
+
+
+def balanced(judgements: Sequence[Judgement]) -> Figures:
+    """Of judgements (`n`) the shares of right and of wrong work that are accepted, and `balanced`:
+    the mean of the shares of either kind that are judged rightly, .5 being chance.
+
+    What would be a mean of nothing is left out.
+    """
+    found: Figures = {"n": len(judgements)}
+    of_right = [accepted for accepted, right in judgements if right]
+    of_wrong = [accepted for accepted, right in judgements if not right]
+    if of_right:
+        found["accepts_right"] = mean(of_right)
+    if of_wrong:
+        found["accepts_wrong"] = mean(of_wrong)
+    if of_right and of_wrong:
+        rejects_wrong = 1.0 - found["accepts_wrong"]
+        found["balanced"] = (found["accepts_right"] + rejects_wrong) / 2
+    return found

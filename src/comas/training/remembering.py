@@ -1,0 +1,82 @@
+"""A method's record through a run: it begins or is read, chooses the questions of a step, goes on
+after it, and is written into checkpoints.
+
+Leaves out: what it may hold (`game.memory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from comas.config.options import split_options
+from comas.game import memory
+from comas.game.agent import derive_seed
+from comas.game.play import Scene
+from comas.questions.checked import RunQuestions, order
+from comas.storage.method_state import read_state, write_state
+from comas.storage.run import Run
+from comas.team.build import Team
+from comas.types import Episode, Question, State
+
+
+class Remembering:
+    """What the method of a team remembers while it trains."""
+
+    def __init__(self, team: Team, asked: RunQuestions) -> None:
+        self.team = team
+        self.questions = asked.train
+        self.held_out = {question.prompt for question in (*asked.validation, *asked.test)}
+        self.state: State = {}
+
+    def begin(self, run: Run, step: int) -> None:
+        """Take up the record after so many steps: that of the checkpoint, or the first."""
+        if not self.team.method.remembers:
+            return
+        if run.marker() is not None:
+            self.state = read_state(run.path, step)
+        else:
+            scene = self.team.scene()
+            self.state = memory.first_state(scene, self.questions, self.options("start"))
+
+    def options(self, function: str) -> dict[str, Any]:
+        """The options that a function of the method takes."""
+        of_method = getattr(self.team.method, function)
+        return split_options(self.team.config.options, of_method) if of_method else {}
+
+    def draw(self, scene: Scene, step: int) -> list[Question]:
+        """The questions of a step: those that the method chooses, or the task's own in passes."""
+        config = self.team.config
+        count = config.questions or 1
+        if self.team.method.draw is None:
+            return in_passes(self.questions, config.seed, step, count)
+        drawn = memory.draw(scene, self.questions, count, step, self.options("draw"))
+        memory.refuse_held_out(step, [question.prompt for question in drawn], self.held_out)
+        return drawn
+
+    def check_posed(self, step: int, episodes: Sequence[Episode]) -> None:
+        """An error where agents posed a held-out question."""
+        memory.refuse_held_out(step, memory.posed_in(episodes), self.held_out)
+
+    def advance(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+        """Go on to the record after a step that was settled and learnt from."""
+        self.state = memory.next_state(scene, episodes, self.options("update"))
+
+    def write(self, checkpoint: Path) -> None:
+        """Write the record into an open checkpoint."""
+        if self.team.method.remembers:
+            write_state(checkpoint, self.state)
+
+
+def in_passes(questions: Sequence[Question], seed: int, step: int, count: int) -> list[Question]:
+    """The questions of a step: a new order for each pass over them, a function of (seed, step)
+    alone.
+    """
+    n = len(questions)
+    drawn: list[int] = []
+    for place in range(step * count, (step + 1) * count):
+        turn, i = divmod(place, n)
+        drawn.append(order(n, derive_seed(seed, "order", turn))[i])
+    # a step that spans two passes asks nothing twice
+    return [questions[i] for i in dict.fromkeys(drawn)]

@@ -1,0 +1,36 @@
+"""What a report says of the last steps: means over those that have a figure, and nothing where none
+has.
+"""
+
+from __future__ import annotations
+
+from comas.cli.figures import LAST, figure_lines, figures_of
+
+STEPS = [
+    {"quality": {"solution": {"n": 4, "accuracy": 0.25, "auc": 0.5}}, "coverage": {"pass@1": 0.2}},
+    {"quality": {"solution": {"n": 6, "accuracy": 0.75}}, "judges": {"scoring": {"n": 3}}},
+    {"rewards": {}},
+]
+
+
+def test_means_are_over_the_steps_that_have_a_figure() -> None:
+    assert figures_of(STEPS) == {
+        "quality": {"solution": {"n": 5, "accuracy": 0.5, "auc": 0.5}},
+        "judges": {"scoring": {"n": 3}},
+        "coverage": {"step": {"pass@1": 0.2}},
+    }
+
+
+def test_only_the_last_steps_count() -> None:
+    assert figures_of([*STEPS, *[{"posed": {"valid": 1.0}}] * LAST]) == {
+        "posed": {"step": {"valid": 1.0}}
+    }
+
+
+def test_lines_leave_out_what_is_not_there() -> None:
+    assert list(figure_lines(STEPS))[1:] == [
+        "  pay of solution: accuracy 0.50, auc 0.50",
+        "  answers: pass@1 0.20",
+    ]
+    assert list(figure_lines([{"rewards": {}}])) == []
+    assert list(figure_lines([])) == []

@@ -1,0 +1,272 @@
+"""Every shipped method keeps the contract, and pays what its formula says in small cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from comas.config.plugins import load_plugin
+from comas.methods import azr, evol_rl, knowrl, mae, maporl, r_zero, rise, rlccf, spc, spo, sppo
+from comas.methods import eva as eva_method
+from comas.methods import srlm as srlm_method
+from comas.tasks import pick
+from comas.testing import GOLDEN, check_method, golden_script
+from comas.types import Episode, Question, Turn, UserMistake
+
+OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
+QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
+RIGHT = "1 + 2 = 3 + 4 = 7"
+WRONG = "2 + 4 = 6 + 6 = 12"
+
+
+def turn(name: str, role: str, text: str = RIGHT, agent: str = "a", **info: object) -> Turn:
+    """A turn of an episode `e`; `about` is what stands before the last dot of its name."""
+    about = name.rpartition(".")[0] or None
+    return Turn(
+        f"e/{name}",
+        agent,
+        f"h/{agent}",
+        role,
+        "",
+        text,
+        True,
+        0,
+        about=None if about is None else f"e/{about}",
+        info=dict(info),
+    )
+
+
+def episode(*turns: Turn, question: Question = QUESTIONS[0]) -> Episode:
+    return Episode("e", question, list(turns))
+
+
+def pay(found: Episode) -> dict[str, float | None]:
+    return {said.id.removeprefix("e/"): said.reward for said in found.turns}
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_contract(name: str) -> None:
+    method = load_plugin("method", name)
+    check_method(method, pick.task, QUESTIONS, golden_script, samples=4, options=GOLDEN[name])
+
+
+def test_rlccf_weighs_votes_by_how_sure_a_model_is_of_itself() -> None:
+    split = [turn(f"s{i}", "solution", agent="a", answer=x) for i, x in enumerate("xxyz")]
+    sure = [turn(f"t{i}", "solution", agent="b", answer="w") for i in range(2)]
+    # a: its x counts 2/4 twice; b: its w counts 1 twice
+    found = episode(*split, *sure)
+    rlccf.settle([found], pick.task)
+    assert rlccf.heaviest(found.turns, pick.task) == "w"
+    assert pay(found) == {"s0": 0, "s1": 0, "s2": 0, "s3": 0, "t0": 1, "t1": 1}
+    assert {said.group for said in split} == {"e/a"}
+    nothing = episode(turn("s", "solution", answer=None))
+    rlccf.settle([nothing], pick.task)
+    assert pay(nothing) == {"s": 0.0}
+
+
+def test_evol_rl_pays_bands_by_vote_and_places_by_novelty() -> None:
+    said = ["a b c d", "a b c d", "e f g h", "a b c e", "z"]
+    answers = ["x", "x", "x", "y", None]
+    pairs = enumerate(zip(said, answers, strict=True))
+    turns = [turn(f"s{i}", "solution", text, answer=answer) for i, (text, answer) in pairs]
+    found = episode(*turns)
+    evol_rl.settle([found], pick.task)
+    paid = pay(found)
+    assert paid["s0"] == paid["s1"] == 0.5, "copies are the least new of the majority"
+    assert paid["s2"] == 1.0
+    assert paid["s3"] == -0.5, "alone in its band"
+    assert paid["s4"] == -1.0
+
+
+def test_sppo_pays_the_best_and_the_worst_their_chance_to_win() -> None:
+    found = episode(*(turn(f"s{i}", "solution", mean=m) for i, m in enumerate([1.0, 0.5, 0.0])))
+    sppo.settle([found], pick.task, sharpness=4.0)
+    paid = pay(found)
+    assert paid["s1"] is None
+    assert paid["s0"] == pytest.approx((0.5 + 0.880797 + 0.982014) / 3, abs=1e-6)
+    assert paid["s0"] + paid["s2"] == pytest.approx(1.0)  # type: ignore[operator]
+    alike = episode(turn("s0", "solution", mean=0.5), turn("s1", "solution", mean=0.5))
+    sppo.settle([alike], pick.task)
+    srlm_method.settle([alike], pick.task)
+    assert set(pay(alike).values()) == {None}
+
+
+def test_spo_pays_the_share_of_wins_and_half_of_draws() -> None:
+    means = [1.0, 0.5, 0.5, None]
+    found = episode(*(turn(f"s{i}", "solution", mean=m) for i, m in enumerate(means)))
+    spo.settle([found], pick.task)
+    assert pay(found) == {"s0": 1.0, "s1": 0.25, "s2": 0.25, "s3": None}
+
+
+def test_mae_pays_thirds_and_halves() -> None:
+    found = episode(
+        turn("p", "propose", posed="1 2 4 6 -> 7"),
+        turn("p.r", "rating", score=1.0),
+        turn("p.s0", "solution", readable=True),
+        turn("p.s0.j", "judging", score=1.0),
+        turn("p.s1", "solution", readable=False),
+        turn("p.s1.j", "judging", score=0.0),
+        turn("p.s2", "solution", readable=True),
+        turn("p.s2.j", "judging", score=None),
+    )
+    mae.settle([found], pick.task)
+    assert pay(found) == {
+        "p": pytest.approx((1.0 + 0.5 + 1.0) / 3),
+        "p.r": 1.0,
+        "p.s0": 1.0,
+        "p.s0.j": 1.0,
+        "p.s1": 0.0,
+        "p.s1.j": 1.0,
+        "p.s2": None,
+        "p.s2.j": 0.0,
+    }
+    assert mae.update({"pool": ["a"]}, [found], pick.task, pool=1) == {"pool": ["1 2 4 6 -> 7"]}
+
+
+def test_azr_pays_by_rule_and_by_difficulty() -> None:
+    found = episode(
+        turn("p", "propose", posed="1 2 4 6 -> 7"),
+        turn("p.s0", "solution", verdict="right"),
+        turn("p.s1", "solution", verdict="wrong"),
+        turn("p.s2", "solution", verdict=None),
+        turn("p.s3", "solution", verdict="failed"),
+    )
+    azr.settle([found], pick.task)
+    assert pay(found) == {
+        "p": pytest.approx(2 / 3),
+        "p.s0": 1.0,
+        "p.s1": -0.5,
+        "p.s2": -1.0,
+        "p.s3": None,
+    }
+    hopeless = episode(
+        turn("p", "propose", posed="1 2 4 6 -> 9"), turn("p.s", "solution", verdict="wrong")
+    )
+    azr.settle([hopeless], pick.task)
+    assert pay(hopeless)["p"] == 0.0
+    nothing = episode(turn("p", "propose", posed=None))
+    azr.settle([nothing], pick.task)
+    assert pay(nothing) == {"p": -1.0}
+
+
+def test_r_zero_goes_through_its_phases() -> None:
+    answers = ["x", "x", "y", "z"]
+    found = episode(
+        turn("p", "propose", posed="1 2 4 6 -> 7"),
+        *(turn(f"p.s{i}", "solution", answer=a) for i, a in enumerate(answers)),
+    )
+    first = r_zero.start([], pick.task)
+    later = r_zero.update(first, [found], pick.task, proposing=1, least=1)
+    assert later["phase"] == "solve"
+    assert later["pool"] == {"1 2 4 6 -> 7": "x"}
+    waiting = r_zero.update(first, [found], pick.task, proposing=2, least=1)
+    assert waiting["phase"] == "propose"
+    few = r_zero.update(first, [found], pick.task, proposing=1)
+    assert few["phase"] == "propose", "a pool of one is too small"
+    certain = r_zero.update(first, [found], pick.task, proposing=1, least=1, high=0.4)
+    assert certain["phase"] == "propose", "no question at the frontier: more proposals"
+    assert r_zero.update({**later, "done": 0}, [], pick.task, solving=1) == first
+    r_zero.settle([found], pick.task, state=later)
+    solved = Episode("e", QUESTIONS[0], found.turns[1:])
+    r_zero.settle([solved], pick.task, state=later)
+    assert [t.reward for t in solved.turns] == [1.0, 1.0, -1.0, -1.0]
+
+
+def test_spc_is_won_by_generator_or_critic() -> None:
+    found = episode(
+        turn("s", "solution", verdict="right"),
+        turn("s.e", "evaluation", said="right"),
+        turn("s.g0", "sabotage", WRONG, verdict="wrong"),
+        turn("s.g0.e", "evaluation", said="right"),
+        turn("s.g1", "sabotage", WRONG, verdict="wrong"),
+        turn("s.g1.e", "evaluation", said="wrong"),
+        turn("s.g2", "sabotage", RIGHT, verdict="right"),
+        turn("s.g3", "sabotage", "?", verdict=None),
+    )
+    spc.settle([found], pick.task)
+    assert pay(found) == {
+        "s": None,
+        "s.e": 1.0,
+        "s.g0": 1.0,
+        "s.g0.e": -1.0,
+        "s.g1": -1.0,
+        "s.g1.e": 1.0,
+        "s.g2": -1.0,
+        "s.g3": -1.0,
+    }
+
+
+def test_rise_pays_judges_for_what_the_rules_say() -> None:
+    found = episode(
+        turn("s0", "solution", RIGHT),
+        turn("s0.e", "evaluation", said="right"),
+        turn("s1", "solution", WRONG),
+        turn("s1.e", "evaluation", said="right"),
+        turn("s2", "solution", WRONG),
+        turn("s2.e", "evaluation", said=None),
+        turn("s3", "solution", "what ?"),
+    )
+    rise.settle([found], pick.task)
+    assert pay(found) == {
+        "s0": 1.0,
+        "s0.e": 1.0,
+        "s1": 0.0,
+        "s1.e": -0.5,
+        "s2": 0.0,
+        "s2.e": -1.0,
+        "s3": 0.0,
+    }
+
+
+def test_maporl_pays_what_a_turn_leads_to() -> None:
+    first = [turn(f"s{i}", "solution", WRONG, agent=f"a{i}") for i in range(2)]
+    second = [
+        turn("s0.r", "revision", RIGHT, agent="a0"),
+        turn("s1.r", "revision", WRONG, agent="a1"),
+    ]
+    for said in second:
+        said.round = 1
+    found = episode(*first, *second)
+    maporl.settle([found], pick.task, discount=0.5, bonus=0.2)
+    led_to = 0.5 * 0.5 / 1.5
+    assert pay(found) == {
+        "s0": pytest.approx(led_to),
+        "s1": pytest.approx(led_to),
+        "s0.r": pytest.approx(1.2),
+        "s1.r": pytest.approx(0.0),
+    }
+
+
+def test_eva_keeps_the_prompts_whose_answers_differ() -> None:
+    found = episode(
+        turn("v", "evolve", posed="1 2 4 6 -> 7"),
+        turn("v.s0", "solution", score=1.0),
+        turn("v.s1", "solution", score=0.5),
+        turn("v.s2", "solution", score=None),
+    )
+    eva_method.settle([found], pick.task)
+    assert pay(found) == {"v": None, "v.s0": 1.0, "v.s1": 0.5, "v.s2": None}
+    state = eva_method.update({"pool": {"b": 0.0, "a": 0.2}}, [found], pick.task, pool=2)
+    assert state == {"pool": {"1 2 4 6 -> 7": 0.5, "a": 0.2}}
+    assert eva_method.update({"pool": {"b": 0.0}}, [], pick.task) == {"pool": {"b": 1.0}}
+
+
+def test_knowrl_pays_for_agreeing_with_oneself() -> None:
+    found = episode(
+        turn("p", "propose", posed="1 2 4 6 -> 7"),
+        *(turn(f"p.a{i}", "assess", said=s) for i, s in enumerate(["yes", "yes", "no", None])),
+    )
+    knowrl.settle([found], pick.task)
+    assert pay(found) == {"p": None, "p.a0": 1.0, "p.a1": 1.0, "p.a2": 0.0, "p.a3": 0.0}
+    state = {"examples": ["a"]}
+    assert knowrl.update(state, [found], pick.task, consistent=0.6) == state
+    both = knowrl.update(state, [found], pick.task, consistent=0.5)
+    assert both == {"examples": ["a", "1 2 4 6 -> 7"]}
+
+
+@pytest.mark.parametrize("name", ["mae", "azr", "r_zero", "eva", "knowrl", "spc", "rise", "maporl"])
+def test_a_task_without_what_a_method_needs_is_one_line(name: str) -> None:
+    from comas.config.resolve import resolve
+    from comas.config.schema import read
+
+    with pytest.raises(UserMistake, match=f"method {name} needs a task with `(pose|check)`"):
+        resolve(read(None, [f"method={name}", "task=gsm8k"]))

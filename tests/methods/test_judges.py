@@ -1,0 +1,109 @@
+"""CoMAS with paid judges: who is paid for which score, and that all three keep the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from comas.config.plugins import load_plugin
+from comas.methods import comas_agree, comas_rules, mae
+from comas.tasks import pick
+from comas.testing import check_method, golden_script
+from comas.testing.scripted import play_step
+from comas.types import Episode, Turn
+
+OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
+QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
+RIGHT = "1 + 2 = 3 + 4 = 7"
+WRONG = "2 + 4 = 6 + 6 = 12"
+GAMES = {
+    "comas_agree": {"evaluations": 3},
+    "comas_rules": {"evaluations": 2},
+    "comas_planted": {"votes": 4, "plants": 2},
+}
+
+
+def turn(name: str, role: str, text: str, about: str | None, **info: object) -> Turn:
+    return Turn(name, "a", "h/a", role, "", text, True, 0, about=about, info=dict(info))
+
+
+def judged(work: str, *scores: int | None) -> Episode:
+    """A solution with a criticism and a scoring for each score."""
+    turns = [turn("s", "solution", work, None, readable=True)]
+    for place, score in enumerate(scores):
+        turns.append(turn(f"e{place}", "evaluation", "", "s"))
+        turns.append(turn(f"c{place}", "scoring", "", f"e{place}", score=score))
+    return Episode("e", QUESTIONS[0], turns)
+
+
+def pay(episode: Episode) -> dict[str, float | None]:
+    return {said.id: said.reward for said in episode.turns}
+
+
+@pytest.mark.parametrize("name", sorted(GAMES))
+def test_contract(name: str) -> None:
+    method = load_plugin("method", name)
+    check_method(method, pick.task, QUESTIONS, golden_script, samples=2, options=GAMES[name])
+
+
+def test_agreeing_judges_are_paid_and_divided_ones_are_not() -> None:
+    found = judged(RIGHT, 3, 3, 1)
+    comas_agree.settle([found], pick.task)
+    assert pay(found) == {
+        "s": pytest.approx(2 / 3),
+        "e0": None,
+        "c0": None,
+        "e1": None,
+        "c1": None,
+        "e2": 0.0,
+        "c2": 0.0,
+    }
+    three = judged(RIGHT, 3, 3, 3, None)
+    comas_agree.settle([three], pick.task)
+    paid = pay(three)
+    assert [paid[f"c{place}"] for place in range(4)] == [1.0, 1.0, 1.0, -1.0]
+    assert paid["e3"] is None
+
+
+@pytest.mark.parametrize(
+    ("work", "paid"), [(RIGHT, [1.0, 0.5, 0.0, -1.0]), (WRONG, [0.0, 0.5, 1.0, -1.0])]
+)
+def test_the_rules_pay_judges(work: str, paid: list[float]) -> None:
+    found = judged(work, 3, 2, 1, None)
+    comas_rules.settle([found], pick.task)
+    said = pay(found)
+    assert [said[f"c{place}"] for place in range(4)] == paid
+    assert [said[f"e{place}"] for place in range(4)] == [*paid[:3], None]
+    assert said["s"] == 0.5
+
+
+def test_planted_work_comes_from_other_questions_of_the_step_before() -> None:
+    method = load_plugin("method", "comas_planted")
+    script = {"solution": RIGHT, "evaluation": "1 in right", "scoring": "<score> 3 </score>"}
+    setting = {"options": {"votes": 4, "plants": 1}}
+    first, before, after = play_step(method, pick.task, script, QUESTIONS[::2], **setting)
+    assert before == {"works": []}
+    assert {prompt for prompt, _ in after["works"]} == {q.prompt for q in QUESTIONS[::2]}
+    known = [t.info["known"] for e in first for t in e.turns if t.role == "scoring"]
+    assert sorted(known) == ["", "", "right", "right"]
+    second, _, _ = play_step(
+        method, pick.task, script, QUESTIONS[::2], step=1, state=after, **setting
+    )
+    for episode in second:
+        rewards = {
+            said.info["known"]: said.reward for said in episode.turns if said.role == "scoring"
+        }
+        assert rewards == {"": None, "wrong": 0.0, "right": 1.0}
+
+
+def test_a_game_that_changes_its_record_breaks_the_contract() -> None:
+    async def play(question, agents, rng, task, *, state):  # type: ignore[no-untyped-def]
+        state["pool"].append(question.prompt)
+        await asyncio.sleep(0)
+        return (await agents[0].ask("solution", question.prompt)).text
+
+    spoilt = dataclasses.replace(mae.method, play=play, settle=lambda episodes, task: None)
+    with pytest.raises(AssertionError, match="the state was changed"):
+        check_method(spoilt, pick.task, QUESTIONS, golden_script)

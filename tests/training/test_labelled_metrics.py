@@ -1,0 +1,271 @@
+"""Metrics of a step that say how good pay, judges, answers and posed questions were: each against
+figures by hand, and nothing where nothing applies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from comas.stats import pass_at
+from comas.tasks import pick
+from comas.training.metrics import load_metrics, summarise
+from comas.training.metrics.coverage import entropy, passes
+from comas.training.metrics.judges import accepts, balanced
+from comas.training.metrics.posed import at_frontier, novelty
+from comas.training.metrics.quality import auc, quality
+from comas.training.metrics.record import StepRecord
+from comas.types import Episode, Question, Task, Turn
+
+Q = pick.make_question((1, 2, 4, 10), 7, "three")
+RIGHT = "1 + 2 = 3 + 4 = 7"
+WRONG = "1 + 2 = 3 + 10 = 13"
+NAMES = ("pay", "quality", "judges", "coverage", "posed")
+
+
+def turn(name: str, text: str = "", reward: float | None = None, **more: Any) -> Turn:
+    """A turn whose id is `name`, and whose role is the part of it before the first digit."""
+    role = more.pop("role", name.rstrip("0123456789"))
+    finished = more.pop("finished", True)
+    return Turn(name, "a0", "home/a0", role, "p", text, finished, 0, reward=reward, **more)
+
+
+def record(*turns: Turn, question: Question = Q, task: Task = pick.task) -> StepRecord:
+    return StepRecord([Episode("0/q/0", question, list(turns))], {}, task)
+
+
+def metrics(step: StepRecord) -> dict[str, Any]:
+    line = summarise(step, load_metrics(NAMES))
+    return {name: line[name] for name in NAMES if name in line}
+
+
+def test_a_step_that_nobody_was_paid_in_has_none() -> None:
+    found = metrics(record(turn("evaluation", "well")))
+    assert found == {"pay": {"n": 0, "accuracy": None, "precision": None, "recall": None}}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "area"),
+    [
+        ([(1.0, True), (0.0, False)], 1.0),
+        ([(0.0, True), (1.0, False)], 0.0),
+        ([(0.5, True), (0.5, False)], 0.5),
+        ([(0.2, True), (0.8, True), (0.5, False), (0.8, False)], (0 + 0 + 1 + 0.5) / 4),
+        ([(1.0, True)], None),
+        ([], None),
+    ],
+)
+def test_area_under_the_curve(pairs: list[tuple[float, bool]], area: float | None) -> None:
+    assert auc(pairs) == area
+
+
+def test_quality_by_hand() -> None:
+    pairs = [(1.0, True), (1.0, False), (0.5, True), (0.0, False), (0.0, True), (0.4, False)]
+    assert quality(pairs) == pytest.approx(
+        {
+            "n": 6,
+            "accuracy": 1 / 2,
+            "toxicity": 1 / 3,
+            "gap": 2 / 3 - 1 / 3,
+            "auc": (2.5 + 2 + 0.5) / 9,
+        }
+    )
+
+
+def test_quality_leaves_out_what_would_be_a_mean_of_nothing() -> None:
+    assert quality([(0.0, True), (0.0, True)]) == {"n": 2, "accuracy": 1.0}
+    assert quality([(1.0, False)]) == {"n": 1, "accuracy": 0.0, "toxicity": 1.0}
+    beyond = quality([(-1.0, False), (1.0, True)])  # no scale from 0 to 1: only its order counts
+    assert beyond == {"n": 2, "accuracy": 0.5, "auc": 1.0}
+
+
+def test_work_that_was_cut_is_wrong_and_unpaid_work_is_not_counted() -> None:
+    turns = [
+        turn("solution0", RIGHT, 1.0, finished=False),
+        turn("solution1", RIGHT, 1.0),
+        turn("solution2", RIGHT),
+        turn("revision0", WRONG, 0.0, about="solution1"),
+    ]
+    found = metrics(record(*turns))
+    assert found["pay"] == {"n": 2, "accuracy": 0.5, "precision": 0.5, "recall": 1.0}
+    assert found["quality"] == {
+        "revision": {"n": 1, "accuracy": 0.0},
+        "solution": {"n": 2, "accuracy": 0.5, "toxicity": 0.5, "auc": 0.5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("info", "accepted"),
+    [
+        ({"said": "right"}, True),
+        ({"said": "wrong"}, False),
+        ({"said": None}, None),
+        ({"said": ["right"]}, None),
+        ({"score": 1}, False),
+        ({"score": 2}, True),
+        ({"score": 7}, None),
+        ({"score": 0.0}, False),
+        ({"score": 1.0}, True),
+        ({"score": 0.5}, True),
+        ({"score": None}, None),
+        ({"score": "3"}, None),
+        ({"score": True}, None),
+        ({}, None),
+    ],
+)
+def test_verdicts_are_read_from_what_the_game_noted(
+    info: dict[str, Any], accepted: bool | None
+) -> None:
+    assert accepts(turn("scoring", info=info)) is accepted
+
+
+def test_balanced_accuracy_by_hand() -> None:
+    judgements = [(True, True), (True, True), (False, True), (True, False), (False, False)]
+    assert balanced(judgements) == pytest.approx(
+        {
+            "n": 5,
+            "accepts_right": 2 / 3,
+            "accepts_wrong": 1 / 2,
+            "balanced": (2 / 3 + 1 / 2) / 2,
+        }
+    )
+    assert balanced([(True, True)]) == {"n": 1, "accepts_right": 1.0}
+    assert balanced([(True, True), (True, False)])["balanced"] == 0.5
+
+
+def test_a_score_of_comas_judges_the_work_behind_the_evaluation() -> None:
+    turns = [
+        turn("solution0", RIGHT, 1.0),
+        turn("evaluation0", "right", 0.0, about="solution0"),
+        turn("scoring0", "", 0.0, about="evaluation0", info={"score": 3}),
+        turn("solution1", WRONG, 1.0),
+        turn("scoring1", "", 0.0, about="solution1", info={"score": 1}),
+        turn("sabotage0", WRONG, 1.0, about="solution0"),
+        turn("evaluation1", "", 0.0, about="sabotage0", info={"said": "right"}),
+        turn("judging0", "", 0.0, about="nobody", info={"score": 1.0}),
+        turn("rating0", "", 0.0, about="solution0", info={"score": 1.0}),
+    ]
+    found = metrics(record(*turns))["judges"]
+    assert found == {
+        "evaluation": {"n": 1, "accepts_wrong": 1.0},
+        "scoring": {"n": 2, "accepts_right": 1.0, "accepts_wrong": 0.0, "balanced": 1.0},
+    }
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_right_one() -> None:
+    assert pass_at(4, 1, 1) == 1 / 4
+    assert pass_at(4, 1, 2) == 1 / 2
+    assert pass_at(4, 2, 2) == pytest.approx(1 - 1 / 6)
+    assert pass_at(4, 0, 4) == 0.0
+    assert pass_at(4, 3, 2) == 1.0
+    assert passes([[True, False], [False] * 4]) == {"pass@1": 0.25, "pass@2": 0.5, "pass@4": 0.0}
+    assert passes([]) == {}
+
+
+def test_entropy_is_in_bits() -> None:
+    assert entropy(["a"] * 3) == 0.0
+    assert entropy(["a", "b"]) == 1.0
+    assert entropy(["a", "a", "b", "c"]) == 1.5
+    assert entropy([str(n) for n in range(8)]) == 3.0
+
+
+def test_coverage_of_questions_that_were_answered_several_times() -> None:
+    turns = [
+        turn("solution0", RIGHT, info={"answer": "1 2 4"}),
+        turn("solution1", WRONG),  # the task reads it
+        turn("solution2", "no", info={"answer": None}),
+        turn("solution3", WRONG, round=1),
+    ]
+    step = record(*turns)
+    assert metrics(step)["coverage"] == pytest.approx(
+        {
+            "questions": 1,
+            "answers": 3,
+            "distinct": 2,
+            "entropy": 1.0,
+            "pass@1": 1 / 3,
+            "pass@2": 2 / 3,
+        }
+    )
+    slow = replace(step, task=replace(pick.task, quick=False, verify=lambda *_: 1 / 0))
+    coverage = load_metrics(["coverage"])["coverage"]
+    assert coverage(slow) == {"questions": 1, "answers": 3, "distinct": 2, "entropy": 1.0}
+    assert coverage(record(turn("solution0", RIGHT))) is None
+    assert "entropy" not in coverage(record(*[turn(f"solution{n}", "no") for n in range(2)]))
+
+
+def test_several_discussions_of_a_question_are_counted_together() -> None:
+    episodes = [Episode(f"0/q/{n}", Q, [turn(f"solution{n}", RIGHT)]) for n in range(2)]
+    failed = Episode("0/q/2", Q, [turn("solution2", WRONG)], error="lost")
+    coverage = load_metrics(["coverage"])["coverage"]
+    found = coverage(StepRecord([*episodes, failed], {}, pick.task))
+    assert found is not None
+    assert (found["answers"], found["pass@2"]) == (2, 1.0)
+
+
+POSED = "1 2 4 10 -> 7"
+PROPOSAL = Question(id="proposal-0", prompt="", kind="propose")
+
+
+def proposal(name: str, posed: str | None) -> Turn:
+    return turn(name, "", 0.5, info={"posed": posed})
+
+
+def test_posed_questions_are_judged_by_the_rules() -> None:
+    turns = [
+        proposal("propose0", POSED),
+        turn("solution0", RIGHT, 1.0, about="propose0"),
+        turn("solution1", WRONG, 0.0, about="propose0"),
+        proposal("propose1", POSED),
+        turn("solution2", WRONG, 0.0, about="propose1"),
+        proposal("propose2", None),
+        proposal("propose3", "3 6 7 9 -> 16"),
+    ]
+    found = metrics(record(*turns, question=PROPOSAL))
+    assert found["posed"] == pytest.approx(
+        {
+            "n": 4,
+            "valid": 3 / 4,
+            "distinct": 2 / 3,
+            "novelty": found["posed"]["novelty"],
+            "solvable": 1 / 2,
+            "frontier": 1 / 2,
+        }
+    )
+    assert found["quality"]["solution"]["auc"] == 1.0
+    assert found["coverage"]["answers"] == 3  # two proposals of one question
+
+
+def test_posed_questions_without_answers_or_rules_say_less() -> None:
+    posed = load_metrics(["posed"])["posed"]
+    step = record(proposal("propose0", POSED), question=PROPOSAL)
+    assert posed(step) == {"n": 1, "valid": 1.0, "distinct": 1.0}
+    assert posed(record(proposal("propose0", None), question=PROPOSAL)) == {"n": 1, "valid": 0.0}
+    assert posed(record(turn("propose0", info={"posed": 3}), question=PROPOSAL)) is None
+    solved = [proposal("propose0", POSED), turn("solution0", RIGHT, 1.0, about="propose0")]
+    free = replace(pick.task, check=None)
+    assert "solvable" not in posed(record(*solved, question=PROPOSAL, task=free))
+    assert metrics(record(*solved, question=PROPOSAL, task=free))["pay"]["n"] == 0
+
+
+def test_novelty_by_hand() -> None:
+    assert novelty(["a b", "a b"]) == 0.0
+    assert novelty(["a", "b"]) == 1.0
+    # runs of `a b`: a, b, a b; of `a c`: a, c, a c; one of three is common
+    assert novelty(["a b", "a c"]) == pytest.approx(1 - 1 / 3)
+    assert novelty(["a b", "a b", "c"]) == pytest.approx(1 / 3)
+
+
+def test_the_frontier_has_both_ends() -> None:
+    assert [at_frontier(share) for share in (0.29, 0.3, 0.8, 0.81)] == [False, True, True, False]
+
+
+def test_a_verifier_that_breaks_down_gives_no_label() -> None:
+    def broken(question: Question, text: str) -> Any:
+        raise ArithmeticError("mine")
+
+    step = record(turn("solution0", RIGHT, 1.0), task=replace(pick.task, verify=broken))
+    assert metrics(step)["pay"]["n"] == 0
+    assert step.labels == {}
