@@ -299,7 +299,7 @@ class Method:
     """
     start: Callable[..., State] | None = None
     """`start(questions, task, **options)` -> the record that lives between steps. None: an empty
-    one.
+    one. Outside a run there are no questions.
     """
     draw: Callable[..., list[Question]] | None = None
     """`draw(state, questions, count, rng, task, **options)` -> the questions of a step. None: the

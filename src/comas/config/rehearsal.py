@@ -14,6 +14,7 @@ from typing import Any
 from comas.config.options import split_options
 from comas.config.policies import Resolved
 from comas.game.agent import Member
+from comas.game.memory import at_start
 from comas.game.play import Scene, play_all
 from comas.sync import run_sync
 from comas.types import Fit, Method, Question, Reply, Sampling, Task, Turn
@@ -156,9 +157,9 @@ def _played(
     method: Method, task: Task, members: Sequence[Member], options: Mapping[str, Any]
 ) -> list[Turn] | None:
     task = replace(task, shown=lambda _, text: text)
-    scene = Scene(method, task, members, 0, options)
     question = Question(id="rehearsal", prompt="?", answer="?")
     try:
+        scene = at_start(Scene(method, task, members, 0, options))
         played = asyncio.wait_for(play_all(scene, [question], "rehearsal"), SECONDS)
         (episode,) = run_sync(played)
     except Exception:  # noqa: BLE001 - whatever somebody's game does with a question of no task

@@ -14,6 +14,7 @@ from typing import Any, cast
 from comas.config.schema import Config
 from comas.evaluation.ways import Way
 from comas.game.agent import Member
+from comas.game.memory import at_start
 from comas.game.play import Scene
 from comas.types import Sampling, Task
 
@@ -35,7 +36,8 @@ class Asking:
         speaking = [replace(member, sampling=sampling) for member in members]
         if way.alone:
             speaking = [replace(member, roles=None) for member in speaking]
-        return Scene(way.method, task, speaking, seed, way.options, max_tokens=self.room)
+        scene = Scene(way.method, task, speaking, seed, way.options, max_tokens=self.room)
+        return at_start(scene)
 
 
 def asking_of(config: Config) -> Asking:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from comas.game.agent import derive_seed
@@ -24,6 +25,15 @@ def first_state(scene: Scene, questions: Sequence[Question], options: Mapping[st
     with own_file(start, "start"):
         state = start(_seen(scene, questions), scene.permitted, **options)
     return as_json(state, "start")
+
+
+def at_start(scene: Scene, options: Mapping[str, Any] | None = None) -> Scene:
+    """The scene with the record of before the first step, for games outside a run: nobody has
+    learnt anything from questions there, so that `start` gets none.
+    """
+    if scene.method.start is None:
+        return scene
+    return replace(scene, state=first_state(scene, [], options or {}))
 
 
 def draw(

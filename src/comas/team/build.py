@@ -18,6 +18,7 @@ from comas.config.roles import check_seats
 from comas.config.schema import Config
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.game.agent import Member
+from comas.game.memory import at_start
 from comas.game.play import Scene, play_all, settle_all
 from comas.hosts import api, local
 from comas.hosts.api import ApiHost
@@ -72,12 +73,19 @@ class Team:
         )
 
     def scene(self, **changes: Any) -> Scene:
-        """The scene of the team's own game; `changes` are fields of `Scene`."""
+        """The scene of the team's own game; `changes` are fields of `Scene`.
+
+        Without `state` among them, the method remembers what it does before the first step.
+        """
         config = self.config
         options = split_options(config.options, self.method.play)
         facts = {"seed": config.seed, "options": options, "max_tokens": config.room}
         facts |= changes
-        return Scene(self.method, self.task, self.members, **facts)
+        scene = Scene(self.method, self.task, self.members, **facts)
+        start = self.method.start
+        if "state" in changes or start is None:
+            return scene
+        return at_start(scene, split_options(config.options, start))
 
     def discuss(self, question: str | Question, seed: int | None = None) -> Episode:
         """Let the team discuss one question; the same seed gives the same discussion.

@@ -37,7 +37,7 @@ class Remembering:
         if run.marker() is not None:
             self.state = read_state(run.path, step)
         else:
-            scene = self.team.scene()
+            scene = self.team.scene(state={})
             self.state = memory.first_state(scene, self.questions, self.options("start"))
 
     def options(self, function: str) -> dict[str, Any]:

@@ -1,0 +1,27 @@
+"""Games that remember, outside a run: played by a team, rehearsed, and as a way of answering."""
+
+from __future__ import annotations
+
+import pytest
+
+import comas
+from comas.config.rehearsal import rehearse
+from comas.config.resolve import resolve
+from comas.config.schema import read
+
+
+@pytest.mark.parametrize("name", ["comas_planted", "r_zero", "mae", "eva", "knowrl"])
+def test_a_team_discusses_with_the_record_of_before_the_first_step(name: str) -> None:
+    with_seeds = comas.team_of(method=name)
+    try:
+        episode = with_seeds.discuss("10 5 6 9 -> 24", seed=1)
+    finally:
+        with_seeds.close()
+    assert episode.error is None
+    assert episode.turns
+
+
+def test_a_game_that_reads_its_record_is_rehearsed() -> None:
+    rehearsal = rehearse(resolve(read(None, ["method=comas_planted"])))
+    assert rehearsal is not None
+    assert rehearsal.roles.count("solution") == 4
