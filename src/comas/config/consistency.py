@@ -84,7 +84,7 @@ def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
         if agent.policy in (None, name):
             raise ValueError(
                 f"{key}: a policy cannot lag behind itself: set agents.{name}.policy to the policy"
-                f" of another agent ({', '.join(leaders)})"
+                f" of another agent ({', '.join(leaders) or 'name one: none is left here'})"
             )
         leader = leaders.get(agent.policy)
         if name in leaders:

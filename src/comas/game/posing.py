@@ -12,6 +12,7 @@ from typing import Any
 
 from comas.game.agent import Agent, choose
 from comas.game.prompts import defuse, words
+from comas.game.together import together
 from comas.types import Question, Task, Turn
 
 WORDING = {
@@ -68,6 +69,19 @@ def solve(
     """Ask for one solution of a question that an agent posed."""
     prompt = words(WORDING, task, "solution", question=defuse(question.prompt), history="")
     return solver.ask("solution", prompt, about=about)
+
+
+async def proposed_and_solved(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, answers: int
+) -> tuple[Question | None, list[Turn]]:
+    """Have a question proposed where it is a proposal, then solved `answers` times side by side;
+    no solutions where it poses none.
+    """
+    proposal, posed = await written(question, agents, rng, task)
+    if posed is None:
+        return None, []
+    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
+    return posed, await together(solve(posed, solver, task, proposal) for solver in solvers)
 
 
 def with_newest(pool: Sequence[str], more: Iterable[str], most: int) -> list[str]:

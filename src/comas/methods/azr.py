@@ -14,9 +14,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
-from comas.game.posing import solve, with_newest, written
-from comas.game.together import together
+from comas.game.agent import Agent
+from comas.game.posing import proposed_and_solved, with_newest
 from comas.game.verdicts import ruled
 from comas.methods.mae import draw, start
 from comas.objective.credit import reinforce_pp
@@ -34,11 +33,9 @@ async def play(
     answers: Count = 8,
 ) -> str | None:
     """Have a question proposed where it is a proposal, then solved; the first solution answers."""
-    proposal, posed = await written(question, agents, rng, task)
+    posed, solutions = await proposed_and_solved(question, agents, rng, task, answers)
     if posed is None:
         return None
-    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
-    solutions = await together(solve(posed, solver, task, proposal) for solver in solvers)
     for solution in solutions:
         solution.info["verdict"] = ruled(posed, solution, task)
     return solutions[0].text

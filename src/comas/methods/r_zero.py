@@ -15,9 +15,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
-from comas.game.posing import posed_again, solve, unwritten, written
-from comas.game.together import together
+from comas.game.agent import Agent
+from comas.game.posing import posed_again, proposed_and_solved, unwritten
 from comas.game.votes import agrees, decide, majority
 from comas.objective.credit import given
 from comas.objective.losses import clipped
@@ -52,11 +51,9 @@ async def play(
     answers: Count = 10,
 ) -> str | None:
     """Have a question proposed where it is a proposal, then solved; the majority answers."""
-    proposal, posed = await written(question, agents, rng, task)
+    posed, solutions = await proposed_and_solved(question, agents, rng, task, answers)
     if posed is None:
         return None
-    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
-    solutions = await together(solve(posed, solver, task, proposal) for solver in solvers)
     return await decide(posed, solutions, task)
 
 

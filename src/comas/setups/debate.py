@@ -8,13 +8,13 @@ answer and one revision. Leaves out: judges, summaries.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, takers
 from comas.game.prompts import defuse, words
+from comas.game.together import together
 from comas.game.votes import decide
 from comas.types import Question, Setup, Task, Turn, Whole
 
@@ -41,14 +41,14 @@ async def play(
 
     None where none of them can be read.
     """
-    able = [agent for agent in agents if agent.takes("solution")]
+    able = takers(agents, "solution")
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    turns = await _together([agent.ask("solution", prompt) for agent in able])
+    turns = await together([agent.ask("solution", prompt) for agent in able])
     for at in range(1, revisions + 1):
         revised = [
             _revise(question, agent, place, turns, task, at) for place, agent in enumerate(able)
         ]
-        turns = await _together(revised)
+        turns = await together(revised)
     return await decide(question, turns, task)
 
 
@@ -73,13 +73,6 @@ def _revise(
 
 def _shown(question: Question, turn: Turn, task: Task) -> str:
     return defuse(task.shown(question, turn.text))
-
-
-async def _together(asks: Sequence[Ask]) -> list[Turn]:
-    """Ask side by side."""
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(ask) for ask in asks]
-    return [reply.result() for reply in asked]
 
 
 setup = Setup(play)

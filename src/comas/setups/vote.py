@@ -7,12 +7,12 @@ confidence.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, takers
 from comas.game.prompts import words
+from comas.game.together import together
 from comas.game.votes import decide
 from comas.types import Count, Question, Setup, Task
 
@@ -23,12 +23,10 @@ async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
 ) -> str | None:
     """Answer with the first of the majority's replies; None where none of them can be read."""
-    able = [agent for agent in agents if agent.takes("solution")]
+    able = takers(agents, "solution")
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     in_turn = [able[vote % len(able)] for vote in range(votes)]
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(agent.ask("solution", prompt)) for agent in in_turn]
-    turns = [reply.result() for reply in asked]
+    turns = await together(agent.ask("solution", prompt) for agent in in_turn)
     return await decide(question, turns, task)
 
 
