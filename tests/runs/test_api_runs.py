@@ -28,8 +28,18 @@ from comas.sync import run_sync
 from comas.team import spending
 from comas.training.start import resume_async
 from comas.types import UserMistake
-from tests.support.endpoint import (KEY, Act, Handler, answers, breaks_off, is_greeting, judges, no_secret, records)
-from tests.support.command import (run)
+from tests.support.command import run
+from tests.support.endpoint import (
+    KEY,
+    Act,
+    Handler,
+    answers,
+    breaks_off,
+    is_greeting,
+    judges,
+    no_secret,
+    records,
+)
 
 
 def test_a_frozen_judge_behind_an_api_while_two_learn(mixed: Any, tmp_path: Path) -> None:

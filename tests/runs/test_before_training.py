@@ -26,12 +26,12 @@ from comas.forecast.disk import Disk
 from comas.forecast.fit import Fit
 from comas.forecast.hours import Pace, Work
 from comas.machine import Memory
+from comas.seams import Generation, Request
 from comas.team.equal_policies import measured_for
 from comas.training import measuring
-from comas.seams import Generation, Request
 from comas.types import Meter, Question
-from tests.support.command import (run)
-from tests.support.runs import (run_of)
+from tests.support.command import run
+from tests.support.runs import run_of
 
 
 def agents_of(answers: list[dict[str, Any]], agent: str) -> list[dict[str, Any]]:
@@ -436,9 +436,7 @@ def test_a_machine_that_is_too_slow_to_listen_to_says_so(monkeypatch: pytest.Mon
     assert found.cut
     config = resolve(read(None, ["agents=1"]))[0]
     hours = timing.Hours({"playing": 7200.0}, 3, 20.0, ("home",))
-    made = overview.Plan(
-        config, {}, Fit([], {}), Disk(None, 0, Path()), hours, "", ""
-    )
+    made = overview.Plan(config, {}, Fit([], {}), Disk(None, 0, Path()), hours, "", "")
     said = overview.lines(made)[-1]
     assert (
         "(a guess: 3 steps, replies of 20 tokens; those of home were cut after 60 seconds): playing"

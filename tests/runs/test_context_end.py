@@ -15,13 +15,13 @@ import torch
 import comas
 from comas.engines.stacked.engine import StackedEngine
 from comas.learners.lora.population import Population, Spec
-from comas.storage.run import Run
 from comas.seams import Request
+from comas.storage.run import Run
 from comas.types import Sampling
-from tests.support.engines import (engine_of, is_stacked)
-from tests.support.models import (llama)
-from tests.support.sampling import (same)
-from tests.support.memory import (model_of)
+from tests.support.engines import engine_of, is_stacked
+from tests.support.memory import model_of
+from tests.support.models import llama
+from tests.support.sampling import same
 
 CONTEXT = 64
 GPT2 = {

@@ -18,14 +18,14 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.play import play_all
 from comas.methods import comas, ttrl
+from comas.seams import TIE
 from comas.storage.records import episode_of, episode_record
 from comas.storage.run import Run
 from comas.tasks import pick
 from comas.team.build import build_team, run_sync
 from comas.testing import Recorded, Scripted, golden_script, replay, scripted_scene
-from comas.seams import TIE
 from comas.types import Episode, Fit, Reply
-from tests.support.runs import (SMALL, essence, run_of)
+from tests.support.runs import SMALL, essence, run_of
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from comas.hosts.build import make_local_host
 from comas.hosts.local import LocalHost
 from comas.methods import comas as game
 from comas.models.loading import load_models
+from comas.seams import EngineFacts, Generation, Request
 from comas.storage.records import episode_of, episode_record
 from comas.storage.run import Run
 from comas.tasks import pick
@@ -34,10 +35,9 @@ from comas.team.build import run_sync
 from comas.testing import FAMILIES as SHAPES
 from comas.testing import replay
 from comas.training.start import resume_async
-from comas.seams import EngineFacts, Generation, Request
 from comas.types import Episode, Method, Payoff, Question, Sampling, UserMistake
-from tests.support.families import (FAMILIES, family_model, family_tokenizer)
-from tests.support.runs import (Killed, essence)
+from tests.support.families import FAMILIES, family_model, family_tokenizer
+from tests.support.runs import Killed, essence
 
 CHATS = {name: Chat(family_tokenizer(name)) for name in FAMILIES}
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -19,7 +19,7 @@ from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async, train_async
 from comas.types import HostFailure, UserMistake
-from tests.support.faults import (KEYS, Chained)
+from tests.support.faults import KEYS, Chained
 
 
 class Gauge(Hook):

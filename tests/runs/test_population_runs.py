@@ -23,14 +23,11 @@ from comas.learners.lora.learner import AdapterLearner
 from comas.learners.whole import FullLearner
 from comas.storage.run import Run
 from comas.testing import tiny_model
-from tests.support.apart import (ApartForCausalLM)
-from tests.support.command import (run)
-from tests.support.runs import (Killed, SMALL, essence)
+from tests.support.apart import ApartForCausalLM
+from tests.support.command import run
+from tests.support.runs import Killed, essence
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-
 
 
 def pairs(keys: dict[str, Any]) -> list[str]:

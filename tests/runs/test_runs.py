@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
 
 import comas
 from comas.config.resolve import resolve
@@ -22,12 +21,7 @@ from comas.team.build import run_sync
 from comas.training.remembering import in_passes
 from comas.training.start import resume_async
 from comas.types import Question, UserMistake
-from tests.support.runs import (Killed, SMALL, essence, run_of)
-
-
-
-
-
+from tests.support.runs import SMALL, Killed, essence, run_of
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Whole runs: the same seed is the same run, alone, in company, resumed, with judges elsewhere."""
