@@ -153,7 +153,10 @@ def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], he
     elif table["learner"] is None:
         table["learner"] = _learner(plans)
     # as ever: the embedded recipe gives the same bits on every machine
-    if not here or all(plan.source.seeded for plan in plans):
+    seeded = not here or all(plan.source.seeded for plan in plans)
+    if table["share_prompts"] is None:
+        table["share_prompts"] = not seeded
+    if seeded:
         table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
         table["max_rows"] = table["max_rows"] or MAX_ROWS
 

@@ -75,6 +75,10 @@ class Table(HostTable):
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
     TOKENS_PER_PASS for seed models, otherwise what fits (`fitting`).
     """
+    share_prompts: bool | None = None
+    """Whether the learner reads replies to the same prompt behind one copy of it, where the family
+    can: the same log-probs but for rounding. None is false for seed models, otherwise true.
+    """
     checkpointing: bool = False
     """Recompute activations in the backward pass: slower, smaller."""
     lr: float | None = Field(None, gt=0)

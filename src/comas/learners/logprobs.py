@@ -20,6 +20,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
+from comas.learners.packs import Layout, in_packs, one_by_one
 from comas.types import Row
 
 LOGITS = 2**25
@@ -84,46 +85,41 @@ def _logits(halves: Halves, hidden_BTD: torch.Tensor) -> torch.Tensor:
 
 
 def token_logprobs(
-    model: Any, halves: Halves | None, rows: Sequence[Row], pad_id: int, room: int | None = None
+    model: Any,
+    halves: Halves | None,
+    rows: Sequence[Row],
+    pad_id: int,
+    room: int | None = None,
+    packs: Sequence[Sequence[int]] | None = None,
 ) -> torch.Tensor:
     """Log-probs of softmax(logits / T) at the generated tokens, (B, T), padded on the right, 0
     outside the mask.
 
     Without `halves` all logits are made at once; with them at most `room` (default LOGITS) at a
-    time.
+    time. With `packs` rows that share a prompt are read behind one copy of it.
     """
-    lengths = [len(r.token_ids_T) for r in rows]
-    shape = (len(rows), max(lengths))
-    ids = np.full(shape, pad_id)
-    mask = np.zeros(shape, dtype=bool)
-    for i, row in enumerate(rows):
-        ids[i, : lengths[i]], mask[i, : lengths[i]] = row.token_ids_T, row.mask_T
-    move = lambda a: torch.from_numpy(a).to(model.device)  # noqa: E731
-    given = {
-        "input_ids": move(ids),
-        "attention_mask": move((np.arange(shape[1]) < np.array(lengths)[:, None]).astype(int)),
-    }
-    places = np.flatnonzero(mask)
-    places_N = move(places)
-    ids_N = move(ids.reshape(-1)[places])
-    # logits / 1 would be another pass over the largest tensor there is
-    scaled = any(r.temperature != 1 for r in rows)
-    temperature_N = (
-        move(np.array([r.temperature for r in rows])[places // shape[1]]) if scaled else None
-    )
-    if halves is None:
-        logits_NV = (
-            model(**given, use_cache=False).logits.flatten(0, 1).index_select(0, places_N - 1)
-        )
-        picked_N = _pick(logits_NV, ids_N, temperature_N)
+    if packs is None:
+        layout = one_by_one(rows, pad_id, model.device)
     else:
-        hidden_ND = (
-            halves.body(**given, use_cache=False)
-            .last_hidden_state.flatten(0, 1)
-            .index_select(0, places_N - 1)
-        )
-        picked_N = _in_chunks(halves, hidden_ND, ids_N, temperature_N, room or LOGITS)
-    return picked_N.new_zeros(mask.size).index_copy(0, places_N, picked_N).view(shape)
+        layout = in_packs(rows, packs, pad_id, model)
+    # logits / 1 would be another pass over the largest tensor there is
+    temperature_N = None
+    if any(r.temperature != 1 for r in rows):
+        temperatures = np.array([r.temperature for r in rows])[layout.rows_N]
+        temperature_N = torch.from_numpy(temperatures).to(model.device)
+    if halves is None:
+        logits_NV = _chosen(model(**layout.given, use_cache=False).logits, layout)
+        picked_N = _pick(logits_NV, layout.ids_N, temperature_N)
+    else:
+        hidden_ND = _chosen(halves.body(**layout.given, use_cache=False).last_hidden_state, layout)
+        picked_N = _in_chunks(halves, hidden_ND, layout.ids_N, temperature_N, room or LOGITS)
+    size = layout.shape[0] * layout.shape[1]
+    return picked_N.new_zeros(size).index_copy(0, layout.places_N, picked_N).view(layout.shape)
+
+
+def _chosen(states_BTD: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Those (N, D) that predict the generated tokens; no name keeps all of them alive."""
+    return states_BTD.flatten(0, 1).index_select(0, layout.sources_N)
 
 
 def _in_chunks(

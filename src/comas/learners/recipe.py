@@ -26,6 +26,8 @@ class Recipe:
     """The old policy: a forward pass of the learner, or the engine's log-probs, whose gap is then
     part of the ratio.
     """
+    share_prompts: bool = field(default=False, kw_only=True)
+    """Read rows that begin with the same prompt behind one copy of it, where the family can."""
     checkpointing: bool = False
     """Recompute activations in the backward pass: slower, smaller."""
     gap_tolerance: float = 0.02

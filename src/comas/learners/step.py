@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from comas.learners.gap import gap_to_engine
+from comas.learners.packs import pack_length, packs_of
 from comas.learners.recipe import Recipe as Recipe
 from comas.objective.losses import Batch
 from comas.types import Meter, Method, Row
@@ -37,6 +38,8 @@ class Weights(Protocol):
     recipe: Recipe
     meter: Meter
     """Counts rows as they are read and learnt from."""
+    shares: bool
+    """Whether rows that begin with the same prompt are read behind one copy of it."""
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
         """Log-probs of the rows' generated tokens, (B, T), 0 outside the mask; with gradients if
@@ -161,7 +164,7 @@ def logprobs(weights: Weights, owned: Sequence[Owned], reference: bool = False) 
     """
     found: list[np.ndarray] = [np.empty(0)] * len(owned)
     with torch.no_grad():
-        for part in passes(owned, weights.recipe.tokens_per_pass):
+        for part in passes(owned, weights.recipe.tokens_per_pass, weights.shares):
             chosen = [owned[i] for i in part]
             logprobs_BT = weights.forward(chosen, reference).cpu().numpy()
             for i, (_, row), logprobs_T in zip(part, chosen, logprobs_BT, strict=True):
@@ -174,7 +177,7 @@ def _graphs(weights: Weights, owned: Sequence[Owned]) -> list[torch.Tensor] | No
     """The forward passes of a step that takes only one update, kept for its backward; None where
     they would need too much room.
     """
-    parts = passes(owned, weights.recipe.tokens_per_pass)
+    parts = passes(owned, weights.recipe.tokens_per_pass, weights.shares)
     lengths = [len(row.token_ids_T) for _, row in owned]
     padded = sum(len(part) * max(lengths[i] for i in part) for part in parts)
     if padded > weights.recipe.tokens_per_pass:
@@ -267,7 +270,7 @@ def gradients(batch: LearningBatch, owned: Sequence[Owned]) -> dict[str, float]:
     unknown: dict[str, list[tuple[Row, np.ndarray]]] = {
         policy: [] for policy in policies if policy not in batch.gaps
     }
-    for n, part in enumerate(passes(owned, weights.recipe.tokens_per_pass)):
+    for n, part in enumerate(passes(owned, weights.recipe.tokens_per_pass, weights.shares)):
         chosen = [owned[i] for i in part]
         logprobs_BT = weights.forward(chosen) if batch.graphs is None else batch.graphs[n]
         terms_BT = _terms(batch, chosen, logprobs_BT)
@@ -310,28 +313,45 @@ def _note_logprobs(
             unknown[policy].append((row, logprobs_T[: len(row.token_ids_T)]))
 
 
-def passes(owned: Sequence[Owned], tokens_per_pass: int) -> list[list[int]]:
+def passes(owned: Sequence[Owned], tokens_per_pass: int, shares: bool = False) -> list[list[int]]:
     """Row indices of forward passes below `tokens_per_pass`; similar lengths together, so that
-    little is padding.
+    little is padding, and with `shares` rows of one prompt side by side.
 
     Inside a pass rows are sorted by policy, as `Population` wants them.
     """
-    lengths = [len(row.token_ids_T) for _, row in owned]
+    if shares:
+        policies = [policy for policy, _ in owned]
+        rows = [row for _, row in owned]
+        units = packs_of(policies, rows, tokens_per_pass)
+        lengths = [pack_length(rows, unit) for unit in units]
+    else:
+        units = [[i] for i in range(len(owned))]
+        lengths = [len(row.token_ids_T) for _, row in owned]
     parts: list[list[int]] = []
-    for i in sorted(range(len(owned)), key=lengths.__getitem__):
-        if parts and _joins(parts[-1], i, lengths, tokens_per_pass):
-            parts[-1].append(i)
+    for unit in sorted(range(len(units)), key=lengths.__getitem__):
+        if parts and _joins(parts[-1], unit, lengths, tokens_per_pass):
+            parts[-1].append(unit)
         else:
-            parts.append([i])
-    return [sorted(part, key=lambda i: owned[i][0]) for part in parts]
+            parts.append([unit])
+    together = [[i for unit in part for i in units[unit]] for part in parts]
+    return [sorted(part, key=lambda i: owned[i][0]) for part in together]
 
 
-def _joins(part: Sequence[int], i: int, lengths: Sequence[int], tokens_per_pass: int) -> bool:
-    """Whether row i, which is no shorter than those of the pass, goes with them."""
-    if (len(part) + 1) * lengths[i] > tokens_per_pass:
+def packs_in(weights: Weights, owned: Sequence[Owned]) -> list[list[int]] | None:
+    """The rows of a pass that share a prompt; None where none do."""
+    if not weights.shares:
+        return None
+    policies = [policy for policy, _ in owned]
+    packs = packs_of(policies, [row for _, row in owned], weights.recipe.tokens_per_pass)
+    return packs if len(packs) < len(owned) else None
+
+
+def _joins(part: Sequence[int], unit: int, lengths: Sequence[int], tokens_per_pass: int) -> bool:
+    """Whether a unit, which is no shorter than those of the pass, goes with them."""
+    if (len(part) + 1) * lengths[unit] > tokens_per_pass:
         return False
     shortest = lengths[part[0]]
-    return lengths[i] <= SPREAD * shortest or len(part) * shortest < FULL
+    return lengths[unit] <= SPREAD * shortest or len(part) * shortest < FULL
 
 
 def _pad(arrays: Sequence[Any], like: torch.Tensor) -> torch.Tensor:

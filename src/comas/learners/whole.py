@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from comas.learners import step as update
 from comas.learners.logprobs import LOGITS, Halves, few_logits, halve, token_logprobs
+from comas.learners.packs import can_share
 from comas.learners.precision import allow_recomputing, copy_in, publish, recomputing, working_copy
 from comas.learners.step import Owned, Recipe
 from comas.seams import Weights, WholeModel
@@ -68,6 +69,7 @@ class FullLearner:
                 model.parameters(), lr=recipe.rate(policy), **recipe.adamw(), **_kernel(model)
             )
         self._halves: dict[Any, Halves | None] = {}
+        self.shares = recipe.share_prompts and all(map(can_share, self.working.values()))
         self.meter = meter or Meter()
 
     def weights(self) -> dict[str, Weights]:
@@ -118,7 +120,8 @@ class FullLearner:
         model = self.reference[policy] if reference else self.working[policy]
         again = self.recipe.checkpointing and torch.is_grad_enabled()
         with recomputing(model) if again else nullcontext():
-            return token_logprobs(model, self._split(model), rows, self.pad_id)
+            packs = update.packs_in(self, owned)
+            return token_logprobs(model, self._split(model), rows, self.pad_id, packs=packs)
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
         """See `update.Weights`."""

@@ -278,6 +278,7 @@ def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
         table.checkpointing,
         rates=own_rates,
         old_logprobs=table.old_logprobs,
+        share_prompts=bool(table.share_prompts),
         correction=table.correction,
     )
 

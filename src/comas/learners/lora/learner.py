@@ -22,6 +22,7 @@ from comas.learners import step as update
 from comas.learners.logprobs import LOGITS, few_logits, halve, token_logprobs
 from comas.learners.lora import peft_folder
 from comas.learners.lora.population import Population
+from comas.learners.packs import can_share
 from comas.learners.precision import allow_recomputing, recomputing
 from comas.learners.step import Owned, Recipe
 from comas.seams import Adapter, Weights
@@ -55,6 +56,7 @@ class AdapterLearner:
             allow_recomputing(population.model)
         few = few_logits(population.model, recipe.tokens_per_pass, LOGITS)
         self._halves = None if few else halve(population.model)
+        self.shares = recipe.share_prompts and can_share(population.model)
         self._rows_N: dict[str, torch.Tensor] = {}
         self.optimizers: dict[str, torch.optim.AdamW] = {}
         for number, policy in enumerate(population.policies):
@@ -95,12 +97,13 @@ class AdapterLearner:
         rows = [row for _, row in owned]
         again = self.recipe.checkpointing and torch.is_grad_enabled()
         recomputed = recomputing(model) if again else nullcontext()
-        with self.population.routed(self._index(owned), reference), recomputed:
-            return token_logprobs(model, self._halves, rows, self.pad_id)
+        packs = update.packs_in(self, owned)
+        with self.population.routed(self._index(owned, packs), reference), recomputed:
+            return token_logprobs(model, self._halves, rows, self.pad_id, packs=packs)
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
         """See `update.Weights`."""
-        with self.population.routed(self._index(owned)):
+        with self.population.routed(self._index(owned, update.packs_in(self, owned))):
             loss.backward()
 
     def rate(self, policy: str, scale: float) -> None:
@@ -152,8 +155,10 @@ class AdapterLearner:
             states = {0: state} if state else {}
             optimizer.load_state_dict({"state": states, "param_groups": groups})
 
-    def _index(self, owned: Sequence[Owned]) -> list[int]:
-        return [self.population.policies.index(p) for p, _ in owned]
+    def _index(self, owned: Sequence[Owned], packs: Sequence[Sequence[int]] | None) -> list[int]:
+        """Numbers of the policies of these rows, or of these packs of them."""
+        numbers = [self.population.policies.index(policy) for policy, _ in owned]
+        return numbers if packs is None else [numbers[pack[0]] for pack in packs]
 
     def _named(self, policy: str, row_N: torch.Tensor) -> dict[str, torch.Tensor]:
         return self.population.tensors(policy, self._as_flat(policy, row_N))
