@@ -15,8 +15,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from comas.models.gguf import as_read, is_gguf, is_small, keep_copy
-from comas.models.packaged import is_packaged
-from comas.models.sources import apart_up_to, place_of_model, positions_of, whole_model
+from comas.models.packaged import file_of, is_packaged
+from comas.models.sources import apart_up_to, positions_of, whole_model
 from comas.types import UserMistake
 
 LOG = logging.getLogger("comas")
@@ -51,7 +51,7 @@ def load_models(
     models: dict[str, Any] = {}
     tokenizers: dict[str, Any] = {}
     for policy, named in bases.items():
-        base = place_of_model(named) if is_packaged(named) else named
+        base = str(file_of(named)) if is_packaged(named) else named
         source, arguments = _place(base, how)
         model = _model(base, source, arguments, how)
         tokenizers[policy] = _tokenizer(base, source, arguments, how)
