@@ -11,6 +11,7 @@ from typing import Any
 
 from comas import sandbox
 from comas.machine import usable_cpus, version_of
+from comas.models.packaged import PACKAGED, how_to_install, installed_at
 from comas.models.sources import seed_models
 from comas.program import VERSION
 
@@ -46,6 +47,14 @@ def examine() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     found["gpus"] = ", ".join(gpus) if gpus else "none: everything runs on the CPU"
     found["seed models"] = ", ".join(seed_models())
+    found["packaged models"] = ", ".join(f"{name} ({_state_of(name)})" for name in PACKAGED)
     found["device = auto"] = "cuda" if gpus else "cpu"
     found["sandbox, of programs that models write"] = sandbox.prove()
     return found
+
+
+def _state_of(packaged: str) -> str:
+    """Whether the file of a packaged model is here."""
+    if installed_at(packaged) is not None:
+        return "installed"
+    return f"missing: {how_to_install(packaged)}"

@@ -113,7 +113,10 @@ class Task:
     base: str | None = None
     """The base that the task was made for; other bases need a recipe or an explicit `lr`."""
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Published training settings (`lr ...`) for bases other than `base`, where there are any."""
+    """Training settings for bases other than `base`, published or measured, where there are any:
+    those of the optimizer (`lr betas weight_decay grad_norm`) and other keys of a config (`steps
+    questions temperature ...`).
+    """
 
     def without_labels(self, grounded: bool = False) -> Task:
         """The same task for label-free methods: asking it to verify is an error, and so is `check`

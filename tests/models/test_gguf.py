@@ -97,6 +97,15 @@ def tensors(model: Any) -> list[tuple[str, np.ndarray]]:
     return [(name, weight.detach().numpy()) for name, weight in found]
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where copies are kept, for one test."""
+    place = tmp_path / "cache"
+    monkeypatch.setattr(gguf_files, "cache_folder", lambda: place)
+    gguf_files.config_folder.cache_clear()
+    return place
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a tokenizer that joins two pairs of letters: the format wants some."""
@@ -160,6 +169,11 @@ def test_what_cannot_be_talked_to_is_one_line(
     assert "no such file" in refused(tmp_path / "gone.gguf")
     (tmp_path / "other.gguf").write_bytes(b"no such thing, and long enough to be read as one")
     assert "is not a GGUF file" in refused(tmp_path / "other.gguf")
+    whole = written(tmp_path / "whole.gguf", folder).read_bytes()
+    for size in (10, 1000, len(whole) // 2, len(whole) - 5):
+        cut = tmp_path / f"cut-{size}.gguf"
+        cut.write_bytes(whole[:size])
+        assert f"is a GGUF file that is cut or damaged, of {size:,} bytes" in refused(cut)
     mute = written(tmp_path / "mute.gguf", folder, template=None)
     assert "has no chat template: choose a file of an instruction-tuned model" in refused(mute)
     strange = written(tmp_path / "strange.gguf", folder, architecture="mamba9")
@@ -167,3 +181,72 @@ def test_what_cannot_be_talked_to_is_one_line(
     monkeypatch.setitem(sys.modules, "gguf", None)
     gguf_files._facts_of.cache_clear()
     assert 'pip install "comas[gguf]"' in refused(mute)
+
+
+def all_files(folder: Path) -> dict[str, int]:
+    return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*.*")}
+
+
+def test_a_copy_is_kept_and_serves_the_same_model(file: Path, cache: Path) -> None:
+    assert not gguf_files.has_copy(str(file))
+    described = gguf_files.config_folder(str(file))
+    first, tokenizer, ends = load_models({"p": str(file)})
+    assert gguf_files.has_copy(str(file))
+    made = all_files(cache)
+    assert not [name for name in made if "unfinished" in name]
+    second, again, same_ends = load_models({"p": str(file)})
+    assert all_files(cache) == made
+    numbers = dict(second["p"].named_parameters())
+    for name, number in first["p"].named_parameters():
+        assert torch.equal(number, numbers[name])
+    assert again.get_vocab() == tokenizer.get_vocab()
+    assert again.chat_template == tokenizer.chat_template
+    assert same_ends == ends
+    assert second["p"].config.name_or_path == again.name_or_path == str(file)
+    assert gguf_files.parameters(str(file)) == first["p"].num_parameters()
+    gguf_files.config_folder.cache_clear()
+    read = [
+        json.loads((Path(place) / "config.json").read_text())
+        for place in (described, gguf_files.config_folder(str(file)))
+    ]
+    only_one = {"quantization_config", "architectures", "dtype"}
+    plain = [{k: v for k, v in config.items() if k not in only_one} for config in read]
+    assert plain[0] == plain[1]
+
+
+def test_the_copy_is_exactly_what_the_file_holds(file: Path, monkeypatch: Any) -> None:
+    copied = load_models({"p": str(file)})[0]["p"]
+    monkeypatch.setattr(gguf_files, "LARGEST_COPIED", 10)
+    direct = load_models({"p": str(file)})[0]["p"]
+    numbers = dict(direct.named_parameters())
+    assert all(torch.equal(n, numbers[name]) for name, n in copied.named_parameters())
+
+
+def test_another_file_of_the_same_name_has_another_copy(
+    file: Path, folder: Path, tmp_path: Path, cache: Path
+) -> None:
+    own = tmp_path / "own.gguf"
+    own.write_bytes(file.read_bytes())
+    load_models({"p": str(own)})
+    written(
+        own, tiny_model(tmp_path / "other", tokenizer=AutoTokenizer.from_pretrained(folder), seed=9)
+    )
+    assert not gguf_files.has_copy(str(own))
+    load_models({"p": str(own)})
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_copy_that_was_not_finished_is_none(file: Path, cache: Path) -> None:
+    load_models({"p": str(file)})
+    (gguf_files.copy_folder(str(file)) / "manifest.json").unlink()
+    assert not gguf_files.has_copy(str(file))
+    load_models({"p": str(file)})  # read from the file
+
+
+def test_where_no_copy_can_be_kept_the_file_is_read_each_time(
+    file: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.write_text("no folder")
+    load_models({"p": str(file)})
+    assert "it is read anew each time" in caplog.text
+    assert cache.read_text() == "no folder"

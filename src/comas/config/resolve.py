@@ -61,6 +61,9 @@ def resolve(config: Config) -> Resolved:
     data = config.model_dump()
     if config.preset or method.presets:
         _apply_preset(data, config, method)
+    plans = policies_of(config)
+    if any(not plan.source.seeded for plan in plans):
+        _apply_sizes(data, config, method, task)
     for key in ("kl", "epochs", "minibatches", "samples"):
         if data[key] is None:
             data[key] = getattr(method, key)
@@ -70,7 +73,6 @@ def resolve(config: Config) -> Resolved:
     data["credit"] = filled("credit", data["credit"], method.advantage)
     data["loss"] = filled("loss", data["loss"], method.loss)
     data["task_options"] = filled("task_options", data["task_options"], task.load)
-    plans = policies_of(config)
     for name, table in data["hosts"].items():
         own = [plan for plan in plans if plan.host == name]
         _fill_host(name, table, own, config.hosts[name].here)
@@ -145,6 +147,19 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
             data[key] = value
 
 
+OPTIMIZER = ("lr", "betas", "weight_decay", "grad_norm")
+"""Keys of a task's recipe that are for what learns; the others say how large a run is."""
+
+
+def _apply_sizes(data: dict[str, Any], config: Config, method: Method, task: Task) -> None:
+    """Write what a task's recipe says of a run with other bases than seed models (`steps questions
+    temperature ...`) into `data`: after the config's own keys and those of a preset that it names.
+    """
+    named = method.presets[config.preset] if config.preset else {}
+    settled = {*OPTIMIZER, *config.model_fields_set, *named}
+    data.update((key, value) for key, value in task.recipe.items() if key not in settled)
+
+
 def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], here: bool) -> None:
     """Write out the learner of a host, and its bounds of memory where seed models need none."""
     check_builder_name("engines", table["engine"], f"hosts.{name}.engine")
@@ -181,7 +196,7 @@ def _recipe(data: dict[str, Any], plans: Sequence[PolicyPlan], task: Task) -> No
         unseeded = [plan.source for plan in trained if not plan.source.seeded]
         foreign = sorted(base for source in unseeded for base in source.origin)
         if foreign:
-            recipe |= {k: v for k, v in task.recipe.items() if k != "lr"}
+            recipe |= {k: v for k, v in task.recipe.items() if k in recipe}
         if trained and host["lr"] is None and data["lr"] is None:
             adapters = host["learner"] == "adapters"
             rates[name] = _rate(name, adapters, foreign, task)

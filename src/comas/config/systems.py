@@ -15,6 +15,7 @@ from comas.config.policies import Resolved, with_copies
 from comas.config.resolve import resolve
 from comas.config.schema import Config, parse_pair, read
 from comas.models.gguf import is_gguf
+from comas.models.packaged import is_packaged
 from comas.models.sources import TEAM, exported, is_place, is_seed, meant, run_at, team_file
 from comas.program import command
 from comas.storage import files
@@ -55,8 +56,8 @@ def is_run(name: str) -> bool:
 
 
 def is_model(name: str) -> bool:
-    """Whether this can only be a model: one that is shipped, or a GGUF file."""
-    return is_gguf(name) or is_seed(name)
+    """Whether this can only be a model: one that is shipped or packaged, or a GGUF file."""
+    return is_gguf(name) or is_packaged(name) or is_seed(name)
 
 
 def checkpoint_of(name: str) -> Path | None:

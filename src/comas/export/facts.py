@@ -14,6 +14,7 @@ from typing import Any
 from comas.config.policies import PolicyPlan, policies_of
 from comas.config.schema import Config, checked, read
 from comas.evaluation.accuracy import Answer, accuracy, paired_gain
+from comas.models.packaged import is_packaged
 from comas.models.sources import Source, source_of
 from comas.program import command
 from comas.stats import Interval, wilson
@@ -162,7 +163,7 @@ def shown(base: str) -> str:
     kind = source_of(base).kind
     if kind == "seed":
         return f"`{base}`, a small model that is shipped with comas"
-    if kind == "hub":
+    if kind == "hub" or is_packaged(base):
         return f"`{base}`"
     return f"`{Path(base).name}`, a {'file' if kind == 'gguf' else 'folder'}"
 

@@ -24,7 +24,7 @@ def check_weights(resolved: Resolved) -> None:
         places = weights_at(resolved.at(name), ask_hub=False)
         for plan in resolved.at(name):
             if plan.source.kind in ("folder", "gguf"):
-                check_speaks(plan.source.name)
+                check_speaks(plan.source.where)
         if places.places:
             device = device_of(host)
             weights[device] = weights.get(device, 0) + weight_bytes(places, host)

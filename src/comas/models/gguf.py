@@ -1,19 +1,30 @@
 """Models in a GGUF file: what it holds, and the files that describe it to everything else.
 
 Weights are dequantised by transformers' own loader, which reads the tokenizer and the chat template
-out of the file as well. Leaves out: writing such files, training in their quantisation.
+out of the file as well, and takes half a minute for 135M parameters. So a safetensors copy of a
+small one is kept beside the hub's cache, by the hash of the file's content. Leaves out: writing
+such files, training in their quantisation.
 """
 
 from __future__ import annotations
 
+import logging
+import shutil
 import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from comas.storage import files
 from comas.types import UserMistake
 
+LOG = logging.getLogger("comas")
 SUFFIX = ".gguf"
+MAGIC = b"GGUF"
+"""How such a file begins."""
+LARGEST_COPIED = 500_000_000
+"""Bytes of the largest file of which a copy is kept: in float32 it is up to eight times as large.
+"""
 _DESCRIBED: list[Any] = []
 """Temporary folders with the configs of such files; removed when the process ends."""
 
@@ -24,17 +35,79 @@ def is_gguf(name: str | Path) -> bool:
 
 
 def arguments_of(base: str) -> tuple[str, dict[str, str]]:
-    """The folder and the further arguments with which `from_pretrained` loads such a file."""
+    """The folder and the further arguments with which `from_pretrained` loads such a file: of its
+    copy, where there is one, no arguments.
+    """
     path = Path(base)
     if not path.is_file():
         raise UserMistake(f"base {base!r}: no such file")
+    if has_copy(base):
+        return str(copy_folder(base)), {}
     _facts_of(base)
     return str(path.parent), {"gguf_file": path.name}
 
 
 def parameters(base: str) -> int:
     """How many numbers its tensors hold."""
+    if has_copy(base):
+        manifest = files.facts(copy_folder(base)) or {}
+        return int(manifest["parameters"])
     return _facts_of(base)[1]
+
+
+def cache_folder() -> Path:
+    """Where copies are kept: beside the hub's models, so that HF_HOME moves both."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HOME) / "comas" / "gguf"
+
+
+def copy_folder(base: str) -> Path:
+    """Where the copy of a file belongs, by the content of the file."""
+    path = Path(base).resolve()
+    return cache_folder() / _digest(str(path), path.stat().st_mtime_ns)
+
+
+@lru_cache
+def _digest(path: str, changed: int) -> str:
+    """The SHA-256 of a file that was last `changed` then."""
+    return files.digest(Path(path))
+
+
+def has_copy(base: str) -> bool:
+    """Whether a whole copy of a file is kept."""
+    return is_small(base) and (copy_folder(base) / files.MANIFEST).is_file()
+
+
+def is_small(base: str) -> bool:
+    """Whether a file is small enough for a copy to be kept."""
+    return Path(base).stat().st_size <= LARGEST_COPIED
+
+
+def keep_copy(base: str, model: Any, tokenizer: Any) -> None:
+    """Keep a model that was read from a file, and its tokenizer, whole or not at all; a warning
+    where they cannot be written.
+    """
+    folder = copy_folder(base)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
+        try:
+            model.save_pretrained(fresh)
+            tokenizer.save_pretrained(fresh)
+            files.seal(fresh, {"parameters": parameters(base), "file": Path(base).name})
+            if not folder.exists():  # another process may have been faster
+                files.rename(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    except OSError as error:
+        LOG.warning(
+            "no copy of %s can be kept in %s (%s): it is read anew each time; HF_HOME=FOLDER"
+            " names another place",
+            base,
+            folder.parent,
+            error,
+        )
 
 
 def check(base: str) -> None:
@@ -62,6 +135,8 @@ def config_folder(base: str) -> str:
     from transformers import AutoConfig, AutoTokenizer
 
     folder, arguments = arguments_of(base)
+    if not arguments:
+        return folder
     described = tempfile.TemporaryDirectory(prefix="comas-gguf-")
     _DESCRIBED.append(described)
     AutoConfig.from_pretrained(folder, **arguments).save_pretrained(described.name)
@@ -86,7 +161,7 @@ def _facts_of(base: str) -> tuple[str, int]:
         field = read.get_field("general.architecture")
         template = read.get_field("tokenizer.chat_template")
     except (OSError, ValueError, IndexError) as error:
-        raise UserMistake(f"base {base!r} is not a GGUF file: {error}") from error
+        raise UserMistake(_unreadable(base, error)) from error
     architecture = str(field.contents()) if field is not None else "none"
     if architecture not in GGUF_SUPPORTED_ARCHITECTURES:
         known = ", ".join(sorted(GGUF_SUPPORTED_ARCHITECTURES))
@@ -100,3 +175,16 @@ def _facts_of(base: str) -> tuple[str, int]:
             " take its Hugging Face folder and add a chat_template.jinja"
         )
     return architecture, sum(int(tensor.n_elements) for tensor in read.tensors)
+
+
+def _unreadable(base: str, error: Exception) -> str:
+    """What is wrong with a file that the reader of GGUF files gave up on."""
+    with Path(base).open("rb") as file:
+        begins_as_one = file.read(len(MAGIC)) == MAGIC
+    if not begins_as_one:
+        return f"base {base!r} is not a GGUF file: {error}"
+    size = Path(base).stat().st_size
+    return (
+        f"base {base!r} is a GGUF file that is cut or damaged, of {size:,} bytes: copy or download"
+        f" it again ({error})"
+    )

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from safetensors import SafetensorError
 
-from comas.models.gguf import as_read
+from comas.models.gguf import as_read, is_gguf, is_small, keep_copy
+from comas.models.packaged import file_of, is_packaged
 from comas.models.sources import apart_up_to, positions_of, whole_model
 from comas.types import UserMistake
 
@@ -49,8 +50,9 @@ def load_models(
     how = Loading(device, dtype, trust_remote_code)
     models: dict[str, Any] = {}
     tokenizers: dict[str, Any] = {}
-    for policy, base in bases.items():
-        source, arguments = whole_model(base)
+    for policy, named in bases.items():
+        base = str(file_of(named)) if is_packaged(named) else named
+        source, arguments = _place(base, how)
         model = _model(base, source, arguments, how)
         tokenizers[policy] = _tokenizer(base, source, arguments, how)
         # with peft installed, transformers follows its base
@@ -65,6 +67,22 @@ def load_models(
     first = next(iter(tokenizers.values()))
     _check_alike(tokenizers, bases)
     return models, first, _ends(models, first, bases)
+
+
+def _place(base: str, how: Loading) -> tuple[str, dict[str, str]]:
+    """Where to load a model from, and how a GGUF file is read: of a small one a copy is kept when
+    it is read for the first time, which takes longer than to read the copy.
+    """
+    source, arguments = whole_model(base)
+    if not arguments or not is_small(base):
+        return source, arguments
+    exact = replace(how, device="cpu", dtype=None)
+    keep_copy(
+        base,
+        _model(base, source, arguments, exact),
+        _tokenizer(base, source, arguments, exact),
+    )
+    return whole_model(base)
 
 
 def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -> Any:
@@ -102,20 +120,23 @@ def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -
             f"base {base!r} lacks weights ({missing_keys[0]} and {len(missing_keys) - 1} more): it"
             " is no whole causal LM"
         )
-    return as_read(model, base) if arguments else model
+    return as_read(model, base) if is_gguf(base) else model
 
 
 def _tokenizer(base: str, source: str, arguments: Mapping[str, str], how: Loading) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(
+        tokenizer: Any = AutoTokenizer.from_pretrained(
             source, trust_remote_code=how.trust_remote_code, **arguments
         )
     except (OSError, ValueError) as error:
         raise UserMistake(
             f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}"
         ) from error
+    if is_gguf(base):
+        tokenizer.name_or_path = base  # it may come from a copy
+    return tokenizer
 
 
 def _check_alike(tokenizers: Mapping[str, Any], bases: Mapping[str, str]) -> None:

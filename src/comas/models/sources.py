@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from comas.models import gguf
 from comas.models.gguf import is_gguf
+from comas.models.packaged import PACKAGED, file_of, installed_at, is_packaged
 from comas.storage import files
 from comas.storage.nearby import resembling
 from comas.storage.run import Run
@@ -58,12 +59,13 @@ def is_adapter(base: str | Path) -> bool:
 
 
 def recorded_base(folder: str | Path) -> str:
-    """The model that the adapter in this folder was made for: of a shipped one its name, not its
-    folder on this machine.
+    """The model that the adapter in this folder was made for: of a shipped or packaged one its
+    name, not its place on this machine.
     """
     recorded = adapter_base(folder)
-    shipped = {str(path): name for name, path in seed_models().items()}
-    return shipped.get(recorded, recorded)
+    named = {str(path): name for name, path in seed_models().items()}
+    named |= {str(installed_at(name)): name for name in PACKAGED}
+    return named.get(recorded, recorded)
 
 
 def adapters_among(places: Mapping[str, str]) -> dict[str, str]:
@@ -87,7 +89,7 @@ def meant(name: str) -> str:
     """Suggest `; did you mean runs/a?` where a shipped model, or a run or model nearby, has nearly
     this name.
     """
-    return resembling(name, seed_models())
+    return resembling(name, [*seed_models(), *PACKAGED])
 
 
 def run_at(name: str) -> tuple[Run, int | None] | None:
@@ -169,6 +171,8 @@ def source_of(name: str, api: bool = False) -> Source:
     if is_adapter(name):
         below = adapter_base(name)
         return Source("adapter", name, name, below=below, origin=frozenset({below}))
+    if is_packaged(name):
+        return Source("gguf", name, str(file_of(name)), origin=frozenset({name}))
     if is_gguf(name):
         return Source("gguf", name, name, origin=frozenset({name}))
     kind: Kind = "folder" if Path(name).is_dir() or is_place(name) else "hub"
@@ -194,7 +198,9 @@ def is_place(name: str) -> bool:
 
 
 def place_of_model(base: str) -> str:
-    """The folder of a shipped model; any other name as it is."""
+    """The folder of a shipped model, the file of a packaged one; any other name as it is."""
+    if is_packaged(base):
+        return str(file_of(base))
     return str(seed_models()[base]) if is_seed(base) else base
 
 
@@ -209,9 +215,9 @@ def whole_model(base: str) -> tuple[str, dict[str, str]]:
     """Where to load a model from, and further arguments of `from_pretrained`; an error for an
     adapter, and for what is not there.
     """
-    if is_gguf(base):
-        return gguf.arguments_of(base)
     place = place_of_model(base)
+    if is_gguf(place):
+        return gguf.arguments_of(place)
     if is_adapter(place):
         raise UserMistake(
             f"base {base!r} is an adapter, no whole model: it goes onto the base that it was made"
@@ -261,6 +267,8 @@ def at_hand(base: str) -> str:
     The hub is asked once, briefly, whether it has a model of that name: its libraries try for a
     minute.
     """
+    if is_packaged(base):
+        return str(file_of(base))
     if Path(base).is_dir() and not (Path(base) / "config.json").is_file() and not is_adapter(base):
         missing = f"config.toml (a run), config.json (a model) and {ADAPTER}"
         raise UserMistake(f"base {base!r} is a folder without {missing}{meant(base)}")
