@@ -155,7 +155,9 @@ class AdapterLearner:
             states = {0: state} if state else {}
             optimizer.load_state_dict({"state": states, "param_groups": groups})
 
-    def _index(self, owned: Sequence[Owned], packs: Sequence[Sequence[int]] | None) -> list[int]:
+    def _index(
+        self, owned: Sequence[Owned], packs: Sequence[Sequence[int]] | None = None
+    ) -> list[int]:
         """Numbers of the policies of these rows, or of these packs of them."""
         numbers = [self.population.policies.index(policy) for policy, _ in owned]
         return numbers if packs is None else [numbers[pack[0]] for pack in packs]
