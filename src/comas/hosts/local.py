@@ -25,7 +25,7 @@ from comas.hosts.local_table import Table as Table
 from comas.hosts.out_of_memory import in_memory
 from comas.hosts.plan import HostPlan, Lag
 from comas.machine import peak_bytes_of
-from comas.seams import TIE, Engine, Generation, Learner, Request
+from comas.seams import TIE, Engine, Generation, Learner, Request, Sleeper
 from comas.types import (
     Account,
     Fit,
@@ -248,6 +248,8 @@ class LocalHost:
             + f" (now {self.context}), set {{host}}.checkpointing=true, or have fewer agents"
         )
         self.meter.rows_due += method.epochs * sum(map(len, rows.values()))
+        if isinstance(self.engine, Sleeper):
+            self.engine.sleep()
         with in_memory(self.name, f"learning on {self.device}", remedy):
             stats = self.learner.step(rows, method)
             for policy, own_stats in stats.items():
