@@ -178,7 +178,7 @@ class Library:
 
 
 def _parameters(ask: Ask) -> Any:
-    from vllm import SamplingParams
+    from vllm import SamplingParams  # type: ignore[import-not-found]
 
     return SamplingParams(
         temperature=ask.temperature,
@@ -194,7 +194,7 @@ def _parameters(ask: Ask) -> Any:
 
 
 def _request(adapter: Loaded | None) -> Any:
-    from vllm.lora.request import LoRARequest
+    from vllm.lora.request import LoRARequest  # type: ignore[import-not-found]
 
     if adapter is None:
         return None

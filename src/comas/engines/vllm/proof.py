@@ -86,8 +86,8 @@ class Probe:
         assert read is not None
         if adapter is not None and drawn.cached_tokens:
             raise StaleWeights(
-                f"{name}: vLLM found {drawn.cached_tokens} tokens in its prefix cache before it read"
-                " any with this version: they are of an earlier one"
+                f"{name}: vLLM found {drawn.cached_tokens} tokens of it in its prefix cache before"
+                " any was read: they are of an earlier version"
             )
         logprobs = np.array([*read.read_logprobs, *drawn.logprobs])
         return Reading([*self.prompt_ids, *drawn.token_ids], logprobs)
@@ -183,5 +183,5 @@ def check_tensors(
 
 
 def as_served(pairs: Pairs, scale: float, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
-    """What vLLM has of an adapter: in its dtype, and B times alpha / rank, rounded in that order."""
+    """What vLLM makes of an adapter: in its dtype, then B times alpha / rank, rounded again."""
     return {name: (a.to(dtype), b.to(dtype) * scale) for name, (a, b) in pairs.items()}

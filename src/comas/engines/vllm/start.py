@@ -126,7 +126,7 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
     if device == "cuda":  # what it checks before it starts; the bytes above are what it takes
         arguments["gpu_memory_utilization"] = 0.9 * free / _total(device)
     with _environment(), in_one_line(host):
-        from vllm import LLM
+        from vllm import LLM  # type: ignore[import-not-found]
 
         return Library(LLM(**arguments))
 

@@ -35,7 +35,7 @@ def bound_modules(worker: Any, number: int) -> list[str]:
 
 def names_of(worker: Any, modules: Sequence[str]) -> dict[str, str]:
     """Name of a module of a Hugging Face model -> its name in vLLM's, packed ones apart."""
-    from vllm.lora.utils import parse_fine_tuned_lora_name
+    from vllm.lora.utils import parse_fine_tuned_lora_name  # type: ignore[import-not-found]
 
     mapper = getattr(worker.model_runner.get_model(), "hf_to_vllm_mapper", None)
     renaming = mapper.get_rename_mapper() if mapper is not None else None
@@ -106,8 +106,8 @@ def linear_modules(worker: Any) -> dict[str, list[str]]:
     """Name of a linear layer (or head) of vLLM's model -> names of the layers of the checkpoint
     that it holds, in their order.
     """
-    from vllm.model_executor.layers.linear import LinearBase
-    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+    from vllm.model_executor.layers.linear import LinearBase  # type: ignore[import-not-found]
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding  # type: ignore[import-not-found]
 
     model = worker.model_runner.get_model()
     packed = getattr(model, "packed_modules_mapping", {})
