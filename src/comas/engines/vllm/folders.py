@@ -67,6 +67,9 @@ class Folders:
 
     def keep(self, model: Any) -> Path:
         """Write a base that lies nowhere as vLLM reads it."""
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
         folder = self.root / "base"
         model.save_pretrained(folder)
         return folder
