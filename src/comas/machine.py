@@ -229,6 +229,8 @@ def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
     devices = sorted(f"{name}: {host.get('device', 'its own')}" for name, host in known.items())
     facts["devices"] = ", ".join(devices)
     facts["dtypes"] = _per_host(known, "dtype")
+    if engines := _per_host(known, "engine"):
+        facts["engines"] = engines
     facts["deterministic"] = _per_host(known, "deterministic")
     facts["margin_known"] = _per_host(known, "margin_known")
     return facts

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -75,6 +75,16 @@ class CausalLM(Protocol):
     def num_parameters(self) -> int: ...
 
 
+class AdapterSpec(Protocol):
+    """The shape of an adapter, which counts alpha / rank times."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def alpha(self) -> float: ...
+
+
 class AdaptedModel(Protocol):
     """One base model that carries the adapters of several policies."""
 
@@ -86,6 +96,15 @@ class AdaptedModel(Protocol):
     @property
     def policies(self) -> Sequence[str]:
         """Names, in the order of their numbers."""
+        ...
+
+    @property
+    def specs(self) -> Mapping[str, AdapterSpec]:
+        """The shape of each policy's adapter."""
+        ...
+
+    def tensors(self, policy: str) -> Mapping[str, Any]:
+        """`<module>.lora_A` (rank, in) and `<module>.lora_B` (out, rank) of a policy."""
         ...
 
     def routed(self, policy_B: Any) -> AbstractContextManager[None]:
@@ -137,6 +156,8 @@ class EngineFacts:
     """
     margin_known: bool
     """Whether `Generation.margin` is measured; it is 1 otherwise."""
+    library: str = ""
+    """What computes, with its version, where that is another library: `vllm 0.32.0`."""
     counts: bool = False
     """Whether tokens and replies are counted on the plan's meter while they are drawn; otherwise
     the host counts replies that are complete.
@@ -157,6 +178,8 @@ class EnginePlan:
     """Rows that are decoded at once, at most."""
     compiled: bool = False
     """Whether torch.compile is asked for."""
+    learns: bool = True
+    """Whether weights are going to be published."""
     host: str = "<name>"
     """For error messages: `hosts.<name>`."""
     meter: Meter = field(default_factory=Meter)
@@ -192,6 +215,15 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give threads and memory back."""
+        ...
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """An engine that can lend its memory."""
+
+    def sleep(self) -> None:
+        """Give memory to the learner; the engine takes it again when it samples or publishes."""
         ...
 
 

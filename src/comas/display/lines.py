@@ -98,7 +98,7 @@ def ties(metrics: Mapping[str, Any], always: bool = False) -> str:
     expected = [stats["near_ties_expected"] for stats in policies if "near_ties_expected" in stats]
     if not expected:
         return ""
-    found = metrics.get("counts", {}).get("near_ties", 0)
+    found = metrics.get("counts", {}).get("near_ties") or 0
     mean = sum(expected)
     # counts scatter by the root of their mean
     if not always and found <= mean + 4 * max(1.0, mean) ** 0.5:

@@ -45,7 +45,11 @@ class EngineLoad:
 
 
 class EngineModule(Protocol):
-    """A file or folder that defines an engine."""
+    """A file or folder that defines an engine.
+
+    It may define `check(host)` as well, which raises a UserMistake where the engine cannot run here
+    at all; it is called with `hosts.<name>` before models are loaded.
+    """
 
     def build(self, plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
         """An engine for these policies; UserMistake where it cannot serve them."""

@@ -82,6 +82,7 @@ def make_local_host(
         context=room,
         max_rows=max_rows,
         compiled=compiled,
+        learns=learns,
         host=name,
         meter=meter,
         worker=worker,

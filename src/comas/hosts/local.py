@@ -25,7 +25,7 @@ from comas.hosts.local_table import Table as Table
 from comas.hosts.out_of_memory import in_memory
 from comas.hosts.plan import HostPlan, Lag
 from comas.machine import peak_bytes_of
-from comas.seams import TIE, Engine, Generation, Learner, Request
+from comas.seams import TIE, Engine, Generation, Learner, Request, Sleeper
 from comas.types import (
     Account,
     Fit,
@@ -218,8 +218,9 @@ class LocalHost:
             buffer.clear()
         loop = asyncio.get_running_loop()
         stats = await loop.run_in_executor(self._worker, self._step, rows, method)
-        for policy, own_stats in stats.items():
-            own_stats["near_ties_expected"] = ties[policy]
+        if self.engine.facts.margin_known:
+            for policy, own_stats in stats.items():
+                own_stats["near_ties_expected"] = ties[policy]
         return Learned(stats, _turn_facts([row for part in rows.values() for row in part]))
 
     def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
@@ -248,6 +249,8 @@ class LocalHost:
             + f" (now {self.context}), set {{host}}.checkpointing=true, or have fewer agents"
         )
         self.meter.rows_due += method.epochs * sum(map(len, rows.values()))
+        if isinstance(self.engine, Sleeper):
+            self.engine.sleep()
         with in_memory(self.name, f"learning on {self.device}", remedy):
             stats = self.learner.step(rows, method)
             for policy, own_stats in stats.items():
@@ -310,7 +313,9 @@ class LocalHost:
         """Tell the device with its peak, the dtype of sampling and of learning, and what the engine
         promises of its texts.
         """
+        library = self.engine.facts.library
         return {
+            **({"engine": library} if library else {}),
             "device": self.device,
             "dtype": self.dtype,
             "context": self.context,

@@ -163,6 +163,7 @@ def build_team(
     try:
         check_instances(config, built)
         check_seats(config, resolved.method, learn)
+        _check_engines(resolved, built)
         # what is wrong with hosts elsewhere is told before models are loaded
         for name, table in config.hosts.items():
             if name not in built and not table.here and resolved.at(name):
@@ -183,6 +184,15 @@ def build_team(
     in_order = {name: built[name] for name in config.hosts if name in built}
     members = members_of(config, in_order)
     return Team(resolved, in_order, members, sources)
+
+
+def _check_engines(resolved: Resolved, made: Mapping[str, Host]) -> None:
+    """An error for an engine that cannot run here, before weights are looked for or loaded."""
+    for name, table in resolved.config.hosts.items():
+        if table.here and name not in made and resolved.at(name):
+            module = load_builder("engines", table.engine, f"hosts.{name}.engine")
+            if hasattr(module, "check"):
+                module.check(f"hosts.{name}")
 
 
 def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:

@@ -67,12 +67,12 @@ def _model(seed: int) -> WholeModel:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=32,
+        hidden_size=64,
         intermediate_size=48,
         num_hidden_layers=2,
-        num_attention_heads=4,
+        num_attention_heads=2,  # of 32 numbers: the smallest that every engine's kernels take
         max_position_embeddings=64,
-        initializer_range=0.3,
+        initializer_range=0.2,
         pad_token_id=0,
         bos_token_id=None,
         eos_token_id=END,

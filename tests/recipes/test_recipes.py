@@ -1,0 +1,110 @@
+"""Every recipe can be read, has a page, and fits into the memory that its page speaks of."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.forecast import fitting
+from tests.support.command import run
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+NAMES = sorted(file.stem for file in RECIPES.glob("*.toml"))
+SHAPES: dict[str, dict[str, Any]] = {
+    "Qwen/Qwen2.5-0.5B-Instruct": {
+        "model_type": "qwen2",
+        "vocab_size": 151936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen2.5-3B-Instruct": {
+        "model_type": "qwen2",
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": True,
+    },
+    "HuggingFaceTB/SmolLM2-360M-Instruct": {
+        "model_type": "llama",
+        "vocab_size": 49152,
+        "hidden_size": 960,
+        "intermediate_size": 2560,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 15,
+        "num_key_value_heads": 5,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    },
+}
+"""Bases of recipes by their published config.json: nothing is downloaded."""
+CARDS = {
+    "qwen-0.5b-gsm8k": 8.0,
+    "qwen-3b-four-agents-vllm": 80.0,
+    "mixed-team": 12.0,
+    "api-judge": 8.0,
+}
+"""GB of the smallest card that each recipe is for."""
+
+
+def at_shapes(name: str, folder: Path) -> dict[str, Any]:
+    """A recipe's keys, with folders of shapes for bases that only a hub has."""
+    keys = tomllib.loads((RECIPES / f"{name}.toml").read_text())
+    for host in keys["hosts"].values():
+        shape = SHAPES.get(host.get("base"))
+        if shape is not None:
+            place = folder / host["base"].replace("/", "--")
+            AutoConfig.for_model(**shape).save_pretrained(place)
+            host["base"] = str(place)
+            host["dtype"] = "bfloat16"
+    return keys
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_has_a_page_that_says_what_was_measured(name: str) -> None:
+    page = (RECIPES / f"{name}.md").read_text()
+    assert f"recipes/{name}.toml" in page
+    assert "**Measured:**" in page
+    assert "**Not measured:**" in page
+    assert f"({name}.md)" in (RECIPES / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(CARDS))
+def test_a_recipe_fits_its_card(name: str, tmp_path: Path) -> None:
+    config = read(None, {**at_shapes(name, tmp_path), "memory": CARDS[name]})
+    resolved, found = fitting.fit(resolve(config), all_hosts=True)
+    assert found.too_large() == []
+    assert all(host.needs for host in found.hosts), [host.unknown for host in found.hosts]
+    for host in found.hosts:
+        chosen = resolved.config.hosts[host.name]
+        assert chosen.max_rows >= 16, host.name
+        assert chosen.tokens_per_pass >= 1024, host.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_can_be_dry_run(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    out = f"out={tmp_path / 'run'}"
+    run(["train", str(RECIPES / f"{name}.toml"), out, "--dry-run"], monkeypatch)
+    written = capsys.readouterr()
+    assert "memory: " in written.out
+    assert written.err.count("\n") <= 1  # what is not on this machine, in one line
