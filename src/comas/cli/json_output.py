@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,5 +67,15 @@ def result_json(result: Result) -> dict[str, Any]:
         "accuracy": {name: interval_json(i) for name, i in result.accuracy.items()},
         "gain": interval_json(result.gain),
         "last_steps": figures_of(steps),
+        "notes": _notes(steps),
         "api": run.spent(),
+    }
+
+
+def _notes(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """What the first and the last step say of what keeps them from teaching anything."""
+    ends = {"first": steps[:1], "last": steps[-1:]}
+    return {
+        name: [note for metrics in end for note in metrics.get("notes", [])]
+        for name, end in ends.items()
     }

@@ -142,6 +142,8 @@ class Source:
 
         With `ask_hub`, a name that is not in the hub's cache is asked for there.
         """
+        if is_packaged(self.name):
+            return str(file_of(self.name))
         if self.kind != "run":
             return (
                 at_hand(self.name) if ask_hub and self.kind not in ("seed", "api") else self.where
@@ -172,7 +174,7 @@ def source_of(name: str, api: bool = False) -> Source:
         below = adapter_base(name)
         return Source("adapter", name, name, below=below, origin=frozenset({below}))
     if is_packaged(name):
-        return Source("gguf", name, str(file_of(name)), origin=frozenset({name}))
+        return Source("gguf", name, str(installed_at(name) or name), origin=frozenset({name}))
     if is_gguf(name):
         return Source("gguf", name, name, origin=frozenset({name}))
     kind: Kind = "folder" if Path(name).is_dir() or is_place(name) else "hub"

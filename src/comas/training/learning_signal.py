@@ -180,7 +180,8 @@ class LearningSignal:
     def _better_format(self, role: str) -> str:
         return (
             f"give the agents that take {role} a base that keeps to the format (agents.<name>.base"
-            f" and roles), or the task a wording for {role} that shows it"
+            f" and roles), or the task a wording for {role} that shows it; or teach the format"
+            f" first: method=sft with demonstrations of {role} (docs/methods.md)"
         )
 
 
