@@ -146,14 +146,18 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
 
 
 def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], here: bool) -> None:
-    """Write out the learner of a host, and its bounds of memory where seed models need none."""
+    """Write out the learner of a host, what it calls the old policy, and the bounds of its memory
+    where seed models need none.
+    """
     check_builder_name("engines", table["engine"], f"hosts.{name}.engine")
     if not here:
         table["learner"] = None
     elif table["learner"] is None:
         table["learner"] = _learner(plans)
     # as ever: the embedded recipe gives the same bits on every machine
-    if not here or all(plan.source.seeded for plan in plans):
+    seeded = not here or all(plan.source.seeded for plan in plans)
+    table["old_logprobs"] = table["old_logprobs"] or ("recomputed" if seeded else "first_pass")
+    if seeded:
         table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
         table["max_rows"] = table["max_rows"] or MAX_ROWS
 
