@@ -167,7 +167,7 @@ def work(config: dict[str, Any], keys: dict[str, Any], count: int, longest: int)
     from comas.engines import auto
     from comas.learners.lora.learner import AdapterLearner
     from comas.learners.lora.population import Population, Spec
-    from comas.learners.step import Recipe
+    from comas.learners.recipe import Recipe
     from comas.learners.whole import FullLearner
     from comas.objective.credit import reinforce_pp
     from comas.objective.losses import clipped

@@ -32,7 +32,8 @@ from shapes import (
 from transformers import GenerationConfig
 
 from comas.engines.hf.engine import HFEngine
-from comas.learners.step import Recipe, passes
+from comas.learners.passes import passes
+from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.seams import EnginePlan, WholeModel
 

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
-from comas.learners.step import Recipe
+from comas.learners.recipe import Recipe
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.seams import Request

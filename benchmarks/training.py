@@ -33,7 +33,7 @@ from shapes import (
     taken,
 )
 
-from comas.learners.step import passes
+from comas.learners.passes import passes
 from comas.types import Row
 
 MATRIX = 1024

@@ -28,7 +28,7 @@ from comas.config.schema import read
 from comas.display import onlooker
 from comas.evaluation.accuracy import by_agent
 from comas.hooks import Hook, Hooks, Progress
-from comas.learners.step import Recipe
+from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.questions.checked import of_run
 from comas.seams import Request

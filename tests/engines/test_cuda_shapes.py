@@ -20,13 +20,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from comas.engines.hf.lanes import Lanes
 from comas.engines.tape import Tape
-from comas.learners import step
+from comas.learners import old_policy, passes
 from comas.learners.logprobs import cut
 from comas.learners.lora import blocks, layers
 from comas.learners.lora import population as adapters
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
-from comas.learners.step import Recipe
+from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.seams import Request
 from comas.types import Sampling
@@ -129,11 +129,11 @@ def test_log_probs_and_what_a_loss_is_made_of(halved: bool, whole: bool) -> None
     part = [(p, row) for p, count in (("a", 3), ("b", 1)) for row in rows(count, temperature=0.7)][
         -1 if whole else 0 :
     ]
-    assert len(step.logprobs(learner, part)) == len(part)
+    assert len(old_policy.logprobs(learner, part)) == len(part)
     if whole or not halved:  # the frozen head makes its slopes in the forward pass
         got = learner.forward(part)
         on_gpu(got, len(part), max(len(r.token_ids_T) for _, r in part))
-        on_gpu(step._pad([r.logprobs_T for _, r in part], got), *got.shape)
+        on_gpu(passes.pad([r.logprobs_T for _, r in part], got), *got.shape)
 
 
 def test_decoding_waits_for_nothing_but_what_was_drawn() -> None:

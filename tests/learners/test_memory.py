@@ -38,8 +38,9 @@ from comas.learners.memory import (
     facts_of,
     pass_bytes,
 )
+from comas.learners.passes import passes
 from comas.learners.precision import allow_recomputing, copy_in, recomputing
-from comas.learners.step import Recipe, passes
+from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.storage.run import Run
 from comas.team.build import run_sync

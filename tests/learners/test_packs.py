@@ -16,7 +16,8 @@ from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
 from comas.learners.packs import can_share, pack_length, packs_of
-from comas.learners.step import Recipe, passes
+from comas.learners.passes import passes
+from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.methods.rlvr import method as rlvr
 from comas.types import Method, Row

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from comas.learners import logprobs as chunks
-from comas.learners import step
+from comas.learners import old_policy
 from comas.learners.lora import blocks, layers
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population
@@ -156,7 +156,7 @@ def test_a_zero_adapter_is_the_base_and_the_reference_is_the_start(reference: bo
     zero = learner_of(population(spread=0.0))
     full = learner_of(population())
     told = [
-        step.logprobs(learner, [("b", r) for r in part], reference=reference)
+        old_policy.logprobs(learner, [("b", r) for r in part], reference=reference)
         for learner in (zero, full)
     ]
     np.testing.assert_array_equal(np.concatenate(told[0]), np.concatenate(base))
@@ -164,7 +164,7 @@ def test_a_zero_adapter_is_the_base_and_the_reference_is_the_start(reference: bo
     for learner, before in ((zero, told[0]), (full, told[1])):
         learner.step({"b": rows(seed=3), "c": rows(seed=4)}, METHOD)
         after = np.concatenate(
-            step.logprobs(learner, [("b", r) for r in part], reference=reference)
+            old_policy.logprobs(learner, [("b", r) for r in part], reference=reference)
         )
         assert np.array_equal(after, np.concatenate(before)) == reference
 

@@ -17,11 +17,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from comas.hosts.build import make_local_host
-from comas.learners import step
+from comas.learners import old_policy
 from comas.learners.logprobs import halve
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
-from comas.learners.step import Recipe
+from comas.learners.recipe import Recipe
 from comas.seams import Request
 from comas.types import Payoff, Row
 from tests.support.adapters import EVEN, SPECS, UNEVEN, fill, learner_of, parts_of, population
@@ -64,7 +64,7 @@ def as_rows(asked: Sequence[Request], said: Sequence[Any]) -> list[tuple[str, Ro
 
 
 def gap(learner: AdapterLearner, owned: list[tuple[str, Row]]) -> float:
-    told = step.logprobs(learner, owned)
+    told = old_policy.logprobs(learner, owned)
     return max(
         float(np.abs(lp - r.sampled_logprobs_T).max())
         for lp, (_, r) in zip(told, owned, strict=True)

@@ -22,7 +22,7 @@ from comas.game.play import Scene, play_all
 from comas.hosts.local import LocalHost
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
-from comas.learners.step import Recipe
+from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.methods import rlvr, sft
 from comas.seed.teach import make_model, make_tokenizer

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from comas.learners.logprobs import token_logprobs
-from comas.learners.step import Recipe
+from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.objective.losses import plain
 from comas.objective.preference import dpo, ipo, log_ratio, pairs, sppo
@@ -140,7 +140,8 @@ def test_fresh_credit_reads_the_weights_as_they_are_before_each_update() -> None
 
 
 def test_minibatches_of_fresh_credit_keep_groups_together() -> None:
-    from comas.learners.step import LearningBatch, minibatch
+    from comas.learners.learning_batch import LearningBatch
+    from comas.learners.step import minibatch
 
     batch = rows(12)
     for i, row in enumerate(batch):

@@ -11,7 +11,7 @@ import torch
 
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
-from comas.learners.step import Recipe
+from comas.learners.recipe import Recipe
 from comas.types import Row
 from tests.support.learning import METHOD, rows
 from tests.support.models import llama

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from comas.hosts.build import make_local_host
-from comas.learners.step import Recipe
+from comas.learners.recipe import Recipe
 from comas.objective.credit import grpo, reinforce_pp
 from comas.objective.losses import clipped, plain
 from comas.types import Method, Row, Sampling

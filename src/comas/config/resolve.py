@@ -161,7 +161,9 @@ def _apply_sizes(data: dict[str, Any], config: Config, method: Method, task: Tas
 
 
 def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], here: bool) -> None:
-    """Write out the learner of a host, and its bounds of memory where seed models need none."""
+    """Write out the learner of a host, what it calls the old policy, and the bounds of its memory
+    where seed models need none.
+    """
     check_builder_name("engines", table["engine"], f"hosts.{name}.engine")
     if not here:
         table["learner"] = None
@@ -171,6 +173,7 @@ def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], he
     seeded = not here or all(plan.source.seeded for plan in plans)
     if table["share_prompts"] is None:
         table["share_prompts"] = not seeded
+    table["old_logprobs"] = table["old_logprobs"] or ("recomputed" if seeded else "first_pass")
     if seeded:
         table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
         table["max_rows"] = table["max_rows"] or MAX_ROWS

@@ -66,10 +66,12 @@ class Table(HostTable):
     """What is done where engine and learner are further apart than rounding: a function of
     `comas.objective.corrections`.
     """
-    old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
-    """What the probability ratio of the loss, and the KL, call the old policy: the learner's own
-    forward pass before the first update, or what the engine said while it sampled, which spares
-    that pass.
+    old_logprobs: Literal["recomputed", "first_pass", "sampled"] | None = None
+    """What the probability ratio of the loss, and the KL, call the old policy: `recomputed` is the
+    learner's own forward pass before the first update; `first_pass` the same numbers from the
+    passes that learn, where a step has one update and credit needs no row's log-probs for another,
+    which spares a forward pass; `sampled` what the engine said while it sampled, which spares it
+    always. None is recomputed for seed models, otherwise first_pass.
     """
     tokens_per_pass: int | None = Field(None, ge=64)
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is

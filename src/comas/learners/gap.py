@@ -21,10 +21,7 @@ def gap_to_engine(
     """How far the engine's log-probs were from the learner's, and the importance weights that this
     calls for.
     """
-    differences: list[tuple[Row, np.ndarray]] = []
-    for row, own_T in rows:
-        if row.sampled_logprobs_T is not None:
-            differences.append((row, own_T - row.sampled_logprobs_T))
+    differences = _differences(rows)
     if not differences:  # all words were given: there is no engine to be measured
         return {}, {}
     gaps = np.abs(np.concatenate([d_T[row.mask_T] for row, d_T in differences]))
@@ -36,6 +33,24 @@ def gap_to_engine(
         )
     if stats["gap_mean"] <= recipe.gap_tolerance:
         return stats, {}
+    return stats, corrections_of(rows, recipe)
+
+
+def corrections_of(rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe) -> dict[str, np.ndarray]:
+    """Turn -> importance weights (T,) of rows with the learner's own log-probs; of each row by
+    itself.
+    """
     correct: Correction = getattr(corrections, recipe.correction)
-    weights = {row.turn: correct(d_T, row.mask_T, recipe.gap_clip) for row, d_T in differences}
-    return stats, weights
+    return {
+        row.turn: correct(difference_T, row.mask_T, recipe.gap_clip)
+        for row, difference_T in _differences(rows)
+    }
+
+
+def _differences(rows: Sequence[tuple[Row, np.ndarray]]) -> list[tuple[Row, np.ndarray]]:
+    """Learner's minus engine's log-probs (T,) of the rows that an engine has sampled."""
+    differences: list[tuple[Row, np.ndarray]] = []
+    for row, own_T in rows:
+        if row.sampled_logprobs_T is not None:
+            differences.append((row, own_T - row.sampled_logprobs_T))
+    return differences

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+OldLogprobs = Literal["recomputed", "first_pass", "sampled"]
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -22,9 +24,9 @@ class Recipe:
     grad_norm: float = 1.0
     tokens_per_pass: int = 8192
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
-    old_logprobs: Literal["recomputed", "sampled"] = field(default="recomputed", kw_only=True)
-    """The old policy: a forward pass of the learner, or the engine's log-probs, whose gap is then
-    part of the ratio.
+    old_logprobs: OldLogprobs = field(default="recomputed", kw_only=True)
+    """The old policy: a forward pass of the learner, the forward pass that learns (the same policy
+    where a step has one update), or the engine's log-probs, whose gap is then part of the ratio.
     """
     share_prompts: bool = field(default=False, kw_only=True)
     """Read rows that begin with the same prompt behind one copy of it, where the family can."""

@@ -18,11 +18,13 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from comas.learners import step as update
 from comas.learners.logprobs import LOGITS, Halves, few_logits, halve, token_logprobs
+from comas.learners.old_policy import logprobs
 from comas.learners.packs import can_share
+from comas.learners.passes import Owned, packs_in
 from comas.learners.precision import allow_recomputing, copy_in, publish, recomputing, working_copy
-from comas.learners.step import Owned, Recipe
+from comas.learners.recipe import Recipe
+from comas.learners.step import learn
 from comas.seams import Weights, WholeModel
 from comas.types import Meter, Method, Row, UserMistake
 
@@ -71,6 +73,7 @@ class FullLearner:
         self._halves: dict[Any, Halves | None] = {}
         self.shares = recipe.share_prompts and all(map(can_share, self.working.values()))
         self.meter = meter or Meter()
+        self.corrected: set[str] = set()
 
     def weights(self) -> dict[str, Weights]:
         """Policy -> model to sample from: the one that is trained, or its working copy."""
@@ -88,7 +91,7 @@ class FullLearner:
         """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0
         outside the mask.
         """
-        return update.logprobs(self, [(policy, row) for row in rows], reference)
+        return logprobs(self, [(policy, row) for row in rows], reference)
 
     def step(
         self, rows: Mapping[str, Sequence[Row]], method: Method
@@ -98,42 +101,42 @@ class FullLearner:
         """
         policies = [policy for policy in sorted(rows) if rows[policy]]
 
-        def learn(policy: str) -> dict[str, float]:
-            return update.learn(self, {policy: rows[policy]}, method)[policy]
+        def learn_alone(policy: str) -> dict[str, float]:
+            return learn(self, {policy: rows[policy]}, method)[policy]
 
         if len(policies) < 2 or not all(map(_is_small, self.models.values())):
-            return {policy: learn(policy) for policy in policies}
+            return {policy: learn_alone(policy) for policy in policies}
         threads = torch.get_num_threads()
         workers = min(threads, os.cpu_count() or 1)
         # small operations: a thread per policy beats threads per operation
         torch.set_num_threads(1)
         try:
             with ThreadPoolExecutor(max(1, workers)) as pool:
-                return dict(zip(policies, pool.map(learn, policies), strict=True))
+                return dict(zip(policies, pool.map(learn_alone, policies), strict=True))
         finally:
             torch.set_num_threads(threads)
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
-        """Log-probs of one policy's rows, (B, T); see `update.Weights`."""
+        """Log-probs of one policy's rows, (B, T); see `learning_batch.Weights`."""
         policy = owned[0][0]
         rows = [row for _, row in owned]
         model = self.reference[policy] if reference else self.working[policy]
         again = self.recipe.checkpointing and torch.is_grad_enabled()
         with recomputing(model) if again else nullcontext():
-            packs = update.packs_in(self, owned)
+            packs = packs_in(self, owned)
             return token_logprobs(model, self._split(model), rows, self.pad_id, packs=packs)
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
-        """See `update.Weights`."""
+        """See `learning_batch.Weights`."""
         loss.backward()
 
     def rate(self, policy: str, scale: float) -> None:
-        """See `update.Weights`."""
+        """See `learning_batch.Weights`."""
         for group in self.optimizers[policy].param_groups:
             group["lr"] = self.recipe.rate(policy) * scale
 
     def finish(self, policy: str, loss: float) -> float | None:
-        """See `update.Weights`."""
+        """See `learning_batch.Weights`."""
         model = self.models[policy]
         working = self.working[policy]
         optimizer = self.optimizers[policy]

@@ -7,8 +7,9 @@ division by tokens (the learner's).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge
@@ -65,10 +66,16 @@ def reinforce_pp(
         return _with_entropy(rows, normalised, entropy)
     if normalise != "role":
         raise UserMistake(f"credit.normalise is {normalise!r}: 'role' or 'all'")
-    roles = [row.role for row in rows]
-    scaled = _standardise(rows, roles, min_rows)
-    advantages = _per_token(rows, scaled, kl)
-    return _with_entropy(rows, advantages, entropy)
+    return _per_row(rows, _standardise(rows, [row.role for row in rows], min_rows), kl, entropy)
+
+
+def _role_values(
+    rows: Sequence[Row], *, normalise: str = "role", min_rows: int = 2
+) -> np.ndarray | None:
+    """Rewards normalised over the rows of each role, (R,); None where tokens are normalised."""
+    if normalise != "role":
+        return None
+    return _standardise(rows, [row.role for row in rows], min_rows)
 
 
 def grpo(
@@ -80,12 +87,15 @@ def grpo(
     2503.20783). A row without a group, or whose group is all equal, gets no advantage; the KL is
     subtracted afterwards, unscaled. `entropy` weighs a bonus for entropy (`surprise`).
     """
+    return _per_row(rows, _group_values(rows, scale=scale), kl, entropy)
+
+
+def _group_values(rows: Sequence[Row], *, scale: bool = True) -> np.ndarray:
+    """Rewards normalised within their groups, (R,)."""
     groups = [
         f"alone {place}" if row.group is None else row.group for place, row in enumerate(rows)
     ]
-    scaled = _standardise(rows, groups, 2, scale)
-    advantages = _per_token(rows, scaled, kl)
-    return _with_entropy(rows, advantages, entropy)
+    return _standardise(rows, groups, 2, scale)
 
 
 def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
@@ -93,6 +103,11 @@ def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
 
     arXiv 2402.14740. A row without a group, or whose group is all equal, gets no advantage.
     """
+    return _per_token(rows, _left_out_values(rows), kl)
+
+
+def _left_out_values(rows: Sequence[Row]) -> np.ndarray:
+    """Rewards minus the mean of the others of their group, (R,)."""
     rewards_R = _rewards(rows)
     advantages_R = np.zeros(len(rows))
     for group in {row.group for row in rows if row.group is not None}:
@@ -103,7 +118,7 @@ def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
         if n > 1 and np.ptp(group_rewards) > 0:
             centred = group_rewards - group_rewards.mean()
             advantages_R[members_R] = centred * n / (n - 1)
-    return _per_token(rows, advantages_R, kl)
+    return advantages_R
 
 
 def given(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
@@ -117,8 +132,42 @@ def filtered(
     """1 for rewards above a bound and 0 for others: with the plain loss, supervised fine-tuning on
     what was kept (rejection sampling, STaR: arXiv 2203.14465). KL subtracted afterwards.
     """
-    kept_R = _rewards(rows) > above
-    return _per_token(rows, kept_R.astype(np.float64), kl)
+    return _per_token(rows, _kept_values(rows, above=above), kl)
+
+
+def _kept_values(rows: Sequence[Row], *, above: float = 0.0) -> np.ndarray:
+    """1 for rewards above a bound and 0 for others, (R,)."""
+    return (_rewards(rows) > above).astype(np.float64)
+
+
+# --- credit of some rows while the log-probs of others are not known
+
+
+def in_parts(
+    advantage: Callable[..., Any], rows: Sequence[Row], kl: Mapping[str, float]
+) -> Callable[[Sequence[int]], list[np.ndarray]] | None:
+    """A function that gives the advantages of some of the rows, chosen by their places, exactly as
+    `advantage` gives them; None where those depend on log-probs of other rows, or may.
+
+    True of the functions of this file without `normalise="all"`: a number per row follows from
+    rewards, and what is added per token from the row's own log-probs. `advantage` may be bound to
+    options by `partial`.
+    """
+    options: dict[str, Any] = {}
+    while isinstance(advantage, partial):
+        options = {**advantage.keywords, **options}
+        advantage = advantage.func
+    entropy = options.pop("entropy", 0.0)
+    values_of = VALUES.get(advantage)
+    values_R = values_of(rows, **options) if values_of is not None else None
+    if values_R is None:
+        return None
+
+    def advantages_of(places: Sequence[int]) -> list[np.ndarray]:
+        chosen = [rows[place] for place in places]
+        return _per_row(chosen, values_R[list(places)], kl, entropy)
+
+    return advantages_of
 
 
 def surprise(row: Row, weight: float) -> np.ndarray:
@@ -166,6 +215,26 @@ def _standardise(
         centred = rewards - rewards.mean()
         scaled_R[members_R] = centred / (rewards.std() + EPS) if scale else centred
     return scaled_R
+
+
+VALUES: Mapping[Callable[..., Any], Callable[..., np.ndarray | None]] = {
+    reinforce_pp: _role_values,
+    grpo: _group_values,
+    rloo: _left_out_values,
+    given: _rewards,
+    filtered: _kept_values,
+}
+"""Credit -> what makes its number per row, (R,), of rewards alone."""
+
+
+def _per_row(
+    rows: Sequence[Row],
+    values: Sequence[float] | np.ndarray,
+    kl: Mapping[str, float],
+    entropy: float,
+) -> list[np.ndarray]:
+    """The value of each row minus its KL-to-go, with its bonus for entropy."""
+    return _with_entropy(rows, _per_token(rows, values, kl), entropy)
 
 
 def _per_token(

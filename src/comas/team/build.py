@@ -271,7 +271,7 @@ def _member(config: Config, name: str, host: Host) -> Member:
 
 
 def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
-    from comas.learners.step import Recipe
+    from comas.learners.recipe import Recipe
 
     assert config.betas is not None, "resolve fills in the recipe"
     assert config.weight_decay is not None
@@ -287,8 +287,8 @@ def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
         table.tokens_per_pass or TOKENS_PER_PASS,
         table.checkpointing,
         rates=own_rates,
-        old_logprobs=table.old_logprobs,
         share_prompts=bool(table.share_prompts),
+        old_logprobs=table.old_logprobs or "recomputed",
         correction=table.correction,
     )
 

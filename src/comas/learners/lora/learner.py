@@ -18,13 +18,15 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from comas.learners import step as update
 from comas.learners.logprobs import LOGITS, few_logits, halve, token_logprobs
 from comas.learners.lora import peft_folder
 from comas.learners.lora.population import Population
+from comas.learners.old_policy import logprobs
 from comas.learners.packs import can_share
+from comas.learners.passes import Owned, packs_in
 from comas.learners.precision import allow_recomputing, recomputing
-from comas.learners.step import Owned, Recipe
+from comas.learners.recipe import Recipe
+from comas.learners.step import learn
 from comas.seams import Adapter, Weights
 from comas.types import Meter, Method, Row
 
@@ -49,6 +51,7 @@ class AdapterLearner:
         self.pad_id = pad_id
         self.base = base
         self.meter = meter or Meter()
+        self.corrected: set[str] = set()
         self.grads_PN = population.collect()
         if method.refers:
             population.keep_start()
@@ -82,37 +85,37 @@ class AdapterLearner:
         """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0
         outside the mask.
         """
-        return update.logprobs(self, [(policy, row) for row in rows], reference)
+        return logprobs(self, [(policy, row) for row in rows], reference)
 
     def step(
         self, rows: Mapping[str, Sequence[Row]], method: Method
     ) -> dict[str, dict[str, float]]:
         """One learning step of all policies that have rows, in passes that they share."""
         present = {p: part for p, part in rows.items() if part}
-        return update.learn(self, present, method) if present else {}
+        return learn(self, present, method) if present else {}
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
-        """Log-probs of rows that are sorted by policy, (B, T); see `update.Weights`."""
+        """Log-probs of rows that are sorted by policy, (B, T); see `learning_batch.Weights`."""
         model = self.population.model
         rows = [row for _, row in owned]
         again = self.recipe.checkpointing and torch.is_grad_enabled()
         recomputed = recomputing(model) if again else nullcontext()
-        packs = update.packs_in(self, owned)
+        packs = packs_in(self, owned)
         with self.population.routed(self._index(owned, packs), reference), recomputed:
             return token_logprobs(model, self._halves, rows, self.pad_id, packs=packs)
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
-        """See `update.Weights`."""
-        with self.population.routed(self._index(owned, update.packs_in(self, owned))):
+        """See `learning_batch.Weights`."""
+        with self.population.routed(self._index(owned, packs_in(self, owned))):
             loss.backward()
 
     def rate(self, policy: str, scale: float) -> None:
-        """See `update.Weights`."""
+        """See `learning_batch.Weights`."""
         for group in self.optimizers[policy].param_groups:
             group["lr"] = self.recipe.rate(policy) * scale
 
     def finish(self, policy: str, loss: float) -> float | None:
-        """See `update.Weights`."""
+        """See `learning_batch.Weights`."""
         grad_N = self.grads_PN[self.population.policies.index(policy)]
         norm = float(torch.linalg.vector_norm(grad_N))
         finite = bool(np.isfinite([norm, loss]).all())
