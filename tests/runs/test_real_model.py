@@ -38,7 +38,8 @@ GAP = 1e-3
 """Nats by which two float32 passes may differ; a stale or foreign weight makes more than 0.1."""
 TIE = 1e-4
 ASKED = ["What is 4 + 12? Give a short answer.", "Name three colours.", "Is 7 a prime number? Why?"]
-ROOM = 48
+QUESTIONS = 3
+ROOM = 32
 """Tokens per reply of the evaluation."""
 KEYS: dict[str, Any] = {
     "hosts__home__base": "smollm2",
@@ -213,7 +214,7 @@ def test_an_evaluation_is_a_plain_greedy_loop_answer_by_answer(
     found = comas.evaluate(
         "smollm2",
         tasks=name,
-        limit=3,
+        limit=QUESTIONS,
         out=tmp_path / "eval",
         eval_temperature=0,
         room={"solution": ROOM},
@@ -225,7 +226,7 @@ def test_an_evaluation_is_a_plain_greedy_loop_answer_by_answer(
     said = {line["question"]: line for line in lines if "question" in line}
     task: Task = load_plugin("task", name)
     rights = 0
-    for question in task.load("test", limit=3):
+    for question in task.load("test", limit=QUESTIONS):
         line = said[question.id]
         turn = line["turns"][0]
         prompt = plainly(tokenizer, turn["prompt"])
@@ -240,5 +241,5 @@ def test_an_evaluation_is_a_plain_greedy_loop_answer_by_answer(
         verdict = task.verify(question, text) if turn["finished"] else "wrong"
         assert line["verdict"] == verdict
         rights += verdict == "right"
-    assert found.cells[0]["n"] == 3
+    assert found.cells[0]["n"] == QUESTIONS
     assert found.cells[0]["right"] >= rights
