@@ -240,7 +240,9 @@ def test_a_copy_that_was_not_finished_is_none(file: Path, cache: Path) -> None:
     load_models({"p": str(file)})
     (gguf_files.copy_folder(str(file)) / "manifest.json").unlink()
     assert not gguf_files.has_copy(str(file))
-    load_models({"p": str(file)})  # read from the file
+    load_models({"p": str(file)})  # read from the file, and kept anew
+    assert gguf_files.has_copy(str(file))
+    assert len(list(cache.iterdir())) == 1
 
 
 def test_where_no_copy_can_be_kept_the_file_is_read_each_time(

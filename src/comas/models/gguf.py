@@ -96,11 +96,14 @@ def keep_copy(base: str, model: Any, tokenizer: Any) -> None:
             model.save_pretrained(fresh)
             tokenizer.save_pretrained(fresh)
             files.seal(fresh, {"parameters": parameters(base), "file": Path(base).name})
-            if not folder.exists():  # another process may have been faster
+            if not has_copy(base):  # another process may have been faster
+                shutil.rmtree(folder, ignore_errors=True)
                 files.rename(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     except OSError as error:
+        if has_copy(base):
+            return
         LOG.warning(
             "no copy of %s can be kept in %s (%s): it is read anew each time; HF_HOME=FOLDER"
             " names another place",
