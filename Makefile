@@ -1,5 +1,6 @@
 # make demo      install into .venv and train the embedded team
 # make test      the fast tests          make test-all   the slow ones too          make test-unit   a minute of them
+# make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
 #                wheel and the sdist, installed in an environment of their own
@@ -10,6 +11,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
+VLLM_VENV ?= .venv-vllm
 WHEELS ?= https://download.pytorch.org/whl/cpu
 TORCH  ?= $(if $(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),torch,torch==2.13.0+cpu),torch)
 TRAIN  ?=
@@ -19,7 +21,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all test-vllm lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -36,6 +38,9 @@ test-unit: $(VENV)/.installed-dev
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS)
+
+test-vllm:
+	$(PYTHON) .ci/vllm_tests.py $(VLLM_VENV) "$(WHEELS)"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -62,7 +67,7 @@ package: $(VENV)/.installed-dev
 	tar -tzf dist/*.tar.gz | grep -q tests/golden/comas.json
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.torch:
