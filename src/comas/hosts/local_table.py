@@ -40,8 +40,8 @@ class Table(HostTable):
     targets: list[str] | None = Field(None, min_length=1)
     """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
     engine: Annotated[Place, BeforeValidator(_current_name)] = "auto"
-    """What samples: `hf`, `stacked`, or a file with `build(plan, models)`; auto is stacked for
-    small plain Llamas of one shape on a CPU, otherwise hf.
+    """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is stacked
+    for small plain Llamas of one shape on a CPU, otherwise hf.
     """
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""

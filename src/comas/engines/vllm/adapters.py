@@ -20,7 +20,9 @@ from comas.seams import AdaptedModel, Adapter, StaleWeights, Weights
 from comas.types import UserMistake
 
 PROBE_EVERY = 4
-"""Log-probs are compared when a policy is first published, and each so many-th time after it."""
+"""Log-probs are compared at the first two publishes of a policy, of which the second is the first
+step or the checkpoint of a run that goes on, and at each so many-th one after them.
+"""
 TRIAL = 0.5
 """Size of the trial adapter's change of a weight, as a share of the weight's own."""
 
@@ -80,7 +82,7 @@ class Adapters:
         try:
             self._load(adapter, name)
             self._prove(policy, adapter, name)
-            if published % self.probe_every == 1 % self.probe_every:
+            if published == 1 or (published - 2) % self.probe_every == 0:
                 reading = self.probe.read(adapter, name)
                 learner = proof.logits_with(self.shared, policy)
                 self.probe.check(reading, learner, self.shared.model.dtype, name)

