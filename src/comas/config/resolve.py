@@ -158,6 +158,7 @@ def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], he
     seeded = not here or all(plan.source.seeded for plan in plans)
     table["old_logprobs"] = table["old_logprobs"] or ("recomputed" if seeded else "first_pass")
     if seeded:
+        table["checkpointing"] = table["checkpointing"] or False
         table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
         table["max_rows"] = table["max_rows"] or MAX_ROWS
 
