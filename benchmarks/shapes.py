@@ -56,6 +56,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 8,
         "tie_word_embeddings": True,
     },
+    "smollm2-135m": {
+        "model_type": "llama",
+        "vocab_size": 49_152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    },
     "qwen2.5-0.5b": {
         **_QWEN,
         "hidden_size": 896,

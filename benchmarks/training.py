@@ -6,8 +6,9 @@ one update per batch, AdamW, gradients clipped. Ours is `AdapterLearner.step`: l
 advantages, loss, gradients, update. Theirs is `training_step` of the trainer, from a batch as it
 would have prepared it after sampling, then clipping and `optimizer.step()`; its gradient
 checkpointing, on by default, is switched off. One step within the tokens of a pass (both keep the
-graph of the log-probs), one of more (ours makes the old log-probs first, unless it is told to take
-the engine's; theirs has no such pass and steps through micro-batches). TRL is no dependency:
+graph of the log-probs), one of more (neither has a pass for the old log-probs, ours unless it is
+told to; theirs steps through micro-batches). `--base FOLDER` takes a model from the disk, `--dtype
+bfloat16` its passes in that on both sides (ours keeps adapters in float32). TRL is no dependency:
 without it its cells say so. Then the share of the matmul peak, and the padding of passes.
 """
 
@@ -32,6 +33,7 @@ from shapes import (
     show,
     taken,
 )
+from transformers import AutoModelForCausalLM
 
 from comas.learners.passes import passes
 from comas.types import Row
@@ -58,7 +60,7 @@ def theirs(model: Any, rows: list[Row], micro: int) -> Callable[[], object]:
         config = GRPOConfig(
             output_dir=folder,
             use_cpu=not torch.cuda.is_available(),
-            bf16=False,
+            bf16=model.dtype == torch.bfloat16,
             gradient_checkpointing=False,
             beta=0.0,
             per_device_train_batch_size=micro,
@@ -152,19 +154,19 @@ def compare(
         for part in passes([("a", r) for r in rows], tokens_per_pass)
     ]
     again = sum(len(part) * max(part) for part in parts) > tokens_per_pass
-    learner = adapter_learner(beside(model), 1, tokens_per_pass=tokens_per_pass)
+    learner = adapter_learner(
+        beside(model), 1, tokens_per_pass=tokens_per_pass, old_logprobs="first_pass"
+    )
     a = torch.randn(MATRIX, MATRIX, dtype=model.dtype, device=model.device)
     work: dict[str, Callable[[], object]] = {
         "ours": lambda: learner.step({"a00": rows}, METHOD),
         "peak": lambda: a @ a,
     }
     if again:
-        spared = adapter_learner(
-            beside(model), 1, tokens_per_pass=tokens_per_pass, old_logprobs="sampled"
+        with_pass = adapter_learner(
+            beside(model), 1, tokens_per_pass=tokens_per_pass, old_logprobs="recomputed"
         )
-        for row, logprobs in zip(rows, spared.logprobs("a00", rows), strict=True):
-            row.sampled_logprobs_T = logprobs
-        work["ours, old_logprobs=sampled"] = lambda: spared.step({"a00": rows}, METHOD)
+        work["ours, old_logprobs=recomputed"] = lambda: with_pass.step({"a00": rows}, METHOD)
     if with_trl:
         longest = max(len(r.token_ids_T) for r in rows)
         micro = max(
@@ -207,15 +209,21 @@ def padding(tokens_per_pass: int, count: int) -> dict[str, float]:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--model", default="llama-25m")
+    parser.add_argument("--base", help="a folder with a model, in place of a random one")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"))
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--longest", type=int, default=128, help="tokens of a row")
     args = parser.parse_args()
     torch.set_num_threads(1)
     cuda = torch.cuda.is_available()
     trl = importlib.util.find_spec("trl") is not None
-    model = random_model(
-        args.model, torch.bfloat16 if cuda else torch.float32, "cuda" if cuda else "cpu"
-    )
+    dtype = getattr(torch, args.dtype or ("bfloat16" if cuda else "float32"))
+    device = "cuda" if cuda else "cpu"
+    if args.base:
+        loaded = AutoModelForCausalLM.from_pretrained(args.base, dtype=dtype)
+        model = loaded.eval().to(device)
+    else:
+        model = random_model(args.model, dtype, device)
     rows = random_rows(
         args.rows, args.longest, min(model.config.vocab_size, 500), shortest=args.longest * 3 // 4
     )
@@ -227,7 +235,8 @@ def main() -> None:
     show(
         found,
         args.json,
-        model=args.model,
+        model="a folder" if args.base else args.model,
+        dtype=str(dtype).removeprefix("torch."),
         **{"padding, 512 rows, 8192 tokens per pass": padding(8192, 512)},
     )
 

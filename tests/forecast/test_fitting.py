@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from comas import machine
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.forecast import fitting
+from comas.forecast import fitting, precision
 from comas.hooks import Hook
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.learners.logprobs import few_logits
 from comas.learners.memory import Shape, pass_bytes
 from comas.machine import Memory
+from comas.models import products
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async
@@ -153,7 +155,7 @@ def test_this_machine_says_something() -> None:
 # --- defaults
 
 
-@pytest.mark.parametrize("free", [1.0, 3.9, 4.1, 7.0, 12.0, 20.0, 40.0, 500.0])
+@pytest.mark.parametrize("free", [1.0, 3.0, 3.9, 4.1, 7.0, 12.0, 20.0, 40.0, 500.0])
 def test_defaults_are_the_largest_powers_of_two_with_which_the_host_takes_half_of_what_is_free(
     free: float, proportional: Callable[[float | None], None], untaught: Path
 ) -> None:
@@ -161,12 +163,17 @@ def test_defaults_are_the_largest_powers_of_two_with_which_the_host_takes_half_o
     fitted, found = fitting.fit(resolved(untaught))
     host = fitted.config.hosts["home"]
     room = 0.5e9 * free - KEPT
+    recomputing = room < PER_TOKEN * ROW_TOKENS
+    per_token = PER_TOKEN // 10 if recomputing else PER_TOKEN
+    # a pass has one row at least
     tokens = next(
-        (n for n in (8192, 4096, 2048, 1024) if PER_TOKEN * n <= room), fitting.LEAST_TOKENS
+        (n for n in (1024, 512) if per_token * max(ROW_TOKENS, n) <= room), fitting.LEAST_TOKENS
     )
     rows = next((n for n in (512, 128, 64, 32, 16, 8, 4, 2) if PER_ROW * min(256, n) <= room), 1)
     assert (host.tokens_per_pass, host.max_rows) == (tokens, rows)
-    assert found.hosts[0].chosen == {"tokens_per_pass": tokens, "max_rows": rows}
+    chosen = {"tokens_per_pass": tokens, "max_rows": rows}
+    assert host.checkpointing is recomputing
+    assert found.hosts[0].chosen == chosen | ({"checkpointing": True} if recomputing else {})
     assert found.peak_of("cpu") == needs_of(fitted)["bytes at the peak"]
 
 
@@ -175,13 +182,13 @@ def test_what_is_set_stays_and_an_allowance_counts_instead_of_what_is_free(
 ) -> None:
     proportional(7.0)
     (config, *_), found = fitting.fit(resolved(untaught, "hosts.home.max_rows=40"))
-    assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 40)
-    assert found.hosts[0].chosen == {"tokens_per_pass": 2048}
+    assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 40)
+    assert found.hosts[0].chosen == {"tokens_per_pass": 1024}
     (config, *_), found = fitting.fit(resolved(untaught, "memory=4"))  # 3.6 GB of it
-    assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 16)
+    assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 16)
     (note,) = found.notes()
     assert note.startswith(
-        "memory: about 3.0 GB at the peak (learning), 4.0 GB that memory=4 allows on the CPU, with"
+        "memory: about 2.6 GB at the peak (sampling), 4.0 GB that memory=4 allows on the CPU, with"
         " hosts."
     )
 
@@ -193,8 +200,8 @@ def test_hosts_on_one_device_share_it(
     keys = [f"hosts.{n}.{k}" for n in ("home", "away") for k in ("device=cpu", f"base={untaught}")]
     (config, *_), found = fitting.fit(resolve(read(None, [*keys, "agents=2", "lr=1e-3"])))
     # 14 / 2 / 2 - 1 GB each
-    assert {(h.tokens_per_pass, h.max_rows) for h in config.hosts.values()} == {(2048, 16)}
-    assert found.peak_of("cpu") == sum(h.peak for h in found.hosts) == 2 * (KEPT + 2048 * PER_TOKEN)
+    assert {(h.tokens_per_pass, h.max_rows) for h in config.hosts.values()} == {(1024, 16)}
+    assert found.peak_of("cpu") == sum(h.peak for h in found.hosts) == 2 * (KEPT + 16 * PER_ROW)
 
 
 def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and_told(
@@ -202,13 +209,13 @@ def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and
 ) -> None:
     proportional(None)
     (config, *_), found = fitting.fit(resolved(untaught))
-    assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 64)
+    assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 64)
     assert found.too_large() == found.tight() == []
     monkeypatch.setattr(fitting, "host_needs", lambda *_, **__: "it has a shape of its own")
     (config, *_), found = fitting.fit(resolved(untaught, "hosts.home.max_rows=5"))
-    assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (2048, 5)
+    assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 5)
     assert found.notes() == [
-        "memory of host home is not known (it has a shape of its own): tokens_per_pass=2048"
+        "memory of host home is not known (it has a shape of its own): tokens_per_pass=1024"
     ]
 
 
@@ -233,6 +240,37 @@ def test_seed_models_never_need_what_is_called_ample(untaught: Path) -> None:
     assert needs["bytes at the peak"] < fitting.AMPLE
 
 
+# --- the dtype of passes on a CPU
+
+
+@pytest.mark.parametrize(("speed", "wanted"), [(4.0, "bfloat16"), (1.5, "bfloat16"), (1.4, "auto")])
+def test_large_models_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
+    speed: float, wanted: str, untaught: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(products, "bfloat16_speed", lambda _: tried.append(1) or speed)
+    notes: list[str] = []
+    assert precision.with_dtypes(resolved(untaught), notes.append).config.hosts["home"].dtype == (
+        "auto"
+    )
+    monkeypatch.setattr(products, "LARGE", 1)
+    config = precision.with_dtypes(resolved(untaught), notes.append).config
+    assert config.hosts["home"].dtype == wanted
+    assert len(tried) == 1
+    told = ["hosts.home.dtype=bfloat16: this processor multiplies it"] * (wanted == "bfloat16")
+    assert [note.partition(" it ")[0] + " it" for note in notes] == told
+    for keys in ["hosts.home.dtype=float32", "agents.a0.frozen=true"]:
+        settled = resolved(untaught, keys)
+        assert precision.with_dtypes(settled, notes.append).config == settled.config
+    seeds = resolve(read(None))
+    assert precision.with_dtypes(seeds, notes.append).config == seeds.config
+    assert len(tried) == 1
+
+
+def test_the_speed_of_bfloat16_is_measured_on_this_processor(untaught: Path) -> None:
+    assert products.bfloat16_speed(AutoConfig.from_pretrained(untaught)) > 0
+
+
 # --- refused, warned of
 
 
@@ -241,19 +279,11 @@ def test_a_run_that_cannot_fit_is_refused_with_keys_that_make_it_fit(
 ) -> None:
     explicit = ("hosts.home.tokens_per_pass=8192", "hosts.home.max_rows=256")
     for free, keys, wanted in [
-        (7.0, explicit, ["hosts.home.tokens_per_pass=2048", "hosts.home.max_rows=16"]),
-        (7.0, explicit[:1], ["hosts.home.tokens_per_pass=2048"]),
-        (1.9, (), ["hosts.home.checkpointing=true"]),
-        (1.05, (), ["hosts.home.checkpointing=true", "hosts.home.dtype=bfloat16"]),
-        (
-            0.58,
-            (),
-            [
-                "hosts.home.checkpointing=true",
-                "hosts.home.dtype=bfloat16",
-                "hosts.home.context=400",
-            ],
-        ),
+        (7.0, explicit, ["hosts.home.tokens_per_pass=1024", "hosts.home.max_rows=16"]),
+        (7.0, explicit[:1], ["hosts.home.tokens_per_pass=1024"]),
+        (1.9, ("hosts.home.checkpointing=false",), ["hosts.home.checkpointing=true"]),
+        (1.05, (), ["hosts.home.dtype=bfloat16"]),
+        (0.58, (), ["hosts.home.dtype=bfloat16", "hosts.home.context=400"]),
     ]:
         proportional(free)
         given = resolved(untaught, *keys)
@@ -318,7 +348,8 @@ def test_a_run_that_goes_on_keeps_its_values_whatever_the_memory_is_and_is_warne
     keys = {"agents": 2, "steps": 2, "threads": 1}
     whole = run_of(tmp_path / "whole", untaught, **keys)
     home = whole.config()["hosts"]["home"]
-    assert (home["tokens_per_pass"], home["max_rows"]) == (8192, 512)
+    assert (home["tokens_per_pass"], home["max_rows"], home["dtype"]) == (1024, 512, "auto")
+    assert home["checkpointing"] is False
     run_of(tmp_path / "cut", untaught, **{**keys, "steps": 1})
     file = tmp_path / "cut" / "config.toml"
     file.write_text(file.read_text().replace("steps = 1", "steps = 2"))

@@ -125,7 +125,9 @@ def test_the_engine_tells_the_log_probs_of_a_plain_pass_and_ends_by_the_end_toke
     team = comas.team_of(**{**KEYS, "agents": 1})
     host: Any = team.hosts["home"]
     prompts = [host.chat.encode([{"role": "user", "content": text}]) for text in ASKED]
-    requests = [Request("a0", prompt, Sampling(1.0, 1.0, 24), n) for n, prompt in enumerate(prompts)]
+    requests = [
+        Request("a0", prompt, Sampling(1.0, 1.0, 24), n) for n, prompt in enumerate(prompts)
+    ]
     together = host.engine.generate(requests, lambda: True)
     for request, done in zip(requests, together, strict=True):
         ids = [*request.prompt_ids.tolist(), *done.token_ids.tolist()]
@@ -170,7 +172,9 @@ def test_exports_load_in_transformers_and_peft_to_the_same_log_probs(
         ids = [*prompt.tolist(), *done.token_ids.tolist()]
         folder = tmp_path / "team" / policy
         merged: Any = AutoModelForCausalLM.from_pretrained(folder / "model")
-        np.testing.assert_allclose(logprobs(merged, ids, len(done.token_ids)), done.logprobs, atol=GAP)
+        np.testing.assert_allclose(
+            logprobs(merged, ids, len(done.token_ids)), done.logprobs, atol=GAP
+        )
         assert AutoTokenizer.from_pretrained(folder / "model").chat_template
         base: Any = AutoModelForCausalLM.from_pretrained(copy_folder(str(installed_at("smollm2"))))
         alone = logprobs(base, ids, len(done.token_ids))
@@ -205,7 +209,9 @@ def is_tie(model: Any, prompt: list[int], ours: list[int], theirs: list[int]) ->
     return abs(float(last_V[ours[apart]] - last_V[theirs[apart]])) < GAP
 
 
-@pytest.mark.skipif("COMAS_DATA" not in os.environ, reason="COMAS_DATA names no folder with samples")
+@pytest.mark.skipif(
+    "COMAS_DATA" not in os.environ, reason="COMAS_DATA names no folder with samples"
+)
 @pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
 def test_an_evaluation_is_a_plain_greedy_loop_answer_by_answer(
     name: str, loaded: Any, tmp_path: Path

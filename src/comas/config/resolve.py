@@ -155,8 +155,8 @@ def _apply_sizes(data: dict[str, Any], config: Config, method: Method, task: Tas
     """Write what a task's recipe says of a run with other bases than seed models (`steps questions
     temperature ...`) into `data`: after the config's own keys and those of a preset that it names.
     """
-    named = method.presets[config.preset] if config.preset else {}
-    settled = {*OPTIMIZER, *config.model_fields_set, *named}
+    named: list[str] = list(method.presets[config.preset]) if config.preset else []
+    settled: set[str] = {*OPTIMIZER, *config.model_fields_set, *named}
     data.update((key, value) for key, value in task.recipe.items() if key not in settled)
 
 
@@ -175,6 +175,7 @@ def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], he
         table["share_prompts"] = not seeded
     table["old_logprobs"] = table["old_logprobs"] or ("recomputed" if seeded else "first_pass")
     if seeded:
+        table["checkpointing"] = table["checkpointing"] or False
         table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
         table["max_rows"] = table["max_rows"] or MAX_ROWS
 

@@ -47,7 +47,12 @@ class HostFit:
 
     def chosen_pairs(self) -> list[str]:
         """The keys that had no value, with the values that they were given."""
-        return [f"hosts.{self.name}.{key}={value}" for key, value in self.chosen.items()]
+        return [f"hosts.{self.name}.{key}={_spelt(v)}" for key, v in self.chosen.items()]
+
+
+def _spelt(value: int) -> str:
+    """As TOML has it."""
+    return str(value).lower()
 
 
 @dataclass(frozen=True)

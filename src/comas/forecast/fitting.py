@@ -1,5 +1,5 @@
-"""Whether a run fits into memory, and the defaults of `tokens_per_pass` and `max_rows` with which
-it does.
+"""Whether a run fits into memory, and the defaults of `tokens_per_pass`, `max_rows` and
+`checkpointing` with which it does.
 
 The estimate (`memory.host_needs`) is compared with what the machine can give (`machine`) or the
 user allows (`memory`). Defaults are powers of two, so that a little more or less free memory does
@@ -9,6 +9,7 @@ not change them. Leaves out: trying, time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from comas.config.policies import Resolved
@@ -21,6 +22,7 @@ from comas.forecast.memory import (
     longest_row,
     question_tokens,
 )
+from comas.forecast.precision import with_dtypes
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, memory_of
 from comas.types import UserMistake
@@ -33,7 +35,11 @@ for others too.
 """
 LEAST_TOKENS = 256
 """A pass of fewer tokens is hardly smaller: it takes one row at least."""
-CAREFUL = {"tokens_per_pass": 2048, "max_rows": 64}
+PASS_ON_CPU = 1024
+"""Tokens of a pass beyond which a CPU is no faster: SmolLM2-135M learnt 195, 223, 230 and 231
+tokens per processor second in passes of 256, 512, 1024 and 2048.
+"""
+CAREFUL = {"tokens_per_pass": PASS_ON_CPU, "max_rows": 64}
 """Where nothing can be estimated, or nobody says how much memory there is."""
 AMPLE = 8e9
 """Bytes that teams of seed models never need by their defaults: with so many free nothing has to be
@@ -42,7 +48,8 @@ estimated.
 
 
 def fit(resolved: Resolved, *, learn: bool = True, all_hosts: bool = False) -> tuple[Resolved, Fit]:
-    """The config with `tokens_per_pass` and `max_rows` of every host, and what it takes with them.
+    """The config with `tokens_per_pass`, `max_rows` and `checkpointing` of every host, and what it
+    takes with them.
 
     Values that the config has stay, whatever the memory is: a run that goes on is the same run.
     Hosts that certainly fit are estimated with `all_hosts` only.
@@ -66,9 +73,15 @@ def fit(resolved: Resolved, *, learn: bool = True, all_hosts: bool = False) -> t
             room = _share(config, device) * usable / beside
         host = _fit_host(resolved, name, device, room, learn)
         hosts.append(host)
-        chosen[name] = config.hosts[name].model_copy(update=dict(host.chosen))
+        chosen[name] = _closed(config.hosts[name], host.chosen)
     config = config.model_copy(update={"hosts": {**config.hosts, **chosen}})
     return resolved.with_config(config), Fit(hosts, memory, config.memory is not None)
+
+
+def _closed(host: HostConfig, chosen: Mapping[str, int]) -> HostConfig:
+    """The host with what was chosen; activations are recomputed only where that was."""
+    recomputing = {"checkpointing": False} if host.checkpointing is None else {}
+    return host.model_copy(update={**recomputing, **chosen})
 
 
 def _memory(config: Config, devices: Sequence[str]) -> dict[str, Memory]:
@@ -111,6 +124,7 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
     does not fit into memory or onto the disk.
     """
     check_weights(resolved)
+    resolved = with_dtypes(resolved, note)
     resolved, found = fit(resolved)
     check(found, resolved)
     for line in found.notes():
@@ -204,8 +218,28 @@ def _shorten(resolved: Resolved, name: str) -> Change:
 def _fit_host(
     resolved: Resolved, name: str, device: str, room: float | None, learn: bool
 ) -> HostFit:
-    """The host with values for its open keys; `room` is in bytes, None where nobody knows."""
+    """The host with values for its open keys; `room` is in bytes, None where nobody knows.
+
+    Activations are recomputed only where even the smallest passes have too little room otherwise.
+    """
+    kept = _fit_open(resolved, name, device, room, learn)
     host = resolved.config.hosts[name]
+    enough = room is None or not kept.needs or _part("tokens_per_pass", kept.needs) <= room
+    if enough or not learn or host.checkpointing is not None or host.tokens_per_pass is not None:
+        return kept
+    recomputing = _with(resolved, name, checkpointing=True)
+    smaller = _fit_open(recomputing, name, device, room, learn)
+    if not smaller.needs or smaller.peak >= kept.peak:
+        return kept
+    return replace(smaller, chosen={**smaller.chosen, "checkpointing": True})
+
+
+def _fit_open(
+    resolved: Resolved, name: str, device: str, room: float | None, learn: bool
+) -> HostFit:
+    """The host with values for what bounds passes and sampling."""
+    host = resolved.config.hosts[name]
+    most = most_of(device)
     open_keys = [key for key in CAREFUL if getattr(host, key) is None]
     question = question_tokens(resolved, name)
 
@@ -213,7 +247,7 @@ def _fit_host(
         return host_needs(_with(resolved, name, **values), name, learn=learn, question=question)
 
     careful = {key: CAREFUL[key] for key in open_keys}
-    values = careful if room is None else {key: MOST[key] for key in open_keys}
+    values = careful if room is None else {key: most[key] for key in open_keys}
     needs = needs_of(values)
     if isinstance(needs, str):
         return HostFit(name, device, {}, needs, careful)
@@ -241,7 +275,12 @@ def _known(needs: Needs | str) -> Needs:
     return needs
 
 
-MOST = {"tokens_per_pass": TOKENS_PER_PASS, "max_rows": MAX_ROWS}
+def most_of(device: str) -> dict[str, int]:
+    """The values from which open keys are halved."""
+    tokens = PASS_ON_CPU if device == "cpu" else TOKENS_PER_PASS
+    return {"tokens_per_pass": tokens, "max_rows": MAX_ROWS}
+
+
 LEAST = {"tokens_per_pass": LEAST_TOKENS, "max_rows": 1}
 PARTS: Mapping[str, Callable[[Needs], int]] = {
     "tokens_per_pass": learning_bytes,

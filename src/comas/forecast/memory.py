@@ -204,7 +204,7 @@ def host_memory(
     sampled = [model_size(shapes[f], facts[f], load.rows) for f in folders]
     engine = load.engine.memory(engine_load(load, sampled, len(folders)))
     tokens = tokens_of_pass(load.host)
-    checkpointing = load.host.checkpointing
+    checkpointing = bool(load.host.checkpointing)
     passes = 0
     for f in set(trained):
         counted = fake.counted(fake.pass_bytes, f, shapes[f], tokens, checkpointing)
@@ -243,7 +243,7 @@ def population_memory(
     sampled = [model_size(shape, fact, load.rows)]
     engine = load.engine.memory(engine_load(load, sampled, len(specs), each))
     largest = max(specs, key=lambda spec: spec.rank)
-    pass_of = (shape, tokens_of_pass(load.host), load.host.checkpointing, largest)
+    pass_of = (shape, tokens_of_pass(load.host), bool(load.host.checkpointing), largest)
     passes = 0
     if learning:
         counted = fake.counted(fake.mixed_bytes, folder, *pass_of)

@@ -22,6 +22,7 @@ from comas.forecast import hours as timing
 from comas.forecast.disk import Disk, check_disk, disk_of
 from comas.forecast.fit import Fit
 from comas.forecast.memory import estimate, memory
+from comas.forecast.precision import with_dtypes
 from comas.forecast.stopwatch import PATIENCE
 from comas.questions.checked import of_run
 from comas.storage.out_folder import check_free
@@ -45,12 +46,16 @@ class Plan:
     """Why, then."""
     mistake: str
     """What training would refuse it for; empty where it would not."""
+    notes: tuple[str, ...] = ()
+    """What training would say of values that it chooses by trying."""
 
 
 def plan(config: Config) -> Plan:
     """Estimate and time a run; its models are loaded only if they fit into memory."""
     resolved = resolve(config)
     check_training(*resolved[:3])
+    told: list[str] = []
+    resolved = with_dtypes(resolved, told.append)
     resolved, found = fitting.fit(resolved, all_hosts=True)
     mistake = ""
     hours: timing.Hours | None = None
@@ -79,7 +84,7 @@ def plan(config: Config) -> Plan:
         mistake = mistake or str(error)
     needs = {**estimate(resolved), **memory(resolved)}
     disk = disk_of(resolved)
-    return Plan(resolved.config, needs, found, disk, hours, untimed, mistake)
+    return Plan(resolved.config, needs, found, disk, hours, untimed, mistake, tuple(told))
 
 
 def lines(made: Plan) -> list[str]:
@@ -88,6 +93,7 @@ def lines(made: Plan) -> list[str]:
         f"memory: {memory_line(made.fit)}",
         f"disk:   {_disk_line(made.disk)}",
         f"time:   {_time_line(made)}",
+        *(f"note:   {text}" for text in made.notes),
     ]
 
 

@@ -46,7 +46,8 @@ class Table(HostTable):
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of sampling and of the learner's passes; auto is float32 on CPU, bfloat16 on a GPU.
+    """Of sampling and of the learner's passes; auto is bfloat16 on a GPU, float32 on a CPU. A new
+    run of a large model on a CPU takes bfloat16 where that is clearly faster, and keeps it.
 
     Trained weights are float32 always.
     """
@@ -75,14 +76,17 @@ class Table(HostTable):
     """
     tokens_per_pass: int | None = Field(None, ge=64)
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
-    TOKENS_PER_PASS for seed models, otherwise what fits (`fitting`).
+    TOKENS_PER_PASS for seed models, otherwise what fits (`fitting`), on a CPU no more than it needs
+    to be quick.
+    """
+    checkpointing: bool | None = None
+    """Recompute activations in the backward pass: slower, smaller. None is false for seed models,
+    otherwise only where passes do not fit without (`fitting`).
     """
     share_prompts: bool | None = None
     """Whether the learner reads replies to the same prompt behind one copy of it, where the family
     can: the same log-probs but for rounding. None is false for seed models, otherwise true.
     """
-    checkpointing: bool = False
-    """Recompute activations in the backward pass: slower, smaller."""
     lr: float | None = Field(None, gt=0)
     """Overrides the shared one."""
     trust_remote_code: bool = False

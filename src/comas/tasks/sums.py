@@ -233,7 +233,8 @@ def read_problem(prompt: str) -> tuple[str, Problem] | None:
     if calculation is not None:
         problem = _read_calculation(calculation[1])
         same = problem is not None and _calculation(problem) == prompt
-        form = "addition" if same and set(problem.operations) == {"+"} else "arithmetic"
+        additions = problem is not None and set(problem.operations) == {"+"}
+        form = "addition" if same and additions else "arithmetic"
     else:
         form = "story"
         problem = _read_story(prompt)

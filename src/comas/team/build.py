@@ -285,7 +285,7 @@ def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
         config.weight_decay,
         config.grad_norm,
         table.tokens_per_pass or TOKENS_PER_PASS,
-        table.checkpointing,
+        table.checkpointing or False,
         rates=own_rates,
         share_prompts=bool(table.share_prompts),
         old_logprobs=table.old_logprobs or "recomputed",
