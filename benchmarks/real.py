@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from learning import made_with_folders
 from learning import run as run_training
@@ -29,15 +30,16 @@ from rich.console import Console
 from rich.table import Table
 
 from comas.evaluation.systems import team_of
-from comas.game.play import Scene, play_all
-from comas.game.prompts import defuse, words
-from comas.methods import comas
-from comas.setups import single
+from comas.game.play import play_all
 from comas.stats import Interval, holm, mean_interval
 from comas.storage import files
 from comas.storage.run import Run
+from comas.tasks.sums import task as sums
 from comas.team.build import Team, run_sync
-from comas.types import Method, Question, Turn
+from comas.types import Question
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import judges  # an example, used as it stands
 
 BASE = "smollm2"
 TASK = "sums"
@@ -45,8 +47,6 @@ SEEDS = (201, 202, 203)
 """Fresh: difficulty and rates were chosen on seeds below 100."""
 BUDGET = 20_000
 """Generated tokens of a run, measurements not counted."""
-DEMONSTRATIONS = 400
-"""Rows of a judge's warm start: half criticisms, half scores."""
 WARM_STEPS = 12
 """Supervised steps of 32 demonstrations."""
 LEVEL = 0.05
@@ -113,67 +113,35 @@ CLAIMS = [
 
 
 def demonstrate(file: Path, kind: str, seed: int) -> None:
-    """Write demonstrations of criticism and scores: half of them of work that is said to be right.
+    """Write demonstrations of criticism and scores, as many of right work as of wrong.
 
-    The work is the model's own. A criticism names the answer that the critic gets: its own second
-    try (`format`), or the true one (`check`).
+    A critic names the answer that it gets: the model's own at another try (`format`), or the true
+    one (`check`).
     """
-    with closing(team_of(task=TASK, base=BASE, agents=1, seed=seed)) as team:
-        questions = team.task.load("train", limit=DEMONSTRATIONS, seed=seed)
-        tries = _answered(team, questions, 4, seed)
-    judged: dict[bool, list[tuple[Question, Turn, str]]] = {True: [], False: []}
-    for question, turns in zip(questions, tries, strict=True):
-        work, own = turns[0], turns[1]
-        answer = team.task.extract(question, work.text)
-        checked = question.answer
-        if kind == "format":
-            checked = team.task.extract(question, own.text)
-        if answer is not None and checked is not None:
-            judged[team.task.same(question, answer, checked)].append((question, work, checked))
-    each = min(DEMONSTRATIONS // 4, *map(len, judged.values()))
-    rows = []
-    for right, works in judged.items():
-        for question, work, checked in random.Random(seed).sample(works, each):
-            rows += _judgements(team, question, work, checked, right)
-    random.Random(seed).shuffle(rows)
+    keys: dict[str, Any] = {"options.votes": judges.SAMPLES, "hosts.home.base": BASE, "seed": seed}
+    with closing(team_of(task=TASK, method="ttrl", agents=1, lr=1e-5, **keys)) as team:
+        questions = team.task.load("train", limit=judges.QUESTIONS, seed=seed)
+        rng = random.Random(seed)
+        make = judges.demonstrations if kind == "format" else checked
+        rows = make(team, questions, rng)
+    file.parent.mkdir(parents=True, exist_ok=True)
     files.replace(file, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def _answered(
-    team: Team, questions: Sequence[Question], samples: int, seed: int
-) -> list[list[Turn]]:
-    """Per question the model's own tries."""
-    asked = Method(single.play, _nothing, _no_credit, _no_credit)
-    scene = Scene(asked, team.task, team.members, seed)
-    episodes = run_sync(play_all(scene, questions, "demonstrations", samples))
-    turns = [episode.turns[0] for episode in episodes]
-    return [turns[i : i + samples] for i in range(0, len(turns), samples)]
-
-
-def _nothing(*_: object) -> None:
-    """Pay nobody."""
-
-
-def _no_credit(*_: object) -> list[object]:
-    """Assign no credit: nothing is learnt here."""
-    return []
-
-
-def _judgements(
-    team: Team, question: Question, work: Turn, checked: str, right: bool
-) -> list[dict[str, str]]:
-    """A criticism and a score of one piece of work, in the words of the game."""
+def checked(team: Team, questions: Sequence[Question], rng: random.Random) -> list[dict[str, str]]:
+    """What judges say who know the true answer, of the model's own work."""
     task = team.task
-    facts = {"question": question.prompt, "work": defuse(task.shown(question, work.text))}
-    answer = task.extract(question, work.text)
-    verdict = "right" if right else "wrong"
-    criticism = f"I get {checked}. The proposed answer {answer} is {verdict}."
-    asked = words(comas.WORDING, task, "evaluation", **facts)
-    scored = words(comas.WORDING, task, "scoring", **facts, evaluation=defuse(criticism))
-    return [
-        {"role": "evaluation", "prompt": asked, "reply": criticism},
-        {"role": "scoring", "prompt": scored, "reply": f"<score>{3 if right else 1}</score>"},
-    ]
+    of_kind: dict[bool, list[list[dict[str, str]]]] = {True: [], False: []}
+    for episode in run_sync(play_all(team.scene(keep=False), questions, "judges")):
+        for work in episode.turns:
+            if work.finished and task.extract(episode.question, work.text) is not None:
+                truth = str(episode.question.answer)
+                right, rows = judges.judgements(task, episode.question, work, truth)
+                of_kind[right].append(rows)
+    count = min(judges.ROWS // 4, *map(len, of_kind.values()))
+    chosen = [rows for kind in of_kind.values() for rows in rng.sample(kind, count)]
+    rng.shuffle(chosen)
+    return [row for rows in chosen for row in rows]
 
 
 def warm_start(out: Path, kind: str, seed: int) -> Path:
@@ -181,7 +149,6 @@ def warm_start(out: Path, kind: str, seed: int) -> Path:
     folder = out / "warm" / kind / f"{seed}"
     file = folder.parent / f"{seed}.jsonl"
     if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
         demonstrate(file, kind.partition("-")[0], seed + 1000 * kind.endswith("-2"))
     if not is_whole(folder, WARM_STEPS):
         keys = ["method=sft", "task=demonstrations", f"data={file}", f"hosts.home.base={BASE}"]
@@ -251,7 +218,7 @@ class Judging:
     """The mean of the shares of right work and of wrong work that is called so."""
 
 
-def judging(folder: Path, team: Team, last: bool) -> Judging:
+def judging(folder: Path, *, last: bool) -> Judging:
     """Of the first or the last three steps."""
     run = Run.open(folder)
     steps = [number for number, _ in enumerate(run.metrics())]
@@ -265,12 +232,12 @@ def judging(folder: Path, team: Team, last: bool) -> Judging:
         for turn in episode["turns"]:
             if turn["role"] != "evaluation":
                 continue
-            work_right = team.task.verify(question, turns[turn["about"]]["text"]) == "right"
+            work_right = sums.verify(question, turns[turn["about"]]["text"]) == "right"
             says_wrong = turn["text"].rstrip(" .").endswith("wrong")
             wrong.append(says_wrong)
             called[work_right].append(says_wrong is not work_right)
             if match := GETS.search(turn["text"]):
-                own.append(team.task.verify(question, match[1]) == "right")
+                own.append(sums.verify(question, match[1]) == "right")
     shares = [_share(found) for found in called.values()]
     return Judging(_share(own), _share(wrong), sum(shares) / 2)
 
@@ -319,9 +286,8 @@ def _row(out: Path, name: str, seeds: list[int]) -> Row:
     seconds = [math.fsum(step["seconds"] for step in steps) for steps in metrics]
     first = last = None
     if "comas" in name or "check" in name:
-        with closing(team_of(task=TASK, base="seed", agents=1)) as team:
-            first = _mean_judging([judging(folder, team, last=False) for folder in folders])
-            last = _mean_judging([judging(folder, team, last=True) for folder in folders])
+        first = _mean_judging([judging(folder, last=False) for folder in folders])
+        last = _mean_judging([judging(folder, last=True) for folder in folders])
     return Row(
         name,
         SYSTEMS[name].says,
