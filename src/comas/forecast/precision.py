@@ -20,7 +20,7 @@ def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
     """The config with bfloat16 at hosts that have a large model on a CPU which is clearly faster
     with it; a note for each.
     """
-    from comas.models.products import CLEARLY
+    from comas.learners.products import CLEARLY, bfloat16_speed
 
     config = resolved.config
     hosts = dict(config.hosts)
@@ -28,7 +28,7 @@ def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
         folder = _large_model(resolved, name)
         if folder is None:
             continue
-        speed = _speed(folder)
+        speed = bfloat16_speed(folder)
         if speed >= CLEARLY:
             hosts[name] = host.model_copy(update={"dtype": "bfloat16"})
             note(
@@ -42,7 +42,7 @@ def _large_model(resolved: Resolved, name: str) -> str | None:
     """The folder of a host's model for which bfloat16 is worth a try; None where there is none such
     or the dtype is settled.
     """
-    from comas.models.products import LARGE
+    from comas.learners.products import LARGE
 
     host = resolved.config.hosts[name]
     plans = resolved.at(name)
@@ -55,16 +55,3 @@ def _large_model(resolved: Resolved, name: str) -> str | None:
         if folder is not None and (parameters(model) or 0) >= LARGE:
             return folder
     return None
-
-
-def _speed(folder: str) -> float:
-    """How many times as fast bfloat16 is for this model; 1 where its config cannot be read."""
-    from transformers import AutoConfig
-
-    from comas.models.products import bfloat16_speed
-
-    try:
-        config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError):  # loading it says what is wrong
-        return 1.0
-    return bfloat16_speed(config)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 TOKENS = 256
 WIDEST = 1024
@@ -25,11 +26,15 @@ LARGE = 50_000_000
 """Parameters below which it is not tried: products are not most of what such a model does."""
 
 
-def bfloat16_speed(config: Any) -> float:
-    """How many times as fast as in float32 products with the weights of an MLP of this transformers
-    config are in bfloat16, forward and backward.
+def bfloat16_speed(folder: str) -> float:
+    """How many times as fast as in float32 products with the weights of an MLP are in bfloat16,
+    forward and backward, of the model that the config.json in this folder describes; 1 where that
+    cannot be read.
     """
-    text = config.get_text_config()
+    try:
+        text: Any = AutoConfig.from_pretrained(folder).get_text_config()
+    except (OSError, ValueError):  # loading it says what is wrong
+        return 1.0
     width = int(getattr(text, "hidden_size", 0) or WIDEST)
     inner = int(getattr(text, "intermediate_size", 0) or 4 * width)
     shape = (min(inner, WIDEST), min(width, WIDEST))
