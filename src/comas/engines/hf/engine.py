@@ -7,7 +7,7 @@ function of the program. Leaves out: paged caches (vLLM has them).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -42,8 +42,6 @@ places.
 class HFEngine:
     """Samples for one or more policies, whose weights it reads in place."""
 
-    facts = EngineFacts(deterministic=True, margin_known=True, counts=True)
-
     def __init__(
         self,
         plan: EnginePlan,
@@ -66,6 +64,7 @@ class HFEngine:
         self.packed = packed and not plan.compiled
         self.continuous = continuous
         self.prefill = prefill
+        self.facts = EngineFacts(_exact(models.values()), margin_known=True, counts=True)
         self.models = dict(models)
         self.policies = sorted(models)
         self.versions = dict.fromkeys(self.policies, 0)
@@ -127,6 +126,14 @@ class HFEngine:
         if isinstance(weights, Adapter):
             return Decoder(self, weights.shared.model, weights.shared)
         return Decoder(self, weights.model, None)
+
+
+def _exact(models: Iterable[Weights]) -> bool:
+    """Whether all of them are sampled in float32 or better: what rounds to bfloat16 draws other
+    tokens in another batch.
+    """
+    shared = [w.shared.model if isinstance(w, Adapter) else w.model for w in models]
+    return all(model.dtype in (torch.float32, torch.float64) for model in shared)
 
 
 class Decoder:
