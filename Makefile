@@ -13,6 +13,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 VLLM_VENV ?= .venv-vllm
+VLLM_TESTS ?= tests/vllm
 WHEELS ?= https://download.pytorch.org/whl/cpu
 TORCH  ?= $(if $(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),torch,torch==2.13.0+cpu),torch)
 TRAIN  ?=
@@ -46,7 +47,7 @@ test-real: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m real -rs
 
 test-vllm:
-	$(PYTHON) .ci/vllm_tests.py $(VLLM_VENV) "$(WHEELS)"
+	$(PYTHON) .ci/vllm_tests.py $(VLLM_VENV) "$(WHEELS)" $(VLLM_TESTS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

