@@ -33,6 +33,8 @@ from comas.storage.run import Run
 
 BUDGET = 600_000
 """Generated tokens of a system, measurements not counted."""
+STEPS = 10_000
+"""More than any run takes: tokens end it. Room on the disk is asked for by steps."""
 LEVEL = 0.05
 
 
@@ -329,7 +331,7 @@ def commands(out: Path, name: str, seed: int, tokens: int) -> list[tuple[Path, l
     parts = SYSTEMS[name].parts
     found = []
     for folder, keys in zip(folders(out, name, seed), parts, strict=True):
-        fixed = [f"seed={seed}", "steps=100000", f"tokens={tokens // len(parts)}", "threads=1"]
+        fixed = [f"seed={seed}", f"steps={STEPS}", f"tokens={tokens // len(parts)}", "threads=1"]
         script = str(Path(__file__).with_name("learning.py"))
         command = [sys.executable, script, "--one", *fixed, f"out={folder}", *keys]
         found.append((folder, command))

@@ -49,6 +49,8 @@ BUDGET = 20_000
 """Generated tokens of a run, measurements not counted."""
 WARM_STEPS = 12
 """Supervised steps of 32 demonstrations."""
+STEPS = 200
+"""More than any run takes: tokens end it. Room on the disk is asked for by steps."""
 LEVEL = 0.05
 
 
@@ -174,7 +176,7 @@ def work(job: tuple[Path, str, int, int]) -> None:
     out, name, seed, tokens = job
     system = SYSTEMS[name]
     bases = [warm_start(out, kind, seed) for kind in system.warm]
-    keys = [f"task={TASK}", *system.keys, f"seed={seed}", "steps=100000", f"tokens={tokens}"]
+    keys = [f"task={TASK}", *system.keys, f"seed={seed}", f"steps={STEPS}", f"tokens={tokens}"]
     if len(bases) > 1:
         keys += [f"agents.a{i}={{host='home', base='{base}'}}" for i, base in enumerate(bases)]
         bases = bases[:1]

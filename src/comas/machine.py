@@ -257,6 +257,8 @@ def _commit() -> str | None:
     """
     git = Path(__file__).parents[2] / ".git"
     try:
+        if git.is_file():  # of a worktree: it names the folder that is meant
+            git = Path(git.read_text(encoding="utf-8").removeprefix("gitdir: ").strip())
         head = (git / "HEAD").read_text(encoding="utf-8").strip()
         if not head.startswith("ref: "):
             return head[:12]
