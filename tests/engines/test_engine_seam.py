@@ -110,6 +110,8 @@ def test_an_engine_in_a_file_is_named_from_a_config_and_trained_with(
         "test_questions": 0,
         "eval_every": 0,
         "method": "ttrl",
+        "options__votes": 4,
+        "room__solution": 6,
     }
     comas.train(out=str(tmp_path / "mine"), hosts__home__engine=str(mine), **keys)
     comas.train(out=str(tmp_path / "ours"), **keys)

@@ -25,6 +25,7 @@ from comas.learners.lora.population import Population, Spec
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.methods import rlvr, sft
+from comas.seams import EngineFacts
 from comas.seed.teach import make_model, make_tokenizer
 from comas.storage.run import Run
 from comas.sync import run_sync
@@ -57,6 +58,8 @@ def told_rows(rows: Sequence[tuple[str, str, str]] = TOLD) -> list[dict[str, str
 
 class NoEngine:
     """Samples nothing, and may be shown any weights."""
+
+    facts = EngineFacts(deterministic=True, margin_known=True)
 
     def publish(self, *_: Any) -> None: ...
 

@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.forecast import fitting
+from comas.models.packaged import installed_at
 from tests.support.command import run
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -95,7 +96,7 @@ def test_a_recipe_fits_its_card(name: str, tmp_path: Path) -> None:
         assert chosen.tokens_per_pass >= 1024, host.name
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(CARDS))
 def test_a_recipe_can_be_dry_run(
     name: str,
     tmp_path: Path,
@@ -108,3 +109,19 @@ def test_a_recipe_can_be_dry_run(
     written = capsys.readouterr()
     assert "memory: " in written.out
     assert written.err.count("\n") <= 1  # what is not on this machine, in one line
+
+
+@pytest.mark.real
+@pytest.mark.skipif(installed_at("smollm2") is None, reason="the model is not installed")
+def test_the_recipe_of_a_packaged_model_can_be_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(RECIPES / "smollm2-sums.toml")
+    assert run(["train", file, f"out={tmp_path / 'run'}", "--dry-run"], monkeypatch) == 0
+    assert "time:   about" in capsys.readouterr().out
+
+
+def test_the_recipe_of_a_packaged_model_resolves() -> None:
+    config = resolve(read(RECIPES / "smollm2-sums.toml")).config
+    assert config.hosts["home"].base == "smollm2"
+    assert config.lr == 3e-4
