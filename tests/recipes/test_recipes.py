@@ -103,7 +103,7 @@ def test_a_recipe_can_be_dry_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read when imported
     out = f"out={tmp_path / 'run'}"
     run(["train", str(RECIPES / f"{name}.toml"), out, "--dry-run"], monkeypatch)
     written = capsys.readouterr()
