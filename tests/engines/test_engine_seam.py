@@ -223,3 +223,13 @@ def test_a_stack_holds_what_was_published_bit_for_bit() -> None:
     stacks = zip(engine.stack._stacks, fresh.stack._stacks, strict=True)
     assert all(torch.equal(a, b) for a, b in stacks)
     assert torch.equal(engine.stack.embedding, fresh.stack.embedding)
+
+
+@pytest.mark.parametrize(("dtype", "promised"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_texts_are_called_independent_of_their_batch_in_float32_only(
+    dtype: torch.dtype, promised: bool
+) -> None:
+    plan = EnginePlan(end_ids=[3], pad_id=0, context=64)
+    engine = hf.build(plan, {"p": WholeModel(llama().to(dtype))})
+    assert engine.facts.deterministic is promised
+    engine.close()
