@@ -18,13 +18,13 @@ benchmark.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from comas.questions.number_splits import split_of_numbers
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.30, "validation": 0.10, "test": 0.20}
@@ -66,13 +66,7 @@ _PUZZLE = re.compile(r"([0-9]{1,2}(?: [0-9]{1,2}){1,14}) -> ([0-9]{1,2})")
 
 def split_of(numbers: tuple[int, ...]) -> str:
     """The split that a set of numbers belongs to, whatever their order and the target."""
-    key = "pick " + " ".join(map(str, sorted(numbers)))
-    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
-    for name, share in SHARES.items():
-        if place < share:
-            return name
-        place -= share
-    return "test"
+    return split_of_numbers("pick", numbers, SHARES)
 
 
 def number_sets(split: str, count: int, largest: int) -> list[tuple[int, ...]]:

@@ -23,6 +23,7 @@ from functools import lru_cache
 
 from comas.answers.boxed import BOX, last_box
 from comas.answers.numbers import canonical, number
+from comas.questions.number_splits import split_of_numbers
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
 SHARES = {"train": 0.45, "validation": 0.15, "test": 0.40}
@@ -128,13 +129,7 @@ def _applied(value: int, operation: str, operand: int) -> int | None:
 @lru_cache(maxsize=65536)
 def split_of(numbers: tuple[int, ...]) -> str:
     """The split that numbers belong to, whatever their order and what is done with them."""
-    key = "sums " + " ".join(map(str, sorted(numbers)))
-    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
-    for name, share in SHARES.items():
-        if place < share:
-            return name
-        place -= share
-    return "test"
+    return split_of_numbers("sums", numbers, SHARES)
 
 
 def load(
