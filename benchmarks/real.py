@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from learning import made_with_folders
@@ -52,6 +53,8 @@ WARM_STEPS = 12
 STEPS = 200
 """More than any run takes: tokens end it. Room on the disk is asked for by steps."""
 LEVEL = 0.05
+_teaching = Lock()
+"""Systems share warm starts: one is made at a time."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,8 @@ def work(job: tuple[Path, str, int, int]) -> None:
     """Train one system at one seed."""
     out, name, seed, tokens = job
     system = SYSTEMS[name]
-    bases = [warm_start(out, kind, seed) for kind in system.warm]
+    with _teaching:
+        bases = [warm_start(out, kind, seed) for kind in system.warm]
     keys = [f"task={TASK}", *system.keys, f"seed={seed}", f"steps={STEPS}", f"tokens={tokens}"]
     if len(bases) > 1:
         keys += [f"agents.a{i}={{host='home', base='{base}'}}" for i, base in enumerate(bases)]
