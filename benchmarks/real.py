@@ -150,7 +150,7 @@ def checked(team: Team, questions: Sequence[Question], rng: random.Random) -> li
 
 
 def warm_start(out: Path, kind: str, seed: int) -> Path:
-    """The run that teaches judges of this kind; made where it is not there yet."""
+    """The adapter of judges of this kind; taught where it is not there yet."""
     folder = out / "warm" / kind / f"{seed}"
     file = folder.parent / f"{seed}.jsonl"
     if not file.exists():
@@ -159,7 +159,7 @@ def warm_start(out: Path, kind: str, seed: int) -> Path:
         keys = ["method=sft", "task=demonstrations", f"data={file}", f"hosts.home.base={BASE}"]
         keys += ["agents=1", "lr=3e-4", f"steps={WARM_STEPS}", "questions=32", f"seed={seed}"]
         run_training((folder, _command([*keys, f"out={folder}"])))
-    return folder
+    return folder / "checkpoints" / f"step-{WARM_STEPS}" / "a0"
 
 
 def is_whole(folder: Path, steps: int) -> bool:

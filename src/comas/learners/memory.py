@@ -174,7 +174,24 @@ def mixed_bytes(shape: Shape, tokens: int, checkpointing: bool, spec: Spec) -> i
 
     It is the same for any number of policies: each token goes through one adapter.
     """
-    return _by_blocks(lambda few: _mixed(few, tokens, checkpointing, spec), shape)
+    anywhere = _by_ends(spec, shape.folder)
+    if anywhere is None:  # blocks differ in what is adapted: fewer of them would mislead
+        return _mixed(shape, tokens, checkpointing, spec)
+    return _by_blocks(lambda few: _mixed(few, tokens, checkpointing, anywhere), shape)
+
+
+def _by_ends(spec: Spec, folder: str) -> Spec | None:
+    """The same adapter, whose modules are named by the last part of their names, which hold for any
+    number of blocks; None where it adapts only some of the modules that are called so.
+    """
+    if spec.targets is None:
+        return spec
+    with FakeTensorMode():
+        model = _model(folder)
+    targets = targets_of(model, spec)
+    ends = {name.rpartition(".")[2] for name in targets}
+    shorter = replace(spec, targets=tuple(sorted(ends)))
+    return shorter if targets_of(model, shorter) == targets else None
 
 
 def _mixed(shape: Shape, tokens: int, checkpointing: bool, spec: Spec) -> int:

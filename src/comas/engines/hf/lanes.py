@@ -62,6 +62,9 @@ class Lanes:
         self.moves = self.mixes and model.device.type == "cpu"
         """Whether leaving is cheap; on a GPU a copy per row would be too many calls."""
         self.windows = windows_of(model.config) if self.mixes else []
+        # an index copies the column: behind a view of it, torch makes of the head a product per row,
+        # and copies the head's weights for each of them (bfloat16: 57 MB a row of SmolLM2)
+        self.last_column = torch.tensor([-1], device=model.device)
         self.cache: Any = None
 
     def make_room(self, live_B: np.ndarray) -> None:
@@ -244,7 +247,7 @@ class Lanes:
                 position_ids=positions_BT.to(device),
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=1,
+                logits_to_keep=self.last_column,
             ).logits[:, -1]
 
     def _together(
