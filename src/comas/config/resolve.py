@@ -43,7 +43,7 @@ them (docs/config.md).
 
 METRICS = (
     *("rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "facts"),
-    *("coverage", "posed"),
+    *("acceptance", "coverage", "posed"),
 )
 """Metrics of every step (`training/metrics`)."""
 LABELLED = ("pay", "quality", "judges")

@@ -18,8 +18,10 @@ from typing import Any, cast
 from comas.types import UserMistake
 
 MANIFEST = "manifest.json"
-STEERING = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that a terminal or a reader obeys instead of showing them."""
+STEERING = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that a terminal or a reader obeys instead of showing them, and halves of characters,
+which no file can hold as they are.
+"""
 
 
 def as_json(

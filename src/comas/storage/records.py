@@ -16,6 +16,11 @@ import numpy as np
 from comas.storage import files
 from comas.types import Episode, Question, Turn, UserMistake
 
+TRUTH = ("right", "accepts")
+"""Keys of `Turn.info` that are noted after a step has been learnt from: whether work is right by
+its label, and whether a judgement accepts it. No game, settlement or memory may see them.
+"""
+
 
 def episode_record(episode: Episode) -> dict[str, Any]:
     """An episode as JSON: `id question turns answer error`."""
@@ -31,6 +36,14 @@ def episode_of(record: Mapping[str, Any]) -> Episode:
     turns = [Turn(**turn) for turn in record["turns"]]
     question = Question(**record["question"])
     return Episode(record["id"], question, turns, record["answer"], record["error"])
+
+
+def without_truth(episode: Episode) -> Episode:
+    """The same episode, from which what was noted of its turns after learning is taken away."""
+    for turn in episode.turns:
+        for key in TRUTH:
+            turn.info.pop(key, None)
+    return episode
 
 
 def line(record: Any) -> str:

@@ -17,7 +17,7 @@ from comas.config.schema import Config, read
 from comas.game import memory
 from comas.game.play import Scene, play_all, settle_all
 from comas.questions.checked import of_split
-from comas.storage.records import episode_of
+from comas.storage.records import episode_of, without_truth
 from comas.storage.run import Run
 from comas.team.build import members_of, run_sync
 from comas.testing.scripted import Scripted
@@ -118,7 +118,7 @@ def replay(
 def _finished(record: Run, step: int) -> list[Episode]:
     """The recorded episodes of a step that no machine failed."""
     episodes = map(episode_of, record.episodes(step))
-    return [episode for episode in episodes if episode.error is None]
+    return [without_truth(episode) for episode in episodes if episode.error is None]
 
 
 def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:

@@ -35,6 +35,7 @@ from comas.training.progress import Pulse
 from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.schedule import scheduled
+from comas.training.truth import note_truth
 from comas.types import Episode, HostFailure, Stopped, UserMistake
 
 PATIENCE = 3
@@ -201,6 +202,7 @@ class Session:
         self.memory.advance(self._scene(), episodes)
         record = StepRecord(episodes, learned, self.team.task)
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
+        note_truth(record)
         metrics["tokens"] = self.tokens + metrics["step_tokens"]
         metrics["seconds"] = time.monotonic() - began
         metrics["spent"] = self._seconds_since(clocks)

@@ -62,7 +62,7 @@ class Lanes:
         self.moves = self.mixes and model.device.type == "cpu"
         """Whether leaving is cheap; on a GPU a copy per row would be too many calls."""
         self.windows = windows_of(model.config) if self.mixes else []
-        # an index copies the column: behind a view of it, torch makes of the head a product per row,
+        # an index copies the column: of a view of it torch makes a product with the head per row,
         # and copies the head's weights for each of them (bfloat16: 57 MB a row of SmolLM2)
         self.last_column = torch.tensor([-1], device=model.device)
         self.cache: Any = None

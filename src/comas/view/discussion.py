@@ -1,0 +1,127 @@
+"""A recorded discussion as the page shows it, and its row in a list.
+
+Leaves out: where it is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from comas.game.replies import unreadable
+from comas.storage.records import TRUTH
+
+PAID = 0.5
+"""Reward from which work counts as paid: shipped methods pay it from 0 to 1."""
+QUOTE = 200
+"""Characters of a question or an answer in a list."""
+SHOWN_APART = (*TRUTH, "advantage", "kl")
+"""Facts that have a place of their own."""
+FIELDS = (
+    *("agent", "policy", "version", "role", "round", "prompt", "text", "thoughts", "finished"),
+    *("reward", "tokens", "prompt_tokens", "seconds", "logprob", "dropped"),
+)
+
+
+def shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A discussion; ids of turns are shortened by what they all begin with."""
+    beginning = f"{record['id']}/"
+    asked = record["question"]
+    question = dict(asked) if isinstance(asked, Mapping) else {"id": asked, "prompt": None}
+    return {
+        "id": record["id"],
+        "question": question,
+        "answer": record["answer"],
+        "error": record["error"],
+        "verdict": record.get("verdict"),
+        "turns": [_turn(turn, beginning) for turn in record["turns"]],
+    }
+
+
+def _turn(turn: Mapping[str, Any], beginning: str) -> dict[str, Any]:
+    info = turn["info"]
+    about = turn["about"]
+    shown_turn = {field: turn.get(field) for field in FIELDS}
+    shown_turn["id"] = turn["id"].removeprefix(beginning)
+    shown_turn["about"] = about.removeprefix(beginning) if about is not None else None
+    shown_turn["facts"] = {key: info[key] for key in info if key not in SHOWN_APART}
+    shown_turn["unreadable"] = unreadable(info)
+    for key in SHOWN_APART:
+        shown_turn[key] = info.get(key)
+    return shown_turn
+
+
+def row(record: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """A line of a list: which discussion, who was paid what, and its `kinds`."""
+    asked = record["question"]
+    is_known = isinstance(asked, Mapping)
+    pays = [(turn["role"], turn["reward"]) for turn in record["turns"]]
+    return {
+        "number": number,
+        "id": asked["id"] if is_known else asked,
+        "question": (asked["prompt"] if is_known else asked)[:QUOTE],
+        "answer": (record["answer"] or "")[-QUOTE:],
+        "verdict": record.get("verdict") or _verdict(record["turns"]),
+        "turns": len(record["turns"]),
+        "pay": [[role, reward] for role, reward in pays if reward is not None],
+        "kinds": sorted(set(_kinds(record))),
+    }
+
+
+def _verdict(turns: Sequence[Mapping[str, Any]]) -> str | None:
+    """Of its work whose labels are known: `right`, `wrong` or `both`; None of none."""
+    labels = {turn["info"]["right"] for turn in turns if "right" in turn["info"]}
+    if len(labels) == 2:
+        return "both"
+    return ("right" if labels.pop() else "wrong") if labels else None
+
+
+KINDS = {
+    "paid-but-wrong": "work that was paid, and is wrong by its label",
+    "right-but-unpaid": "work that was not paid, and is right by its label",
+    "misjudged": "a judgement that accepts wrong work or rejects right work",
+    "unreadable": "a reply that the game could not read",
+    "cut": "a reply that was cut for want of room",
+    "failed": "a discussion that a machine failed",
+}
+"""What a list can be narrowed to, and what it means."""
+
+
+def _kinds(record: Mapping[str, Any]) -> Iterator[str]:
+    """Of `KINDS`, those that hold of a discussion."""
+    if record["error"] is not None:
+        yield "failed"
+    turns = {turn["id"]: turn for turn in record["turns"]}
+    for turn in record["turns"]:
+        info = turn["info"]
+        if not turn["finished"]:
+            yield "cut"
+        if unreadable(info):
+            yield "unreadable"
+        is_paid = (turn["reward"] or 0.0) >= PAID
+        if info.get("right") is False and is_paid:
+            yield "paid-but-wrong"
+        if info.get("right") is True and not is_paid and _any_pay(record):
+            yield "right-but-unpaid"
+        if isinstance(info.get("accepts"), bool):
+            work = _work(turn, turns)
+            right = work["info"].get("right") if work is not None else None
+            if right is not None and right is not info["accepts"]:
+                yield "misjudged"
+
+
+def _any_pay(record: Mapping[str, Any]) -> bool:
+    """Whether anybody was paid; in an evaluation nobody is."""
+    return any(turn["reward"] is not None for turn in record["turns"])
+
+
+def _work(
+    turn: Mapping[str, Any], turns: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    """The labelled work that a judgement goes back to; None where other work was shown instead."""
+    if turn["info"].get("known") == "wrong":
+        return None
+    work = turns.get(turn["about"])
+    while work is not None and "right" not in work["info"]:
+        work = turns.get(work["about"])
+    return work

@@ -1,0 +1,238 @@
+"""What a page is built from: JSON objects by name, made from a run's or an evaluation's folder when
+they are asked for.
+
+Leaves out: how they reach the page (`server`, `export`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from comas.storage import files
+from comas.storage.run import Run
+from comas.types import UserMistake
+from comas.view import discussion
+from comas.view.jsonl import JsonLines
+
+PLAN = "evaluation.json"
+"""What an evaluation's folder has, and a run's has not."""
+STEP_KEYS = (
+    *("step", "rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "pay", "quality"),
+    *("judges", "acceptance", "coverage", "posed", "notes", "tokens", "seconds", "validation"),
+    "validation_by_agent",
+)
+"""Of metrics.jsonl, what the page draws."""
+READ_AHEAD = 32
+"""Steps whose lists are kept in memory."""
+
+Settle = Callable[[int], Mapping[str, float | None]]
+"""Number of a step, from 0 -> id of a turn -> its reward under another rule."""
+
+
+def encoded(document: Any, digits: int | None = None) -> str:
+    """A document as JSON, which knows no infinity and nothing that is not a number: they are null.
+
+    Other numbers are rounded to so many significant `digits`, where a number of them is given.
+    """
+    return files.as_json(_plain(document, digits))
+
+
+def _plain(value: Any, digits: int | None) -> Any:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return value if digits is None else float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {key: _plain(part, digits) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part, digits) for part in value]
+    return value
+
+
+class Documents(Protocol):
+    """A folder as documents."""
+
+    def read(self, name: str) -> Any:
+        """The document of this name; KeyError where there is none."""
+
+
+class RunDocuments:
+    """A run.
+
+    `run`: its facts. `steps/N`: figures of the steps from N on. `step/N`: rows of a step's
+    discussions. `step/N/K`: one of them. `step/N/all`: all of them. `settled/N`: id of a turn ->
+    reward under another rule. `eval/NAME`: a measurement, with its answers.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        pays: Mapping[str, str] | None = None,
+        settle: Settle | None = None,
+        rule: str | None = None,
+    ) -> None:
+        self.run = Run.open(path)
+        self.config = self.run.config()
+        self.pays = dict(pays or {})
+        self.rule = rule
+        self._settle = settle
+        self._metrics = JsonLines(self.run.path / "metrics.jsonl")
+        self._episodes = lru_cache(maxsize=256)(self._episodes_of)
+        self._rows = lru_cache(maxsize=READ_AHEAD)(self._rows_of)
+
+    def read(self, name: str) -> Any:
+        """The document of this name; KeyError where there is none."""
+        match name.split("/"):
+            case ["run"]:
+                return self._facts()
+            case ["steps", number] if number.isdecimal():
+                records = self._metrics.records(int(number))
+                return [{key: record.get(key) for key in STEP_KEYS} for record in records]
+            case ["step", number] if number.isdecimal():
+                return self._rows(int(number), len(self._episodes(int(number))))
+            case ["step", number, "all"] if number.isdecimal():
+                return [discussion.shown(one) for one in self._episodes(int(number)).records()]
+            case ["step", number, place] if number.isdecimal() and place.isdecimal():
+                return self._discussion(int(number), int(place))
+            case ["settled", number] if number.isdecimal() and self._settle is not None:
+                return dict(self._settle(int(number)))
+            case ["eval", stage] if stage in self._measured():
+                return self.run.read_eval(stage)
+        raise KeyError(name)
+
+    def steps(self) -> int:
+        """How many there are so far."""
+        return len(self._metrics)
+
+    def has_discussions(self, step: int) -> bool:
+        """Whether those of a step, from 0, are recorded."""
+        return len(self._episodes(step)) > 0
+
+    def kinds(self, step: int) -> set[str]:
+        """Of `discussion.KINDS`, those of a step's discussions."""
+        return {kind for row in self.read(f"step/{step}") for kind in row["kinds"]}
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "kind": "run",
+            "name": self.run.path.name,
+            "config": self.config,
+            "steps": self.steps(),
+            "planned": self.config["steps"],
+            "pays": self.pays,
+            "kinds": discussion.KINDS,
+            "rule": self.rule,
+            "measured": {name: self._accuracy(name) for name in self._measured()},
+        }
+
+    def _measured(self) -> list[str]:
+        found = (self.run.path / "eval").glob("*.json")
+        return sorted((path.stem for path in found if path.stem != "overlap"), key=_place)
+
+    def _accuracy(self, name: str) -> dict[str, Any] | None:
+        """Of a measurement: its step, and mean, low, high and n; None where its file is damaged."""
+        record = self.run.read_eval(name)
+        if record is None:
+            return None
+        return {"step": record["step"], "accuracy": record["accuracy"]}
+
+    def _episodes_of(self, step: int) -> JsonLines:
+        return JsonLines(self.run.path / "episodes" / f"{step:06d}.jsonl")
+
+    def _rows_of(self, step: int, count: int) -> list[dict[str, Any]]:
+        """`count` tells a file that has grown from what was read of it before."""
+        records = self._episodes(step).records()
+        return [discussion.row(record, number) for number, record in enumerate(records)][:count]
+
+    def _discussion(self, step: int, place: int) -> dict[str, Any]:
+        try:
+            return discussion.shown(self._episodes(step).record(place))
+        except IndexError:
+            raise KeyError(f"step/{step}/{place}") from None
+
+
+def _place(name: str) -> tuple[int, str]:
+    """`before` comes first, `after` last."""
+    order = {"before": 0, "after": 2}
+    return order.get(name, 1), name
+
+
+class EvaluationDocuments:
+    """An evaluation.
+
+    `run`: its plan and its report. `games/N`: rows of the games of one file of answers.
+    `games/N/K`: one of them. `games/N/all`: all of them.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self._logs = [JsonLines(file) for file in sorted((self.path / "answers").glob("*.jsonl"))]
+
+    def read(self, name: str) -> Any:
+        """The document of this name; KeyError where there is none."""
+        match name.split("/"):
+            case ["run"]:
+                return self._facts()
+            case ["games", number] if number.isdecimal():
+                records = self._log(int(number)).records()
+                return [discussion.row(record, k) for k, record in enumerate(records)]
+            case ["games", number, "all"] if number.isdecimal():
+                return [discussion.shown(one) for one in self._log(int(number)).records()]
+            case ["games", number, place] if number.isdecimal() and place.isdecimal():
+                log = self._log(int(number))
+                if int(place) < len(log):
+                    return discussion.shown(log.record(int(place)))
+        raise KeyError(name)
+
+    def logs(self) -> int:
+        """How many files of answers there are."""
+        return len(self._logs)
+
+    def _log(self, number: int) -> JsonLines:
+        if number >= len(self._logs):
+            raise KeyError(f"games/{number}")
+        return self._logs[number]
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "kind": "evaluation",
+            "name": self.path.name,
+            "config": files.read_object(self.path / PLAN),
+            "report": files.read_object(self.path / "report.json"),
+            "files": [log.path.stem for log in self._logs],
+            "kinds": discussion.KINDS,
+            "pays": {},
+        }
+
+
+class Several:
+    """Documents of several folders: the name begins with the folder's number, from 0; `folders` is
+    how many there are.
+    """
+
+    def __init__(self, folders: Iterable[Documents]) -> None:
+        self.folders = list(folders)
+
+    def read(self, name: str) -> Any:
+        """The document of this name; KeyError where there is none."""
+        if name == "folders":
+            return len(self.folders)
+        number, _, rest = name.partition("/")
+        if not number.isdecimal() or int(number) >= len(self.folders):
+            raise KeyError(name)
+        return self.folders[int(number)].read(rest)
+
+
+def is_evaluation(path: str) -> bool:
+    """Whether a folder is an evaluation's."""
+    return (Path(path) / PLAN).is_file()
+
+
+def check_folder(path: str) -> None:
+    """An error where there is no such folder."""
+    if not Path(path).is_dir():
+        raise UserMistake(f"{path}: there is no such folder; name a run or an evaluation")

@@ -1,0 +1,111 @@
+// The overview of runs: curves of what was recorded at each step.
+
+const runs = () => folders.filter((folder) => folder.facts.kind === "run");
+const tagged = (folder, name) => (runs().length > 1 ? `${folder.facts.name}: ${name}` : name);
+
+// One series per name that `values(step)` has (name -> number or {mean, low, high}).
+function seriesOf(values, chosen = runs()) {
+  const found = new Map();
+  for (const folder of chosen) {
+    for (const step of folder.steps) {
+      for (const [name, value] of Object.entries(values(step) || {})) {
+        if (value === null || value === undefined) continue;
+        const key = tagged(folder, name);
+        if (!found.has(key)) found.set(key, { name: key, points: [], dashed: folder.number > 0 });
+        const [y, low, high] = typeof value === "object" ? [value.mean, value.low, value.high] : [value];
+        found.get(key).points.push([step.step + 1, y, low, high]);
+      }
+    }
+  }
+  return [...found.values()];
+}
+
+function notesOf(chosen = runs()) {
+  return chosen.flatMap((folder) => folder.steps.filter((step) => step.notes && step.notes.length)
+    .map((step) => [step.step + 1, step.notes.join("; ")]));
+}
+
+function summed(rows, key, value) {
+  const found = {};
+  for (const row of rows || []) found[row[key]] = (found[row[key]] || 0) + value(row);
+  return found;
+}
+
+function shares(rows, of) {
+  const turns = summed(rows, "role", (row) => row.turns);
+  const some = summed(rows, "role", (row) => row[of] || 0);
+  return Object.fromEntries(Object.keys(turns).map((role) => [role, some[role] / turns[role]]));
+}
+
+const pick = (table, ...names) => Object.fromEntries(
+  Object.entries(table || {}).flatMap(([role, row]) => names.map((name) =>
+    [`${role}: ${name.replaceAll("_", " ")}`, row[name]])));
+
+const ACCURACY = "Accuracy on questions that are not trained on";
+const CHARTS = [
+  [ACCURACY, "single answers; 95 % intervals", "", [0, 1],
+    (step) => ({ mean: step.validation, ...step.validation_by_agent })],
+  ["Judges against labels", "how often they accept right and wrong work: these ought to lie apart", "",
+    [0, 1], (step) => pick(step.judges, "accepts_right", "accepts_wrong")],
+  ["Rewards against labels", "of paid solutions the share that is right; of right ones the share paid", "",
+    [0, 1], (step) => step.pay && { accuracy: step.pay.accuracy, precision: step.pay.precision,
+      recall: step.pay.recall }],
+  ["Rewards", "mean over paid turns, by role", "", null, (step) => step.rewards],
+  ["KL", "mean log(policy / reference) per token", "nats", null, (step) => step.kl],
+  ["Replies that cannot be read", "share of the role's replies", "", [0, 1],
+    (step) => shares(step.replies, "unreadable")],
+  ["Replies cut for want of room", "share of the role's replies", "", [0, 1],
+    (step) => shares(step.replies, "cut")],
+  ["Groups without a difference", "share of groups whose rewards are all equal", "", [0, 1],
+    (step) => Object.fromEntries(Object.entries(step.signal || {})
+      .map(([role, { groups, flat }]) => [role, groups ? flat / groups : null]))],
+  ["Length of replies", "generated tokens, by role", "tokens", null, (step) => step.lengths],
+  ["Generated tokens by role", "of each step", "tokens", null,
+    (step) => summed(step.cost, "role", (row) => row.tokens)],
+  ["Generated tokens by agent", "of each step", "tokens", null,
+    (step) => summed(step.cost, "agent", (row) => row.tokens)],
+  ["Distinct answers to one question", "where it was answered more than once", "", null,
+    (step) => step.coverage && { distinct: step.coverage.distinct }],
+  ["Posed questions", "shares of proposals", "", [0, 1], (step) => step.posed && {
+    valid: step.posed.valid, solvable: step.posed.solvable, "at the frontier": step.posed.frontier }],
+  ["Time of a step", "", "s", null, (step) => ({ step: step.seconds })],
+];
+
+// Held-out accuracy before and after, where the steps end.
+function measuredSeries(folder) {
+  const points = Object.entries(folder.facts.measured).filter(([, found]) => found && found.accuracy)
+    .map(([, { step, accuracy }]) => [step, accuracy.mean, accuracy.low, accuracy.high]);
+  return { name: tagged(folder, "held out"), points, dashed: folder.number > 0 };
+}
+
+function overview() {
+  const drawn = CHARTS.map(([title, says, unit, range, values]) => chart({
+    title, says, unit, range, marks: notesOf(),
+    series: [...seriesOf(values), ...(title === ACCURACY ? runs().map(measuredSeries) : [])],
+    open: (step) => { location.hash = `#/${path(0, "step", Math.max(1, step))}`; } }));
+  return [
+    runs().map((folder) => [h("h1", {}, folder.facts.name), about(folder), notes(folder)]),
+    h("section", { class: "charts" }, drawn)];
+}
+
+function about(folder) {
+  const { config, steps, planned, measured } = folder.facts;
+  const tokens = folder.steps.length ? folder.steps.at(-1).tokens : 0;
+  const agents = typeof config.agents === "number" ? config.agents : Object.keys(config.agents).length;
+  const measures = Object.entries(measured).filter(([, found]) => found).map(([name, found]) => [
+    link(path(folder.number, "eval", name), name), ` after ${found.step} steps: ${interval(found.accuracy)}`]);
+  return [
+    h("p", {}, `${config.method} on ${config.task}, ${agents} agents, ${steps} of ${planned} steps, `
+      + `${number(tokens, "generated tokens")}, seed ${config.seed}`),
+    measures.length > 0 && h("ul", {}, measures.map((one) => h("li", {}, "held-out accuracy ", one))),
+    h("details", {}, h("summary", {}, "config"), h("pre", {}, JSON.stringify(config, null, 1)))];
+}
+
+function notes(folder) {
+  const steps = folder.steps.filter((step) => step.notes && step.notes.length);
+  return steps.length > 0 && h("details", { open: steps.length < 3 },
+    h("summary", {}, `warnings in ${steps.length} steps`),
+    h("ul", {}, steps.slice(0, 200).map((step) => h("li", {},
+      link(path(folder.number, "step", step.step + 1), `step ${step.step + 1}`), ": ",
+      step.notes.join("; ")))));
+}

@@ -1,0 +1,135 @@
+"""What a page is built from: read by number, by offset, and as JSON that a browser reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from comas.storage.run import Run
+from comas.types import UserMistake
+from comas.view.documents import EvaluationDocuments, RunDocuments, Several, encoded
+from comas.view.jsonl import JsonLines
+from tests.support.viewed import HOSTILE, discussion, evaluation, metrics, viewed_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return viewed_run(tmp_path / "r")
+
+
+def test_lines_are_found_as_the_file_grows(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    lines = JsonLines(path)
+    assert len(lines) == 0
+    path.write_text('{"n": 0}\n{"n": 1}\n{"n"')
+    assert [lines.record(0)["n"], lines.record(1)["n"], len(lines)] == [0, 1, 2]
+    with pytest.raises(IndexError):
+        lines.record(2)
+    with path.open("a") as file:
+        file.write(': "ü\\u2028"}\n')
+    assert lines.record(2) == {"n": "ü\u2028"}
+    assert [record["n"] for record in lines.records(1)] == [1, "ü\u2028"]
+    path.write_text('{"n": 9}\n')  # a run that was set back
+    assert [record["n"] for record in lines.records()] == [9]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"n": 0}\n{"n\n')
+    with pytest.raises(UserMistake, match=r"x\.jsonl line 2 is damaged"):
+        JsonLines(path).record(1)
+
+
+def test_a_run_as_documents(run: Run) -> None:
+    documents = RunDocuments(str(run.path))
+    facts = documents.read("run")
+    assert (facts["steps"], facts["planned"], list(facts["measured"])) == (
+        3,
+        9,
+        ["before", "after"],
+    )
+    assert [step["step"] for step in documents.read("steps/1")] == [1, 2]
+    rows = documents.read("step/0")
+    assert [row["kinds"] for row in rows] == [
+        [],
+        ["misjudged", "paid-but-wrong"],
+        ["right-but-unpaid", "unreadable"],
+    ]
+    one = documents.read("step/0/1")
+    assert one == documents.read("step/0/all")[1]
+    assert [turn["id"] for turn in one["turns"]] == [
+        "solution0",
+        "solution0.evaluation0",
+        "solution0.evaluation0.scoring0",
+    ]
+    assert one["turns"][2]["about"] == "solution0.evaluation0"
+    assert one["turns"][0]["right"] is False
+    assert one["turns"][2]["facts"] == {"score": 3}
+    assert len(documents.read("eval/before")["answers"]) == len(HOSTILE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "step",
+        "step/7/0",
+        "step/0/99",
+        "step/-1",
+        "step/0/../1",
+        "eval/overlap",
+        "eval/../config",
+        "../config.toml",
+        "settled/0",
+        "steps/x",
+    ],
+)
+def test_there_are_no_other_documents(run: Run, name: str) -> None:
+    documents = RunDocuments(str(run.path))
+    if name == "step/7/0":
+        assert documents.read("step/7") == []
+    with pytest.raises(KeyError):
+        documents.read(name)
+
+
+def test_a_run_that_goes_on_is_followed(run: Run) -> None:
+    documents = RunDocuments(str(run.path))
+    assert documents.read("step/3") == []
+    run.write_step(metrics(3), [discussion(3, 0, right=True, score=3)])
+    assert documents.read("run")["steps"] == 4
+    assert len(documents.read("step/3")) == 1
+
+
+def test_another_rule_is_asked_for_by_step(run: Run) -> None:
+    documents = RunDocuments(str(run.path), settle=lambda step: {f"{step}/x": 0.5}, rule="mine")
+    assert documents.read("settled/2") == {"2/x": 0.5}
+    assert documents.read("run")["rule"] == "mine"
+
+
+def test_json_has_no_infinity(run: Run) -> None:
+    text = encoded(RunDocuments(str(run.path)).read("steps/0"))
+    json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert encoded({"x": 0.123456789}, 4) == '{"x": 0.1235}'
+
+
+def test_an_evaluation_as_documents(tmp_path: Path) -> None:
+    documents = EvaluationDocuments(str(evaluation(tmp_path / "e")))
+    assert documents.read("run")["files"] == ["seed.pick.single"]
+    assert [row["verdict"] for row in documents.read("games/0")] == ["wrong"] * len(HOSTILE)
+    assert documents.read("games/0")[0]["kinds"] == []  # nobody is paid in an evaluation
+    assert documents.read("games/0/0") == documents.read("games/0/all")[0]
+    for name in ("games/1", "games/0/99", "games/x", "step/0"):
+        with pytest.raises(KeyError):
+            documents.read(name)
+
+
+def test_several_folders_are_told_apart_by_number(run: Run, tmp_path: Path) -> None:
+    both = [RunDocuments(str(run.path)), EvaluationDocuments(str(evaluation(tmp_path / "e")))]
+    documents = Several(both)
+    assert documents.read("folders") == 2
+    assert [documents.read(f"{n}/run")["kind"] for n in (0, 1)] == ["run", "evaluation"]
+    for name in ("2/run", "run", "x/run", "-1/run"):
+        with pytest.raises(KeyError):
+            documents.read(name)

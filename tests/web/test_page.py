@@ -1,0 +1,230 @@
+"""The page in a browser, Debian's chromium without a screen: hostile texts stay texts, addresses
+and keys lead where they ought to, and a run that goes on is followed.
+
+`make test-web`; skipped where there is no browser, or no playwright to steer it with.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.storage.run import Run
+from comas.view.documents import EvaluationDocuments, RunDocuments, Several
+from comas.view.export import export
+from comas.view.server import Server
+from tests.support.viewed import HOSTILE, discussion, evaluation, metrics, viewed_run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium")
+
+READY = "#main[data-ready]"
+LAST = 3 + len(HOSTILE)
+"""Discussions of the run's last step."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page that fails the test where its script fails, or where anything asks for the network."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on(
+        "console", lambda message: faults.append(message.text) if message.type == "error" else 0
+    )
+    page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
+    outside: list[str] = []
+    page.on("request", lambda request: outside.append(request.url))
+    page.faults = faults
+    yield page
+    foreign = [url for url in outside if not url.startswith(("file:", "http://127.0.0.1:"))]
+    context.close()
+    assert faults == []
+    assert foreign == []
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return viewed_run(tmp_path / "r")
+
+
+@pytest.fixture
+def served(run: Run, tmp_path: Path) -> Iterator[str]:
+    """The address of a server of a run and an evaluation."""
+    folders = [RunDocuments(str(run.path)), EvaluationDocuments(str(evaluation(tmp_path / "e")))]
+    with Server(Several(folders)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server.url
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def file(run: Run, tmp_path: Path) -> str:
+    """The address of the same as one file."""
+    folders = [RunDocuments(str(run.path)), EvaluationDocuments(str(evaluation(tmp_path / "f")))]
+    export(tmp_path / "x.html", folders)
+    return (tmp_path / "x.html").as_uri()
+
+
+def look(page: Any, url: str, place: str) -> None:
+    """Go to a place of the page, and wait until it is shown."""
+    page.goto(f"{url}#{place}")
+    page.wait_for_selector(f'#main[data-ready="#{place}"]', timeout=20_000)
+
+
+PLACES = (
+    *("/", "/0/truth/1/3", "/0/step/3", "/0/eval/before", "/0/eval/after", "/find/any/", "/1"),
+    *("/question/q3", "/find/misjudged/x", "/1/games/0"),
+    *(f"/0/step/3/{place}" for place in range(3, LAST)),
+    *(f"/1/games/0/{place}" for place in range(len(HOSTILE))),
+)
+ALIEN = """() => {
+  const ours = new Set(['HTML','HEAD','META','TITLE','STYLE','BODY','A','HEADER','NAV','P','MAIN',
+    'SCRIPT','H1','H2','H3','H4','UL','OL','LI','DL','DT','DD','DETAILS','SUMMARY','PRE','SECTION',
+    'FIGURE','FIGCAPTION','STRONG','SPAN','DIV','ARTICLE','B','CODE','BUTTON','LABEL','SELECT',
+    'OPTION','INPUT','TABLE','CAPTION','THEAD','TBODY','TR','TH','TD',
+    'svg','g','line','path','polyline','circle','text','title']);
+  const found = [];
+  for (const node of document.querySelectorAll('*')) {
+    if (!ours.has(node.tagName)) found.push(node.tagName);
+    for (const { name, value } of node.attributes) {
+      if (name.startsWith('on')) found.push(`${node.tagName} ${name}`);
+      if ((name === 'href' || name === 'src') && !value.startsWith('#')) found.push(value);
+      if (name === 'srcdoc') found.push(name);
+    }
+  }
+  if (document.scripts.length !== 1 + document.querySelectorAll('script[data-bundle]').length)
+    found.push('scripts');
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("form", ["served", "file"])
+def test_hostile_texts_stay_texts(form: str, request: pytest.FixtureRequest, page: Any) -> None:
+    url = request.getfixturevalue(form)
+    for place in PLACES:
+        look(page, url, place)
+        for closed in page.query_selector_all("details:not([open])"):
+            closed.evaluate("node => { node.open = true; }")
+        assert page.evaluate(ALIEN) == [], place
+        assert page.evaluate("window.taken") is None, place
+        assert page.title().endswith("comas view"), place
+
+
+def test_characters_that_steer_are_shown_as_codes(file: str, page: Any) -> None:
+    look(page, file, f"/0/step/3/{3 + 10}")
+    assert "right\\u202egnorw\\u202c left\\u2066x" in page.inner_text(".turn >> nth=0")
+    look(page, file, f"/0/step/3/{3 + 11}")
+    assert "escape\\u001b[31m" in page.inner_text(".turn >> nth=0")
+
+
+def test_a_megabyte_is_shown_on_demand(file: str, page: Any) -> None:
+    look(page, file, f"/0/step/3/{3 + 13}")
+    turn = page.locator(".turn").first
+    assert len(turn.inner_text()) < 5_000
+    turn.get_by_text("show all 1,000,000 characters").click()
+    assert len(turn.inner_text()) > 1_000_000
+
+
+def test_a_newcomer_goes_from_a_curve_to_a_discussion(served: str, page: Any) -> None:
+    look(page, served, "/")
+    chart = page.locator("figure", has_text="Judges against labels").locator("svg")
+    chart.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert "step 2: scoring: accepts right 0.90" in page.inner_text(
+        "figure:has-text('Judges') .readout"
+    )
+    page.keyboard.press("Enter")
+    page.wait_for_selector('#main[data-ready="#/0/step/2"]')
+    page.select_option("select", "paid-but-wrong")
+    page.get_by_text("1 of 3 discussions").wait_for()
+    page.click(".rows a")
+    page.wait_for_selector('#main[data-ready="#/0/step/2/1"]')
+    assert page.locator(".arrows g").count() == 2
+    page.locator(".arrows g").nth(1).focus()
+    told = page.inner_text(".told")
+    assert "a2 as scoring: score 3" in told
+    assert "solution of a0 is paid +1.00" in told
+    assert "wrong" in page.inner_text(".turn >> nth=0")
+
+
+def test_keys_turn_pages(served: str, page: Any) -> None:
+    look(page, served, "/0/step/1/0")
+    page.keyboard.press("j")
+    page.wait_for_selector('#main[data-ready="#/0/step/1/1"]')
+    page.keyboard.press("u")
+    page.wait_for_selector('#main[data-ready="#/0/step/1"]')
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector('#main[data-ready="#/0/step/2"]')
+    page.keyboard.press("/")
+    page.wait_for_selector('#main[data-ready="#/find/any/"]')
+
+
+def test_one_question_at_two_steps_side_by_side(served: str, page: Any) -> None:
+    look(page, served, "/question/q1")
+    page.get_by_text("discussions of it: 3 found", exact=True).wait_for()
+    for place in (0, 2):
+        page.get_by_role("button", name="show beside").nth(place).click()
+    page.wait_for_selector(".beside > div:nth-child(2) .board")
+    assert page.locator(".beside .board").count() == 2
+
+
+def test_a_run_that_goes_on_is_followed(run: Run, served: str, page: Any) -> None:
+    look(page, served, "/")
+    assert "3 of 9 steps" in page.inner_text("main")
+    run.write_step(metrics(3), [discussion(3, 0, right=True, score=3)])
+    page.get_by_text("4 of 9 steps").wait_for(timeout=10_000)
+
+
+def test_another_rule_is_shown_beside(run: Run, tmp_path: Path, page: Any) -> None:
+    paid = {"1/q1/0/solution0": 0.25}
+    ruled = RunDocuments(str(run.path), settle=lambda step: paid, rule="mine")
+    export(tmp_path / "x.html", [ruled])
+    look(page, (tmp_path / "x.html").as_uri(), "/0/step/2/1")
+    header = page.inner_text(".turn >> nth=0 >> header")
+    assert "+1.00 under mine: +0.25" in header
+
+
+def test_what_a_file_does_not_hold_is_said(run: Run, tmp_path: Path, page: Any) -> None:
+    export(tmp_path / "x.html", [RunDocuments(str(run.path))], [0])
+    look(page, (tmp_path / "x.html").as_uri(), "/0/step/2")
+    assert "not in this file" in page.inner_text("main")
+    look(page, (tmp_path / "x.html").as_uri(), "/0/step/77")
+    assert "there is no step 77" in page.inner_text("main")
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_nothing_is_wider_than_the_screen(file: str, page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    for place in ("/", "/0/truth/1/3", "/0/step/3", "/0/step/3/4", "/0/eval/after", "/1"):
+        look(page, file, place)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+
+
+def test_everything_that_can_be_used_has_a_name(file: str, page: Any) -> None:
+    for place in ("/", "/0/step/3", "/0/step/3/0", "/find/any/", "/0/truth/1/3"):
+        look(page, file, place)
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll('a, button, input, select, [tabindex="0"], svg[role]')]
+            .filter((node) => !(node.textContent.trim() || node.getAttribute('aria-label')
+              || node.labels && node.labels.length)).map((node) => node.outerHTML.slice(0, 80))"""
+        )
+        assert nameless == [], place
