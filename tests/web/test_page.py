@@ -155,7 +155,7 @@ def test_a_newcomer_goes_from_a_curve_to_a_discussion(served: str, page: Any) ->
     page.keyboard.press("Enter")
     page.wait_for_selector('#main[data-ready="#/0/step/2"]')
     page.select_option("select", "paid-but-wrong")
-    page.get_by_text("1 of 3 discussions").wait_for()
+    page.get_by_text("1 of 3 discussions, with work that was paid").wait_for()
     page.click(".rows a")
     page.wait_for_selector('#main[data-ready="#/0/step/2/1"]')
     assert page.locator(".arrows g").count() == 2

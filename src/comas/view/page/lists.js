@@ -46,10 +46,11 @@ function filtered(folder, rows, item) {
   function show() {
     const found = rows.filter((row) => (!kind || row.kinds.includes(kind))
       && (!words || (row.question + row.answer + row.id).toLowerCase().includes(words)));
-    count.textContent = `${found.length} of ${rows.length} discussions`;
+    const means = kind ? `, with ${folder.facts.kinds[kind]}` : "";
+    count.textContent = `${found.length} of ${rows.length} discussions${means}`;
     portions(found, item, list, 200);
   }
-  const kinds = Object.entries(folder.facts.kinds).map(([name, what]) => [name, `${name}: ${what}`]);
+  const kinds = Object.keys(folder.facts.kinds).map((name) => [name, name]);
   show();
   return [h("p", { class: "filters" },
     choice("only", [["", "everything"], ...kinds], "", (value) => { kind = value; show(); }),
@@ -95,14 +96,15 @@ const hit = (row, folder, step) => rowOf(row, path(folder.number, "step", step, 
 
 function findPage(kind, words) {
   const kinds = Object.entries(folders[0].facts.kinds);
+  const means = Object.fromEntries(kinds)[kind];
   const to = (newKind, newWords) => { location.hash = `#/${path("find", newKind, newWords)}`; };
   const wanted = words.toLowerCase();
   return [h("h1", {}, "Find discussions"), h("p", { class: "filters" },
-    choice("only", [["any", "everything"], ...kinds.map(([name, what]) => [name, `${name}: ${what}`])],
+    choice("only", [["any", "everything"], ...kinds.map(([name]) => [name, name])],
       kind, (value) => to(value, words)),
     h("label", {}, " with ", h("input", { type: "search", value: words, "aria-label": "words",
       change: (event) => to(kind, event.target.value) }))),
-  hunt("discussions", (row) => (kind === "any" || row.kinds.includes(kind))
+  hunt(means ? `discussions with ${means}` : "discussions", (row) => (kind === "any" || row.kinds.includes(kind))
     && (!wanted || (row.question + row.answer + row.id).toLowerCase().includes(wanted)), hit)];
 }
 
