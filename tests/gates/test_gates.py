@@ -106,6 +106,7 @@ WALLS = {
     "tasks": "answers questions types",
     "team": "config game hosts learners machine program sandbox sync types",
     "testing": "config game learners questions seams storage tasks team types",
+    "view": "game storage types",  # of game only how an unreadable reply is noted
     "training": "config evaluation forecast game hooks machine objective program questions seams"
     " signals stats storage sync team types",
 }

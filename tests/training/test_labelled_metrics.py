@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from comas.stats import pass_at
+from comas.storage.records import without_truth
 from comas.tasks import pick
 from comas.training.metrics import load_metrics, summarise
 from comas.training.metrics.coverage import entropy, passes
@@ -17,6 +18,7 @@ from comas.training.metrics.judges import accepts, balanced
 from comas.training.metrics.posed import at_frontier, novelty
 from comas.training.metrics.quality import auc, quality
 from comas.training.metrics.record import StepRecord
+from comas.training.truth import note_truth
 from comas.types import Episode, Question, Task, Turn
 
 Q = pick.make_question((1, 2, 4, 10), 7, "three")
@@ -29,7 +31,8 @@ def turn(name: str, text: str = "", reward: float | None = None, **more: Any) ->
     """A turn whose id is `name`, and whose role is the part of it before the first digit."""
     role = more.pop("role", name.rstrip("0123456789"))
     finished = more.pop("finished", True)
-    return Turn(name, "a0", "home/a0", role, "p", text, finished, 0, reward=reward, **more)
+    agent = more.pop("agent", "a0")
+    return Turn(name, agent, f"home/{agent}", role, "p", text, finished, 0, reward=reward, **more)
 
 
 def record(*turns: Turn, question: Question = Q, task: Task = pick.task) -> StepRecord:
@@ -269,3 +272,55 @@ def test_a_verifier_that_breaks_down_gives_no_label() -> None:
     step = record(turn("solution0", RIGHT, 1.0), task=replace(pick.task, verify=broken))
     assert metrics(step)["pay"]["n"] == 0
     assert step.labels == {}
+
+
+def judged(name: str, score: int | None, about: str, judge: str, **info: Any) -> Turn:
+    return turn(name, "s", about=about, info={"score": score, **info}, role="scoring", agent=judge)
+
+
+def test_who_accepts_whose_work_by_hand() -> None:
+    turns = [
+        turn("solution0", RIGHT, 1.0),
+        turn("solution1", WRONG, 0.0, agent="a1"),
+        turn("evaluation0", "well", about="solution0", agent="a3"),
+        judged("s0", 3, "evaluation0", "a2"),
+        judged("s1", 1, "solution1", "a2"),
+        judged("s2", 2, "solution1", "a2"),
+        judged("s3", None, "solution1", "a2"),  # cannot be read
+        judged("s4", 3, "solution1", "a2", known="wrong"),  # other work was shown
+        judged("s5", 3, "nothing", "a2"),
+    ]
+    line = summarise(record(*turns), load_metrics(["acceptance"]))
+    of_right = {"n": 1, "accepted": 1, "right": 1, "accepted_right": 1, "wrong": 0}
+    of_wrong = {"n": 2, "accepted": 1, "right": 0, "accepted_right": 0, "wrong": 2}
+    assert line["acceptance"] == [
+        {"role": "scoring", "judge": "a2", "author": "a0", **of_right, "accepted_wrong": 0},
+        {"role": "scoring", "judge": "a2", "author": "a1", **of_wrong, "accepted_wrong": 1},
+    ]
+
+
+def test_without_quick_labels_acceptance_is_counted_alone() -> None:
+    def slow(question: Question, text: str) -> Any:
+        raise AssertionError("asked")
+
+    task = replace(pick.task, quick=False, verify=slow)
+    step = record(turn("solution0", RIGHT, 1.0), judged("s0", 3, "solution0", "a2"), task=task)
+    row = summarise(step, load_metrics(["acceptance"]))["acceptance"][0]
+    assert (row["n"], row["accepted"], row["right"], row["wrong"]) == (1, 1, 0, 0)
+    note_truth(step)
+    assert [t.info for t in step.turns] == [{}, {"score": 3, "accepts": True}]
+
+
+def test_truth_is_noted_and_taken_away_again() -> None:
+    turns = [
+        turn("solution0", RIGHT, 1.0),
+        turn("solution1", WRONG, 0.0),
+        turn("evaluation0", "well", about="solution0"),
+        judged("s0", None, "evaluation0", "a2"),
+    ]
+    step = record(*turns)
+    note_truth(step)
+    infos = [{"right": True}, {"right": False}, {}, {"score": None, "accepts": None}]
+    assert [t.info for t in turns] == infos
+    without_truth(step.episodes[0])
+    assert [t.info for t in turns] == [{}, {}, {}, {"score": None}]

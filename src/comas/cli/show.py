@@ -15,9 +15,12 @@ from comas.cli.json_output import Json, print_json
 if TYPE_CHECKING:
     from comas.storage.run import Run
 
-Step = Annotated[
-    int | None, typer.Option(min=1, help="Which step, from 1; the last one unless named.")
+At = Annotated[
+    int | None,
+    typer.Argument(metavar="[STEP]", min=1, help="From 1; the last one unless named."),
 ]
+About = Annotated[str | None, typer.Argument(metavar="[QUESTION]", help="As --question.")]
+Step = Annotated[int | None, typer.Option(min=1, help="The same as STEP.")]
 Role = Annotated[
     str | None, typer.Option(help="Only turns of this role, and those that they are about.")
 ]
@@ -36,6 +39,8 @@ Limit = Annotated[int, typer.Option(min=1, help="Discussions at most.")]
 def show(
     ctx: typer.Context,
     run: Annotated[str | None, typer.Argument(help="A run; the latest one unless named.")] = None,
+    at: At = None,
+    about: About = None,
     step: Step = None,
     role: Role = None,
     question: Question = None,
@@ -49,19 +54,30 @@ def show(
     from comas.types import UserMistake
 
     opened = Run.open(named_or_latest(run))
+    step = _once("STEP", at, "--step", step)
+    question = _once("QUESTION", about, "--question", question)
     if only is not None and only not in ONLY:
         raise UserMistake(f"--only {only}: one of {', '.join(ONLY)}")
-    at = _step(opened, step)
-    records = list(opened.episodes(at))
+    number = _step(opened, step)
+    records = list(opened.episodes(number))
     found = [record for record in records if _wanted(record, role, question, only)]
     if json_:
-        print_json(ctx, {"run": str(opened.path), "step": at + 1, "discussions": found[:limit]})
+        print_json(ctx, {"run": str(opened.path), "step": number + 1, "discussions": found[:limit]})
         return
-    _print(opened, at, found, limit, role)
+    _print(opened, number, found, limit, role)
     roles = {turn["role"] for record in records for turn in record["turns"]}
     if role is not None and role not in roles:
         known = ", ".join(sorted(roles)) or "none"
         print(f"nobody was asked as {role} in this step; roles here: {known}")
+
+
+def _once(place: str, at_place: Any, option: str, by_option: Any) -> Any:
+    """What was given at its place or by its option; an error where both say something."""
+    from comas.types import UserMistake
+
+    if at_place is not None and by_option is not None and at_place != by_option:
+        raise UserMistake(f"{place} is {at_place!r}, {option} is {by_option!r}: give one of them")
+    return by_option if at_place is None else at_place
 
 
 def _step(run: Run, step: int | None) -> int:

@@ -46,7 +46,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Server
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride] - nobody else makes one
     server_version = "comas"
     sys_version = ""
     protocol_version = "HTTP/1.1"
