@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from comas.cli import evaluate, export, play, show, summary, train
+from comas.cli import evaluate, export, play, show, summary, track, train
 from comas.cli.exit_codes import CLOSED, MISTAKE, STOPPED
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_error
@@ -127,6 +127,7 @@ app.command()(play.play)
 app.command()(summary.report)
 app.command("eval")(evaluate.evaluate)
 app.command()(show.show)
+app.command()(track.track)
 app.command()(evaluate.compare)
 app.command()(export.export)
 

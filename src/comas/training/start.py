@@ -22,6 +22,7 @@ from comas.storage.run import Run
 from comas.team import spending
 from comas.team.greeting import assemble
 from comas.team.instances import check_instances, seated
+from comas.training.attached import attached
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result
@@ -39,9 +40,9 @@ async def train_async(
     """Train a team from a config, inside an event loop; `hosts` are instances of the caller's own,
     which take the place of those that the config describes.
     """
-    hook = hooks_of(hooks)
     hosts = hosts or {}
     resolved = resolve(seated(config, hosts))
+    hook = attached(hooks_of(hooks), resolved.config.track)
     check_training(*resolved[:3])
     check_seats(resolved.config, resolved.method, learn=True)
     if resolved.config.out is not None:
@@ -98,6 +99,7 @@ async def resume_async(
             read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
         )
         config = resolved.config
+        hook = attached(hook, config.track)
         check_instances(config, hosts or {})
         if "steps" in changed and config.steps < start:
             raise UserMistake(
