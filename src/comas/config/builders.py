@@ -77,5 +77,6 @@ def _check_tracker(name: str) -> None:
         metadata.distribution(name)
     except metadata.PackageNotFoundError as error:
         raise UserMistake(
-            f'track = {name!r} needs a package that is not installed: pip install "comas[{name}]"'
+            f'track = {name!r} needs a package that is not installed: pip install "comas[{name}]",'
+            " or leave it out of track"
         ) from error

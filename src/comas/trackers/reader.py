@@ -121,13 +121,16 @@ class Feed:
     def _read_note(self) -> None:
         """What earlier processes sent, and the id under which they did, or a new one."""
         path = self._note_path()
-        note = files.read_object(path)
+        try:
+            note = files.read_object(path)
+        except UserMistake as error:
+            raise UserMistake(f"{error}; remove it to send everything anew") from error
         if note is None:
             self.id = uuid.uuid4().hex
             self._write_note()  # before the store hears of it
             return
         if not isinstance(note, dict) or not note.keys() >= {"id", "sent"}:
-            raise UserMistake(f"{path} is damaged: remove it to send everything anew")
+            raise UserMistake(f"{path} is damaged; remove it to send everything anew")
         self.id = note["id"]
         self.sent = note["sent"]
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 
 from comas.trackers.sink import PROJECT, Sink, Tracked
+from comas.trackers.wandb_files import last_step
 
 
 def open(run: Tracked) -> Sink:
@@ -21,6 +22,8 @@ class History(Sink):
     def __init__(self, run: Tracked) -> None:
         import wandb
 
+        settings = wandb.Settings(console="off", quiet=True, x_disable_stats=True, disable_git=True)
+        self.before = last_step(run.folder)  # in files of processes before this one
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             id=run.id,
@@ -28,13 +31,13 @@ class History(Sink):
             config=dict(run.config),
             dir=run.folder,
             resume="allow",
-            settings=wandb.Settings(console="off", x_disable_stats=True, disable_git=True),
+            settings=settings,
         )
 
     def last(self, figure: str) -> int | None:
-        if self.run.offline or figure.startswith("accuracy/"):
+        if figure != "tokens":  # which can be sent again
             return None
-        return self.run.step - 1
+        return self.before if self.run.offline else self.run.step - 1
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
         self.run.log(dict(figures), step=number, commit=True)
