@@ -32,8 +32,8 @@ LENGTH = ("steps", "tokens")
 """How long a run is: it may be made longer when it goes on, and is then what it would have been
 from the start.
 """
-WITHOUT_EFFECT = ("track",)
-"""Keys on which nothing depends that a run computes."""
+OWN = (*LENGTH, "track")
+"""What may change of a run itself; on its trackers nothing depends."""
 
 
 async def train_async(
@@ -79,15 +79,13 @@ async def resume_async(
 ) -> Result:
     """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
 
-    `changes` are pairs of keys in `LENGTH`, `WITHOUT_EFFECT` and `spending.CHANGEABLE`: they are
-    written into the run's config. `hosts` are the instances that the run was begun with, or their
-    like.
+    `changes` are pairs of keys in `OWN` and in `spending.CHANGEABLE`: they are written into the
+    run's config. `hosts` are the instances that the run was begun with, or their like.
     """
     hook = hooks_of(hooks)
     run = Run.open(path)
     changes = lifted(changes, list(run.config()["hosts"]))
-    own = LENGTH + WITHOUT_EFFECT
-    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in own]
+    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in OWN]
     spending.check_changes(of_hosts)
     run.lock()
     team = None
