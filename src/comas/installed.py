@@ -18,7 +18,16 @@ from comas.models.packaged import PACKAGED, how_to_install, installed_at
 from comas.models.sources import seed_models
 from comas.program import VERSION
 
-EXTRAS = {"datasets": "hub", "gguf": "gguf", "httpx": "api", "matplotlib": "plot"}
+EXTRAS = {
+    "datasets": "hub",
+    "gguf": "gguf",
+    "httpx": "api",
+    "matplotlib": "plot",
+    "mlflow": "mlflow",
+    "tensorboard": "tensorboard",
+    "trackio": "trackio",
+    "wandb": "wandb",
+}
 """Optional packages and the extra that brings them."""
 CORE = (
     "torch",

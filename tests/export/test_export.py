@@ -183,7 +183,9 @@ def test_the_exported_team_answers_as_the_run(
     assert {a: (t["policy"], t["frozen"]) for a, t in configs[0]["agents"].items()} == {
         a: (t["policy"], t["frozen"]) for a, t in configs[1]["agents"].items()
     }
-    assert not {"out", "threads", "sandbox"} & set(tomllib.loads((moved / "team.toml").read_text()))
+    assert not {"out", "threads", "sandbox", "track"} & set(
+        tomllib.loads((moved / "team.toml").read_text())
+    )
 
 
 @pytest.mark.parametrize("kind", ["adapters", "full"])

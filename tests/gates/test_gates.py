@@ -14,7 +14,10 @@ FILES = sorted(p for p in SOURCE.rglob("*.py"))
 TREES = {p: ast.parse(p.read_text(encoding="utf-8")) for p in FILES}
 
 
-HEAVY = {"torch", "transformers", "tokenizers", "peft", "ray", "vllm", "datasets"}
+HEAVY = {
+    *("torch", "transformers", "tokenizers", "peft", "ray", "vllm", "datasets"),
+    *("mlflow", "tensorboard", "trackio", "wandb"),
+}
 
 
 def imports(tree: ast.AST, lazy: bool) -> set[str]:
@@ -72,6 +75,11 @@ LAZY = {
     "models/gguf.py": {"transformers"},
     "forecast/lengths.py": {"transformers"},
     "questions/sources.py": {"datasets"},
+    "trackers/mlflow.py": {"mlflow"},
+    "trackers/tensorboard.py": {"tensorboard"},
+    "trackers/trackio.py": {"trackio"},
+    "trackers/wandb.py": {"wandb"},
+    "trackers/wandb_files.py": {"wandb"},
 }
 """Who may import heavy things inside functions, besides those that are at home there."""
 
@@ -107,6 +115,7 @@ WALLS = {
     "team": "config game hosts learners machine program sandbox sync types",
     "testing": "config game learners questions seams storage tasks team types",
     "view": "game storage types",  # of game only how an unreadable reply is noted
+    "trackers": "storage types",
     "training": "config evaluation forecast game hooks machine objective program questions seams"
     " signals stats storage sync team types",
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comas.cli import evaluate
+from comas.cli.curves import curve_lines
 from comas.cli.figures import figure_lines
 from comas.cli.json_output import Json, print_json, result_json
 from comas.program import command
@@ -46,20 +47,25 @@ def report(ctx: typer.Context, name: Name = None, json_: Json = False) -> None:
     if json_:
         print_json(ctx, result_json(result))
     else:
-        print_summary(Console(), result)
+        print_summary(Console(), result, curves=True)
 
 
-def print_summary(console: Console, result: Result) -> None:
-    """Print accuracies, costs, and what may be done next."""
+def print_summary(console: Console, result: Result, curves: bool = False) -> None:
+    """Print accuracies, with `curves` how they and the rewards went, costs, and what may be done
+    next.
+    """
     from comas.storage.run import Run
     from comas.team.spending import told
 
     run = Run.open(result.run)
+    metrics = list(run.metrics())
+    drawn = curves and not console.options.ascii_only  # whose encoding has no signs for them
     lines = [
         "",
         "held-out accuracy, mean over agents of single answers, 95 % interval over questions:",
         *_accuracies(result),
-        *figure_lines(list(run.metrics())),
+        *(curve_lines(metrics, console.width) if drawn else ()),
+        *figure_lines(metrics),
         _cost(run, result),
         *told(run.spent()),
         f"run:  {result.run}",

@@ -1,11 +1,14 @@
-"""Engines and kinds of hosts by name or file: `hf` is `comas.engines.hf`, `./mine.py` that file.
+"""Engines, kinds of hosts and trackers by name or file: `hf` is `comas.engines.hf`, `./mine.py`
+that file.
 
-Leaves out: what they build (`engines`, `hosts`).
+Leaves out: what they make (`engines`, `hosts`, `trackers`).
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +17,20 @@ from comas.config.plugin_file import import_file
 from comas.types import UserMistake
 
 PACKAGE = Path(__file__).parents[1]
-BUILD = "\ndef build("
-CALLS = {"engines": "build(plan, models)", "hosts": "build(plan)"}
+CALLS = {
+    "engines": "build(plan, models)",
+    "hosts": "build(plan)",
+    "trackers": "open(run)",
+}
 """Folder -> how what is found there is called."""
 
 
 def builder_names(folder: str) -> list[str]:
-    """The modules that are shipped: files and folders of `folder` that define `build`."""
+    """The modules that are shipped: files and folders of `folder` that define what is called."""
     files = {path.stem: path for path in (PACKAGE / folder).glob("*.py")}
     files |= {path.parent.name: path for path in (PACKAGE / folder).glob("*/__init__.py")}
-    return sorted(n for n, path in files.items() if BUILD in path.read_text(encoding="utf-8"))
+    definition = f"\ndef {_function(folder)}("
+    return sorted(n for n, path in files.items() if definition in path.read_text(encoding="utf-8"))
 
 
 def check_builder_name(folder: str, name: str, key: str) -> None:
@@ -45,6 +52,31 @@ def load_builder(folder: str, name: str, key: str) -> Any:
         module = import_file(name, f"{key} =")
     else:
         module = importlib.import_module(f"comas.{folder}.{name}")
-    if not callable(getattr(module, "build", None)):
+    if not callable(getattr(module, _function(folder), None)):
         raise UserMistake(f"{key} = {name!r}: the file defines no `{CALLS[folder]}`")
     return module
+
+
+def _function(folder: str) -> str:
+    """The name of the function that is called."""
+    return CALLS[folder].partition("(")[0]
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """An error for what is no tracker, or misses its package; nothing is imported."""
+    for name in names:
+        _check_tracker(name)
+
+
+def _check_tracker(name: str) -> None:
+    """A shipped tracker, its package and the extra that brings it have one name."""
+    check_builder_name("trackers", name, "track")
+    if name.endswith(".py"):
+        return
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError as error:
+        raise UserMistake(
+            f'track = {name!r} needs a package that is not installed: pip install "comas[{name}]",'
+            " or leave it out of track"
+        ) from error

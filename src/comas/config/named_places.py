@@ -34,10 +34,11 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
     _anchor_files(data, ("method", "task"), folder)
     if isinstance(questions := data.get("data"), str):
         data["data"] = _beside(questions, folder)
-    metrics = data.get("metrics")
-    if isinstance(metrics, list):
-        names = cast("list[Any]", metrics)
-        data["metrics"] = [_beside(n, folder) if _is_file(n) else n for n in names]
+    for key in ("metrics", "track"):
+        listed = data.get(key)
+        if isinstance(listed, list):
+            names = cast("list[Any]", listed)
+            data[key] = [_beside(n, folder) if _is_file(n) else n for n in names]
 
 
 def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:

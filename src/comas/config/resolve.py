@@ -233,7 +233,8 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
     """
     for key in ("method", "task"):
         data[key] = _absolute_file(data[key])
-    data["metrics"] = [_absolute_file(name) for name in data["metrics"]]
+    for key in ("metrics", "track"):
+        data[key] = [_absolute_file(name) for name in data[key]]
     # a task may take something else than a path
     if data["data"] is not None and Path(data["data"]).exists():
         data["data"] = str(Path(data["data"]).resolve())

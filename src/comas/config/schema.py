@@ -184,6 +184,10 @@ class Config(_Table):
     test_questions: int | None = Field(None, ge=0)
     """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
     """
+    track: list[str] = []
+    """Trackers that read the run's folder while it is trained, by name or file; each needs the
+    extra of its name.
+    """
     eval_temperature: float = Field(0.7, ge=0)
     eval_top_p: float = Field(1.0, gt=0, le=1)
     sandbox: Literal["auto", "none"] = "auto"

@@ -61,6 +61,7 @@ UNUSED = (
     "credit",
     "loss",
     "kl",
+    "track",
 )
 """Keys of the config that say nothing of an evaluation."""
 

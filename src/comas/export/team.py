@@ -27,7 +27,7 @@ from comas.storage import files
 from comas.storage.records import without_none
 from comas.types import UserMistake
 
-MACHINE = ("out", "threads", "sandbox")
+MACHINE = ("out", "threads", "sandbox", "track")
 """Keys that are about a machine, not about the team, and stay behind; of hosts `device`."""
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import tomli_w
 
+from comas.config.builders import check_trackers
 from comas.config.resolve import resolve
 from comas.config.roles import check_training
 from comas.config.schema import Config, read
@@ -54,6 +55,7 @@ def plan(config: Config) -> Plan:
     """Estimate and time a run; its models are loaded only if they fit into memory."""
     resolved = resolve(config)
     check_training(*resolved[:3])
+    check_trackers(resolved.config.track)
     told: list[str] = []
     resolved = with_dtypes(resolved, told.append)
     resolved, found = fitting.fit(resolved, all_hosts=True)

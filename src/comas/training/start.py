@@ -22,6 +22,7 @@ from comas.storage.run import Run
 from comas.team import spending
 from comas.team.greeting import assemble
 from comas.team.instances import check_instances, seated
+from comas.training.attached import attached
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result
@@ -31,6 +32,8 @@ LENGTH = ("steps", "tokens")
 """How long a run is: it may be made longer when it goes on, and is then what it would have been
 from the start.
 """
+OWN = (*LENGTH, "track")
+"""What may change of a run itself; on its trackers nothing depends."""
 
 
 async def train_async(
@@ -39,9 +42,9 @@ async def train_async(
     """Train a team from a config, inside an event loop; `hosts` are instances of the caller's own,
     which take the place of those that the config describes.
     """
-    hook = hooks_of(hooks)
     hosts = hosts or {}
     resolved = resolve(seated(config, hosts))
+    hook = attached(hooks_of(hooks), resolved.config.track)
     check_training(*resolved[:3])
     check_seats(resolved.config, resolved.method, learn=True)
     if resolved.config.out is not None:
@@ -76,13 +79,13 @@ async def resume_async(
 ) -> Result:
     """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
 
-    `changes` are pairs of keys in `LENGTH` and in `spending.CHANGEABLE`: they are written into the
+    `changes` are pairs of keys in `OWN` and in `spending.CHANGEABLE`: they are written into the
     run's config. `hosts` are the instances that the run was begun with, or their like.
     """
     hook = hooks_of(hooks)
     run = Run.open(path)
     changes = lifted(changes, list(run.config()["hosts"]))
-    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in LENGTH]
+    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in OWN]
     spending.check_changes(of_hosts)
     run.lock()
     team = None
@@ -98,6 +101,7 @@ async def resume_async(
             read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
         )
         config = resolved.config
+        hook = attached(hook, config.track)
         check_instances(config, hosts or {})
         if "steps" in changed and config.steps < start:
             raise UserMistake(

@@ -1,0 +1,57 @@
+"""What a tracker is: a file with `open(run) -> Sink`; comas calls its sink with one step after the
+other.
+
+`wandb` is `comas.trackers.wandb`, `./mine.py` that file. Leaves out: which steps (`reader`), which
+figures (`figures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROJECT = "comas"
+"""Where runs go, unless the tracker's own environment variable says otherwise."""
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """The run that a sink is opened for."""
+
+    name: str
+    """What people call it: the name of its folder."""
+    id: str
+    """Made once for this run and tracker: by it a sink finds again what earlier processes sent."""
+    config: Mapping[str, Any]
+    """Dotted key -> value."""
+    folder: Path
+    """For files of the tracker; it exists."""
+
+
+class Sink:
+    """Takes figures; every method but `step` may be left as it is."""
+
+    def last(self, figure: str) -> int | None:
+        """The newest step at which the store has this figure, -1 where it has none; None where it
+        cannot be asked. Where it can, what it says is believed rather than the note beside the run.
+        """
+
+    def step(self, number: int, figures: Mapping[str, float]) -> None:
+        """Send the figures of step `number`, counted from 1: where `last` can be asked, all of them
+        or none.
+        """
+        raise NotImplementedError
+
+    def measured(self, number: int, figures: Mapping[str, float]) -> None:
+        """Send an accuracy of the whole run, measured before its first step or after so many; by
+        default as of a step.
+        """
+        self.step(number, figures)
+
+    def flush(self) -> None:
+        """Return once what was sent is kept."""
+
+    def close(self) -> None:
+        """It is over, for this process."""

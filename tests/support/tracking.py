@@ -1,0 +1,111 @@
+"""A tracker in a file, as users write one, and a store that outlives its processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from comas.storage.run import Run
+from comas.trackers.reader import Feed
+from comas.trackers.sink import Sink, Tracked
+from tests.support.faults import Crash
+from tests.support.run_folders import checkpoint, step
+
+MINE = """
+import json, os, time
+from comas.trackers.sink import Sink
+
+class Mine(Sink):
+    def __init__(self, run):
+        self.file = run.folder / "lines.jsonl"
+
+    def step(self, number, figures):
+        with self.file.open("a") as file:
+            file.write(json.dumps([number, figures]) + "\\n")
+        {then}
+
+def open(run):
+    return Mine(run)
+"""
+
+
+def tracker(folder: Path, name: str, then: str = "pass") -> Path:
+    """A tracker's file, whose sink does something more after each step."""
+    path = folder / f"{name}.py"
+    path.write_text(MINE.format(then=then))
+    return path
+
+
+def lines_of(run: Path, name: str) -> list[tuple[int, dict[str, float]]]:
+    """What the tracker in that file has, in the order in which it was sent."""
+    text = (run / "track" / f"{name}.py" / "lines.jsonl").read_text()
+    return [tuple(json.loads(line)) for line in text.splitlines()]
+
+
+class Store(Sink):
+    """Keeps figures in memory; the process that sends dies in operation number `dies`, counted over
+    sends and flushes.
+    """
+
+    def __init__(self, answers: bool = True) -> None:
+        self.answers = answers
+        self.rows: list[tuple[int, Mapping[str, float]]] = []
+        self.dies = -1
+        self.operations = 0
+        self.closed = 0
+        self.ids: list[str] = []
+
+    def open(self, run: Tracked) -> Sink:
+        self.ids.append(run.id)
+        return self
+
+    def last(self, figure: str) -> int | None:
+        if not self.answers:
+            return None
+        return max((number for number, figures in self.rows if figure in figures), default=-1)
+
+    def step(self, number: int, figures: Mapping[str, float]) -> None:
+        self.rows.append((number, figures))
+        self._operate()
+
+    def flush(self) -> None:
+        self._operate()
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _operate(self) -> None:
+        self.operations += 1
+        if self.operations - 1 == self.dies:
+            raise Crash("killed")
+
+    @property
+    def steps(self) -> list[int]:
+        return [number for number, figures in self.rows if "tokens" in figures]
+
+
+def send(run: Run, store: Store, patience: float = 0.0) -> int:
+    """What one process sends."""
+    feed = Feed(run, "store", store.open)
+    try:
+        count = feed.catch_up(patience)
+        feed.close()
+    finally:
+        feed.release()
+    return count
+
+
+def commit(run: Run, start: int, end: int) -> None:
+    """Play steps and commit them."""
+    for number in range(start, end):
+        step(run, number)
+    checkpoint(run, end)
+
+
+def measure(run: Run, name: str, number: int, mean: float) -> None:
+    """An accuracy in eval/."""
+    accuracy = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "n": 8}
+    record: dict[str, Any] = {"step": number, "accuracy": accuracy, "answers": []}
+    run.write_eval(name, record)

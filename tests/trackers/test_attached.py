@@ -1,0 +1,184 @@
+"""Trackers beside a run that is trained: each in a process of its own, which can fail or hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.cli.exit_codes import MISTAKE
+from comas.config.schema import read
+from comas.hooks import Hook
+from comas.storage.run import Run
+from comas.team.build import run_sync
+from comas.training import attached
+from comas.training.start import resume_async, train_async
+from comas.types import UserMistake
+from tests.support.command import run as command
+from tests.support.faults import KEYS, Chained, story
+from tests.support.tracking import lines_of, tracker
+
+
+class Notes(Hook):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def train(folder: Path, *trackers: Path | str) -> list[str]:
+    """The notes of a run of five steps with these trackers."""
+    notes = Notes()
+    names = json.dumps([str(name) for name in trackers])
+    config = read(None, [*KEYS, f"out={folder}", f"track={names}"])
+    run_sync(train_async(config, notes, hosts={"home": Chained()}))
+    return notes.texts
+
+
+def steps_of(run: Path, name: str) -> list[int]:
+    return [number for number, figures in lines_of(run, name) if "tokens" in figures]
+
+
+def test_an_attached_tracker_gets_every_step_and_changes_none(tmp_path: Path) -> None:
+    assert train(tmp_path / "tracked", tracker(tmp_path, "mine")) == train(tmp_path / "plain")
+    numbers = [number for number, _ in lines_of(tmp_path / "tracked", "mine")]
+    assert numbers == [0, 1, 2, 3, 4, 5, 5], "before, five steps, after"
+    assert story(tmp_path / "tracked") == story(tmp_path / "plain")
+    metrics = list(Run.open(tmp_path / "tracked").metrics())
+    sent = dict(lines_of(tmp_path / "tracked", "mine")[1:6])
+    assert [sent[m["step"] + 1]["tokens"] for m in metrics] == [m["tokens"] for m in metrics]
+    assert [sent[m["step"] + 1]["reward/solution"] for m in metrics] == [
+        m["rewards"]["solution"] for m in metrics
+    ]
+
+
+def test_a_longer_run_goes_on_where_its_tracker_was_and_may_leave_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(folder, tracker(tmp_path, "mine"))
+    run_sync(resume_async(folder, Hook(), changes=["steps=6"], hosts={"home": Chained()}))
+    assert steps_of(folder, "mine") == [1, 2, 3, 4, 5, 6]
+    changes = ["steps=7", "track=[]"]
+    run_sync(resume_async(folder, Hook(), changes=changes, hosts={"home": Chained()}))
+    assert steps_of(folder, "mine") == [1, 2, 3, 4, 5, 6]
+    assert Run.open(folder).config()["track"] == []
+
+
+def test_a_tracker_that_fails_is_told_once_and_ends_neither_run_nor_others(tmp_path: Path) -> None:
+    bad = tracker(tmp_path, "bad", "raise RuntimeError('no key')")
+    folder = tmp_path / "run"
+    notes = [text for text in train(folder, bad, tracker(tmp_path, "good")) if "track" in text]
+    assert steps_of(folder, "good") == [1, 2, 3, 4, 5]
+    (told,) = notes
+    assert "RuntimeError: no key" in told
+    assert f"track {folder} {bad}` sends what is left" in told
+
+
+def test_a_tracker_that_hangs_is_waited_for_and_then_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached, "PATIENCE", 1.0)
+    slow = tracker(tmp_path, "slow", "time.sleep(1000)")
+    began = time.monotonic()
+    (told,) = [text for text in train(tmp_path / "run", slow) if "track" in text]
+    assert "was not done 1 s after the end of the run" in told
+    assert time.monotonic() - began < 60
+    assert len(list(Run.open(tmp_path / "run").metrics())) == 5
+
+
+def missing(name: str) -> Any:
+    raise metadata.PackageNotFoundError(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "wandb",
+            "track = 'wandb' needs a package that is not installed: pip install \"comas[wandb]\"",
+        ),
+        ("wand", "track = 'wand': did you mean wandb? (or ./file.py)"),
+        ("all", "track = 'all': one of mlflow, tensorboard, trackio, wandb (or ./file.py)"),
+        ("./no.py", "no.py': no such file"),
+    ],
+)
+def test_a_tracker_that_cannot_be_had_is_one_line_before_anything_is_loaded(
+    name: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(metadata, "distribution", missing)
+    with pytest.raises(UserMistake) as mistake:
+        train(tmp_path / "run", name)
+    assert said in str(mistake.value)
+    assert not (tmp_path / "run").exists()
+    train(tmp_path / "run")
+    for words in (
+        ["train", f'track=["{name}"]', f"out={tmp_path}/other"],
+        ["train", "--dry-run", f'track=["{name}"]'],
+        ["track", str(tmp_path / "run"), name],
+        ["resume", str(tmp_path / "run"), f'track=["{name}"]'],
+    ):
+        if words[0] == "resume":  # its host is an instance from Python
+            continue
+        assert command(words, monkeypatch) == MISTAKE
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "run" / "track").exists()
+
+
+def test_comas_track_replays_and_one_that_fails_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    train(run)
+    good = str(tracker(tmp_path, "good"))
+    bad = str(tracker(tmp_path, "bad", "raise RuntimeError('no key')"))
+    assert command(["track", str(run)], monkeypatch) == MISTAKE
+    assert "has no tracker of its own: name one" in capsys.readouterr().err
+    assert command(["track", str(run), bad, good], monkeypatch) == MISTAKE
+    said = capsys.readouterr()
+    assert said.err == "error: track bad.py: RuntimeError: no key\n"
+    assert said.out == "good.py: 7 measurements sent; it has 5 steps\n"
+    assert steps_of(run, "good") == [1, 2, 3, 4, 5]
+    assert command(["track", str(run), good], monkeypatch) == 0
+    assert capsys.readouterr().out == "good.py: nothing new; it has 5 steps\n"
+    assert command(["track", str(run), good, "--json"], monkeypatch) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    row = {"tracker": "good.py", "measurements": 0, "failed": None, "steps": 5}
+    assert found == {"run": str(run), "trackers": [row]}
+    assert command(["track", str(run), good, bad, "--follow"], monkeypatch) == MISTAKE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="kills of POSIX")
+def test_kills_and_resumes_repeat_and_lose_no_step(untaught: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    mine = tracker(tmp_path, "mine")
+    keys = ["steps=12", "questions=4", "test_questions=4", "eval_every=0", "checkpoint_every=2"]
+    keys += [f"hosts.home.base={untaught}", "lr=1e-3", "threads=1", f'track=["{mine}"]']
+    keys.append("options.format_check=false")
+    for _ in range(20):
+        there = (folder / "config.toml").exists()
+        words = ["resume", str(folder)] if there else ["train", *keys, f"out={folder}"]
+        process = subprocess.Popen([sys.executable, "-m", "comas", *words])
+        before = len(list(Run(folder).metrics())) if there else 0
+        while process.poll() is None:
+            log = folder / "metrics.jsonl"
+            # one beyond a commit
+            if log.exists() and len(list(Run(folder).metrics())) >= before + 3:
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.01)
+        if process.wait() == 0:
+            break
+    assert steps_of(folder, "mine") == list(range(1, 13))

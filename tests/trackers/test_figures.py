@@ -1,0 +1,80 @@
+"""What trackers are sent of a line of metrics.jsonl."""
+
+from __future__ import annotations
+
+import math
+
+from comas.trackers.figures import of_config, of_measurement, of_step
+
+LINE = {
+    "step": 4,
+    "rewards": {"solution": 0.5, "scoring": 0.0},
+    "kl": {"solution": 0.01},
+    "pay": {"n": 8, "accuracy": 0.25, "precision": 0.75, "recall": None},
+    "replies": [
+        {"agent": "a0", "role": "scoring", "turns": 6, "paid": 6, "cut": 1, "unreadable": 3},
+        {"agent": "a0", "role": "evaluation", "turns": 4, "paid": 4, "cut": 0, "unreadable": None},
+    ],
+    "cost": [{"agent": "a0", "role": "scoring", "round": 1, "turns": 6, "tokens": 60}],
+    "signal": {"solution": {"groups": 4, "flat": 1, "spread": 0.4}},
+    "policies": {"home/a0": {"loss": float("nan"), "grad_norm": float("inf"), "lr": 1e-3}},
+    "notes": ["a text"],
+    "validation": {"mean": 0.4, "low": 0.2, "high": 0.6, "n": 10},
+    "tokens": 900,
+    "seconds": 2.5,
+    "mine": [[1, 2], {"large": 10**400, "yes": True}],
+}
+
+
+def test_a_dozen_names_come_first_and_the_rest_lies_below_detail() -> None:
+    figures = of_step(LINE)
+    first = {name: x for name, x in figures.items() if not name.startswith("detail/")}
+    assert first == {
+        "reward/solution": 0.5,
+        "reward/scoring": 0.0,
+        "kl/solution": 0.01,
+        "accuracy/training": 0.25,
+        "pay/precision": 0.75,
+        "accuracy/validation": 0.4,
+        "tokens": 900,
+        "seconds": 2.5,
+        "share/unreadable": 0.5,
+        "share/cut": 0.1,
+        "share/flat": 0.25,
+    }
+    assert list(figures)[: len(first)] == list(first)
+    assert figures["detail/cost/a0/scoring/1/tokens"] == 60
+    assert figures["detail/replies/a0/evaluation/turns"] == 4
+    assert figures["detail/validation/low"] == 0.2
+    assert figures["detail/mine/0/1"] == 2
+    assert figures["detail/mine/1/yes"] == 1
+
+
+def test_what_is_no_finite_number_is_left_out() -> None:
+    figures = of_step(LINE)
+    assert all(math.isfinite(x) for x in figures.values())
+    assert [name for name in figures if "policies" in name] == ["detail/policies/home/a0/lr"]
+    assert not {"detail/mine/1/large", "pay/recall", "detail/step", "step"} & figures.keys()
+    assert not [name for name in figures if "notes" in name]
+
+
+def test_own_metrics_of_shipped_names_do_no_harm() -> None:
+    line = {"step": 0, "tokens": 1, "replies": 3, "signal": {"x": 1}, "rewards": 0.5, "kl": None}
+    assert of_step(line) == {
+        "tokens": 1,
+        "reward": 0.5,
+        "detail/replies": 3,
+        "detail/signal/x": 1,
+    }
+
+
+def test_measurements_and_configs() -> None:
+    interval = {"mean": 0.5, "low": 0.25, "high": float("inf"), "n": 4}
+    assert of_measurement("before", {"accuracy": interval}) == {
+        "accuracy/before": 0.5,
+        "detail/accuracy/before/low": 0.25,
+        "detail/accuracy/before/n": 4,
+    }
+    assert of_measurement("before", {"accuracy": None}) == {}
+    config = {"steps": 3, "hosts": {"home": {"base": "seed"}}, "betas": [0.9, 0.95], "room": {}}
+    assert of_config(config) == {"steps": 3, "hosts.home.base": "seed", "betas": "[0.9, 0.95]"}

@@ -1,0 +1,160 @@
+"""The real libraries, offline: a killed and resumed run leaves each of its steps once in each."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+
+import pytest
+
+from comas.storage.rewind import rewind
+from comas.storage.run import Run
+from tests.support.run_folders import checkpoint, step
+from tests.support.tracking import commit, measure
+
+pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("default")]
+Steps = list[tuple[int, float]]
+"""Step and value of one figure."""
+
+
+def installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+@pytest.fixture(params=["tensorboard", "trackio", "mlflow", "wandb"])
+def name(request: pytest.FixtureRequest) -> str:
+    if not installed(request.param):
+        pytest.skip(f"{request.param} is not installed: make test-trackers")
+    return request.param
+
+
+KILLED = """
+import os, sys
+from comas.cli import main
+from comas.trackers import reader
+{before}
+sys.argv = ["comas", "track", *sys.argv[1:]]
+main.main()
+"""
+AFTER_SENDING = "reader.Feed._note = lambda feed, sink: (sink.flush(), os.kill(os.getpid(), 9))"
+WHILE_SENDING = """
+steps = []
+def read_steps(feed, end, original=reader.Feed._steps):
+    for measured in original(feed, end):
+        steps.append(measured.number)
+        if len(steps) == 3:
+            os.kill(os.getpid(), 9)
+        yield measured
+reader.Feed._steps = read_steps
+"""
+
+
+def track(run: Run, name: str, before: str = "") -> int:
+    """A process that sends the run; exit code."""
+    environment = {
+        **os.environ,
+        "TRACKIO_DIR": str(run.path.parent / "trackio"),
+        "MLFLOW_TRACKING_URI": f"sqlite:///{run.path.parent / 'mlflow.db'}",
+        "WANDB_MODE": "offline",
+        "HF_HUB_OFFLINE": "1",
+    }
+    words = [sys.executable, "-c", KILLED.format(before=before), str(run.path), name]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, -9), done.stderr
+    return done.returncode
+
+
+def of_tensorboard(run: Run, figure: str) -> Steps:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    stored = EventAccumulator(str(run.path / "track" / "tensorboard"), {"scalars": 0}).Reload()
+    return [(scalar.step, scalar.value) for scalar in stored.Scalars(figure)]
+
+
+def of_trackio(run: Run, figure: str) -> Steps:
+    (path,) = (run.path.parent / "trackio").glob("comas*.db")
+    with sqlite3.connect(path) as store:
+        rows = store.execute("SELECT step, metrics FROM metrics ORDER BY id").fetchall()
+    found = [(number, json.loads(metrics)) for number, metrics in rows]
+    return [(number, metrics[figure]) for number, metrics in found if figure in metrics]
+
+
+def of_mlflow(run: Run, figure: str) -> Steps:
+    with sqlite3.connect(run.path.parent / "mlflow.db") as store:
+        query = "SELECT step, value FROM metrics WHERE key = ? ORDER BY step"
+        return store.execute(query, (figure,)).fetchall()
+
+
+def of_wandb(run: Run, figure: str) -> Steps:
+    from comas.trackers.wandb_files import history
+
+    rows: Steps = []
+    for path in sorted((run.path / "track" / "wandb").glob("**/offline-run-*/*.wandb")):
+        for number, figures in history(path.read_bytes()):
+            if figure in figures:
+                rows.append((number, json.loads(figures[figure])))
+    return rows
+
+
+READ: Mapping[str, Callable[[Run, str], Steps]] = {
+    "tensorboard": of_tensorboard,
+    "trackio": of_trackio,
+    "mlflow": of_mlflow,
+    "wandb": of_wandb,
+}
+
+
+@pytest.fixture
+def played(run: Run) -> Run:
+    """A run that measured, committed two steps and was killed behind a third."""
+    measure(run, "before", 0, 0.25)
+    checkpoint(run, 0)
+    commit(run, 0, 2)
+    step(run, 2)
+    return run
+
+
+def test_a_killed_and_resumed_run_is_stored_once(played: Run, name: str) -> None:
+    track(played, name)
+    assert rewind(played)[0] == 2
+    commit(played, 2, 6)
+    assert track(played, name, WHILE_SENDING) == -9
+    assert track(played, name, AFTER_SENDING) == -9
+    commit(played, 6, 7)
+    measure(played, "after", 7, 0.5)
+    assert track(played, name, AFTER_SENDING) == -9
+    track(played, name)
+    track(played, name)
+    read = READ[name]
+    assert read(played, "tokens") == [(number, number - 1) for number in range(1, 8)]
+    if name != "wandb":  # where accuracies stand in the summary
+        assert read(played, "accuracy/before") == [(0, 0.25)]
+        assert read(played, "accuracy/after") == [(7, 0.5)]
+
+
+def test_a_line_of_a_real_run_is_taken_whole(run: Run, name: str) -> None:
+    checkpoint(run, 0)
+    line = {
+        "step": 0,
+        "tokens": 5,
+        "rewards": {"solution": 0.5},
+        "coverage": {"pass@1": 0.25},
+        "policies": {"home/a0": {"lr": 0.125, "loss": float("nan")}},
+    }
+    run.write_step(line, [])
+    checkpoint(run, 1)
+    track(run, name)
+    at = "_" if name == "mlflow" else "@"  # which allows no @ in a name
+    read = READ[name]
+    assert read(run, "reward/solution") == [(1, 0.5)]
+    assert read(run, f"detail/coverage/pass{at}1") == [(1, 0.25)]
+    assert read(run, "detail/policies/home/a0/lr") == [(1, 0.125)]
