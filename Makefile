@@ -2,6 +2,7 @@
 # make test      the fast tests          make test-all   the slow ones too          make test-unit   a minute of them
 # make test-real the tests with a pretrained model: minutes, a package of 98 MB; COMAS_DATA names a folder with benchmark samples
 # make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
+# make docs      the documentation site, build/site/index.html, with warnings as errors
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
 #                wheel and the sdist, installed in an environment of their own
@@ -23,7 +24,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all test-real test-vllm lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all test-real test-vllm docs lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -49,12 +50,17 @@ test-real: $(VENV)/.installed-dev
 test-vllm:
 	$(PYTHON) .ci/vllm_tests.py $(VLLM_VENV) "$(WHEELS)" $(VLLM_TESTS)
 
+docs: $(VENV)/.installed-dev
+	rm -rf build/site
+	$(BIN)/python docs/site/pages.py build
+	$(BIN)/zensical build --strict --config-file build/zensical.toml
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-check: lint test commands short-demo package
+check: lint test docs commands short-demo package
 
 commands: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m commands
