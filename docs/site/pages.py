@@ -76,7 +76,9 @@ def stage(folder: Path) -> None:
     for source, place in places.items():
         target = pages / place
         target.parent.mkdir(parents=True, exist_ok=True)
-        if source.suffix == ".md":
+        if source == DOCS / "methods.md":
+            target.write_text(with_names_linked(with_links(source, places)), encoding="utf-8")
+        elif source.suffix == ".md":
             target.write_text(with_links(source, places), encoding="utf-8")
         elif source.suffix == ".py":
             target.write_text(example_page(source), encoding="utf-8")
@@ -127,6 +129,17 @@ def with_links(source: Path, places: Mapping[Path, str]) -> str:
 
     parts = FENCE.split(source.read_text(encoding="utf-8"))
     return "".join(part if part.startswith("```") else LINK.sub(moved, part) for part in parts)
+
+
+def with_names_linked(text: str) -> str:
+    """docs/methods.md with the methods in its tables linked to their pages.
+
+    The tables of credits and losses, further down, have names of their own.
+    """
+    methods, heading, rest = text.partition("\n## Credits")
+    names = "|".join(method_names())
+    linked = re.sub(rf"(?<=[|,] )`({names})`(?=[ ,])", r"[`\1`](methods/\1.md)", methods)
+    return linked + heading + rest
 
 
 def fill_navigation(navigation: list[dict[str, Any]], places: Mapping[Path, str]) -> None:
