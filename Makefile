@@ -4,6 +4,7 @@
 # make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
 # make test-web  the page of `comas view` in a browser: needs chromium, without it a line
 # make test-trackers  the tests that need the packages of trackers, in an environment of its own ($(TRACKERS_VENV))
+# make docs      the documentation site, build/site/index.html, with warnings as errors
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
 #                wheel and the sdist, installed in an environment of their own
@@ -26,7 +27,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all test-real test-vllm test-web test-trackers lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all test-real test-vllm test-web test-trackers docs lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -60,12 +61,17 @@ test-vllm:
 test-trackers:
 	$(PYTHON) .ci/trackers_tests.py $(TRACKERS_VENV) "$(WHEELS)" "$(TORCH)"
 
+docs: $(VENV)/.installed-dev
+	rm -rf build/site
+	$(BIN)/python docs/site/pages.py build
+	$(BIN)/zensical build --strict --config-file build/zensical.toml
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-check: lint test commands short-demo package
+check: lint test docs commands short-demo package
 
 commands: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m commands

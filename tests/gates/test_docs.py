@@ -243,7 +243,9 @@ def test_the_example_that_remembers_keeps_the_contract_and_asks_split_questions_
         {"method": "best_of.py"},
         {"method": "debate.py"},
         {"method": "frontier.py"},
+        {"method": "sure_votes.py"},
         {"task": "coins.py"},
+        {"task": "near.py"},
     ],
     ids=str,
 )
