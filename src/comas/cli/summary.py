@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comas.cli import evaluate
+from comas.cli import evaluate, view
 from comas.cli.curves import curve_lines
 from comas.cli.figures import figure_lines
 from comas.cli.json_output import Json, print_json, result_json
@@ -30,7 +30,12 @@ Name = Annotated[
 ]
 
 
-def report(ctx: typer.Context, name: Name = None, json_: Json = False) -> None:
+Html = Annotated[
+    str | None, typer.Option("--html", help="Write it as a page instead, as `comas view` does.")
+]
+
+
+def report(ctx: typer.Context, name: Name = None, html: Html = None, json_: Json = False) -> None:
     """What a run or an evaluation has come to so far; nothing is computed."""
     from rich.console import Console
 
@@ -40,6 +45,9 @@ def report(ctx: typer.Context, name: Name = None, json_: Json = False) -> None:
     from comas.training.result import result_of
 
     folder = Path(named_or_latest(name))
+    if html is not None:
+        view.view(ctx, [str(folder)], html, json_=json_)
+        return
     if (folder / PLAN).is_file():
         evaluate.show_again(ctx, folder, json_)
         return
@@ -103,6 +111,7 @@ def _next(run: Run, steps: int) -> Iterator[str]:
     """Commands that a reader of the summary may want."""
     folder = shlex.quote(str(run.path))
     config = run.config()
+    yield f"view {folder}"
     yield f"show {folder}"
     yield f"play {folder}"
     yield f"eval {folder}"
