@@ -116,7 +116,7 @@ def test_json_has_no_infinity(run: Run) -> None:
 
 def test_an_evaluation_as_documents(tmp_path: Path) -> None:
     documents = EvaluationDocuments(str(evaluation(tmp_path / "e")))
-    assert documents.read("run")["files"] == ["seed.pick.single"]
+    assert documents.read("run")["files"] == ["seed.pick.single.0123abcd"]
     assert [row["verdict"] for row in documents.read("games/0")] == ["wrong"] * len(HOSTILE)
     assert documents.read("games/0")[0]["kinds"] == []  # nobody is paid in an evaluation
     assert documents.read("games/0/0") == documents.read("games/0/all")[0]

@@ -7,12 +7,13 @@ Leaves out: how they reach the page (`server`, `export`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from comas.storage import files
+from comas.storage.game_log import logs_in
 from comas.storage.run import Run
 from comas.types import UserMistake
 from comas.view import discussion
@@ -170,7 +171,8 @@ class EvaluationDocuments:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
-        self._logs = [JsonLines(file) for file in sorted((self.path / "answers").glob("*.jsonl"))]
+        self._logs = [JsonLines(file) for file in logs_in(self.path / "answers")]
+        self._places = lru_cache(maxsize=None)(self._places_of)
 
     def read(self, name: str) -> Any:
         """The document of this name; KeyError where there is none."""
@@ -178,14 +180,15 @@ class EvaluationDocuments:
             case ["run"]:
                 return self._facts()
             case ["games", number] if number.isdecimal():
-                records = self._log(int(number)).records()
-                return [discussion.row(record, k) for k, record in enumerate(records)]
+                games = enumerate(self._games(int(number)))
+                return [discussion.row(record, place) for place, record in games]
             case ["games", number, "all"] if number.isdecimal():
-                return [discussion.shown(one) for one in self._log(int(number)).records()]
+                return [discussion.shown(record) for record in self._games(int(number))]
             case ["games", number, place] if number.isdecimal() and place.isdecimal():
                 log = self._log(int(number))
-                if int(place) < len(log):
-                    return discussion.shown(log.record(int(place)))
+                places = self._places(int(number), len(log))
+                if int(place) < len(places):
+                    return discussion.shown(log.record(places[int(place)]))
         raise KeyError(name)
 
     def logs(self) -> int:
@@ -196,6 +199,21 @@ class EvaluationDocuments:
         if number >= len(self._logs):
             raise KeyError(f"games/{number}")
         return self._logs[number]
+
+    def _games(self, number: int) -> Iterator[dict[str, Any]]:
+        log = self._log(number)
+        for place in self._places(number, len(log)):
+            yield log.record(place)
+
+    def _places_of(self, number: int, lines: int) -> list[int]:
+        """Of a file with so many lines, those that hold a game; of a game that was played again,
+        the last one.
+        """
+        places: dict[str, int] = {}
+        for place, record in enumerate(self._log(number).records()):
+            if "id" in record and place < lines:
+                places[record["id"]] = place
+        return list(places.values())
 
     def _facts(self) -> dict[str, Any]:
         return {
