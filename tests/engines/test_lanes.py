@@ -21,6 +21,7 @@ from comas.seams import Request
 from comas.types import Sampling
 from tests.support.engines import engine_of, publish
 from tests.support.families import FAMILIES, family_model
+from tests.support.models import llama, requests
 from tests.support.sampling import asked, same
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -153,3 +154,16 @@ def test_packed_weights_are_those_of_the_last_refresh_and_the_model_stays_as_it_
         for a, b in zip(engine.generate(asked()), plain.generate(asked()), strict=True):
             assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
     assert not any("forward" in vars(layer) for layer in second["p0"].modules())
+
+
+def test_the_head_reads_columns_that_lie_side_by_side() -> None:
+    """Of a view of the last column torch makes a product per row, each with a copy of the head."""
+    model = llama()
+    seen: list[bool] = []
+    head = model.get_output_embeddings()
+    head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].is_contiguous()))
+    engine = engine_of({"p0": model}, [3], 0, 64, packed=False)
+    engine.generate(requests(5, 1))
+    engine.close()
+    assert seen
+    assert all(seen)

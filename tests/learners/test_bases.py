@@ -379,3 +379,15 @@ def test_merged_weights_lie_as_the_base_keeps_them() -> None:
         module = name.removesuffix(".weight")
         change = tensors[f"{module}.lora_B"] @ tensors[f"{module}.lora_A"] * 2.0
         np.testing.assert_allclose((weight - weights[name]).numpy(), change.numpy().T, atol=1e-12)
+
+
+def test_a_trained_adapter_of_many_blocks_is_estimated_as_a_new_one(tmp_path: Path) -> None:
+    """Its file names every module in full, and the estimate looks at fewer blocks than there are."""
+    llama(num_hidden_layers=6).config.save_pretrained(tmp_path)
+    shape = Shape(str(tmp_path), False, 8)
+    ends = ("q_proj", "v_proj")
+    blocks = [f"model.layers.{n}.self_attn.{end}" for n in range(6) for end in ends]
+    new = mixed_bytes(shape, 64, False, Spec(4, targets=ends))
+    assert mixed_bytes(shape, 64, False, Spec(4, targets=tuple(blocks))) == new
+    some = mixed_bytes(shape, 64, False, Spec(4, targets=tuple(blocks[-2:])))
+    assert 0 < some < new

@@ -177,6 +177,7 @@ def evaluation(folder: Path) -> Path:
         "high": 0.6,
         "right": 8,
         "judged": 16,
+        "n": 16,
         "tokens": 99,
     }
     side = {"label": "seed", "setup": "single"}

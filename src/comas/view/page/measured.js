@@ -84,7 +84,7 @@ function evaluationPage(folder) {
   if (!report) return [h("p", {}, "This evaluation has no report yet."), head];
   const cells = report.cells.map((cell) => ({
     name: `${cell.label}, ${cell.task}, ${cell.setup}`, mean: cell.accuracy, low: cell.low, high: cell.high,
-    more: [`${cell.right} of ${cell.judged} right, ${number(cell.tokens, "tokens")}`] }));
+    more: [`${number(cell.n, "questions")}, ${number(cell.tokens, "tokens")}`] }));
   const named = (one) => `${one.second.label} ${one.second.setup} against ${one.first.label} ${one.first.setup}`;
   const differences = [...report.systems, ...report.setups, ...report.equal_tokens].map((one) => ({
     name: `${one.task}: ${named(one)}`, mean: one.difference, low: one.low, high: one.high,
