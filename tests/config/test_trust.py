@@ -61,6 +61,19 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "theirs" / "team.toml"
 
 
+def test_a_tracker_that_is_a_strangers_file_is_run_if_its_owner_says_so(theirs: Path) -> None:
+    theirs.write_text('track = ["./mine.py"]\n')
+    (theirs.parent / "mine.py").write_text("")
+    with pytest.raises(UserMistake, match="would run the code in that file") as found:
+        read(theirs)
+    assert str(found.value).endswith("""track='["./mine.py"]'""")
+    assert read(theirs, ['track=["./mine.py"]']).track == ["./mine.py"]
+    theirs.write_text('track = ["wandb"]\n')
+    assert read(theirs).track == ["wandb"]
+    Path("own.toml").write_text('track = ["./theirs/mine.py", "wandb"]\n')
+    assert read("own.toml").track == ["./theirs/mine.py", "wandb"]
+
+
 @pytest.mark.parametrize("remedy", WISHES)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_a_strangers_file_wants_is_told_and_not_done(

@@ -9,6 +9,7 @@ file, which runs when a team is loaded (docs/export.md).
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -64,6 +65,6 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             )
     trackers = cast("list[Any]", data["track"] if isinstance(data.get("track"), list) else [])
     if any(isinstance(name, str) and name.endswith(".py") for name in trackers):
-        yield "track", json.dumps(trackers), "would run the code in that file"
+        yield "track", shlex.quote(json.dumps(trackers)), "would run the code in that file"
     if data.get("sandbox", "auto") != "auto":
         yield "sandbox", "none", "would run programs that models write without walls"
