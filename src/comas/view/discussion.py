@@ -25,7 +25,7 @@ FIELDS = (
 
 def shown(record: Mapping[str, Any]) -> dict[str, Any]:
     """A discussion; ids of turns are shortened by what they all begin with."""
-    beginning = f"{record['id']}/"
+    beginning = record["id"] + "/"
     asked = record["question"]
     question = dict(asked) if isinstance(asked, Mapping) else {"id": asked, "prompt": None}
     return {
@@ -92,22 +92,32 @@ def _kinds(record: Mapping[str, Any]) -> Iterator[str]:
     if record["error"] is not None:
         yield "failed"
     turns = {turn["id"]: turn for turn in record["turns"]}
+    pays = _any_pay(record)
     for turn in record["turns"]:
         info = turn["info"]
+        reward = turn["reward"] or 0.0
+        right = info.get("right")
         if not turn["finished"]:
             yield "cut"
         if unreadable(info):
             yield "unreadable"
-        is_paid = (turn["reward"] or 0.0) >= PAID
-        if info.get("right") is False and is_paid:
+        if right is False and reward >= PAID:
             yield "paid-but-wrong"
-        if info.get("right") is True and not is_paid and _any_pay(record):
+        if right is True and reward < PAID and pays:
             yield "right-but-unpaid"
-        if isinstance(info.get("accepts"), bool):
-            work = _work(turn, turns)
-            right = work["info"].get("right") if work is not None else None
-            if right is not None and right is not info["accepts"]:
-                yield "misjudged"
+        if _misjudges(turn, turns):
+            yield "misjudged"
+
+
+def _misjudges(turn: Mapping[str, Any], turns: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a turn accepts wrong work or rejects right work."""
+    accepts = turn["info"].get("accepts")
+    if accepts is None:
+        return False
+    work = _work(turn, turns)
+    if work is None:
+        return False
+    return work["info"]["right"] is not accepts
 
 
 def _any_pay(record: Mapping[str, Any]) -> bool:

@@ -54,6 +54,11 @@ def _plain(value: Any, digits: int | None) -> Any:
     return value
 
 
+def _parts(name: str) -> list[str | int]:
+    """The parts of a document's name; those that are numbers as numbers."""
+    return [int(part) if part.isdecimal() else part for part in name.split("/")]
+
+
 class Documents(Protocol):
     """A folder as documents."""
 
@@ -87,23 +92,32 @@ class RunDocuments:
 
     def read(self, name: str) -> Any:
         """The document of this name; KeyError where there is none."""
-        match name.split("/"):
+        match _parts(name):
             case ["run"]:
                 return self._facts()
-            case ["steps", number] if number.isdecimal():
-                records = self._metrics.records(int(number))
-                return [{key: record.get(key) for key in STEP_KEYS} for record in records]
-            case ["step", number] if number.isdecimal():
-                return self._rows(int(number), len(self._episodes(int(number))))
-            case ["step", number, "all"] if number.isdecimal():
-                return [discussion.shown(one) for one in self._episodes(int(number)).records()]
-            case ["step", number, place] if number.isdecimal() and place.isdecimal():
-                return self._discussion(int(number), int(place))
-            case ["settled", number] if number.isdecimal() and self._settle is not None:
-                return dict(self._settle(int(number)))
-            case ["eval", stage] if stage in self._measured():
+            case ["steps", int(first)]:
+                return self._figures(first)
+            case ["step", int(number)]:
+                count = len(self._episodes(number))
+                return self._rows(number, count)
+            case ["step", int(number), "all"]:
+                records = self._episodes(number).records()
+                return list(map(discussion.shown, records))
+            case ["step", int(number), int(place)]:
+                return self._discussion(number, place)
+            case ["settled", int(number)] if self._settle is not None:
+                return dict(self._settle(number))
+            case ["eval", str(stage)] if stage in self._measured():
                 return self.run.read_eval(stage)
         raise KeyError(name)
+
+    def _figures(self, first: int) -> list[dict[str, Any]]:
+        """Of the steps from `first` on."""
+        found: list[dict[str, Any]] = []
+        for record in self._metrics.records(first):
+            figures = {key: record.get(key) for key in STEP_KEYS}
+            found.append(figures)
+        return found
 
     def steps(self) -> int:
         """How many there are so far."""
@@ -131,8 +145,10 @@ class RunDocuments:
         }
 
     def _measured(self) -> list[str]:
-        found = (self.run.path / "eval").glob("*.json")
-        return sorted((path.stem for path in found if path.stem != "overlap"), key=_place)
+        folder = self.run.path / "eval"
+        names = {path.stem for path in folder.glob("*.json")}
+        names.discard("overlap")
+        return sorted(names, key=_place)
 
     def _accuracy(self, name: str) -> dict[str, Any] | None:
         """Of a measurement: its step, and mean, low, high and n; None where its file is damaged."""
@@ -146,8 +162,13 @@ class RunDocuments:
 
     def _rows_of(self, step: int, count: int) -> list[dict[str, Any]]:
         """`count` tells a file that has grown from what was read of it before."""
-        records = self._episodes(step).records()
-        return [discussion.row(record, number) for number, record in enumerate(records)][:count]
+        rows: list[dict[str, Any]] = []
+        for record in self._episodes(step).records():
+            if len(rows) == count:
+                break
+            row = discussion.row(record, len(rows))
+            rows.append(row)
+        return rows
 
     def _discussion(self, step: int, place: int) -> dict[str, Any]:
         try:
@@ -176,19 +197,17 @@ class EvaluationDocuments:
 
     def read(self, name: str) -> Any:
         """The document of this name; KeyError where there is none."""
-        match name.split("/"):
+        match _parts(name):
             case ["run"]:
                 return self._facts()
-            case ["games", number] if number.isdecimal():
-                games = enumerate(self._games(int(number)))
-                return [discussion.row(record, place) for place, record in games]
-            case ["games", number, "all"] if number.isdecimal():
-                return [discussion.shown(record) for record in self._games(int(number))]
-            case ["games", number, place] if number.isdecimal() and place.isdecimal():
-                log = self._log(int(number))
-                places = self._places(int(number), len(log))
-                if int(place) < len(places):
-                    return discussion.shown(log.record(places[int(place)]))
+            case ["games", int(number)]:
+                games = self._games(number)
+                return [discussion.row(game, place) for place, game in enumerate(games)]
+            case ["games", int(number), "all"]:
+                games = self._games(number)
+                return list(map(discussion.shown, games))
+            case ["games", int(number), int(place)]:
+                return self._game(number, place)
         raise KeyError(name)
 
     def logs(self) -> int:
@@ -199,6 +218,14 @@ class EvaluationDocuments:
         if number >= len(self._logs):
             raise KeyError(f"games/{number}")
         return self._logs[number]
+
+    def _game(self, number: int, place: int) -> dict[str, Any]:
+        log = self._log(number)
+        places = self._places(number, len(log))
+        if place >= len(places):
+            raise KeyError(f"games/{number}/{place}")
+        record = log.record(places[place])
+        return discussion.shown(record)
 
     def _games(self, number: int) -> Iterator[dict[str, Any]]:
         log = self._log(number)

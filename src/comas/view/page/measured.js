@@ -39,7 +39,7 @@ function truthPage(folder, from, to) {
   const go = (first, last) => { location.hash = `#/${path(folder.number, "truth", first, last)}`; };
   const bound = (label, value, change) => h("label", {}, ` ${label} `, h("input", {
     type: "number", min: 1, max: folder.steps.length, value, change: (event) => change(event.target.value) }));
-  const range = h("p", { class: "filters" }, "judgements of steps", bound("from", from, (v) => go(v, to)),
+  const range = h("p", { class: "filters" }, "judgements of steps ", bound("from", from, (v) => go(v, to)),
     bound("to", to, (v) => go(from, v)));
   const open = (step) => go(Math.max(1, step - 4), Math.min(folder.steps.length, step + 5));
   const curves = chart({ title: "Judges against labels", range: [0, 1], open, marks: notesOf([folder]),
@@ -50,7 +50,10 @@ function truthPage(folder, from, to) {
   return [h("h1", {}, "Judges against truth"), curves, range,
     rows.length === 0 && h("p", {}, "No judgement is recorded that can be read as acceptance or rejection."),
     roles.map(([role, some]) => [h("h2", {}, role), confusion(some), who(some)]),
-    h("h2", {}, "Discussions"), h("ul", {}, kinds.map((kind) => h("li", {},
+    h("h2", {}, "Discussions"),
+    steps.length <= 20 && h("p", {}, "of step ", steps.map((one) =>
+      [link(path(folder.number, "step", one.step + 1), String(one.step + 1)), " "])),
+    h("ul", {}, kinds.map((kind) => h("li", {},
       link(path("find", kind, ""), kind), ": ", folder.facts.kinds[kind])))];
 }
 
