@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -288,3 +289,24 @@ def test_a_whole_model_is_proved_and_a_head_that_stays_old_is_found(
             assert np.abs(chosen - done.logprobs).max() < 1e-4
     finally:
         engine.close()
+
+
+def test_prompts_of_more_tokens_than_are_computed_at_once(population: Population) -> None:
+    """Of a prompt that is computed in parts vLLM rewinds the seed's generator, which fails on a
+    CPU: whole prompts wait instead.
+    """
+    plan = dataclasses.replace(PLAN, max_rows=40)
+    policies = dict.fromkeys(population.policies, Adapter(population))
+    engine = parts.build(plan, policies)
+    rng = np.random.default_rng(1)
+    sampling = Sampling(temperature=1.0, max_tokens=3)
+    prompts = [rng.integers(4, 50, 150 + i) for i in range(40)]
+    assert sum(map(len, prompts)) > 4096
+    asked = [Request("ab"[i % 2], ids, sampling, i) for i, ids in enumerate(prompts)]
+    try:
+        together = engine.generate(asked)
+        alone = engine.generate(asked[-1:])
+    finally:
+        engine.close()
+    assert all(0 < len(done.token_ids) <= 3 for done in together)
+    assert together[-1].token_ids.tolist() == alone[0].token_ids.tolist()

@@ -31,6 +31,8 @@ ENVIRONMENT = {
 }
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """The same where the user's environment says nothing."""
+PREFILL = 4096
+"""Tokens of prompts that a CPU computes at once."""
 SHARES = {"cpu": 0.25, "cuda": 0.8}
 """Of the memory that is free when it starts, the most that keys and values take."""
 WORKSPACE = 2**30
@@ -123,6 +125,11 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
         "use_tqdm_on_load": False,
         **adapters,
     }
+    if device == "cpu":
+        # of a prompt that it computes in parts it rewinds the generator of the request's seed,
+        # which generators of a CPU cannot do ("CPU Generator does not use offset")
+        arguments["enable_chunked_prefill"] = False
+        arguments["max_num_batched_tokens"] = max(PREFILL, plan.context)
     if device == "cuda":  # what it checks before it starts; the bytes above are what it takes
         arguments["gpu_memory_utilization"] = 0.9 * free / _total(device)
     with _environment(), in_one_line(host):
