@@ -154,6 +154,7 @@ def test_train_play_eval_resume_in_json(
     turns = json.loads(capsys.readouterr().out)["turns"]
     assert turns[0]["role"] == "solution"
     assert turns[0]["reward"] is not None
+    monkeypatch.chdir(tmp_path)  # where no other run is the latest
     assert run(["play", "--question", "1 2 3 4 -> 9"], monkeypatch) == 0
     assert "1 2 3 4 -> 9" in capsys.readouterr().out
 
