@@ -32,8 +32,8 @@ class EventFiles(Sink):
         return max(scalar.step for scalar in self.stored.Scalars(figure))
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
 
         values = [Summary.Value(tag=name, simple_value=x) for name, x in figures.items()]
         event = Event(step=number, wall_time=time.time(), summary=Summary(value=values))
