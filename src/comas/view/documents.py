@@ -22,7 +22,7 @@ from comas.view.jsonl import JsonLines
 PLAN = "evaluation.json"
 """What an evaluation's folder has, and a run's has not."""
 STEP_KEYS = (
-    *("step", "rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "pay", "quality"),
+    *("step", "rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "pay"),
     *("judges", "acceptance", "coverage", "posed", "notes", "tokens", "seconds", "validation"),
     "validation_by_agent",
 )

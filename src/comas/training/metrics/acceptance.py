@@ -6,12 +6,11 @@ judgements that cannot be read (`replies`), how well each role judges (`judges`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from comas.training.metrics.judges import ROLES, accepts, label_of_work
+from comas.training.metrics.judges import ROLES, accepts, work_judged
 from comas.training.metrics.record import StepRecord, grouped
-from comas.types import Turn
 
 Pair = tuple[str, str, str]
 """Role, judge and author."""
@@ -36,20 +35,7 @@ def _judgements(step: StepRecord) -> Iterator[tuple[Pair, Judgement]]:
         work = work_judged(turn, turns)
         if verdict is None or work is None:
             continue
-        right = label_of_work(turn, turns, labels)
-        yield (turn.role, turn.agent, work.agent), (verdict, right)
-
-
-def work_judged(turn: Turn, turns: Mapping[str, Turn]) -> Turn | None:
-    """The work that a judgement is about, also by way of another judgement; None where other work
-    was shown in its place (`info["known"]`), or where it is about none.
-    """
-    if turn.info.get("known") == "wrong":
-        return None
-    work = turns.get(turn.about) if turn.about is not None else None
-    while work is not None and work.role in ROLES:
-        work = turns.get(work.about) if work.about is not None else None
-    return work
+        yield (turn.role, turn.agent, work.agent), (verdict, labels.get(work.id))
 
 
 def _row(pair: Pair, judgements: list[Judgement]) -> dict[str, Any]:

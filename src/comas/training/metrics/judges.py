@@ -61,20 +61,21 @@ def accepts(turn: Turn) -> bool | None:
 
 
 def label_of_work(turn: Turn, turns: Mapping[str, Turn], labels: Mapping[str, bool]) -> bool | None:
-    """Whether the work is right that a judgement is about, also by way of another judgement.
+    """Whether the work is right that a judgement is about; None where that is not known."""
+    work = work_judged(turn, turns)
+    return labels.get(work.id) if work is not None else None
 
-    None where that is not known, or other work was shown in its place (`info["known"]`).
+
+def work_judged(turn: Turn, turns: Mapping[str, Turn]) -> Turn | None:
+    """The work that a judgement is about, also by way of another judgement; None where other work
+    was shown in its place (`info["known"]`), or where it is about none.
     """
     if turn.info.get("known") == "wrong":
         return None
-    about = turn.about
-    while about is not None and about in turns:
-        if about in labels:
-            return labels[about]
-        if turns[about].role not in ROLES:
-            return None
-        about = turns[about].about
-    return None
+    work = turns.get(turn.about) if turn.about is not None else None
+    while work is not None and work.role in ROLES:
+        work = turns.get(work.about) if work.about is not None else None
+    return work
 
 
 def balanced(judgements: Sequence[Judgement]) -> Figures:
