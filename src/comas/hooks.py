@@ -67,13 +67,25 @@ class Alarm:
     step: int
     """Counted from 0."""
     kind: str
-    """`unreadable`, `cut`, `unpaid` or `flat`."""
+    """`unreadable`, `cut`, `unpaid` or `flat`; of a monitor `<monitor>.<hypothesis>`."""
     roles: tuple[str, ...]
     """Whom it is about; none where it is about the whole step."""
     share: float
-    """Of the replies of a role, or of the groups."""
+    """Of the replies of a role, or of the groups; of a monitor the mean of its latest readings."""
     text: str
-    """In words, with a remedy."""
+    """In words, with a remedy where there is one."""
+    start: float | None = None
+    """Of a monitor, as are the next ones: the mean at the start of the run."""
+    margin: float | None = None
+    """By so much the mean might have grown."""
+    since: int | None = None
+    """The step, counted from 0, from which on the readings speak against the hypothesis."""
+    evidence: float | None = None
+    """The e-value: how much more likely the readings are under change than under the hypothesis, at
+    least.
+    """
+    needed: float | None = None
+    """The e-value that makes an alarm."""
 
 
 class Hook:

@@ -106,6 +106,7 @@ WALLS = {
     "learners": "models objective seams types",
     "methods": "game objective setups types",
     "models": "engines storage types",
+    "monitors": "game stats types",
     "objective": "types",
     "questions": "config game types",
     "sandbox": "types",
@@ -116,7 +117,7 @@ WALLS = {
     "testing": "config game learners questions seams storage tasks team types",
     "view": "game storage types",  # of game only how an unreadable reply is noted
     "trackers": "storage types",
-    "training": "config evaluation forecast game hooks machine objective program questions seams"
+    "training": "config evaluation forecast game hooks machine monitors objective program questions seams"
     " signals stats storage sync team types",
 }
 """Room -> all that it sees of ours."""

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from comas.game.judgements import accepts
 from comas.stats import pass_at
 from comas.storage.records import without_truth
 from comas.tasks import pick
 from comas.training.metrics import load_metrics, summarise
 from comas.training.metrics.coverage import entropy, passes
-from comas.training.metrics.judges import accepts, balanced
+from comas.training.metrics.judges import balanced
 from comas.training.metrics.posed import at_frontier, novelty
 from comas.training.metrics.quality import auc, quality
 from comas.training.metrics.record import StepRecord

@@ -1,7 +1,7 @@
-"""Engines, kinds of hosts and trackers by name or file: `hf` is `comas.engines.hf`, `./mine.py`
-that file.
+"""Engines, kinds of hosts, trackers and monitors by name or file: `hf` is `comas.engines.hf`,
+`./mine.py` that file.
 
-Leaves out: what they make (`engines`, `hosts`, `trackers`).
+Leaves out: what they make (`engines`, `hosts`, `trackers`, `monitors`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ CALLS = {
     "engines": "build(plan, models)",
     "hosts": "build(plan)",
     "trackers": "open(run)",
+    "monitors": "watch()",
 }
 """Folder -> how what is found there is called."""
 

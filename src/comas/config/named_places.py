@@ -34,7 +34,7 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
     _anchor_files(data, ("method", "task"), folder)
     if isinstance(questions := data.get("data"), str):
         data["data"] = _beside(questions, folder)
-    for key in ("metrics", "track"):
+    for key in ("metrics", "monitors", "track"):
         listed = data.get(key)
         if isinstance(listed, list):
             names = cast("list[Any]", listed)

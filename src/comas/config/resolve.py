@@ -46,6 +46,8 @@ METRICS = (
     *("acceptance", "coverage", "posed"),
 )
 """Metrics of every step (`training/metrics`)."""
+MONITORS = ("probes", "rejections", "unreadable", "late_fall")
+"""What watches a run (`monitors`)."""
 LABELLED = ("pay", "quality", "judges")
 """Those that ask the task's verifier of every piece of work."""
 
@@ -87,6 +89,10 @@ def resolve(config: Config) -> Resolved:
         and all(plan.source.kind in ("api", "seed") for plan in plans)
     ):
         data["max_tokens"] = 256  # half of their context: prompt and reply share it
+    if data["monitors"] is None:
+        data["monitors"] = [*MONITORS]
+    for name in data["monitors"]:
+        check_builder_name("monitors", name, "monitors")
     if data["metrics"] is None:
         data["metrics"] = [*METRICS, *LABELLED] if task.quick else [*METRICS]
     _absolute(data, [name for name, host in config.hosts.items() if host.here])
@@ -233,7 +239,7 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
     """
     for key in ("method", "task"):
         data[key] = _absolute_file(data[key])
-    for key in ("metrics", "track"):
+    for key in ("metrics", "monitors", "track"):
         data[key] = [_absolute_file(name) for name in data[key]]
     # a task may take something else than a path
     if data["data"] is not None and Path(data["data"]).exists():

@@ -184,6 +184,14 @@ class Config(_Table):
     test_questions: int | None = Field(None, ge=0)
     """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
     """
+    monitors: list[str] | None = None
+    """What watches the run for signs of collapse, by name or file; None is `MONITORS` of
+    `config.resolve`.
+    """
+    on_alarm: Literal["warn", "stop", "restore"] = "warn"
+    """What happens where a monitor alarms: it is told; the run stops after the step; or it puts the
+    best checkpoint's weights back, and stops.
+    """
     track: list[str] = []
     """Trackers that read the run's folder while it is trained, by name or file; each needs the
     extra of its name.

@@ -63,8 +63,9 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 "true",
                 f"would run code that comes with {host.get('base', 'its base')}",
             )
-    trackers = cast("list[Any]", data["track"] if isinstance(data.get("track"), list) else [])
-    if any(isinstance(name, str) and name.endswith(".py") for name in trackers):
-        yield "track", shlex.quote(json.dumps(trackers)), "would run the code in that file"
+    for key in ("track", "monitors"):
+        names = cast("list[Any]", data[key] if isinstance(data.get(key), list) else [])
+        if any(isinstance(name, str) and name.endswith(".py") for name in names):
+            yield key, shlex.quote(json.dumps(names)), "would run the code in that file"
     if data.get("sandbox", "auto") != "auto":
         yield "sandbox", "none", "would run programs that models write without walls"

@@ -103,7 +103,7 @@ def accuracy(answers: Sequence[Answer]) -> Interval | None:
     """Mean over agents of single answers with an interval clustered by question; None if nothing
     could be judged.
     """
-    shares = _shares([asdict(a) for a in answers])
+    shares = by_question([asdict(a) for a in answers])
     return accuracy_interval(list(shares.values())) if shares else None
 
 
@@ -136,14 +136,16 @@ def _differences(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
 ) -> list[float]:
     """Second minus first, per question that both were judged on."""
-    one = _shares(first)
-    other = _shares(second)
+    one = by_question(first)
+    other = by_question(second)
     both = sorted(one.keys() & other.keys())
     return [other[question] - one[question] for question in both]
 
 
-def _shares(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Question -> share of right answers, without those that could not be judged."""
+def by_question(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Question -> share of right answers, from recorded ones, without those that could not be
+    judged.
+    """
     verdicts: dict[str, list[bool]] = {}
     for answer in answers:
         if answer["verdict"] != "failed":

@@ -62,6 +62,8 @@ UNUSED = (
     "loss",
     "kl",
     "track",
+    "monitors",
+    "on_alarm",
 )
 """Keys of the config that say nothing of an evaluation."""
 

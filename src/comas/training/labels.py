@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from comas.evaluation.accuracy import judged
+from comas.game.judgements import WORK
 from comas.types import Episode, Question, Task, Turn
-
-WORK = ("solution", "revision", "sabotage")
-"""Roles whose replies answer a question."""
 
 
 def work_of(episodes: Sequence[Episode]) -> Iterator[tuple[Episode, Turn]]:

@@ -14,14 +14,17 @@ from dataclasses import asdict
 from typing import Any
 
 from comas.evaluation import fingerprints
-from comas.evaluation.accuracy import accuracy, by_agent
+from comas.evaluation.accuracy import accuracy, by_agent, by_question
 from comas.evaluation.contamination import overlap
 from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, hooks_of
 from comas.machine import peak_bytes, process_facts
+from comas.monitors.monitor import Seen
 from comas.questions.checked import RunQuestions
 from comas.signals import listening
+from comas.stats import Interval
 from comas.storage import lineage
+from comas.storage.alarms import append_alarms, read_alarms
 from comas.storage.rewind import best_kept
 from comas.storage.run import Run
 from comas.sync import collected_apart
@@ -36,6 +39,7 @@ from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.schedule import scheduled
 from comas.training.truth import note_truth
+from comas.training.watching import Watching
 from comas.types import Episode, HostFailure, Stopped, UserMistake
 
 PATIENCE = 3
@@ -61,6 +65,9 @@ class Session:
         self.overlap = overlap(self.questions, self.test)
         if self.overlap.exact or self.overlap.near:
             self.hooks.note(str(self.overlap))
+        self.watching = Watching(self.config.monitors or (), self.config.steps)
+        self.alarmed = False
+        """Whether a monitor has alarmed, in whichever process of the run."""
         self.tokens = 0
         self.best: tuple[float, int | None] = (-1.0, None)
         self.began = time.monotonic()
@@ -106,7 +113,17 @@ class Session:
                 f"since the last process on this run: {change} (bit-equal results need the same)"
             )
         self._account()  # what the first requests have cost
+        self._take_up_monitors(start)
         self.hooks.begin(run, self.team, start)
+
+    def _take_up_monitors(self, start: int) -> None:
+        """Have monitors go on where the checkpoint left them."""
+        if self.run.marker() is None:
+            return
+        note = self.watching.take_up(self.run.path, start)
+        if note is not None:
+            self.hooks.note(note)
+        self.alarmed = self.watching.alarmed
 
     async def _listening(self, start: int) -> None:
         """The work, with Ctrl-C and SIGTERM as wishes."""
@@ -124,6 +141,7 @@ class Session:
         if self.run.marker() is None:
             self.run.write_eval("overlap", asdict(self.overlap))
             await self.measuring.recorded(self.run, "before", 0, self.test)
+            await self.watching.begin(self._quiet_scene(), self.questions)
             await self._commit(0)
         async with spending.kept(self.team, self._account):
             reached = await self.loop(start)
@@ -160,7 +178,8 @@ class Session:
         behind them.
         """
         for step in range(start, self.config.steps):
-            if self._spent():  # also where a run is resumed that ended so
+            # also where a run is resumed that ended so
+            if self._spent() or self._alarm_ends():
                 return step
             began = time.monotonic()
             clocks = self._clocks()
@@ -180,7 +199,12 @@ class Session:
     async def _play(self, scene: Scene, step: int) -> list[Episode]:
         questions = self.memory.draw(scene, step)
         self.pulse.play(step, questions)
-        episodes = await play_all(scene, questions, step, self.config.samples or 1)
+        samples = self.config.samples or 1
+        async with asyncio.TaskGroup() as side_by_side:
+            playing = side_by_side.create_task(play_all(scene, questions, step, samples))
+            watched = self.watching.ask(self._quiet_scene(), step, len(questions) * samples)
+            side_by_side.create_task(watched)
+        episodes = playing.result()
         if all(episode.error for episode in episodes):
             raise UserMistake(
                 f"step {step}: every discussion failed; the first: {episodes[0].error}"
@@ -207,31 +231,49 @@ class Session:
         metrics["seconds"] = time.monotonic() - began
         metrics["spent"] = self._seconds_since(clocks)
         metrics["peak_bytes"] = peak_bytes(self.team.hosts)
+        answers: list[dict[str, Any]] = []
         if self.validation and (step + 1) % self.config.eval_every == 0:
-            metrics |= await self._validated(step)
-        self._write(step, metrics, episodes)
+            validated = await self.measuring.answers(self.validation, "validation", step + 1)
+            answers = [asdict(answer) for answer in validated]
+            metrics |= self._validated(step, accuracy(validated), answers)
+        self._write(step, metrics, episodes, list(by_question(answers).values()))
 
-    async def _validated(self, step: int) -> dict[str, Any]:
+    def _validated(
+        self, step: int, interval: Interval | None, answers: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """Accuracy on the validation split, as metrics."""
-        answers = await self.measuring.answers(self.validation, "validation", step + 1)
-        interval = accuracy(answers)
         self.hooks.measured("validation", step + 1, interval)
         return {
             "validation": interval._asdict() if interval else None,
-            "validation_by_agent": by_agent([asdict(answer) for answer in answers]),
+            "validation_by_agent": by_agent(answers),
         }
 
     def _scene(self) -> Scene:
         """The team at its own game, with what the method remembers now."""
         return self.team.scene(keep=True, heard=self.pulse.heard, state=self.memory.state)
 
-    def _write(self, step: int, metrics: dict[str, Any], episodes: Sequence[Episode]) -> None:
+    def _quiet_scene(self) -> Scene:
+        """The same, for games that are no part of a step."""
+        return self.team.scene(keep=False, state=self.memory.state)
+
+    def _write(
+        self,
+        step: int,
+        metrics: dict[str, Any],
+        episodes: Sequence[Episode],
+        validated: Sequence[float],
+    ) -> None:
         signs = self.signal.signs(episodes)
-        metrics["notes"] = [sign.text for sign in signs]
+        played = [episode for episode in episodes if episode.error is None]
+        seen = Seen(step, played, metrics["policies"], validated or None)
+        metrics["monitors"], alarms = self.watching.read(seen)
+        metrics["notes"] = [sign.text for sign in signs] + [alarm.text for alarm in alarms]
         self._account()
+        append_alarms(self.run.path, [asdict(alarm) for alarm in alarms])
         self.run.write_step(metrics, episodes)
         self._count(metrics)
-        for alarm in self.signal.news(step, signs):
+        self.alarmed = self.alarmed or bool(alarms)
+        for alarm in [*self.signal.news(step, signs), *alarms]:
             self.hooks.alarm(alarm)
             self.hooks.note(f"step {step + 1}: {alarm.text}")
         self.hooks.step(metrics, episodes)
@@ -240,7 +282,10 @@ class Session:
         """Commit where it is time; stop where nothing can be learnt, or where it is wished."""
         broken = [policy for policy, times in self.broken.items() if times >= PATIENCE]
         done = step + 1
+        if self._alarm_ends():
+            await self._to_the_end(self._end_by_alarm(done))
         last = done == self.config.steps or self._spent() or self.stopping or broken
+        last = last or self._alarm_ends()
         if last or done % self.config.checkpoint_every == 0 or self.best[1] == done:
             await self._to_the_end(self._commit(done))
         self.looping = False
@@ -253,6 +298,33 @@ class Session:
             )
         if self.stopping:
             raise Stopped
+
+    def _alarm_ends(self) -> bool:
+        """Whether an alarm has ended the run, in this process or in one before it."""
+        return self.alarmed and self.config.on_alarm != "warn"
+
+    async def _end_by_alarm(self, done: int) -> None:
+        """Put the weights of the best checkpoint back, where that is wished."""
+        if self.config.on_alarm == "stop":
+            self.hooks.note(f"stopped after step {done} by an alarm (on_alarm=stop)")
+            return
+        step = self._before_the_alarm()
+        checkpoint = self.run.intact(step)
+        for name, host in self.team.hosts.items():
+            if host.learns:
+                await at_host(name, f"loading step {step}", host.load(checkpoint))
+        self.hooks.note(
+            f"stopped after step {done} by an alarm, with the weights after {step} steps"
+            " (on_alarm=restore)"
+        )
+
+    def _before_the_alarm(self) -> int:
+        """The best checkpoint; where none was measured, the newest from before the change."""
+        if self.best[1] is not None:
+            return self.best[1]
+        kept = sorted(self.run.steps_kept())
+        since = min(alarm["since"] for alarm in read_alarms(self.run.path))
+        return max((step for step in kept if step <= since), default=kept[0])
 
     async def _to_the_end(self, work: Awaitable[None]) -> None:
         """To the end, even where it is asked to stop at once: half an update is no state to stop
@@ -302,4 +374,5 @@ class Session:
         for name, host in self.team.hosts.items():
             await at_host(name, f"saving step {step}", host.save(path))
         self.memory.write(path)
+        self.watching.write(path)
         self.run.commit(step, self.best[1])

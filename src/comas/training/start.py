@@ -32,8 +32,10 @@ LENGTH = ("steps", "tokens")
 """How long a run is: it may be made longer when it goes on, and is then what it would have been
 from the start.
 """
-OWN = (*LENGTH, "track")
-"""What may change of a run itself; on its trackers nothing depends."""
+OWN = (*LENGTH, "track", "on_alarm")
+"""What may change of a run itself; on its trackers nothing depends, and what an alarm does is
+decided when it comes.
+"""
 
 
 async def train_async(

@@ -6,7 +6,7 @@ method that remembers has seen it. Leaves out: figures (`training.metrics`).
 
 from __future__ import annotations
 
-from comas.training.metrics.judges import ROLES, accepts
+from comas.game.judgements import JUDGES, accepts
 from comas.training.metrics.record import StepRecord
 
 
@@ -18,5 +18,5 @@ def note_truth(step: StepRecord) -> None:
     for turn in step.turns:
         if turn.id in labels:
             turn.info["right"] = labels[turn.id]
-        elif turn.role in ROLES and ("score" in turn.info or "said" in turn.info):
+        elif turn.role in JUDGES and ("score" in turn.info or "said" in turn.info):
             turn.info["accepts"] = accepts(turn)

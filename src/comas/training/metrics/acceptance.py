@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from comas.training.metrics.judges import ROLES, accepts, work_judged
+from comas.game.judgements import JUDGES, accepts, work_judged
 from comas.training.metrics.record import StepRecord, grouped
 
 Pair = tuple[str, str, str]
@@ -31,7 +31,7 @@ def _judgements(step: StepRecord) -> Iterator[tuple[Pair, Judgement]]:
     turns = {turn.id: turn for turn in step.turns}
     labels = step.labels if step.task.quick else {}
     for turn in step.turns:
-        verdict = accepts(turn) if turn.role in ROLES else None
+        verdict = accepts(turn) if turn.role in JUDGES else None
         work = work_judged(turn, turns)
         if verdict is None or work is None:
             continue

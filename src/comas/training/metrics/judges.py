@@ -8,17 +8,11 @@ those of comas, whose scores are counted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Integral
 
+from comas.game.judgements import JUDGES, accepts, work_judged
 from comas.training.metrics.record import Figures, StepRecord, grouped, mean
 from comas.types import Turn
 
-ROLES = ("evaluation", "judging", "scoring")
-"""Who judges work."""
-SAYINGS = {"right": True, "wrong": False}
-"""What an evaluation says -> whether it accepts the work."""
-POINTS = (1, 2, 3)
-"""The scale of comas."""
 Judgement = tuple[bool, bool]
 """Whether the work was accepted, and whether it is right."""
 
@@ -33,7 +27,7 @@ def _judgements(step: StepRecord) -> Iterator[tuple[str, Judgement]]:
     """Each with its role."""
     turns = {turn.id: turn for turn in step.turns}
     for turn in step.turns:
-        if turn.role not in ROLES:
+        if turn.role not in JUDGES:
             continue
         verdict = accepts(turn)
         if verdict is None:
@@ -43,39 +37,10 @@ def _judgements(step: StepRecord) -> Iterator[tuple[str, Judgement]]:
             yield turn.role, (verdict, right)
 
 
-def accepts(turn: Turn) -> bool | None:
-    """Whether a judge accepts the work; None where it cannot be read.
-
-    `info["said"]` is right or wrong. `info["score"]` is a whole number of comas's scale, of which
-    only 1 is fatally wrong, or a share of a scale, from 0 to 1, of which a half accepts.
-    """
-    said = turn.info.get("said")
-    if isinstance(said, str):
-        return SAYINGS.get(said)
-    score = turn.info.get("score")
-    if isinstance(score, Integral) and not isinstance(score, bool):
-        return int(score) > 1 if score in POINTS else None
-    if isinstance(score, float) and 0.0 <= score <= 1.0:
-        return score >= 0.5
-    return None
-
-
 def label_of_work(turn: Turn, turns: Mapping[str, Turn], labels: Mapping[str, bool]) -> bool | None:
     """Whether the work is right that a judgement is about; None where that is not known."""
     work = work_judged(turn, turns)
     return labels.get(work.id) if work is not None else None
-
-
-def work_judged(turn: Turn, turns: Mapping[str, Turn]) -> Turn | None:
-    """The work that a judgement is about, also by way of another judgement; None where other work
-    was shown in its place (`info["known"]`), or where it is about none.
-    """
-    if turn.info.get("known") == "wrong":
-        return None
-    work = turns.get(turn.about) if turn.about is not None else None
-    while work is not None and work.role in ROLES:
-        work = turns.get(work.about) if work.about is not None else None
-    return work
 
 
 def balanced(judgements: Sequence[Judgement]) -> Figures:

@@ -1,0 +1,51 @@
+"""What judges say of a piece of work, as games note it on their turns: whether it is accepted, and
+which work that is.
+
+Leaves out: how a score is read (`game.scores`), and whether a judge is right
+(`training.metrics.judges`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral
+
+from comas.types import Turn
+
+WORK = ("solution", "revision", "sabotage")
+"""Roles whose replies answer a question."""
+JUDGES = ("evaluation", "judging", "scoring")
+"""Roles that judge work."""
+SAYINGS = {"right": True, "wrong": False}
+"""What an evaluation says -> whether it accepts the work."""
+POINTS = (1, 2, 3)
+"""The scale of comas."""
+
+
+def accepts(turn: Turn) -> bool | None:
+    """Whether a judge accepts the work; None where it cannot be read.
+
+    `info["said"]` is right or wrong. `info["score"]` is a whole number of comas's scale, of which
+    only 1 is fatally wrong, or a share of a scale, from 0 to 1, of which a half accepts.
+    """
+    said = turn.info.get("said")
+    if isinstance(said, str):
+        return SAYINGS.get(said)
+    score = turn.info.get("score")
+    if isinstance(score, Integral) and not isinstance(score, bool):
+        return int(score) > 1 if score in POINTS else None
+    if isinstance(score, float) and 0.0 <= score <= 1.0:
+        return score >= 0.5
+    return None
+
+
+def work_judged(turn: Turn, turns: Mapping[str, Turn]) -> Turn | None:
+    """The work that a judgement is about, also by way of another judgement; None where other work
+    was shown in its place (`info["known"]`), or where it is about none.
+    """
+    if turn.info.get("known") == "wrong":
+        return None
+    work = turns.get(turn.about) if turn.about is not None else None
+    while work is not None and work.role in JUDGES:
+        work = turns.get(work.about) if work.about is not None else None
+    return work

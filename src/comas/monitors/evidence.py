@@ -1,0 +1,104 @@
+"""Evidence against a hypothesis about a run, gathered step by step: an e-process, which may be
+looked at after every step without its error growing.
+
+The hypothesis is that in every step the mean of some values between 0 and 1, given all that was
+seen before, is at most `bound`. Against it bets are made: who stakes the share `fraction` of what a
+bet can lose has its capital multiplied by `1 + fraction * (value / bound - 1)`, which is no gain on
+average as long as the hypothesis holds (Waudby-Smith and Ramdas 2024, arXiv 2010.09686). Bets begin
+in every step with a prior weight, so that a run which was healthy for long loses little of its
+power (a mixture over change points: Shin, Ramdas and Rinaldo 2022, arXiv 2203.03532). The capital,
+which begins as 1, therefore exceeds 1 / alpha with a probability of at most alpha in the whole run
+(Ville 1939). Leaves out: what is watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9)
+"""Stakes, each with an equal part of the capital: small ones find small changes in many values,
+great ones great changes in few.
+"""
+NOTHING = -1e300
+"""The logarithm of no capital, as a number that JSON can hold."""
+MOST = 0.999
+"""A bound from which on no value could say much against the hypothesis."""
+
+
+class Evidence:
+    """What speaks against one hypothesis, in a run of `steps` steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.chance = 1.0 / max(2, steps)
+        """Prior chance that a change comes in the next step, if it has not come."""
+        self.steps = 0
+        self._idle = 0.0
+        """Log of the weight of changes that are still to come."""
+        self._betting = np.full(len(FRACTIONS), NOTHING)
+        """Per stake, the log capital of the bets that have begun."""
+        self._sums = np.zeros(len(FRACTIONS))
+        """Per stake, the log capital of a bet that began in the first step."""
+        self._lowest = np.zeros(len(FRACTIONS))
+        self._since = np.zeros(len(FRACTIONS), dtype=np.int64)
+
+    def add(self, values: Sequence[float], bound: float) -> None:
+        """Count the values of one more step, all in [0, 1]; none where the step has none."""
+        if values and bound < MOST:
+            gains = self._gains(np.asarray(values, dtype=np.float64), bound)
+        else:
+            gains = np.zeros(len(FRACTIONS))
+        beginning = self._idle + np.log(self.chance)
+        self._idle += np.log1p(-self.chance)
+        self._betting = np.logaddexp(self._betting, beginning) + gains
+        self._note_lowest(gains)
+        self.steps += 1
+
+    def _gains(self, values: np.ndarray, bound: float) -> np.ndarray:
+        """Per stake, what a step adds to the log capital."""
+        if values.min() < 0.0 or values.max() > 1.0:
+            raise ValueError(f"values from 0 to 1 are wanted: {values.min()} to {values.max()}")
+        surprise = values / max(bound, 1e-9) - 1.0
+        stakes = np.asarray(FRACTIONS)[:, None]
+        return np.log1p(stakes * surprise).sum(axis=1)
+
+    def _note_lowest(self, gains: np.ndarray) -> None:
+        """Remember where a bet would best have begun."""
+        lower = self._sums < self._lowest
+        self._lowest = np.where(lower, self._sums, self._lowest)
+        self._since = np.where(lower, self.steps, self._since)
+        self._sums = self._sums + gains
+
+    @property
+    def log(self) -> float:
+        """The natural logarithm of the capital."""
+        betting = float(np.logaddexp.reduce(self._betting)) - float(np.log(len(FRACTIONS)))
+        return float(np.logaddexp(self._idle, betting))
+
+    @property
+    def since(self) -> int:
+        """The step, counted from 0, in which the best bet would have begun."""
+        best = int(np.argmax(self._sums - self._lowest))
+        return int(self._since[best])
+
+    def as_record(self) -> dict[str, Any]:
+        """All that has to be known to go on, as JSON; floats come back bit by bit."""
+        return {
+            "steps": self.steps,
+            "idle": self._idle,
+            "betting": self._betting.tolist(),
+            "sums": self._sums.tolist(),
+            "lowest": self._lowest.tolist(),
+            "since": self._since.tolist(),
+        }
+
+    def take_up(self, record: Mapping[str, Any]) -> None:
+        """Go on from a record."""
+        self.steps = record["steps"]
+        self._idle = record["idle"]
+        self._betting = np.asarray(record["betting"])
+        self._sums = np.asarray(record["sums"])
+        self._lowest = np.asarray(record["lowest"])
+        self._since = np.asarray(record["since"], dtype=np.int64)

@@ -1,0 +1,94 @@
+"""What a monitor is: it looks at every step of a run and says, in values from 0 to 1, how bad
+things are; hypotheses about these values are tested as the run goes on.
+
+`probes` is `comas.monitors.probes`, `./mine.py` that file; each has a function `watch()` which
+makes a `Monitor`. Leaves out: how hypotheses are tested (`evidence`), what becomes of an alarm
+(`training.watching`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from comas.game.play import Scene
+from comas.types import Episode, Question, Turn
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Something that holds in a healthy run: the mean of some values, all bad when they are great,
+    is at most what it was at the start, and `margin` on top.
+    """
+
+    name: str
+    """In metrics.jsonl, below the name of the monitor."""
+    says: str
+    """What it means that it does not hold, in a few words: the alarm."""
+    margin: float
+    """Fixed before the run."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a monitor sees in one step, for one of its hypotheses."""
+
+    values: Sequence[float]
+    """From 0 to 1, and of the same mean given all that happened before the step: such as one per
+    question.
+    """
+    start: float | None = None
+    """The mean of such values at the start, where the monitor has measured it; None: the mean of
+    the first few steps.
+    """
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A step that was played and learnt from."""
+
+    step: int
+    """Counted from 0."""
+    episodes: Sequence[Episode]
+    """Those that did not fail; mean advantage and mean KL are on the turns that were learnt."""
+    policies: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Any])
+    """`host/policy` -> statistics of its update."""
+    validated: Sequence[float] | None = None
+    """Per validation question, the share of answers that are right; None where the step was not
+    followed by a measurement.
+    """
+
+    @property
+    def turns(self) -> list[Turn]:
+        """Of all discussions."""
+        return [turn for episode in self.episodes for turn in episode.turns]
+
+
+class Monitor:
+    """Watches one thing; every method but `read` may be left as it is."""
+
+    hypotheses: Sequence[Hypothesis] = ()
+    """Fixed before the run: each gets an equal part of the run's alpha."""
+
+    def __init__(self) -> None:
+        self.memory: dict[str, Any] = {}
+        """What it has to know later, also in another process: plain values, which are written into
+        every checkpoint as JSON.
+        """
+
+    async def begin(self, scene: Scene, questions: Sequence[Question]) -> None:
+        """Prepare before the first step, with the team as it starts; `questions` are of the
+        training split.
+        """
+
+    async def ask(self, scene: Scene, step: int, discussions: int) -> None:
+        """Ask the team something of one's own while a step of so many discussions is played;
+        nothing of it is learnt from.
+        """
+
+    def read(self, seen: Seen) -> Mapping[str, Reading]:
+        """Name of a hypothesis -> what speaks for and against it in this step; those of which
+        nothing is to be seen are left out.
+        """
+        raise NotImplementedError

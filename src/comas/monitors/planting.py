@@ -1,0 +1,119 @@
+"""Games in which some turns are given: agents judge work that a monitor has put there.
+
+The method's own game is played, so that judges see planted work as they see any other. Leaves out:
+what is planted (`probes`, `swaps`).
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from comas.game.agent import Agent, Write
+from comas.game.judgements import JUDGES, accepts, work_judged
+from comas.game.play import Scene, play_all
+from comas.types import Episode, Question, Task, Turn
+
+PLANTED = "planted"
+"""`info[PLANTED]` of a turn that was given."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A question, and what is said in its game whoever is asked."""
+
+    question: Question
+    said: Mapping[str, str]
+    """Role -> text."""
+
+
+@dataclass(frozen=True)
+class GivenAgent(Agent):
+    """An agent that says what it is given in some roles, and is asked in all others."""
+
+    said: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def ask(
+        self,
+        role: str,
+        prompt: str | Write,
+        *,
+        history: Sequence[str] = (),
+        about: Turn | None = None,
+        round: int | None = None,
+    ) -> Coroutine[Any, Any, Turn]:
+        """Ask for one reply, or give the one that is there."""
+        if role not in self.said:
+            return super().ask(role, prompt, history=history, about=about, round=round)
+        inherited = about.round if about else 0
+        return self._give(
+            self._name(role, about), role, about, inherited if round is None else round
+        )
+
+    async def _give(self, turn_id: str, role: str, about: Turn | None, round: int) -> Turn:
+        """Put a given turn into the episode."""
+        turn = Turn(
+            id=turn_id,
+            agent=self.name,
+            policy=self.member.address,
+            role=role,
+            prompt="",
+            text=self.said[role],
+            finished=True,
+            version=0,
+            about=about.id if about else None,
+            round=round,
+        )
+        turn.info[PLANTED] = True
+        return self._record(turn)
+
+
+async def play_planted(scene: Scene, plants: Sequence[Plant], occasion: str) -> list[Episode]:
+    """Play a game per plant, side by side; episodes in the order of the plants."""
+    said: dict[str, Mapping[str, str]] = {}
+    questions: list[Question] = []
+    for place, plant in enumerate(plants):
+        # a name of its own: a question may be asked twice
+        question = replace(plant.question, id=f"{plant.question.id}#{place}")
+        questions.append(question)
+        said[f"{occasion}/{question.id}/0"] = plant.said
+    play = scene.method.play
+
+    @functools.wraps(play)
+    async def play_given(
+        question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, **options: Any
+    ) -> str | None:
+        given = [GivenAgent(a.member, a.table, said[a.table.episode.id]) for a in agents]
+        return await play(question, given, rng, task, **options)
+
+    method = replace(scene.method, play=play_given)
+    return await play_all(replace(scene, method=method, keep=False), questions, occasion)
+
+
+def verdicts(episode: Episode, *, planted: bool) -> list[bool]:
+    """Whether judges accept the work of a game: each verdict that can be read, on work that was
+    planted or on work that was not.
+    """
+    turns = {turn.id: turn for turn in episode.turns}
+    found: list[bool] = []
+    for turn in episode.turns:
+        if turn.role not in JUDGES or PLANTED in turn.info:
+            continue
+        verdict = accepts(turn)
+        work = work_judged(turn, turns)
+        if verdict is not None and work is not None and (PLANTED in work.info) is planted:
+            found.append(verdict)
+    return found
+
+
+def as_record(plant: Plant) -> dict[str, Any]:
+    """A plant as JSON."""
+    return {"question": asdict(plant.question), "said": dict(plant.said)}
+
+
+def as_plant(record: Mapping[str, Any]) -> Plant:
+    """The inverse."""
+    return Plant(Question(**record["question"]), record["said"])

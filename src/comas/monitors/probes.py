@@ -1,0 +1,129 @@
+"""Planted work whose verdict is known without a label: do judges still tell it apart?
+
+Before the first step the team discusses some questions. An answer of one question, planted in the
+game of another, is wrong but for a chance hit (`strangers`); so is the first half of an answer
+(`cut`), where the game has such work judged at all. Work that the judges of the start accepted is
+work that they should go on accepting (`proven`), as far as they were right. Each kind is judged
+once at the start, which gives the shares that later ones are compared with, and then a few of each
+at every step, drawn from the same plants: the comparison is with the team at its start, on the same
+work. Nobody learns from these games. Leaves out: games without judges, and those in which agents
+pose the question.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from comas.game.agent import derive_seed
+from comas.game.judgements import WORK
+from comas.game.play import Scene, play_all
+from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
+from comas.monitors.planting import Plant, as_plant, as_record, play_planted, verdicts
+from comas.types import Episode, Question
+
+POOL = 64
+"""Questions that are discussed at the start, at most: each gives a plant of each kind."""
+SHARE = 0.02
+"""Of a step's discussions, so many games are played with plants."""
+MARGIN = 0.2
+STRANGERS = Hypothesis("strangers", "judges accept answers of other questions", MARGIN)
+CUT = Hypothesis("cut", "judges accept answers that are cut in half", MARGIN)
+PROVEN = Hypothesis("proven", "judges reject work that they accepted at the start", MARGIN)
+ACCEPTED_IS_BAD = {"strangers": True, "cut": True, "proven": False}
+"""Kind -> whether it is bad that it is accepted."""
+
+
+def watch() -> Monitor:
+    """Probes of a run."""
+    return Probes()
+
+
+class Probes(Monitor):
+    """Plants, and what judges made of them at the start and in the latest step."""
+
+    hypotheses = (STRANGERS, CUT, PROVEN)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, list[float]] = {}
+        """Kind -> values of the latest step."""
+
+    async def begin(self, scene: Scene, questions: Sequence[Question]) -> None:
+        """Play some games, and make plants of what was said; none where nobody judges."""
+        played = await play_all(scene, questions[:POOL], "probes")
+        games = [game for game in played if game.error is None]
+        if any("posed" in turn.info for game in games for turn in game.turns):
+            return
+        plants = {kind: found for kind, found in plants_of(games, scene).items() if found}
+        start: dict[str, float] = {}
+        for kind, of_kind in plants.items():
+            judged = await play_planted(scene, of_kind, f"probes-{kind}")
+            values = [value for game in judged for value in _bad(kind, game)]
+            if values:
+                start[kind] = sum(values) / len(values)
+        if not start:
+            return
+        records = {kind: [as_record(plant) for plant in plants[kind]] for kind in start}
+        self.memory = {"start": start, "plants": records}
+
+    async def ask(self, scene: Scene, step: int, discussions: int) -> None:
+        """Have a few plants judged, of each kind in turn."""
+        self.seen = {}
+        records = self.memory.get("plants", {})
+        kinds = sorted(records)
+        if not kinds:
+            return
+        count = max(1, round(SHARE * discussions))
+        rng = random.Random(derive_seed(scene.seed, "probes", step))
+        drawn = [kinds[(step * count + place) % len(kinds)] for place in range(count)]
+        plants = [as_plant(rng.choice(records[kind])) for kind in drawn]
+        games = await play_planted(scene, plants, f"{step}-probes")
+        for kind, game in zip(drawn, games, strict=True):
+            self.seen.setdefault(kind, []).extend(_bad(kind, game))
+
+    def read(self, seen: Seen) -> Mapping[str, Reading]:
+        """Per kind, the share of bad verdicts in each game."""
+        start = self.memory.get("start", {})
+        return {kind: Reading(values, start[kind]) for kind, values in self.seen.items() if values}
+
+
+def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
+    """Kind -> plants made of the first readable answer to each question."""
+    task = scene.permitted
+    work = [(game, text) for game in games if (text := _work(game, scene)) is not None]
+    plants: dict[str, list[Plant]] = {kind: [] for kind in ACCEPTED_IS_BAD}
+    for place, (game, text) in enumerate(work):
+        _, other = work[place - 1]
+        own_answer = task.extract(game.question, text)
+        others_answer = task.extract(game.question, other)
+        is_own = own_answer is not None and others_answer is not None
+        if not (is_own and task.same(str(own_answer), str(others_answer))):
+            plants["strangers"].append(_plant(game, other))
+        plants["cut"].append(_plant(game, text[: len(text) // 2]))
+        accepted = verdicts(game, planted=False)
+        if accepted and sum(accepted) > len(accepted) / 2:
+            plants["proven"].append(_plant(game, text))
+    return plants
+
+
+def _work(game: Episode, scene: Scene) -> str | None:
+    """The first work of a game that can be read."""
+    extract = scene.permitted.extract
+    work = [turn.text for turn in game.turns if turn.role in WORK and turn.finished]
+    return next((text for text in work if extract(game.question, text) is not None), None)
+
+
+def _plant(game: Episode, text: str) -> Plant:
+    return Plant(game.question, dict.fromkeys(WORK, text))
+
+
+def _bad(kind: str, game: Episode) -> list[float]:
+    """The share of the game's verdicts that are bad, as the one value of the game; none where no
+    verdict can be read.
+    """
+    found = verdicts(game, planted=True) if game.error is None else []
+    if not found:
+        return []
+    accepted = sum(found) / len(found)
+    return [accepted if ACCEPTED_IS_BAD[kind] else 1.0 - accepted]

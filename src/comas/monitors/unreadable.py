@@ -1,0 +1,39 @@
+"""Replies that the game cannot read, or that are cut for want of room.
+
+Leaves out: teams that cannot play from the first step on (`training.learning_signal`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from comas.game.replies import unreadable
+from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
+from comas.types import Turn
+
+UNREADABLE = Hypothesis("unreadable", "replies can no longer be read", 0.15)
+CUT = Hypothesis("cut", "replies are cut for want of room", 0.15)
+
+
+def watch() -> Monitor:
+    """Unreadable replies of a run."""
+    return Unreadable()
+
+
+class Unreadable(Monitor):
+    """From the record of a step alone."""
+
+    hypotheses = (UNREADABLE, CUT)
+
+    def read(self, seen: Seen) -> Mapping[str, Reading]:
+        """Per question, the share of its replies that are unreadable, and that are cut."""
+        lost = [[_lost(turn) for turn in game.turns] for game in seen.episodes if game.turns]
+        cut = [[not turn.finished for turn in game.turns] for game in seen.episodes if game.turns]
+        return {
+            "unreadable": Reading([sum(game) / len(game) for game in lost]),
+            "cut": Reading([sum(game) / len(game) for game in cut]),
+        }
+
+
+def _lost(turn: Turn) -> bool:
+    return bool(unreadable(turn.info))

@@ -1,0 +1,150 @@
+"""Monitors of a run: they look at each step, their hypotheses are tested, and what is refuted is an
+alarm.
+
+All hypotheses of a run share one error: the chance that any of them is refuted although it holds,
+at any time in the run, is at most `ALPHA`. Leaves out: what is watched (`monitors`), what becomes
+of a run that is alarmed (`training.loop`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from comas.config.builders import load_builder
+from comas.game.play import Scene
+from comas.hooks import Alarm
+from comas.monitors.monitor import Monitor, Reading, Seen
+from comas.monitors.trial import Trial
+from comas.storage.alarms import read_monitors, write_monitors
+from comas.types import Question, UserMistake
+
+ALPHA = 0.01
+
+
+def load_monitors(names: Sequence[str]) -> dict[str, Monitor]:
+    """Name -> monitor; an error for a name that is none."""
+    monitors: dict[str, Monitor] = {}
+    for name in names:
+        module = load_builder("monitors", name, "monitors")
+        monitor = module.watch()
+        if not isinstance(monitor, Monitor):
+            raise UserMistake(f"monitors = {name!r}: watch() has to return a Monitor")
+        monitors[Path(name).stem] = monitor
+    return monitors
+
+
+class Watching:
+    """The monitors of one run, and their hypotheses on trial."""
+
+    def __init__(self, names: Sequence[str], steps: int) -> None:
+        self.monitors = load_monitors(names)
+        self.steps = steps
+        claims = [
+            (name, hypothesis)
+            for name, monitor in self.monitors.items()
+            for hypothesis in monitor.hypotheses
+        ]
+        level = math.log(max(1, len(claims)) / ALPHA)
+        self.trials = {
+            (name, hypothesis.name): Trial(hypothesis, steps, level) for name, hypothesis in claims
+        }
+
+    async def begin(self, scene: Scene, questions: Sequence[Question]) -> None:
+        """Let monitors prepare, before the first step."""
+        for monitor in self.monitors.values():
+            await monitor.begin(scene, questions)
+
+    async def ask(self, scene: Scene, step: int, discussions: int) -> None:
+        """Let monitors ask what they want to know, beside a step."""
+        for monitor in self.monitors.values():
+            await monitor.ask(scene, step, discussions)
+
+    def read(self, seen: Seen) -> tuple[dict[str, Any], list[Alarm]]:
+        """The figures of a step for metrics.jsonl, and what it alarms for the first time."""
+        figures: dict[str, Any] = {}
+        alarms: list[Alarm] = []
+        readings = {name: self._readings(name, seen) for name in self.monitors}
+        for (name, hypothesis), trial in self.trials.items():
+            reading = readings[name].get(hypothesis)
+            if trial.hear(reading):
+                alarms.append(_alarm(seen.step, name, trial))
+            if reading is not None and reading.values:
+                figures.setdefault(name, {})[hypothesis] = _figures(reading, trial)
+        return figures, alarms
+
+    def _readings(self, name: str, seen: Seen) -> dict[str, Reading]:
+        """What one monitor reads; an error for what is none of its hypotheses."""
+        readings = dict(self.monitors[name].read(seen))
+        for hypothesis in readings:
+            if (name, hypothesis) not in self.trials:
+                raise UserMistake(
+                    f"monitors: {name} reads {hypothesis!r}, which is none of its hypotheses"
+                )
+        return readings
+
+    def write(self, checkpoint: Path) -> None:
+        """Write what monitors and trials know into an open checkpoint."""
+        if not self.monitors:
+            return
+        memories = {name: monitor.memory for name, monitor in self.monitors.items()}
+        trials = {"/".join(key): trial.as_record() for key, trial in self.trials.items()}
+        write_monitors(checkpoint, {"memories": memories, "trials": trials})
+
+    def take_up(self, run: Path, step: int) -> str | None:
+        """Go on from a checkpoint; returns what to tell where it knows of no monitors."""
+        record = read_monitors(run, step) if self.monitors else {}
+        if record is None:
+            self.monitors = {}
+            self.trials = {}
+            return "this run was begun without monitors, and goes on without them"
+        for name, memory in record.get("memories", {}).items():
+            self.monitors[name].memory = memory
+        for key, trial in self.trials.items():
+            trial.take_up(record["trials"]["/".join(key)])
+        return None
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether anything was alarmed in this run."""
+        return any(trial.alarmed for trial in self.trials.values())
+
+
+def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:
+    """A reading for the record: mean, number, the start, the evidence in powers of ten, and all
+    values with their counts, so that a record can be put to another test.
+    """
+    counts = Counter(reading.values)
+    values = " ".join(f"{value!r}*{counts[value]}" for value in sorted(counts))
+    return {
+        "mean": math.fsum(reading.values) / len(reading.values),
+        "n": len(reading.values),
+        "start": None if math.isnan(trial.start) else trial.start,
+        "evidence": trial.evidence.log / math.log(10),
+        "values": values,
+    }
+
+
+def _alarm(step: int, name: str, trial: Trial) -> Alarm:
+    """What is told of a hypothesis that has just been refuted."""
+    hypothesis = trial.hypothesis
+    evidence = math.exp(min(700.0, trial.evidence.log))
+    text = (
+        f"{hypothesis.says} ({name}: {trial.observed:.2f} lately, {trial.start:.2f} at the start;"
+        f" since step {trial.evidence.since + 1}, evidence {evidence:,.0f} to 1)"
+    )
+    return Alarm(
+        step,
+        f"{name}.{hypothesis.name}",
+        (),
+        trial.observed,
+        text,
+        start=trial.start,
+        margin=hypothesis.margin,
+        since=trial.evidence.since,
+        evidence=evidence,
+        needed=math.exp(trial.level),
+    )

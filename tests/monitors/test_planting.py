@@ -1,0 +1,123 @@
+"""Planted work and criticism: judged in the method's own game, compared with the start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from comas.game.play import Scene
+from comas.methods import comas as method_comas
+from comas.methods import ttrl as method_ttrl
+from comas.monitors import probes, swaps
+from comas.monitors.monitor import Monitor, Seen
+from comas.monitors.planting import Plant, play_planted, verdicts
+from comas.tasks import pick
+from comas.testing.scripted import Script, scripted_scene
+from comas.types import Method
+
+QUESTIONS = [pick.make_question((1, 2, 4, n), 7, "three") for n in range(5, 25)]
+
+
+ANSWER = "1 + 2 + 4"
+"""Right for all of them."""
+
+
+def judging(accepts: Callable[[str], bool]) -> Script:
+    """Judges that look at the prompt that they are shown."""
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> str:
+        if role == "solution":
+            return ANSWER
+        if role == "evaluation":
+            return "good" if accepts(prompt) else "bad"
+        return "<score>3</score>" if accepts(prompt) else "<score>1</score>"
+
+    return script
+
+
+def scene_of(method: Method, script: Script) -> Scene:
+    scene, _ = scripted_scene(method, pick.task, script)
+    return scene
+
+
+def test_judges_see_what_was_planted_and_nobody_else_is_asked() -> None:
+    scene = scene_of(method_comas.method, judging(lambda prompt: "# 2 5" in prompt))
+    said = {"solution": "2 + 5"}
+    games = asyncio.run(play_planted(scene, [Plant(QUESTIONS[0], said)] * 2, "test"))
+    assert [verdicts(game, planted=True) for game in games] == [[True], [True]]
+    assert [verdicts(game, planted=False) for game in games] == [[], []]
+    host = scene.members[0].host
+    assert {role for _, _, role, _, _ in host.asked} == {"evaluation", "scoring"}  # type: ignore[attr-defined]
+    assert host.buffer == {}  # type: ignore[attr-defined]
+    assert games[0].turns[0].info["planted"]
+
+
+def test_seeds_of_planted_games_depend_on_place_alone() -> None:
+    scene = scene_of(method_comas.method, judging(lambda prompt: True))
+    plants = [Plant(question, {"solution": "x"}) for question in QUESTIONS[:3]]
+    asyncio.run(play_planted(scene, plants, "test"))
+    asyncio.run(play_planted(scene, plants, "test"))
+    asked = scene.members[0].host.asked  # type: ignore[attr-defined]
+    half = len(asked) // 2
+    assert sorted(asked[:half]) == sorted(asked[half:])
+    assert len({seed for *_, seed in asked}) == half
+
+
+def watched(monitor: Monitor, scene: Scene, now: Scene, steps: int) -> list[dict[str, list[float]]]:
+    asyncio.run(monitor.begin(scene, QUESTIONS))
+    monitor.memory = json.loads(json.dumps(monitor.memory))
+    found: list[dict[str, list[float]]] = []
+    for step in range(steps):
+        asyncio.run(monitor.ask(now, step, 150))
+        readings = monitor.read(Seen(step, []))
+        found.append({name: list(reading.values) for name, reading in readings.items()})
+    return found
+
+
+def test_judges_that_reject_everything_reject_what_was_proven() -> None:
+    start = scene_of(method_comas.method, judging(lambda prompt: True))
+    now = scene_of(method_comas.method, judging(lambda prompt: False))
+    monitor = probes.watch()
+    found = watched(monitor, start, now, 4)
+    assert monitor.memory["start"]["proven"] == 0.0
+    proven = [value for step in found for value in step.get("proven", [])]
+    assert proven
+    assert set(proven) == {1.0}
+
+
+def test_plants_of_other_questions_are_other_answers() -> None:
+    scene = scene_of(method_comas.method, judging(lambda prompt: True))
+    monitor = probes.watch()
+    asyncio.run(monitor.begin(scene, QUESTIONS))
+    # all questions have the same answer here, and what is cut is no answer at all
+    assert monitor.memory["plants"].keys() == {"proven"}
+
+
+def test_a_game_without_judges_is_not_probed() -> None:
+    scene = scene_of(method_ttrl.method, judging(lambda prompt: True))
+    for monitor in (probes.watch(), swaps.watch()):
+        asyncio.run(monitor.begin(scene, QUESTIONS))
+        assert monitor.memory == {}
+        asyncio.run(monitor.ask(scene, 0, 128))
+        assert monitor.read(Seen(0, [])) == {}
+
+
+def test_scores_that_follow_the_criticism_are_told_from_those_that_read_the_work() -> None:
+    def start(policy: str, role: str, prompt: str, seed: int) -> str:
+        if role == "solution":
+            return ANSWER
+        if role == "evaluation":
+            return f"it is {'good' if seed % 2 else 'bad'}"
+        return "<score>3</score>" if "good" in prompt else "<score>1</score>"
+
+    scene = scene_of(method_comas.method, start)
+    blind = replace(scene, members=scene_of(method_comas.method, judging(lambda p: True)).members)
+    monitor = swaps.watch()
+    found = watched(monitor, scene, blind, 6)
+    assert monitor.memory["start"] == 1.0
+    praises = {plant["praises"] for plant in monitor.memory["plants"]}
+    assert praises == {True, False}
+    values = [value for step in found for value in step.get("follows", [])]
+    assert 0.0 < sum(values) / len(values) < 1.0
