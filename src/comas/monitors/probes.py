@@ -2,16 +2,17 @@
 
 Before the first step the team discusses some questions. An answer of one question, planted in the
 game of another, is wrong but for a chance hit (`strangers`); so is the first half of an answer
-(`cut`), where the game has such work judged at all. Work that the judges of the start accepted is
-work that they should go on accepting (`proven`), as far as they were right. Each kind is judged
-once at the start, which gives the shares that later ones are compared with, and then a few of each
-at every step, drawn from the same plants: the comparison is with the team at its start, on the same
-work. Nobody learns from these games. Leaves out: games without judges, and those in which agents
-pose the question.
+(`cut`), where the game has such work judged at all. Work that the judges of the start accepted
+twice is work that they should go on accepting (`proven`), as far as they were right. The judges of
+the start are shown each kind, which gives the shares that later ones are compared with, and then a
+few of each are shown at every step, drawn from the same plants: the comparison is with the team at
+its start, on the same work. Nobody learns from these games. Leaves out: games without judges, and
+those in which agents pose the question.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 
@@ -22,11 +23,13 @@ from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.monitors.planting import Plant, as_plant, as_record, play_planted, verdicts
 from comas.types import Episode, Question
 
-POOL = 64
+POOL = 128
 """Questions that are discussed at the start, at most: each gives a plant of each kind."""
-SHARE = 0.02
+SHARE = 0.08
 """Of a step's discussions, so many games are played with plants."""
-MARGIN = 0.2
+ORDER = ("proven", "strangers", "proven", "cut", "proven")
+"""Kinds in turn: judges that reject whatever they read are the most frequent kind of collapse."""
+MARGIN = 0.1
 STRANGERS = Hypothesis("strangers", "judges accept answers of other questions", MARGIN)
 CUT = Hypothesis("cut", "judges accept answers that are cut in half", MARGIN)
 PROVEN = Hypothesis("proven", "judges reject work that they accepted at the start", MARGIN)
@@ -55,10 +58,13 @@ class Probes(Monitor):
         games = [game for game in played if game.error is None]
         if any("posed" in turn.info for game in games for turn in game.turns):
             return
-        plants = {kind: found for kind, found in plants_of(games, scene).items() if found}
+        plants = plants_of(games, scene)
+        plants["proven"] = await _accepted_again(scene, plants["proven"])
         start: dict[str, float] = {}
         for kind, of_kind in plants.items():
-            judged = await play_planted(scene, of_kind, f"probes-{kind}")
+            # few plants are shown several times: the start should be known to a few hundredths
+            shown = list(itertools.islice(itertools.cycle(of_kind), POOL))
+            judged = await play_planted(scene, shown, f"probes-{kind}")
             values = [value for game in judged for value in _bad(kind, game)]
             if values:
                 start[kind] = sum(values) / len(values)
@@ -71,7 +77,7 @@ class Probes(Monitor):
         """Have a few plants judged, of each kind in turn."""
         self.seen = {}
         records = self.memory.get("plants", {})
-        kinds = sorted(records)
+        kinds = [kind for kind in ORDER if kind in records]
         if not kinds:
             return
         count = max(1, round(SHARE * discussions))
@@ -105,6 +111,13 @@ def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
         if accepted and sum(accepted) > len(accepted) / 2:
             plants["proven"].append(_plant(game, text))
     return plants
+
+
+async def _accepted_again(scene: Scene, plants: Sequence[Plant]) -> list[Plant]:
+    """Those plants that judges accept when they are shown once more."""
+    games = await play_planted(scene, plants, "probes-again")
+    judged = zip(plants, games, strict=True)
+    return [plant for plant, game in judged if _bad("proven", game) == [0.0]]
 
 
 def _work(game: Episode, scene: Scene) -> str | None:

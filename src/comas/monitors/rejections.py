@@ -12,11 +12,10 @@ from comas.game.judgements import JUDGES, accepts, work_judged
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.types import Episode
 
-MARGIN = 0.15
 FEWEST = 8
 """Judgements of one author by one judge in a step, below which they are not compared."""
-REJECTED = Hypothesis("rejected", "judges reject more than at the start", MARGIN)
-FAVOURS = Hypothesis("favours", "some judge spares or punishes one author", 2 * MARGIN)
+REJECTED = Hypothesis("rejected", "judges reject more than at the start", 0.07)
+FAVOURS = Hypothesis("favours", "some judge spares or punishes one author", 0.3)
 
 
 def watch() -> Monitor:

@@ -11,8 +11,8 @@ from comas.game.replies import unreadable
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.types import Turn
 
-UNREADABLE = Hypothesis("unreadable", "replies can no longer be read", 0.15)
-CUT = Hypothesis("cut", "replies are cut for want of room", 0.15)
+UNREADABLE = Hypothesis("unreadable", "replies can no longer be read", 0.03)
+CUT = Hypothesis("cut", "replies are cut for want of room", 0.05)
 
 
 def watch() -> Monitor:

@@ -1,0 +1,159 @@
+"""A run that is watched: alarms are written, end it where that is wished, and come again bit by bit
+when it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+import comas
+from comas.hooks import Alarm, Hook
+from comas.storage.alarms import read_alarms
+from comas.storage.run import Run
+from comas.types import UserMistake
+from tests.support.command import run as command
+from tests.support.runs import run_of
+
+LOUD = """
+from comas.monitors.monitor import Hypothesis, Monitor, Reading
+
+
+class Loud(Monitor):
+    hypotheses = (Hypothesis("worse", "everything becomes worse", 0.1),)
+
+    def read(self, seen):
+        bad = float(seen.step >= FROM)
+        return {"worse": Reading([bad] * 20, start=0.1)}
+
+
+def watch():
+    return Loud()
+"""
+
+
+class Heard(Hook):
+    def __init__(self) -> None:
+        self.alarms: list[Alarm] = []
+        self.notes: list[str] = []
+
+    def alarm(self, alarm: Alarm) -> None:
+        self.alarms.append(alarm)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def loud(folder: Path, since: int = 2) -> str:
+    file = folder / "loud.py"
+    file.write_text(LOUD.replace("FROM", str(since)))
+    return str(file)
+
+
+def alarmed(folder: Path, base: Path, hooks: Sequence[Hook] = (), **keys: Any) -> Run:
+    keys = {"steps": 6, "monitors": [loud(folder)], "checkpoint_every": 2, **keys}
+    return run_of(folder / "r", base, hooks=hooks, **keys)
+
+
+def test_an_alarm_is_written_and_told_once(untaught: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    run = alarmed(tmp_path, untaught, [heard])
+    (alarm,) = read_alarms(run.path)
+    assert alarm["kind"] == "loud.worse"
+    assert alarm["step"] == 2
+    assert alarm["since"] == 2
+    assert alarm["evidence"] >= alarm["needed"] == pytest.approx(100.0)
+    assert [told.kind for told in heard.alarms if told.kind == "loud.worse"] == ["loud.worse"]
+    metrics = list(run.metrics())
+    assert len(metrics) == 6
+    assert metrics[3]["monitors"]["loud"]["worse"]["values"] == "1.0*20"
+    assert any("everything becomes worse" in note for note in metrics[2]["notes"])
+
+
+@pytest.mark.parametrize("action", ["stop", "restore"])
+def test_an_alarm_ends_the_run_where_that_is_wished(action: str, tmp_path: Path) -> None:
+    heard = Heard()
+    run = alarmed(tmp_path, Path("seed-c"), [heard], on_alarm=action, test_questions=4)
+    assert len(list(run.metrics())) == 3
+    assert run.marker() is not None
+    assert run.marker()["step"] == 3  # type: ignore[index]
+    assert run.read_eval("after")["step"] == 3  # type: ignore[index]
+    assert any(f"on_alarm={action}" in note for note in heard.notes)
+    at_end = weights(run, 3)
+    before = weights(run, 2)
+    assert at_end.keys() == before.keys() != set()
+    equal = [bool((at_end[name] == before[name]).all()) for name in at_end]
+    assert all(equal) is (action == "restore")
+
+
+def weights(run: Run, step: int) -> dict[str, Any]:
+    """All weights of a checkpoint."""
+    found: dict[str, Any] = {}
+    for file in sorted(run.path.glob(f"checkpoints/step-{step}/*/model.safetensors")):
+        found |= {f"{file.parent.name}/{name}": w for name, w in load_file(file).items()}
+    return found
+
+
+def test_a_run_that_was_ended_goes_on_where_that_is_asked(untaught: Path, tmp_path: Path) -> None:
+    run = alarmed(tmp_path, untaught, on_alarm="stop")
+    comas.resume(run.path)
+    assert len(list(run.metrics())) == 3
+    comas.resume(run.path, on_alarm="warn")
+    assert len(list(run.metrics())) == 6
+    assert len(read_alarms(run.path)) == 1
+
+
+def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
+    untaught: Path, tmp_path: Path
+) -> None:
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    shared = {"steps": 6, "checkpoint_every": 2, "questions": 4}
+    names = [loud(tmp_path, 4), "probes", "rejections", "unreadable", "flips", "geometry"]
+    whole = run_of(tmp_path / "whole", untaught, monitors=names, **shared)
+    first = run_of(parts / "r", untaught, monitors=names, **{**shared, "steps": 5})
+    # as after a kill: everything beyond the last commit but one is lost
+    marker = json.loads((first.path / "commit.json").read_text())
+    assert marker["step"] == 5
+    comas.resume(first.path, steps=6)
+    read = [[step["monitors"] for step in run.metrics()] for run in (whole, first)]
+    # evidence depends on the number of steps that a run was begun with
+    for one, other in zip(*read, strict=True):
+        assert {name: of.keys() for name, of in one.items()} == {
+            name: of.keys() for name, of in other.items()
+        }
+        for name, figures in one.items():
+            for hypothesis, figure in figures.items():
+                assert other[name][hypothesis]["values"] == figure["values"]
+    assert [a["step"] for a in read_alarms(first.path)] == [4]
+
+
+def test_alarms_beyond_the_last_commit_are_dropped(untaught: Path, tmp_path: Path) -> None:
+    run = alarmed(tmp_path, untaught)
+    run.drop(after=2, metrics_bytes=0)
+    assert read_alarms(run.path) == []
+
+
+def test_nobody_watches_a_run_without_monitors(untaught: Path, tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", untaught, steps=1, monitors=[])
+    assert [step["monitors"] for step in run.metrics()] == [{}]
+    assert not list(run.path.rglob("monitors.json"))
+
+
+def test_an_unknown_monitor_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command(["train", "monitors=['probe']"], monkeypatch) == 2
+    assert "monitors = 'probe': did you mean probes" in capsys.readouterr().err
+
+
+def test_a_monitor_reads_its_own_hypotheses_only(untaught: Path, tmp_path: Path) -> None:
+    file = Path(loud(tmp_path))
+    file.write_text(file.read_text().replace('{"worse":', '{"better":'))
+    with pytest.raises(UserMistake, match="loud reads 'better', which is none of its hypotheses"):
+        run_of(tmp_path / "r", untaught, steps=1, monitors=[str(file)])
