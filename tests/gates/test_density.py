@@ -30,6 +30,7 @@ CEILINGS = {
     "game": (13, 27),
     "learners": (14, 29),
     "methods": (14, 25),
+    "monitors": (12, 22),
     "objective": (13, 25),
     "questions": (14, 24),
     "seed": (13, 31),

@@ -47,7 +47,7 @@ def judged(name: str, *scores: int | None, author: str = "a0", judge: str = "a1"
 
 def test_rejections_are_shares_of_readable_verdicts_per_question() -> None:
     seen = Seen(0, [judged("q", 1, 1, 3, None), judged("r", None), judged("s", 2)])
-    assert list(rejections.watch().read(seen)["rejected"].values) == [2 / 3, 0.0]
+    assert list(rejections.watch().read(seen)["rejected"].values) == pytest.approx([2 / 3, 0.0])
 
 
 def test_a_judge_that_spares_one_author_stands_out() -> None:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 import comas
 from comas.hooks import Alarm, Hook
-from comas.storage.alarms import read_alarms
+from comas.storage.alarms import drop_alarms, read_alarms
 from comas.storage.run import Run
 from comas.types import UserMistake
 from tests.support.command import run as command
@@ -135,7 +135,9 @@ def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
 
 def test_alarms_beyond_the_last_commit_are_dropped(untaught: Path, tmp_path: Path) -> None:
     run = alarmed(tmp_path, untaught)
-    run.drop(after=2, metrics_bytes=0)
+    drop_alarms(run.path, after=3)
+    assert len(read_alarms(run.path)) == 1
+    drop_alarms(run.path, after=2)
     assert read_alarms(run.path) == []
 
 

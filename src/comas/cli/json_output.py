@@ -68,6 +68,8 @@ def result_json(result: Result) -> dict[str, Any]:
         "gain": interval_json(result.gain),
         "last_steps": figures_of(steps),
         "notes": _notes(steps),
+        "alarms": result.alarms,
+        "ended_by_alarm": result.ended_by_alarm,
         "api": run.spent(),
     }
 

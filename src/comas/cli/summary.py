@@ -74,6 +74,7 @@ def print_summary(console: Console, result: Result, curves: bool = False) -> Non
         *_accuracies(result),
         *(curve_lines(metrics, console.width) if drawn else ()),
         *figure_lines(metrics),
+        *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
         _cost(run, result),
         *told(run.spent()),
         f"run:  {result.run}",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comas.cli import evaluate
-from comas.cli.exit_codes import CLOSED, STOPPED
+from comas.cli.exit_codes import ALARMED, CLOSED, STOPPED
 from comas.cli.json_output import Json, print_json, result_json
 from comas.cli.stderr import print_stopped
 from comas.cli.summary import print_summary
@@ -125,10 +125,12 @@ def _watch(
         sys.exit(CLOSED if outlet.gone else STOPPED)
     if as_json:
         print_json(ctx, result_json(result))
-        return
-    print_summary(console, result)
-    if outlet.gone:  # the console is silent by now
+    else:
+        print_summary(console, result)
+    if outlet.gone and not as_json:  # the console is silent by now
         sys.exit(CLOSED)
+    if result.ended_by_alarm:
+        sys.exit(ALARMED)
 
 
 def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> None:

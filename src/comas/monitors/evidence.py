@@ -46,14 +46,15 @@ class Evidence:
 
     def add(self, values: Sequence[float], bound: float) -> None:
         """Count the values of one more step, all in [0, 1]; none where the step has none."""
+        gains = np.zeros(len(FRACTIONS))
         if values and bound < MOST:
-            gains = self._gains(np.asarray(values, dtype=np.float64), bound)
-        else:
-            gains = np.zeros(len(FRACTIONS))
+            array = np.asarray(values, dtype=np.float64)
+            gains = self._gains(array, bound)
         beginning = self._idle + np.log(self.chance)
         self._idle += np.log1p(-self.chance)
         self._betting = np.logaddexp(self._betting, beginning) + gains
-        self._note_lowest(gains)
+        self._note_lowest()
+        self._sums = self._sums + gains
         self.steps += 1
 
     def _gains(self, values: np.ndarray, bound: float) -> np.ndarray:
@@ -64,17 +65,17 @@ class Evidence:
         stakes = np.asarray(FRACTIONS)[:, None]
         return np.log1p(stakes * surprise).sum(axis=1)
 
-    def _note_lowest(self, gains: np.ndarray) -> None:
+    def _note_lowest(self) -> None:
         """Remember where a bet would best have begun."""
         lower = self._sums < self._lowest
         self._lowest = np.where(lower, self._sums, self._lowest)
         self._since = np.where(lower, self.steps, self._since)
-        self._sums = self._sums + gains
 
     @property
     def log(self) -> float:
         """The natural logarithm of the capital."""
-        betting = float(np.logaddexp.reduce(self._betting)) - float(np.log(len(FRACTIONS)))
+        all_stakes = np.logaddexp.reduce(self._betting)
+        betting = all_stakes - np.log(len(FRACTIONS))
         return float(np.logaddexp(self._idle, betting))
 
     @property
@@ -85,14 +86,12 @@ class Evidence:
 
     def as_record(self) -> dict[str, Any]:
         """All that has to be known to go on, as JSON; floats come back bit by bit."""
-        return {
-            "steps": self.steps,
-            "idle": self._idle,
-            "betting": self._betting.tolist(),
-            "sums": self._sums.tolist(),
-            "lowest": self._lowest.tolist(),
-            "since": self._since.tolist(),
-        }
+        record: dict[str, Any] = {"steps": self.steps, "idle": self._idle}
+        record["betting"] = self._betting.tolist()
+        record["sums"] = self._sums.tolist()
+        record["lowest"] = self._lowest.tolist()
+        record["since"] = self._since.tolist()
+        return record
 
     def take_up(self, record: Mapping[str, Any]) -> None:
         """Go on from a record."""

@@ -40,27 +40,25 @@ class Geometry(Monitor):
         if seen.step % SPAN:
             return {}
         now = figures_of(seen)
-        readings = {
-            name: Reading([float(now[name] > before)], start=EVEN)
-            for name, before in self.memory.items()
-            if name in now
-        }
+        readings: dict[str, Reading] = {}
+        for name in now.keys() & self.memory.keys():
+            has_risen = now[name] > self.memory[name]
+            readings[name] = Reading([float(has_risen)], start=EVEN)
         self.memory = dict(now)
         return readings
 
 
 def figures_of(seen: Seen) -> dict[str, float]:
     """Means over learnt turns and policies; what is not known is left out."""
-    kls = [turn.info["kl"] for turn in seen.turns if isinstance(turn.info.get("kl"), float)]
-    sizes = [stats["grad_norm"] for stats in seen.policies.values() if "grad_norm" in stats]
-    drawn = [turn for turn in seen.turns if turn.tokens]
+    learnt = [turn for turn in seen.turns if "kl" in turn.info]
+    updated = [stats for stats in seen.policies.values() if "grad_norm" in stats]
+    tokens = sum(turn.tokens for turn in seen.turns)
     found: dict[str, float] = {}
-    if kls:
-        found["kl"] = math.fsum(kls) / len(kls)
-    if sizes:
-        found["updates"] = math.fsum(sizes) / len(sizes)
-    tokens = sum(turn.tokens for turn in drawn)
+    if learnt:
+        found["kl"] = math.fsum(turn.info["kl"] for turn in learnt) / len(learnt)
+    if updated:
+        found["updates"] = math.fsum(stats["grad_norm"] for stats in updated) / len(updated)
     if tokens:
         # mean log-prob of a sampled token: minus the entropy of the policy, on average
-        found["entropy"] = math.fsum(turn.logprob for turn in drawn) / tokens
+        found["entropy"] = math.fsum(turn.logprob for turn in seen.turns) / tokens
     return found

@@ -50,14 +50,19 @@ class Seen:
 
     step: int
     """Counted from 0."""
-    episodes: Sequence[Episode]
-    """Those that did not fail; mean advantage and mean KL are on the turns that were learnt."""
+    played: Sequence[Episode]
+    """Failed ones included."""
     policies: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Any])
     """`host/policy` -> statistics of its update."""
-    validated: Sequence[float] | None = None
-    """Per validation question, the share of answers that are right; None where the step was not
+    validated: Sequence[float] = ()
+    """Per validation question, the share of answers that are right; empty where the step was not
     followed by a measurement.
     """
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Those that did not fail; mean advantage and mean KL are on the turns that were learnt."""
+        return [episode for episode in self.played if episode.error is None]
 
     @property
     def turns(self) -> list[Turn]:

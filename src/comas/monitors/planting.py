@@ -55,18 +55,11 @@ class GivenAgent(Agent):
 
     async def _give(self, turn_id: str, role: str, about: Turn | None, round: int) -> Turn:
         """Put a given turn into the episode."""
-        turn = Turn(
-            id=turn_id,
-            agent=self.name,
-            policy=self.member.address,
-            role=role,
-            prompt="",
-            text=self.said[role],
-            finished=True,
-            version=0,
-            about=about.id if about else None,
-            round=round,
-        )
+        address = self.member.address
+        text = self.said[role]
+        turn = Turn(turn_id, self.name, address, role, "", text, finished=True, version=0)
+        turn.about = about.id if about else None
+        turn.round = round
         turn.info[PLANTED] = True
         return self._record(turn)
 
@@ -86,7 +79,8 @@ async def play_planted(scene: Scene, plants: Sequence[Plant], occasion: str) -> 
     async def play_given(
         question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, **options: Any
     ) -> str | None:
-        given = [GivenAgent(a.member, a.table, said[a.table.episode.id]) for a in agents]
+        words = said[agents[0].table.episode.id]
+        given = [GivenAgent(agent.member, agent.table, words) for agent in agents]
         return await play(question, given, rng, task, **options)
 
     method = replace(scene.method, play=play_given)

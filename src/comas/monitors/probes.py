@@ -21,7 +21,7 @@ from comas.game.judgements import WORK
 from comas.game.play import Scene, play_all
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.monitors.planting import Plant, as_plant, as_record, play_planted, verdicts
-from comas.types import Episode, Question
+from comas.types import Episode, Question, Task
 
 POOL = 128
 """Questions that are discussed at the start, at most: each gives a plant of each kind."""
@@ -81,17 +81,23 @@ class Probes(Monitor):
         if not kinds:
             return
         count = max(1, round(SHARE * discussions))
-        rng = random.Random(derive_seed(scene.seed, "probes", step))
-        drawn = [kinds[(step * count + place) % len(kinds)] for place in range(count)]
+        seed = derive_seed(scene.seed, "probes", step)
+        rng = random.Random(seed)
+        places = range(step * count, (step + 1) * count)
+        drawn = [kinds[place % len(kinds)] for place in places]
         plants = [as_plant(rng.choice(records[kind])) for kind in drawn]
         games = await play_planted(scene, plants, f"{step}-probes")
         for kind, game in zip(drawn, games, strict=True):
-            self.seen.setdefault(kind, []).extend(_bad(kind, game))
+            values = self.seen.setdefault(kind, [])
+            values += _bad(kind, game)
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
         """Per kind, the share of bad verdicts in each game."""
-        start = self.memory.get("start", {})
-        return {kind: Reading(values, start[kind]) for kind, values in self.seen.items() if values}
+        readings: dict[str, Reading] = {}
+        for kind, values in self.seen.items():
+            if values:
+                readings[kind] = Reading(values, self.memory["start"][kind])
+        return readings
 
 
 def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
@@ -101,16 +107,23 @@ def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
     plants: dict[str, list[Plant]] = {kind: [] for kind in ACCEPTED_IS_BAD}
     for place, (game, text) in enumerate(work):
         _, other = work[place - 1]
-        own_answer = task.extract(game.question, text)
-        others_answer = task.extract(game.question, other)
-        is_own = own_answer is not None and others_answer is not None
-        if not (is_own and task.same(str(own_answer), str(others_answer))):
-            plants["strangers"].append(_plant(game, other))
-        plants["cut"].append(_plant(game, text[: len(text) // 2]))
+        if not _is_same(task, game.question, text, other):
+            stranger = _plant(game, other)
+            plants["strangers"].append(stranger)
+        half = text[: len(text) // 2]
+        plants["cut"].append(_plant(game, half))
         accepted = verdicts(game, planted=False)
-        if accepted and sum(accepted) > len(accepted) / 2:
-            plants["proven"].append(_plant(game, text))
+        if sum(accepted) > len(accepted) / 2:
+            proven = _plant(game, text)
+            plants["proven"].append(proven)
     return plants
+
+
+def _is_same(task: Task, question: Question, text: str, other: str) -> bool:
+    """Whether two texts answer a question alike."""
+    own = task.extract(question, text)
+    others = task.extract(question, other)
+    return own is not None and others is not None and task.same(own, others)
 
 
 async def _accepted_again(scene: Scene, plants: Sequence[Plant]) -> list[Plant]:

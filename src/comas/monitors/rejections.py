@@ -32,10 +32,16 @@ class Rejections(Monitor):
         """Per question the share of verdicts that reject, and the greatest difference between what
         one judge accepts of one author and what all judges accept of that author.
         """
-        judged = [list(_verdicts(game)) for game in seen.episodes]
-        shares = [_mean([not accepted for _, accepted in game]) for game in judged if game]
+        shares: list[float] = []
+        judgements: list[tuple[Pair, bool]] = []
+        for game in seen.episodes:
+            judged = list(_verdicts(game))
+            judgements += judged
+            if judged:
+                accepted = _mean([verdict for _, verdict in judged])
+                shares.append(1.0 - accepted)
         readings = {"rejected": Reading(shares)}
-        favour = favour_of([verdict for game in judged for verdict in game])
+        favour = favour_of(judgements)
         if favour is not None:
             readings["favours"] = Reading([favour])
         return readings
@@ -64,11 +70,13 @@ def favour_of(verdicts: Sequence[tuple[Pair, bool]]) -> float | None:
     for pair, accepted in verdicts:
         by_pair.setdefault(pair, []).append(accepted)
         by_author.setdefault(pair[1], []).append(accepted)
-    distances = [
-        abs(_mean(of_pair) - _mean(by_author[author]))
-        for (_, author), of_pair in by_pair.items()
-        if len(of_pair) >= FEWEST and len(by_author[author]) > len(of_pair)
-    ]
+    distances: list[float] = []
+    for (_, author), of_pair in by_pair.items():
+        of_author = by_author[author]
+        is_one_of_several = len(of_author) > len(of_pair)
+        if len(of_pair) >= FEWEST and is_one_of_several:
+            distance = abs(_mean(of_pair) - _mean(of_author))
+            distances.append(distance)
     return max(distances, default=None)
 
 

@@ -48,11 +48,9 @@ class Swaps(Monitor):
         swapped = swaps_of([game for game in games if game.error is None])
         plants = [plant for plant, _ in swapped]
         judged = await play_planted(scene, plants, "swaps-start")
-        values = [
-            value
-            for (_, praises), game in zip(swapped, judged, strict=True)
-            for value in _following(game, praises)
-        ]
+        values: list[float] = []
+        for (_, praises), game in zip(swapped, judged, strict=True):
+            values += _following(game, praises)
         if values:
             records = [{**as_record(plant), "praises": praises} for plant, praises in swapped]
             self.memory = {"start": sum(values) / len(values), "plants": records}

@@ -73,9 +73,13 @@ class Trial:
 
     def as_record(self) -> dict[str, Any]:
         """All that has to be known to go on, as JSON."""
-        own = {"readings": self.readings, "start_sum": self.start_sum, "latest": self.latest}
-        start = None if math.isnan(self.start) else self.start
-        return {**own, "start": start, "alarmed": self.alarmed, **self.evidence.as_record()}
+        record = self.evidence.as_record()
+        record["readings"] = self.readings
+        record["start_sum"] = self.start_sum
+        record["start"] = None if math.isnan(self.start) else self.start
+        record["latest"] = self.latest
+        record["alarmed"] = self.alarmed
+        return record
 
     def take_up(self, record: Mapping[str, Any]) -> None:
         """Go on from a record."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from comas.game.replies import unreadable
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
-from comas.types import Turn
 
 UNREADABLE = Hypothesis("unreadable", "replies can no longer be read", 0.03)
 CUT = Hypothesis("cut", "replies are cut for want of room", 0.05)
@@ -27,13 +26,11 @@ class Unreadable(Monitor):
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
         """Per question, the share of its replies that are unreadable, and that are cut."""
-        lost = [[_lost(turn) for turn in game.turns] for game in seen.episodes if game.turns]
-        cut = [[not turn.finished for turn in game.turns] for game in seen.episodes if game.turns]
-        return {
-            "unreadable": Reading([sum(game) / len(game) for game in lost]),
-            "cut": Reading([sum(game) / len(game) for game in cut]),
-        }
-
-
-def _lost(turn: Turn) -> bool:
-    return bool(unreadable(turn.info))
+        lost: list[float] = []
+        cut: list[float] = []
+        for turns in (game.turns for game in seen.episodes if game.turns):
+            unread = [turn for turn in turns if unreadable(turn.info)]
+            unfinished = [turn for turn in turns if not turn.finished]
+            lost.append(len(unread) / len(turns))
+            cut.append(len(unfinished) / len(turns))
+        return {"unreadable": Reading(lost), "cut": Reading(cut)}

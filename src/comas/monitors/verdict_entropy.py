@@ -42,5 +42,7 @@ def evenness(verdicts: list[str]) -> float:
     """Entropy of verdicts over that of three equally frequent ones, or of as many as there are."""
     counts = Counter(verdicts)
     total = len(verdicts)
-    entropy = -math.fsum(n / total * math.log(n / total) for n in counts.values())
-    return min(1.0, entropy / math.log(max(3, len(counts))))
+    shares = [count / total for count in counts.values()]
+    entropy = -math.fsum(share * math.log(share) for share in shares)
+    most = math.log(max(3, len(counts)))
+    return min(1.0, entropy / most)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.storage import files
+from comas.storage.alarms import drop_alarms
 from comas.storage.run import Run
 from comas.types import UserMistake
 
@@ -28,6 +29,7 @@ def rewind(run: Run) -> tuple[int, list[str]]:
         marker = {"step": max(run.steps_kept(), default=-1)}
     if marker is None:
         run.drop(after=0, metrics_bytes=0, everything=True)
+        drop_alarms(run.path, after=0)
         return 0, []
     good = _newest_whole(run, marker["step"], notes)
     if marker["step"] == good["step"]:
@@ -38,6 +40,7 @@ def rewind(run: Run) -> tuple[int, list[str]]:
         files.replace(run.path / "commit.json", json.dumps(good))
     start = good["step"]
     run.drop(after=start, metrics_bytes=good["metrics_bytes"])
+    drop_alarms(run.path, after=start)
     return start, [f"{note}: going on from step {start}" for note in notes]
 
 

@@ -24,7 +24,6 @@ import tomli_w
 
 from comas.program import command
 from comas.storage import files
-from comas.storage.alarms import drop_alarms
 from comas.storage.holds import Holds
 from comas.storage.nearby import resembling
 from comas.storage.out_folder import check_free, fresh
@@ -308,7 +307,6 @@ class Run:
     def drop(self, after: int, metrics_bytes: int, everything: bool = False) -> None:
         """Remove what was written after step `after`; with `everything` its checkpoint too."""
         files.truncate(self.path / "metrics.jsonl", metrics_bytes)
-        drop_alarms(self.path, after)
         self._unsynced.clear()
         for file in (self.path / "episodes").glob("*.jsonl"):
             if re.fullmatch(r"\d{6,}", file.stem) and int(file.stem) >= after:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comas.evaluation.accuracy import Answer, accuracy, answer_all, copied
+from comas.evaluation.accuracy import Answer, accuracy, answer_all, by_agent, by_question, copied
 from comas.game.agent import Member
 from comas.hooks import Hook, Stage
 from comas.stats import Interval
@@ -73,6 +73,23 @@ class Measuring:
         learning = [member for member in self.team.members if member.host.learns]
         solving = [member for member in learning if member.solves]
         return solving or learning
+
+    async def validated(
+        self, questions: Sequence[Question], step: int
+    ) -> tuple[dict[str, Any], list[float]]:
+        """Accuracy on the validation split after so many steps, as metrics; and per question the
+        share of answers that are right.
+        """
+        answers = await self.answers(questions, "validation", step)
+        interval = accuracy(answers)
+        self.hook.measured("validation", step, interval)
+        records = [asdict(answer) for answer in answers]
+        figures: dict[str, Any] = {}
+        figures["validation"] = interval._asdict() if interval else None
+        figures["validation_by_agent"] = by_agent(records)
+        of_questions = by_question(records)
+        shares = list(of_questions.values())
+        return figures, shares
 
     async def answers(
         self, questions: Sequence[Question], stage: Stage, step: int, without: Collection[str] = ()

@@ -11,6 +11,7 @@ from typing import Any
 
 from comas.evaluation.accuracy import paired_gain
 from comas.stats import Interval
+from comas.storage.alarms import read_alarms
 from comas.storage.run import Run
 
 
@@ -28,6 +29,10 @@ class Result:
     """`before` and `after` on held-out questions."""
     gain: Interval | None = None
     """After minus before, paired by question."""
+    alarms: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What monitors have alarmed, as in `alarms.jsonl`."""
+    ended_by_alarm: bool = False
+    """Whether one of them has ended the run (`on_alarm`)."""
 
     def __repr__(self) -> str:
         measured = ", ".join(f"{name} {found}" for name, found in self.accuracy.items() if found)
@@ -52,4 +57,8 @@ def result_of(run: Run, seconds: float) -> Result:
     before = records["before"]
     after = records["after"]
     gain = paired_gain(before["answers"], after["answers"]) if before and after else None
-    return Result(run.path, last.get("step", -1) + 1, last.get("tokens", 0), seconds, found, gain)
+    steps = last.get("step", -1) + 1
+    alarms = read_alarms(run.path)
+    config = run.config()
+    ended = bool(alarms) and config.get("on_alarm", "warn") != "warn" and steps < config["steps"]
+    return Result(run.path, steps, last.get("tokens", 0), seconds, found, gain, alarms, ended)

@@ -3,14 +3,14 @@ alarm.
 
 All hypotheses of a run share one error: the chance that any of them is refuted although it holds,
 at any time in the run, is at most `ALPHA`. Leaves out: what is watched (`monitors`), what becomes
-of a run that is alarmed (`training.loop`).
+of a run that is alarmed (`training.guard`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +42,12 @@ class Watching:
 
     def __init__(self, names: Sequence[str], steps: int) -> None:
         self.monitors = load_monitors(names)
-        self.steps = steps
-        claims = [
-            (name, hypothesis)
-            for name, monitor in self.monitors.items()
-            for hypothesis in monitor.hypotheses
-        ]
-        level = math.log(max(1, len(claims)) / ALPHA)
-        self.trials = {
-            (name, hypothesis.name): Trial(hypothesis, steps, level) for name, hypothesis in claims
-        }
+        self.trials: dict[tuple[str, str], Trial] = {}
+        count = sum(len(monitor.hypotheses) for monitor in self.monitors.values())
+        level = math.log(max(1, count) / ALPHA)
+        for name, monitor in self.monitors.items():
+            for hypothesis in monitor.hypotheses:
+                self.trials[name, hypothesis.name] = Trial(hypothesis, steps, level)
 
     async def begin(self, scene: Scene, questions: Sequence[Question]) -> None:
         """Let monitors prepare, before the first step."""
@@ -67,13 +63,20 @@ class Watching:
         """The figures of a step for metrics.jsonl, and what it alarms for the first time."""
         figures: dict[str, Any] = {}
         alarms: list[Alarm] = []
-        readings = {name: self._readings(name, seen) for name in self.monitors}
-        for (name, hypothesis), trial in self.trials.items():
-            reading = readings[name].get(hypothesis)
-            if trial.hear(reading):
-                alarms.append(_alarm(seen.step, name, trial))
-            if reading is not None and reading.values:
-                figures.setdefault(name, {})[hypothesis] = _figures(reading, trial)
+        for name in self.monitors:
+            readings = self._readings(name, seen)
+            own: dict[str, Any] = {}
+            for hypothesis in self.monitors[name].hypotheses:
+                key = hypothesis.name
+                trial = self.trials[name, key]
+                reading = readings.get(key)
+                if trial.hear(reading):
+                    alarm = _alarm(seen.step, name, trial)
+                    alarms.append(alarm)
+                if reading is not None and reading.values:
+                    own[key] = _figures(reading, trial)
+            if own:
+                figures[name] = own
         return figures, alarms
 
     def _readings(self, name: str, seen: Seen) -> dict[str, Reading]:
@@ -94,18 +97,22 @@ class Watching:
         trials = {"/".join(key): trial.as_record() for key, trial in self.trials.items()}
         write_monitors(checkpoint, {"memories": memories, "trials": trials})
 
-    def take_up(self, run: Path, step: int) -> str | None:
-        """Go on from a checkpoint; returns what to tell where it knows of no monitors."""
-        record = read_monitors(run, step) if self.monitors else {}
+    def take_up(self, run: Path, step: int, note: Callable[[str], Any]) -> None:
+        """Go on from a checkpoint; where it knows of no monitors, which `note` is told, without
+        them.
+        """
+        if not self.monitors:
+            return
+        record = read_monitors(run, step)
         if record is None:
             self.monitors = {}
             self.trials = {}
-            return "this run was begun without monitors, and goes on without them"
-        for name, memory in record.get("memories", {}).items():
+            note("this run was begun without monitors, and goes on without them")
+            return
+        for name, memory in record["memories"].items():
             self.monitors[name].memory = memory
         for key, trial in self.trials.items():
             trial.take_up(record["trials"]["/".join(key)])
-        return None
 
     @property
     def alarmed(self) -> bool:
@@ -117,34 +124,31 @@ def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:
     """A reading for the record: mean, number, the start, the evidence in powers of ten, and all
     values with their counts, so that a record can be put to another test.
     """
-    counts = Counter(reading.values)
-    values = " ".join(f"{value!r}*{counts[value]}" for value in sorted(counts))
-    return {
-        "mean": math.fsum(reading.values) / len(reading.values),
-        "n": len(reading.values),
-        "start": None if math.isnan(trial.start) else trial.start,
-        "evidence": trial.evidence.log / math.log(10),
-        "values": values,
-    }
+    values = reading.values
+    counts = Counter(values)
+    counted = [f"{value!r}*{count}" for value, count in sorted(counts.items())]
+    figures: dict[str, Any] = {}
+    count = len(values)
+    total = math.fsum(values)
+    figures["mean"] = total / count
+    figures["n"] = count
+    figures["start"] = None if math.isnan(trial.start) else trial.start
+    figures["evidence"] = trial.evidence.log / math.log(10)
+    figures["values"] = " ".join(counted)
+    return figures
 
 
 def _alarm(step: int, name: str, trial: Trial) -> Alarm:
     """What is told of a hypothesis that has just been refuted."""
     hypothesis = trial.hypothesis
-    evidence = math.exp(min(700.0, trial.evidence.log))
-    text = (
-        f"{hypothesis.says} ({name}: {trial.observed:.2f} lately, {trial.start:.2f} at the start;"
-        f" since step {trial.evidence.since + 1}, evidence {evidence:,.0f} to 1)"
-    )
-    return Alarm(
-        step,
-        f"{name}.{hypothesis.name}",
-        (),
-        trial.observed,
-        text,
-        start=trial.start,
-        margin=hypothesis.margin,
-        since=trial.evidence.since,
-        evidence=evidence,
-        needed=math.exp(trial.level),
-    )
+    start = trial.start
+    lately = trial.observed
+    since = trial.evidence.since
+    most = min(700.0, trial.evidence.log)
+    evidence = math.exp(most)
+    needed = math.exp(trial.level)
+    seen = f"{name}: {lately:.2f} lately, {start:.2f} at the start"
+    text = f"{hypothesis.says} ({seen}; since step {since + 1}, evidence {evidence:,.0f} to 1)"
+    kind = f"{name}.{hypothesis.name}"
+    margin = hypothesis.margin
+    return Alarm(step, kind, (), lately, text, start, margin, since, evidence, needed)
