@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from comas.game.replies import unreadable
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 
-UNREADABLE = Hypothesis("unreadable", "replies can no longer be read", 0.03)
-CUT = Hypothesis("cut", "replies are cut for want of room", 0.05)
+UNREADABLE = Hypothesis("unreadable", "replies can no longer be read", 0.1)
+CUT = Hypothesis("cut", "replies are cut for want of room", 0.1)
 
 
 def watch() -> Monitor:
