@@ -232,6 +232,32 @@ def _is_alarmed(
     return False
 
 
+# --- what watching costs
+
+COST_STEPS = 12
+COST_PAIRS = 5
+
+
+def cost(out: Path) -> dict[str, Any]:
+    """Seconds of a step with the default set over those without monitors, in pairs of short runs
+    that follow each other.
+    """
+    ratios: list[float] = []
+    for pair in range(COST_PAIRS):
+        seconds: dict[str, float] = {}
+        for name, names in (("watched", DEFAULT), ("alone", ())):
+            folder = out / "cost" / f"{name}-{pair}"
+            keys = [f"seed={FIRST_SEED + pair}", "threads=1", f"steps={COST_STEPS}", "eval_every=0"]
+            keys += ["test_questions=0", f"monitors={json.dumps(list(names))}", f"out={folder}"]
+            script = str(Path(__file__).with_name("learning.py"))
+            run_training((folder, [sys.executable, script, "--one", *keys]))
+            steps = list(Run.open(folder).metrics())
+            # the first steps warm up
+            seconds[name] = statistics.median(step["seconds"] for step in steps[2:])
+        ratios.append(seconds["watched"] / seconds["alone"])
+    return {"pairs": COST_PAIRS, "ratios": ratios, "median": statistics.median(ratios)}
+
+
 # --- the report
 
 
@@ -279,12 +305,16 @@ def main() -> None:
     parser.add_argument("--only", type=lambda s: s.split(","), default=list(KINDS))
     parser.add_argument("--report", action="store_true", help="no new runs")
     parser.add_argument("--simulate", action="store_true", help="also the error by simulation")
+    parser.add_argument("--cost", action="store_true", help="only what watching costs")
     parser.add_argument("--write", type=Path, help="also write the tables as Markdown")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     unknown = set(args.only) - set(KINDS)
     if unknown:
         sys.exit(f"--only: {', '.join(sorted(unknown))}: some of {', '.join(KINDS)}")
+    if args.cost:
+        print(json.dumps(cost(args.out)))
+        return
     jobs = [
         (args.out, kind, FIRST_SEED + place)
         for place in range(max(kind.seeds for kind in KINDS.values()))

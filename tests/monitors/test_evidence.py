@@ -86,6 +86,7 @@ def test_the_error_of_a_whole_run_is_below_alpha(games: int, bound: float) -> No
 def test_a_late_change_is_found_and_dated() -> None:
     rng = np.random.default_rng(3)
     evidence = Evidence(180)
+    step = 0
     for step in range(180):
         chance = 0.1 if step < 100 else 0.9
         evidence.add([float(drawn) for drawn in rng.random(3) < chance], 0.3)

@@ -18,7 +18,7 @@ from comas.storage.alarms import drop_alarms, read_alarms
 from comas.storage.run import Run
 from comas.types import UserMistake
 from tests.support.command import run as command
-from tests.support.runs import run_of
+from tests.support.runs import essence, run_of
 
 LOUD = """
 from comas.monitors.monitor import Hypothesis, Monitor, Reading
@@ -131,6 +131,16 @@ def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
             for hypothesis, figure in figures.items():
                 assert other[name][hypothesis]["values"] == figure["values"]
     assert [a["step"] for a in read_alarms(first.path)] == [4]
+
+
+def test_watching_changes_nothing_in_what_is_watched(tmp_path: Path) -> None:
+    names = ["probes", "swaps", "rejections"]
+    seed = Path("seed-c")
+    watched = run_of(tmp_path / "watched", seed, steps=2, questions=16, monitors=names)
+    alone = run_of(tmp_path / "alone", seed, steps=2, questions=16, monitors=[])
+    assert essence(watched) == essence(alone)
+    read = [step["monitors"] for step in watched.metrics()]
+    assert all("probes" in of_step for of_step in read)
 
 
 def test_alarms_beyond_the_last_commit_are_dropped(untaught: Path, tmp_path: Path) -> None:
