@@ -52,18 +52,18 @@ class Kind:
 
 
 KINDS = {
-    "default": Kind((), 20, "the default"),
-    "slow": Kind(("lr=2e-4", "steps=120"), 4, "the default at two fifths of its learning rate"),
-    "pair": Kind(("agents=2", "steps=120"), 4, "two agents"),
-    "adapters": Kind(("learner=adapters", "steps=120"), 4, "adapters on one base"),
-    "rules": Kind(("method=comas_rules",), 4, "judges that are paid by rules"),
+    "default": Kind(("steps=120",), 20, "the default"),
+    "slow": Kind(("lr=2e-4", "steps=120"), 3, "the default at two fifths of its learning rate"),
+    "pair": Kind(("agents=2", "steps=120"), 3, "two agents"),
+    "adapters": Kind(("learner=adapters", "steps=120"), 3, "adapters on one base"),
+    "rules": Kind(("method=comas_rules", "steps=120"), 3, "judges that are paid by rules"),
     "paper": Kind(("preset=paper", "steps=120"), 5, "as published: all-wrong critics"),
     "free": Kind(
         ("kl={}", "credit.normalise=all", "questions=32", "steps=150"), 5, "no KL, small steps"
     ),
     "small": Kind(("questions=12", "lr=2e-3", "steps=60", FAST), 5, "small batches at a high rate"),
-    "habit": Kind(("method=evol_rl", FAST), 5, "majority votes: one habit"),
-    "self": Kind(("method=srlm", FAST), 5, "an author that judges itself"),
+    "habit": Kind(("method=evol_rl", "steps=60", FAST), 5, "majority votes: one habit"),
+    "self": Kind(("method=srlm", "steps=60", FAST), 5, "an author that judges itself"),
 }
 
 

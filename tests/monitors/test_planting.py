@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-from comas.game.play import Scene
+from comas.game.play import Scene, play_all
 from comas.methods import comas as method_comas
 from comas.methods import ttrl as method_ttrl
 from comas.monitors import probes, swaps
@@ -65,8 +65,17 @@ def test_seeds_of_planted_games_depend_on_place_alone() -> None:
     assert len({seed for *_, seed in asked}) == half
 
 
+def begin(monitor: Monitor, scene: Scene) -> None:
+    """As a run does when its first step has been played."""
+
+    async def first_step() -> None:
+        await monitor.begin(scene, await play_all(scene, QUESTIONS, 0))
+
+    asyncio.run(first_step())
+
+
 def watched(monitor: Monitor, scene: Scene, now: Scene, steps: int) -> list[dict[str, list[float]]]:
-    asyncio.run(monitor.begin(scene, QUESTIONS))
+    begin(monitor, scene)
     monitor.memory = json.loads(json.dumps(monitor.memory))
     found: list[dict[str, list[float]]] = []
     for step in range(steps):
@@ -90,7 +99,7 @@ def test_judges_that_reject_everything_reject_what_was_proven() -> None:
 def test_plants_of_other_questions_are_other_answers() -> None:
     scene = scene_of(method_comas.method, judging(lambda prompt: True))
     monitor = probes.watch()
-    asyncio.run(monitor.begin(scene, QUESTIONS))
+    begin(monitor, scene)
     # all questions have the same answer here, and what is cut is no answer at all
     assert monitor.memory["plants"].keys() == {"proven"}
 
@@ -98,7 +107,7 @@ def test_plants_of_other_questions_are_other_answers() -> None:
 def test_a_game_without_judges_is_not_probed() -> None:
     scene = scene_of(method_ttrl.method, judging(lambda prompt: True))
     for monitor in (probes.watch(), swaps.watch()):
-        asyncio.run(monitor.begin(scene, QUESTIONS))
+        begin(monitor, scene)
         assert monitor.memory == {}
         asyncio.run(monitor.ask(scene, 0, 128))
         assert monitor.read(Seen(0, [])) == {}

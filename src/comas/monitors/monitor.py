@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comas.game.play import Scene
-from comas.types import Episode, Question, Turn
+from comas.types import Episode, Turn
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class Monitor:
         every checkpoint as JSON.
         """
 
-    async def begin(self, scene: Scene, questions: Sequence[Question]) -> None:
-        """Prepare before the first step, with the team as it starts; `questions` are of the
-        training split.
+    async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+        """Prepare when the first step has been played, by the team as it starts, and nobody has
+        learnt from it; `episodes` are those that did not fail.
         """
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:

@@ -18,13 +18,15 @@ from collections.abc import Mapping, Sequence
 
 from comas.game.agent import derive_seed
 from comas.game.judgements import WORK
-from comas.game.play import Scene, play_all
+from comas.game.play import Scene
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.monitors.planting import Plant, as_plant, as_record, play_planted, verdicts
 from comas.types import Episode, Question, Task
 
 POOL = 128
-"""Questions that are discussed at the start, at most: each gives a plant of each kind."""
+"""Discussions of the first step that plants are made of, at most, and times that each kind is
+judged at the start.
+"""
 SHARE = 0.08
 """Of a step's discussions, so many games are played with plants."""
 ORDER = ("proven", "strangers", "proven", "cut", "proven")
@@ -52,20 +54,21 @@ class Probes(Monitor):
         self.seen: dict[str, list[float]] = {}
         """Kind -> values of the latest step."""
 
-    async def begin(self, scene: Scene, questions: Sequence[Question]) -> None:
-        """Play some games, and make plants of what was said; none where nobody judges."""
-        played = await play_all(scene, questions[:POOL], "probes")
-        games = [game for game in played if game.error is None]
-        if any("posed" in turn.info for game in games for turn in game.turns):
+    async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+        """Make plants of what was said in the first step; none where nobody judges."""
+        of_question = {game.question.id: game for game in episodes}
+        games = list(of_question.values())[:POOL]
+        judged = [game for game in games if verdicts(game, planted=False)]
+        if not judged or any(_is_posed(game) for game in games):
             return
         plants = plants_of(games, scene)
         plants["proven"] = await _accepted_again(scene, plants["proven"])
         start: dict[str, float] = {}
         for kind, of_kind in plants.items():
             # few plants are shown several times: the start should be known to a few hundredths
-            shown = list(itertools.islice(itertools.cycle(of_kind), POOL))
-            judged = await play_planted(scene, shown, f"probes-{kind}")
-            values = [value for game in judged for value in _bad(kind, game)]
+            shown = list(itertools.islice(itertools.cycle(of_kind), len(games)))
+            shown_games = await play_planted(scene, shown, f"probes-{kind}")
+            values = [value for game in shown_games for value in _bad(kind, game)]
             if values:
                 start[kind] = sum(values) / len(values)
         if not start:
@@ -117,6 +120,11 @@ def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
             proven = _plant(game, text)
             plants["proven"].append(proven)
     return plants
+
+
+def _is_posed(game: Episode) -> bool:
+    """Whether an agent wrote the question."""
+    return any("posed" in turn.info for turn in game.turns)
 
 
 def _is_same(task: Task, question: Question, text: str, other: str) -> bool:

@@ -15,13 +15,13 @@ from typing import Any
 
 from comas.game.agent import derive_seed
 from comas.game.judgements import WORK, accepts
-from comas.game.play import Scene, play_all
+from comas.game.play import Scene
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.monitors.planting import Plant, as_plant, as_record, play_planted, verdicts
-from comas.types import Episode, Question
+from comas.types import Episode
 
 POOL = 64
-"""Questions that are discussed at the start, at most."""
+"""Discussions of the first step whose criticism is swapped, at most."""
 SHARE = 0.01
 """Of a step's discussions, so many games are played with swapped criticism."""
 FOLLOWS = Hypothesis("follows", "scores follow the criticism, whatever the work is", 0.2)
@@ -42,10 +42,11 @@ class Swaps(Monitor):
         self.seen: list[float] = []
         """Values of the latest step."""
 
-    async def begin(self, scene: Scene, questions: Sequence[Question]) -> None:
-        """Play some games, and swap what was criticised; nothing where no game has both kinds."""
-        games = await play_all(scene, questions[:POOL], "swaps")
-        swapped = swaps_of([game for game in games if game.error is None])
+    async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+        """Swap what was criticised in the first step; nothing where there are no criticisms of both
+        kinds.
+        """
+        swapped = swaps_of(episodes[:POOL])
         plants = [plant for plant, _ in swapped]
         judged = await play_planted(scene, plants, "swaps-start")
         values: list[float] = []

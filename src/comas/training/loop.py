@@ -128,7 +128,6 @@ class Session:
         if self.run.marker() is None:
             self.run.write_eval("overlap", asdict(self.overlap))
             await self.measuring.recorded(self.run, "before", 0, self.asked.test)
-            await self.watching.begin(self._quiet_scene(), self.asked.train)
             await self._commit(0)
         async with spending.kept(self.team, self._account):
             reached = await self.loop(start)
@@ -177,11 +176,9 @@ class Session:
         questions = self.memory.draw(scene, step)
         self.pulse.play(step, questions)
         samples = self.config.samples or 1
-        async with asyncio.TaskGroup() as side_by_side:
-            playing = side_by_side.create_task(play_all(scene, questions, step, samples))
-            watched = self.watching.ask(self._quiet_scene(), step, len(questions) * samples)
-            side_by_side.create_task(watched)
-        episodes = playing.result()
+        playing = play_all(scene, questions, step, samples)
+        quiet = self.team.scene(keep=False, state=self.memory.state)
+        episodes = await self.watching.beside(playing, quiet, step, len(questions) * samples)
         if all(episode.error for episode in episodes):
             raise UserMistake(
                 f"step {step}: every discussion failed; the first: {episodes[0].error}"
@@ -217,10 +214,6 @@ class Session:
     def _scene(self) -> Scene:
         """The team at its own game, with what the method remembers now."""
         return self.team.scene(keep=True, heard=self.pulse.heard, state=self.memory.state)
-
-    def _quiet_scene(self) -> Scene:
-        """The same, for games that are no part of a step."""
-        return self.team.scene(keep=False, state=self.memory.state)
 
     def _write(
         self,

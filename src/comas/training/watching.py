@@ -8,9 +8,10 @@ of a run that is alarmed (`training.guard`).
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from comas.hooks import Alarm
 from comas.monitors.monitor import Monitor, Reading, Seen
 from comas.monitors.trial import Trial
 from comas.storage.alarms import read_monitors, write_monitors
-from comas.types import Question, UserMistake
+from comas.types import Episode, UserMistake
 
 ALPHA = 0.01
 
@@ -49,15 +50,28 @@ class Watching:
             for hypothesis in monitor.hypotheses:
                 self.trials[name, hypothesis.name] = Trial(hypothesis, steps, level)
 
-    async def begin(self, scene: Scene, questions: Sequence[Question]) -> None:
-        """Let monitors prepare, before the first step."""
-        for monitor in self.monitors.values():
-            await monitor.begin(scene, questions)
-
-    async def ask(self, scene: Scene, step: int, discussions: int) -> None:
-        """Let monitors ask what they want to know, beside a step."""
-        for monitor in self.monitors.values():
-            await monitor.ask(scene, step, discussions)
+    async def beside(
+        self,
+        playing: Coroutine[Any, Any, list[Episode]],
+        scene: Scene,
+        step: int,
+        discussions: int,
+    ) -> list[Episode]:
+        """Return what is played in a step of so many discussions, while monitors ask what they want
+        to know; they prepare when the first step has been played. `scene` is for games that are no
+        part of the step.
+        """
+        async with asyncio.TaskGroup() as side_by_side:
+            played = side_by_side.create_task(playing)
+            for monitor in self.monitors.values():
+                asking = monitor.ask(scene, step, discussions)
+                side_by_side.create_task(asking)
+        episodes = played.result()
+        if step == 0:
+            whole = [episode for episode in episodes if episode.error is None]
+            for monitor in self.monitors.values():
+                await monitor.begin(scene, whole)
+        return episodes
 
     def read(self, seen: Seen) -> tuple[dict[str, Any], list[Alarm]]:
         """The figures of a step for metrics.jsonl, and what it alarms for the first time."""
