@@ -68,11 +68,6 @@ class Cell:
         return (self.folder / "trained.json").is_file()
 
     @property
-    def begun(self) -> bool:
-        """Whether anything was tried."""
-        return self.run.is_dir() or (self.folder / "failed.json").is_file()
-
-    @property
     def failure(self) -> dict[str, Any] | None:
         """`stage` and `reason` of the last try, where that failed."""
         return files.read_object(self.folder / "failed.json")

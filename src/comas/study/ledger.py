@@ -74,28 +74,30 @@ class Ledger:
 
     def _added(self, known: Mapping[str, Any], plain: Mapping[str, Any], cells: int) -> list[str]:
         """What is new; an error for anything that is no longer what it was."""
-        for key, what in (("budget", "the budget"), ("claims", "the claims")):
-            if known[key] != plain[key]:
-                raise self._changed(what, cells)
+        if known["budget"] != plain["budget"]:
+            raise self._changed("the budget is another", cells)
+        if known["claims"] != plain["claims"]:
+            raise self._changed("the claims are others", cells)
         after = f"added after {_counted(cells)} had run"
         added: list[str] = []
         for key, what in (("settings", "setting"), ("measures", "measure")):
             for name, facts in known[key].items():
                 if name not in plain[key]:
-                    raise self._changed(f"{what} {name}, which is gone,", cells)
+                    raise self._changed(f"{what} {name} is gone", cells)
                 if plain[key][name] != facts:
                     keys = _differing(facts, plain[key][name])
-                    raise self._changed(f"{what} {name} ({keys})", cells)
+                    raise self._changed(f"{what} {name} is another ({keys})", cells)
             added += [f"{what} {name}: {after}" for name in plain[key] if name not in known[key]]
         if gone := [seed for seed in known["seeds"] if seed not in plain["seeds"]]:
-            raise self._changed(f"seed {gone[0]}, which is gone,", cells)
+            raise self._changed(f"seed {gone[0]} is gone", cells)
         new_seeds = [seed for seed in plain["seeds"] if seed not in known["seeds"]]
         return added + [f"seed {seed}: {after}" for seed in new_seeds]
 
     def _changed(self, what: str, cells: int) -> UserMistake:
+        have_run = "1 cell has run" if cells == 1 else f"{cells} cells have run"
         return UserMistake(
-            f"{self._file}: {what} changed after {_counted(cells)} had run, and what is claimed is"
-            f" fixed before the runs: bring back what {self._copy} says, or set another out"
+            f"{self._file}: {what}, and {have_run}: what is claimed is fixed before the runs; bring"
+            f" back what {self._copy} says, or set another out"
         )
 
 

@@ -46,8 +46,9 @@ class Study:
         return cls(path, described, settings, out, cells_of(described, settings, out))
 
     def begun(self) -> int:
-        """Cells of which anything was tried."""
-        return sum(cell.begun for cell in self.cells)
+        """Cells of which anything was tried, those that the file no longer has included."""
+        places = {*self.out.glob("cells/*/*/run"), *self.out.glob("cells/*/*/failed.json")}
+        return len({place.parent for place in places})
 
     def left(self) -> list[Cell]:
         """Cells that are not done."""
