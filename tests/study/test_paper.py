@@ -16,17 +16,20 @@ import tomli_w
 from comas.config.plugins import load_plugin
 from comas.study.verb import Study
 from comas.tasks import pick
-from comas.testing import check_method
+from comas.testing import check_method, golden_script
 from tests.support.command import run
 
 STUDIES = Path(__file__).parents[2] / "studies"
 PAPER = STUDIES / "paper.toml"
 SHORT = STUDIES / "paper-short.toml"
 LARGE = STUDIES / "paper-3b.toml"
+OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
+QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
 
 
 def test_the_method_without_scoring_is_a_method() -> None:
-    check_method(load_plugin("method", str(STUDIES / "no_scoring.py")), pick.task)
+    method = load_plugin("method", str(STUDIES / "no_scoring.py"))
+    check_method(method, pick.task, QUESTIONS, golden_script, samples=2)
 
 
 def test_the_paper_has_its_methods_ablations_and_claims() -> None:
@@ -97,3 +100,12 @@ def test_the_copy_of_a_file_that_extends_another_has_both(tmp_path: Path) -> Non
     assert (tmp_path / "out" / "paper.toml").read_text() == PAPER.read_text()
     (tmp_path / "paper.toml").write_text(PAPER.read_text() + "\n")
     assert Study.read(tmp_path / "short.toml").declare().digest != ledger.digest
+
+
+def test_the_file_of_the_page_is_sound(tmp_path: Path) -> None:
+    page = (STUDIES.parent / "docs" / "study.md").read_text()
+    (block,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "ttrl.toml").write_text(block)
+    study = Study.read(tmp_path / "ttrl.toml")
+    names = [setting.name for setting in study.settings]
+    assert names == ["labels", "votes", "untrained", "rate lr=0.0001", "rate lr=0.001"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import comas
 from comas.study import cost, verb
 from comas.study.cost import SettingCost, jobs_for
 from comas.study.running import Ended
@@ -248,6 +249,16 @@ def test_the_command_says_what_it_costs_and_what_became_of_it(
     keys = {"left", "right", "difference", "low", "high", "p", "verdict"}
     assert keys <= record["claims"][0].keys()
     assert len(quick.commands) == 7
+
+
+def test_a_study_in_python(quick: InProcess, tmp_path: Path) -> None:
+    file = small(tmp_path)
+    report = comas.study(file, report=True)
+    assert report.count("missing") == 4
+    assert not quick.commands
+    report = comas.study(file, jobs=1)
+    assert "cells 3 done, 1 failed, 0 missing" in repr(report)
+    assert "labels teach: missing: labels, seed 2: failed" in repr(report)
 
 
 def test_a_stop_of_the_command_is_130_and_says_how_to_go_on(

@@ -45,10 +45,10 @@ class SettingCost:
     """None where it cannot be timed."""
     reply: float
     """Seconds of a reply to a held-out question, in an evaluation."""
-    peak: int
-    """Bytes of memory at the peak."""
+    peak: int | None
+    """Bytes of memory at the peak; None where that is not known."""
     device: str
-    disk: int
+    disk: int | None
     mistake: str
     """What training would refuse it for."""
     untimed: str
@@ -63,9 +63,9 @@ class Cost:
     seconds: float | None
     """Of one process after another; None where a setting cannot be timed."""
     untimed: str
-    disk: int
+    disk: int | None
     free_disk: int
-    peak: int
+    peak: int | None
     """Bytes of the largest cell."""
     free_memory: int | None
     jobs: int
@@ -140,9 +140,9 @@ def _estimated(setting: Setting, out: Path) -> SettingCost:
     return SettingCost(
         seconds=None if hours is None else hours.total,
         reply=reply,
-        peak=plan.fit.peak_of(device) if devices else 0,
+        peak=plan.fit.peak_of(device) if devices else None,
         device=device,
-        disk=plan.disk.needed or 0,
+        disk=plan.disk.needed,
         mistake=plan.mistake,
         untimed=plan.untimed,
     )
@@ -163,7 +163,9 @@ def _summed(
             evaluations += 1
             seconds += START + found.reply * replies_of(cell.setting, measure)
     all_costs = list(costs.values())
-    peak = max((found.peak for found in all_costs), default=0) + PROCESS
+    peaks = [found.peak for found in all_costs]
+    known_peaks = [peak for peak in peaks if peak is not None]
+    peak = max(known_peaks) + PROCESS if known_peaks == peaks and peaks else None
     devices = {found.device for found in all_costs}
     free = memory_of(devices.pop() if len(devices) == 1 else "cpu").usable
     threads = max((_threads(cell.setting) for cell in cells), default=1)
@@ -172,7 +174,7 @@ def _summed(
         evaluations=evaluations,
         seconds=seconds if timed else None,
         untimed=next((found.untimed for found in all_costs if found.seconds is None), ""),
-        disk=sum(costs[cell.setting.name].disk for cell in cells if not cell.trained),
+        disk=_disk(cells, costs),
         free_disk=_free_disk(out),
         peak=peak,
         free_memory=free,
@@ -182,6 +184,17 @@ def _summed(
             f"setting {name}: {found.mistake}" for name, found in costs.items() if found.mistake
         ),
     )
+
+
+def _disk(cells: Sequence[Cell], costs: dict[str, SettingCost]) -> int | None:
+    """Bytes of all runs that are left; None where one is not known."""
+    total = 0
+    for cell in cells:
+        needed = costs[cell.setting.name].disk
+        if needed is None:
+            return None
+        total += 0 if cell.trained else needed
+    return total
 
 
 def _left(cell: Cell) -> Iterator[Measure]:
@@ -209,10 +222,12 @@ def _threads(setting: Setting) -> int:
     return setting.resolved.config.threads or usable_cpus()
 
 
-def jobs_for(peak: int, free: int | None, threads: int, cells: int) -> int:
+def jobs_for(peak: int | None, free: int | None, threads: int, cells: int) -> int:
     """Processes that the cores and the free memory bear; at least one."""
     by_cores = usable_cpus() // threads
-    by_memory = by_cores if free is None else int(SPARE * free) // max(1, peak)
+    by_memory = by_cores
+    if free is not None and peak is not None:
+        by_memory = int(SPARE * free) // max(1, peak)
     return max(1, min(by_cores, by_memory, cells))
 
 
@@ -226,14 +241,18 @@ def cost_lines(cost: Cost) -> list[str]:
     if not cost.cells:
         return ["nothing is left to run"]
     runs = f"{cost.cells} cells, {cost.evaluations} evaluations"
-    free = "unknown" if cost.free_memory is None else f"{cost.free_memory / 1e9:.1f} GB"
+    threads = "1 thread" if cost.threads == 1 else f"{cost.threads} threads"
     return [
         f"left:   {runs}",
         f"time:   {_time(cost)}",
-        f"memory: about {cost.peak / 1e9:.1f} GB each, {free} free",
-        f"disk:   about {cost.disk / 1e9:.1f} GB, {cost.free_disk / 1e9:.1f} GB free",
-        f"jobs:   {cost.jobs} at once, with {cost.threads} thread{'s' * (cost.threads > 1)} each",
+        f"memory: {_size(cost.peak)} each, {_size(cost.free_memory)} free",
+        f"disk:   {_size(cost.disk)}, {_size(cost.free_disk)} free",
+        f"jobs:   {cost.jobs} at once, with {threads} each",
     ]
+
+
+def _size(count: int | None) -> str:
+    return "not known" if count is None else f"{count / 1e9:.1f} GB"
 
 
 def _time(cost: Cost) -> str:
@@ -264,7 +283,7 @@ def check_cost(cost: Cost, file: Path) -> None:
     """An error where something would be refused, or where the disk is too small."""
     if cost.mistakes:
         raise UserMistake(f"{file}: {cost.mistakes[0]}")
-    if cost.disk > cost.free_disk:
+    if cost.disk is not None and cost.disk > cost.free_disk:
         raise UserMistake(
             f"{file}: the runs need about {cost.disk / 1e9:.1f} GB on disk, and"
             f" {cost.free_disk / 1e9:.1f} GB are free: free some, or set another out"

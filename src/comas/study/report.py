@@ -38,9 +38,9 @@ NONE = "-"
 """In a table, where there is nothing to say."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
-    """What a study came to so far."""
+    """What a study came to so far: `rows` of its cells, `verdicts` on its claims."""
 
     title: str
     study: StudyFile
@@ -48,6 +48,11 @@ class Report:
     rows: Sequence[Row]
     verdicts: Sequence[Verdict]
     ledger: Ledger
+
+    def __repr__(self) -> str:
+        states = [f"{self.count(status)} {status}" for status in ("done", "failed", "missing")]
+        told = [f"{verdict.claim.says}: {verdict.verdict}" for verdict in self.verdicts]
+        return "\n  ".join([f"Report({self.title!r}: cells {', '.join(states)})", *told])
 
     def count(self, status: str) -> int:
         """Cells of this status."""

@@ -90,3 +90,19 @@ class Study:
                 f"{self.out}: another process is working on this study; wait for it or stop it"
             ) from None
         return lock
+
+
+def study(file: str | Path, jobs: int | None = None, report: bool = False) -> Report:
+    """Run what is left of a study file, and write its report; with `report` nothing is run.
+
+    `jobs` are runs at once; None is as many as cores and memory bear. Raises UserMistake where the
+    file is not sound, before anything runs.
+    """
+    found = Study.read(file)
+    with found.alone():
+        ledger = found.declare()
+        if found.left() and not report:
+            cost = found.cost(jobs, lambda _: None)
+            found.check(cost)
+            found.run(cost.jobs, lambda _: None)
+        return found.report(ledger)
