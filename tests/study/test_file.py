@@ -67,6 +67,10 @@ MISTAKES = {
     + "[settings.a]\n[settings.b]\ntrain = false\n[measures.m]\nmetric = 'pay.x'\n"
     + CLAIM
     + 'measure = "m"': "m is not taken of b",
+    HEAD
+    + TWO.replace("[settings.b]", "[settings.b]\ntest_questions = 0")
+    + CLAIM: "b has no accuracy",
+    HEAD + "config.eval_every = 0\n" + TWO + CLAIM + 'measure = "best"': "a has no best",
     "extends = 'x/y.toml'\n" + HEAD: "the name of a file beside it is wanted",
     "extends = 'nope.toml'\n" + HEAD: "No such file",
     "x": "is not TOML",
@@ -143,3 +147,14 @@ def test_places_are_those_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     (setting,) = Study.read(tmp_path / "s.toml").settings
     assert setting.keys["method"] == str(tmp_path / "mine.py")
     assert setting.keys["threads"] == 1  # seed models
+
+
+def test_what_a_method_of_ones_own_says_is_part_of_a_setting(tmp_path: Path) -> None:
+    source = (Path(__file__).parents[2] / "studies" / "no_scoring.py").read_text()
+    file = tmp_path / "s.toml"
+    file.write_text(HEAD + "[settings.a]\nmethod = './mine.py'\n")
+    (tmp_path / "mine.py").write_text(source)
+    before = Study.read(file).settings[0].essence
+    (tmp_path / "mine.py").write_text(source + "\n")
+    after = Study.read(file).settings[0].essence
+    assert {key for key in before if before[key] != after[key]} == {"method"}

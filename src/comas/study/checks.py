@@ -21,6 +21,8 @@ WRITTEN = (
     *("validation", "validation_by_agent"),
 )
 """What a line of metrics.jsonl has besides the metrics that the config names."""
+HELD_OUT = ("accuracy", "before", "gain", "lowest")
+"""Measures on `test_questions`."""
 
 
 def check_measures(study: StudyFile, settings: Sequence[Setting], file: Path) -> None:
@@ -102,6 +104,17 @@ def _check_claim(claim: Claim, study: StudyFile, settings: Sequence[Setting], pl
         check_named(f"{place}: measure", measure, [*OWN, *study.measures])
         table = study.measures.get(measure)
         if table is None:
+            (setting,) = [setting for setting in settings if setting.name == name]
+            _check_own(measure, setting, place)
             continue
         if name not in [setting.name for setting in taken_of(table, settings)]:
             raise UserMistake(f"{place}: {measure} is not taken of {name}: see measures.{measure}")
+
+
+def _check_own(measure: str, setting: Setting, place: str) -> None:
+    """An error for a measure that every run has, and this one leaves out."""
+    config = setting.resolved.config
+    if measure in HELD_OUT and not config.test_questions:
+        raise UserMistake(f"{place}: {setting.name} has no {measure}: its test_questions is 0")
+    if measure == "best" and not (setting.trained and config.eval_every):
+        raise UserMistake(f"{place}: {setting.name} has no best: nothing is measured on the way")

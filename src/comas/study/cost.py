@@ -18,6 +18,7 @@ from typing import Any
 from comas.config.rehearsal import turns_asked
 from comas.evaluation import ways
 from comas.forecast import overview
+from comas.forecast.disk import disk_of
 from comas.machine import memory_of, usable_cpus
 from comas.storage import files
 from comas.study.cells import Cell
@@ -142,10 +143,18 @@ def _estimated(setting: Setting, out: Path) -> SettingCost:
         reply=reply,
         peak=plan.fit.peak_of(device) if devices else None,
         device=device,
-        disk=plan.disk.needed,
+        disk=_run_disk(setting, plan),
         mistake=plan.mistake,
         untimed=plan.untimed,
     )
+
+
+def _run_disk(setting: Setting, plan: overview.Plan) -> int | None:
+    """Bytes that a run writes in the steps that its tokens allow."""
+    if plan.hours is None:
+        return plan.disk.needed
+    config = plan.config.model_copy(update={"steps": plan.hours.steps})
+    return disk_of(setting.resolved.with_config(config)).needed
 
 
 def _summed(
