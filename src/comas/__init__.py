@@ -1,7 +1,8 @@
 """comas: language models that teach each other.
 
 `train` a team and `resume` it, `evaluate` and `compare` runs and models, `load` a trained team,
-`export` it for others, make an untrained one with `team_of`; in scripts and in notebooks.
+`export` it for others, make an untrained one with `team_of`, run a whole `study`; in scripts and in
+notebooks.
 
 Names are imported when they are first used: the command can be stopped quietly while its libraries
 load, and `import comas` costs nothing.
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from comas.export.team import export
     from comas.hooks import Hook
     from comas.program import VERSION as __version__
+    from comas.study.verb import study
     from comas.team.build import Team
     from comas.training.result import Result
     from comas.types import Method, Question, Setup, Task, UserMistake
@@ -39,6 +41,7 @@ __all__ = [
     "export",
     "load",
     "resume",
+    "study",
     "team_of",
     "train",
 ]
@@ -47,6 +50,7 @@ _MODULES = {
     "comas.export.team": ("export",),
     "comas.hooks": ("Hook",),
     "comas.evaluation.systems": ("load", "team_of"),
+    "comas.study.verb": ("study",),
     "comas.team.build": ("Team",),
     "comas.training.result": ("Result",),
     "comas.types": ("Method", "Question", "Setup", "Task", "UserMistake"),

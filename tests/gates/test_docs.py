@@ -95,8 +95,12 @@ def test_every_method_is_on_the_config_page() -> None:
     assert told == {p.stem for p in (ROOT / "src" / "comas" / "methods").glob("[a-z]*.py")}
 
 
+APART = ("config.md", "study.md")
+"""Pages whose files are tested apart: the former above, the latter in tests/study."""
+
+
 @pytest.mark.parametrize(
-    "block", [b for p in PAGES if p.name != "config.md" for b in blocks(p, "toml")]
+    "block", [b for p in PAGES if p.name not in APART for b in blocks(p, "toml")]
 )
 def test_configs_on_other_pages_resolve(block: str, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(block)

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from comas.cli import evaluate, export, play, show, summary, track, train, view
+from comas.cli import evaluate, export, play, show, study, summary, track, train, view
 from comas.cli.exit_codes import CLOSED, MISTAKE, STOPPED
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_error
@@ -131,6 +131,7 @@ app.command()(view.view)
 app.command()(track.track)
 app.command()(evaluate.compare)
 app.command()(export.export)
+app.command()(study.study)
 
 
 @app.command()

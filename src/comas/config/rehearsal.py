@@ -130,10 +130,18 @@ def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, A
     """The roles in which a team of so many agents, who take any, is asked; empty where the game
     cannot be played so.
     """
+    return {turn.role for turn in _turns(method, task, agents, options)}
+
+
+def turns_asked(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> int:
+    """How many replies such a game asks for; at least one."""
+    return max(1, len(_turns(method, task, agents, options)))
+
+
+def _turns(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> list[Turn]:
     members = [_member(f"a{i}", _Host("home")) for i in range(agents)]
     known = split_options(options, method.play)
-    turns = _played(method, readable(task), members, known) or []
-    return {turn.role for turn in turns}
+    return _played(method, readable(task), members, known) or []
 
 
 def readable(task: Task) -> Task:

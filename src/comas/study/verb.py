@@ -1,0 +1,108 @@
+"""A study from its file to its report: check, estimate, run what is left, write.
+
+Leaves out: what is printed (`cli.study`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from comas.study.cells import Cell, cells_of
+from comas.study.checks import check_claims, check_measures
+from comas.study.cost import Cost, check_cost, cost_of
+from comas.study.file import StudyFile, read_file
+from comas.study.here import Here, Place
+from comas.study.ledger import Ledger, declaration
+from comas.study.report import Report, report_of, write_report
+from comas.study.running import Ended, run_cells
+from comas.study.settings import Setting, settings_of
+from comas.study.values import rows_of
+from comas.types import UserMistake
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file that was checked, and its cells."""
+
+    file: Path
+    described: StudyFile
+    settings: Sequence[Setting]
+    out: Path
+    cells: Sequence[Cell]
+
+    @classmethod
+    def read(cls, file: str | Path) -> Study:
+        """Read and check everything that can be known without models."""
+        path = Path(file)
+        described = read_file(path)
+        settings = settings_of(described, path)
+        check_measures(described, settings, path)
+        check_claims(described, settings, path)
+        out = Path(described.out or Path("studies") / path.stem).expanduser().absolute()
+        return cls(path, described, settings, out, cells_of(described, settings, out))
+
+    def begun(self) -> int:
+        """Cells of which anything was tried, those that the file no longer has included."""
+        places = {*self.out.glob("cells/*/*/run"), *self.out.glob("cells/*/*/failed.json")}
+        return len({place.parent for place in places})
+
+    def left(self) -> list[Cell]:
+        """Cells that are not done."""
+        return [cell for cell in self.cells if cell.stages()]
+
+    def cost(self, jobs: int | None, note: Callable[[str], None]) -> Cost:
+        """Estimate what is left."""
+        return cost_of(self.cells, self.out, jobs, note)
+
+    def check(self, cost: Cost) -> None:
+        """An error for what would be refused."""
+        check_cost(cost, self.file)
+
+    def declare(self) -> Ledger:
+        """Write down what is declared; an error where cells have run under something else."""
+        ledger = Ledger(self.out, self.file)
+        ledger.declare(declaration(self.described, self.settings), self.begun())
+        return ledger
+
+    def run(self, jobs: int, tell: Callable[[Ended], None], place: Place | None = None) -> None:
+        """Run what is left."""
+        run_cells(self.left(), jobs, place or Here(), tell)
+
+    def report(self, ledger: Ledger) -> Report:
+        """Write the report of what there is."""
+        rows = rows_of(self.described, self.cells)
+        report = report_of(self.file, self.described, self.settings, rows, ledger)
+        write_report(report, self.out)
+        return report
+
+    def alone(self) -> filelock.FileLock:
+        """Keep other processes from working on this study, inside of a `with`."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(self.out / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise UserMistake(
+                f"{self.out}: another process is working on this study; wait for it or stop it"
+            ) from None
+        return lock
+
+
+def study(file: str | Path, jobs: int | None = None, report: bool = False) -> Report:
+    """Run what is left of a study file, and write its report; with `report` nothing is run.
+
+    `jobs` are runs at once; None is as many as cores and memory bear. Raises UserMistake where the
+    file is not sound, before anything runs.
+    """
+    found = Study.read(file)
+    with found.alone():
+        ledger = found.declare()
+        if found.left() and not report:
+            cost = found.cost(jobs, lambda _: None)
+            found.check(cost)
+            found.run(cost.jobs, lambda _: None)
+        return found.report(ledger)

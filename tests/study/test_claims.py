@@ -1,0 +1,118 @@
+"""Claims against closed forms: t tests, signs, Holm, and what is missing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from comas.study.claims import p_of, verdicts_of
+from comas.study.file import StudyFile
+from comas.study.values import Row, figure_at
+
+
+def study(*claims: dict[str, object], seeds: int = 3) -> StudyFile:
+    told = [{"says": "x", "left": "a", "right": "b", **claim} for claim in claims]
+    settings: dict[str, object] = {"a": {}, "b": {}}
+    numbers = list(range(seeds))
+    keys = {"seeds": numbers, "steps": 1, "settings": settings, "claims": told}
+    return StudyFile.model_validate(keys)
+
+
+def rows(**values: list[float | None]) -> list[Row]:
+    return [
+        Row(name, seed, "", "done" if value is not None else "failed", "", _values(value))
+        for name, listed in values.items()
+        for seed, value in enumerate(listed)
+    ]
+
+
+def _values(value: float | None) -> dict[str, float]:
+    return {} if value is None else {"accuracy": value}
+
+
+def t_tail(t: float) -> float:
+    """One-sided p of Student's t with two degrees of freedom, in closed form."""
+    return 0.5 - t / (2 * math.sqrt(2 + t * t))
+
+
+A = [0.5, 0.7, 0.9]
+B = [0.4, 0.5, 0.6]
+T = 0.2 / (0.1 / math.sqrt(3))
+
+
+def test_p_is_that_of_a_one_sided_paired_t_test() -> None:
+    (verdict,) = verdicts_of(study({}), rows(a=A, b=B))
+    assert verdict.p == pytest.approx(t_tail(T))
+    assert verdict.difference is not None
+    assert verdict.difference.mean == pytest.approx(0.2)
+    assert verdict.word == "holds"
+    (below,) = verdicts_of(study({"direction": "below"}), rows(a=A, b=B))
+    assert below.p == pytest.approx(1 - t_tail(T))
+    assert below.word == "not shown"  # its interval reaches 0
+    (margin,) = verdicts_of(study({"margin": 0.1}), rows(a=A, b=B))
+    assert margin.p == pytest.approx(t_tail(T / 2))
+
+
+def test_a_margin_below_zero_allows_so_much_the_other_way() -> None:
+    found = study({"direction": "below", "margin": -0.5})
+    assert p_of([0.1, 0.2, 0.3], found.claims[0]) == pytest.approx(
+        t_tail(0.3 / (0.1 / math.sqrt(3)))
+    )
+
+
+def test_equal_differences_are_tested_by_their_signs() -> None:
+    found = study({})
+    assert p_of([0.25] * 5, found.claims[0]) == 0.5**5
+    assert p_of([-0.25] * 5, found.claims[0]) == 1.0
+    assert p_of([0.25], found.claims[0]) == 1.0
+
+
+def test_holm_counts_every_claim() -> None:
+    missing = rows(a=A, b=B, c=[0.1, None, 0.1])
+    found = study({}, {"direction": "below"}, {"right": "c"})
+    found.settings["c"] = {}
+    first, second, third = verdicts_of(found, missing)
+    assert first.p == pytest.approx(3 * t_tail(T))
+    assert first.raw_p == pytest.approx(t_tail(T))
+    assert second.p == 1.0
+    assert third.word == "missing"
+    assert third.verdict == "missing: c, seed 1: failed"
+    assert third.raw_p == third.p == 1.0
+    assert third.difference is not None
+    assert third.difference.n == 2  # shown, and not tested
+
+
+def test_a_claim_may_be_contradicted_and_one_seed_says_nothing() -> None:
+    (contradicted,) = verdicts_of(study({}), rows(a=[0.1, 0.11, 0.12], b=[0.9, 0.9, 0.9]))
+    assert contradicted.word == "contradicted"
+    (alone,) = verdicts_of(study({}, seeds=1), rows(a=[0.9], b=[0.1]))
+    assert alone.word == "one seed"
+    assert alone.p == 1.0
+
+
+def test_a_claim_may_compare_with_a_number_or_another_measure() -> None:
+    values = {"accuracy": 0.8, "before": 0.2}
+    both = [Row("a", seed, "", "done", "", values) for seed in range(3)]
+    of_two = {"right": "a", "right_measure": "before"}
+    number, measure = verdicts_of(study({"right": 0.5}, of_two), both)
+    assert number.difference is not None
+    assert number.difference.mean == pytest.approx(0.3)
+    assert number.raw_p == 0.125
+    assert measure.difference is not None
+    assert measure.difference.mean == pytest.approx(0.6)
+
+
+def test_figures_are_found_by_dotted_paths() -> None:
+    cost = [
+        {"agent": "a0", "role": "scoring", "tokens": 3},
+        {"agent": "a1", "role": "scoring", "tokens": 4},
+        {"agent": "a1", "role": "solution", "tokens": 5},
+    ]
+    step = {"pay": {"precision": 0.5, "n": None}, "cost": cost, "notes": []}
+    assert figure_at(step, "pay.precision") == 0.5
+    assert figure_at(step, "pay.n") is None
+    assert figure_at(step, "pay.recall") is None
+    assert figure_at(step, "cost.scoring.tokens") == 7
+    assert figure_at(step, "cost.a1.tokens") == 9
+    assert figure_at(step, "notes") is None

@@ -1,0 +1,283 @@
+"""Studies that are run, stopped, changed and gone on with; in this process, in seconds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import comas
+from comas.study import cost, verb
+from comas.study.cost import SettingCost, jobs_for
+from comas.study.running import Ended
+from comas.study.verb import Study
+from comas.types import UserMistake
+from tests.support.command import run
+from tests.support.studies import SMALL, InProcess, small
+
+FILES = ("report.md", "report.html", "tables.tex")
+
+
+def go(file: Path, place: InProcess) -> list[Ended]:
+    """Run what is left of a study, and write its report."""
+    study = Study.read(file)
+    place.begin()
+    ended: list[Ended] = []
+    with study.alone():
+        ledger = study.declare()
+        try:
+            study.run(1, ended.append, place)
+        finally:
+            study.report(ledger)
+    return ended
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that has run undisturbed."""
+    file = small(tmp_path_factory.mktemp("done"))
+    place = InProcess()
+    go(file, place)
+    assert len(place.commands) == 8
+    return file.with_suffix("")
+
+
+def test_the_report_has_everything_in_it(done: Path) -> None:
+    report = (done / "report.md").read_text()
+    assert "Cells: 4 done, 0 failed, 0 missing." in report
+    assert "| 1 | labels teach | labels - untrained | accuracy | above 0 |" in report
+    page = (done / "report.html").read_text()
+    assert page.count("<svg ") == 3
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert (done / "tables.tex").read_text().count(r"\begin{tabular}") == 4
+    rows = list(csv.DictReader((done / "rows.csv").read_text().splitlines()))
+    assert [(row["setting"], row["seed"]) for row in rows] == [
+        *(("labels", "1"), ("labels", "2")),
+        *(("untrained", "1"), ("untrained", "2")),
+    ]
+    assert all(float(row["vote"]) >= 0 for row in rows)
+    record = json.loads((done / "study.json").read_text())
+    assert {row["status"] for row in record["rows"]} == {"done"}
+    assert (done / "small.toml").read_text() == (done.parent / "small.toml").read_text()
+
+
+def test_the_same_seed_has_the_same_questions_in_all_settings(done: Path) -> None:
+    asked = {
+        setting: [
+            [a["question"] for a in _eval(done / "cells" / setting / seed)["answers"]]
+            for seed in ("1", "2")
+        ]
+        for setting in ("labels", "untrained")
+    }
+    assert asked["labels"] == asked["untrained"]
+    assert asked["labels"][0] != asked["labels"][1]
+
+
+def _eval(cell: Path) -> Any:
+    return json.loads((cell / "run" / "eval" / "after.json").read_text())
+
+
+@pytest.mark.parametrize("dies_at", [(1,), (4, 5), (2, 8)])
+def test_a_study_that_was_stopped_gives_the_same_report(
+    done: Path, tmp_path: Path, dies_at: tuple[int, ...]
+) -> None:
+    file = small(tmp_path)
+    place = InProcess(dies_at)
+    for _ in dies_at:
+        with pytest.raises(KeyboardInterrupt):
+            go(file, place)
+        assert place.stopped.is_set()
+    go(file, place)
+    for name in FILES:
+        text = (tmp_path / "small" / name).read_text()
+        assert _without_digest(text) == _without_digest((done / name).read_text())
+
+
+def _without_digest(text: str) -> str:
+    """The study files name different folders."""
+    at = text.find("SHA-256")
+    return text[:at] + text[at + 200 :] if at >= 0 else text
+
+
+def test_a_failed_cell_is_shown_and_tried_again(tmp_path: Path) -> None:
+    file = small(tmp_path)
+    out = tmp_path / "small"
+    ended = go(file, InProcess(breaks=["train " + str(out / "cells" / "labels" / "2")]))
+    failures = [each.failure for each in ended if each.failure]
+    assert failures == ["train: no such luck | <today>"]
+    report = (out / "report.md").read_text()
+    assert r"| labels | 2 | failed | train: no such luck \| \<today\> |" in report
+    assert "missing: labels, seed 2: failed" in report
+    assert "&lt;today&gt;" in (out / "report.html").read_text()
+    record = json.loads((out / "study.json").read_text())
+    assert [claim["verdict"] for claim in record["claims"]] == ["missing", "missing"]
+    assert [claim["p"] for claim in record["claims"]] == [1.0, 1.0]
+    again = InProcess()
+    go(file, again)
+    assert len(again.commands) == 2
+    assert "Cells: 4 done" in (out / "report.md").read_text()
+
+
+def test_a_damaged_run_is_never_done_anew(tmp_path: Path) -> None:
+    file = small(tmp_path)
+    cell = tmp_path / "small" / "cells" / "labels" / "1"
+    with pytest.raises(KeyboardInterrupt):
+        go(file, InProcess(dies_at=[2]))
+    (cell / "trained.json").unlink()
+    (cell / "run" / "config.toml").write_text("{")
+    place = InProcess()
+    ended = go(file, place)
+    assert place.commands[0] == ("resume", str(cell / "run"))
+    (failure,) = [each.failure for each in ended if each.failure]
+    assert "is damaged" in failure
+    assert (cell / "run" / "config.toml").read_text() == "{"
+
+
+def test_a_file_that_was_damaged_afterwards_is_a_missing_value(done: Path, tmp_path: Path) -> None:
+    study = Study.read(done.parent / "small.toml")
+    after = done / "cells" / "labels" / "1" / "run" / "eval" / "after.json"
+    written = after.read_text()
+    try:
+        after.write_text("{")
+        report = study.report(study.declare())
+        assert report.verdicts[0].verdict == "missing: labels, seed 1: no accuracy"
+    finally:
+        after.write_text(written)
+        study.report(study.declare())
+
+
+CHANGES = {
+    'left = "labels"\nright = 0': ('left = "labels"\nright = 0.1', "the claims are others"),
+    'method = "rlvr"': ('method = "rlvr"\nlr = 1e-3', "setting labels is another (lr)"),
+    "steps = 2": ("steps = 3", "the budget is another"),
+    "seeds = [1, 2]": ("seeds = [1]", "seed 2 is gone"),
+    "games = 4": ("games = 5", "measure vote is another (games)"),
+    "train = false": ("lr = 1e-3", "setting untrained is another"),
+}
+
+
+@pytest.mark.parametrize("old", CHANGES)
+def test_what_was_declared_cannot_change_after_cells_have_run(old: str, done: Path) -> None:
+    new, message = CHANGES[old]
+    file = done.parent / "small.toml"
+    written = file.read_text()
+    assert written.count(old) == 1
+    try:
+        file.write_text(written.replace(old, new))
+        with pytest.raises(UserMistake) as raised:
+            Study.read(file).declare()
+        assert message in str(raised.value)
+        assert "and 4 cells have run" in str(raised.value)
+    finally:
+        file.write_text(written)
+
+
+def test_settings_and_seeds_may_be_added_and_are_noted(tmp_path: Path) -> None:
+    file = small(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        go(file, InProcess(dies_at=[2]))
+    text = file.read_text().replace("seeds = [1, 2]", "seeds = [1, 2, 3]  # one more")
+    file.write_text(text.replace("[measures.vote]", "[settings.fast]\nlr = 1e-3\n[measures.vote]"))
+    study = Study.read(file)
+    expected = [
+        "setting fast: added after 1 cell had run",
+        "seed 3: added after 1 cell had run",
+    ]
+    assert study.declare().additions == expected
+    assert study.declare().additions == expected  # once
+    report = study.report(study.declare())
+    assert "seed 3: added after 1 cell had run" in (tmp_path / "small" / "report.md").read_text()
+    assert report.count("missing") == 9
+
+
+def test_before_any_cell_has_run_everything_may_change(tmp_path: Path) -> None:
+    file = small(tmp_path)
+    Study.read(file).declare()
+    file.write_text(file.read_text().replace("steps = 2", "steps = 3").replace("[1, 2]", "[4]"))
+    assert Study.read(file).declare().additions == []
+
+
+def test_two_processes_do_not_share_a_study(tmp_path: Path) -> None:
+    study = Study.read(small(tmp_path))
+    with study.alone(), pytest.raises(UserMistake, match="another process is working on this"):
+        study.alone()
+
+
+def test_as_many_jobs_as_cores_and_memory_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "usable_cpus", lambda: 8)
+    assert jobs_for(peak=10**9, free=10**11, threads=1, cells=100) == 8
+    assert jobs_for(peak=10**9, free=10**11, threads=3, cells=100) == 2
+    assert jobs_for(peak=10**9, free=10**11, threads=1, cells=3) == 3
+    assert jobs_for(peak=10**9, free=5 * 10**9, threads=1, cells=100) == 4
+    assert jobs_for(peak=10**9, free=10**8, threads=16, cells=100) == 1
+    assert jobs_for(peak=10**9, free=None, threads=1, cells=100) == 8
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    """The command without processes and without timing."""
+    place = InProcess(breaks=["labels/2"])
+    found = SettingCost(3600.0, 0.01, 10**8, "cpu", 10**6, "", "")
+    monkeypatch.setattr(cost, "_estimated", lambda *_: found)
+    monkeypatch.setattr(verb, "Here", lambda: place)
+    return place
+
+
+def test_the_command_says_what_it_costs_and_what_became_of_it(
+    quick: InProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = small(tmp_path)
+    assert run(["study", str(file), "--dry-run"], monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "study:  2 settings x 2 seeds, 2 claims, in " in said
+    assert "(4.0 hours of one process), a guess" in said
+    assert not (tmp_path / "small").exists()
+    assert run(["study", str(file), "--jobs", "1"], monkeypatch) == 1
+    said = capsys.readouterr().out
+    assert "[3/4] labels, seed 2: FAILED: train: no such luck" in said
+    assert "cells: 3 done, 1 failed, 0 missing" in said
+    assert run(["study", str(file), "--report", "--json"], monkeypatch) == 1
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {"setting", "seed", "run", "accuracy"} <= record["rows"][0].keys()
+    keys = {"left", "right", "difference", "low", "high", "p", "verdict"}
+    assert keys <= record["claims"][0].keys()
+    assert len(quick.commands) == 7
+
+
+def test_a_study_in_python(quick: InProcess, tmp_path: Path) -> None:
+    file = small(tmp_path)
+    report = comas.study(file, report=True)
+    assert report.count("missing") == 4
+    assert not quick.commands
+    report = comas.study(file, jobs=1)
+    assert "cells 3 done, 1 failed, 0 missing" in repr(report)
+    assert "labels teach: missing: labels, seed 2: failed" in repr(report)
+
+
+def test_a_stop_of_the_command_is_130_and_says_how_to_go_on(
+    quick: InProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(quick, "_dies_at", [2])
+    file = small(tmp_path)
+    assert run(["study", str(file)], monkeypatch) == 130
+    assert f"stopped; go on with: comas study {file}" in capsys.readouterr().err
+    assert "0 failed, 4 missing" in (tmp_path / "small" / "report.md").read_text()
+
+
+def test_a_mistake_of_the_command_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = small(tmp_path, text=SMALL.replace("steps = 2", "stepps = 2"))
+    assert run(["study", str(file)], monkeypatch) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert sys.argv[0] == "comas"

@@ -1,0 +1,117 @@
+"""Studies as tests run them: a small file, and a place that runs commands in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from comas.config.schema import read
+from comas.evaluation.runner import Exam
+from comas.evaluation.spec import Plan
+from comas.training.start import resume_async, train_async
+from comas.types import UserMistake
+
+SMALL = """
+says = "Two by two"
+seeds = [1, 2]
+steps = 2
+out = "{out}"
+
+[config]
+questions = 4
+test_questions = 8
+eval_every = 1
+eval_questions = 4
+
+[settings.labels]
+method = "rlvr"
+
+[settings.untrained]
+train = false
+
+[measures.vote]
+setup = "vote:votes=3"
+games = 4
+
+[measures.precision]
+metric = "pay.precision"
+
+[[claims]]
+says = "labels teach"
+left = "labels"
+right = "untrained"
+
+[[claims]]
+says = "votes are above nothing"
+left = "labels"
+right = 0
+measure = "vote"
+"""
+
+
+def small(folder: Path, name: str = "small", text: str = SMALL) -> Path:
+    """A study file, whose out folder lies beside it."""
+    file = folder / f"{name}.toml"
+    file.write_text(text.format(out=folder / name))
+    return file
+
+
+class InProcess:
+    """Runs commands here, one after the other; `dies_at` are the numbers of those that are
+    interrupted in the place of running, `breaks` words of commands that fail.
+    """
+
+    def __init__(self, dies_at: Sequence[int] = (), breaks: Sequence[str] = ()) -> None:
+        self.commands: list[tuple[str, ...]] = []
+        self.stopped = threading.Event()
+        self._died = False
+        self._dies_at = dies_at
+        self._breaks = breaks
+
+    def begin(self) -> None:
+        """Once more, after it was interrupted."""
+        self._died = False
+        self.stopped.clear()
+
+    def run(self, arguments: Sequence[str], log: Path, threads: int | None) -> int:
+        assert threads == 1
+        if self._died:  # as processes end when all are asked to stop
+            assert self.stopped.wait(30)
+            return 130
+        self.commands.append(tuple(arguments))
+        if len(self.commands) in self._dies_at:
+            self._died = True
+            raise KeyboardInterrupt
+        try:
+            if any(word in " ".join(arguments) for word in self._breaks):
+                raise UserMistake("no such luck | <today>")
+            asyncio.run(_command(arguments))
+        except UserMistake as error:
+            with log.open("a") as file:
+                file.write(f"note: something\nerror: {error}\n")
+            return 2
+        return 0
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def kill(self) -> None:
+        raise AssertionError("nobody asked for that")
+
+
+async def _command(arguments: Sequence[str]) -> None:
+    verb, place, *rest = arguments
+    if verb == "train":
+        await train_async(read(place))
+    elif verb == "resume" and (Path(place) / "evaluation.json").is_file():
+        await Exam.open(place).go()
+    elif verb == "resume":
+        await resume_async(place)
+    else:
+        options = dict(zip(rest[::2], rest[1::2], strict=True))
+        setups = [options["--setups"]]
+        limit = int(options["--limit"])
+        plan = Plan([place], (), setups, limit, int(options["--seed"]))
+        await Exam.create(plan, options["--out"]).go()
