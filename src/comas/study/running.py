@@ -22,6 +22,8 @@ from comas.study.cells import Cell, Stage
 from comas.study.here import Place
 from comas.types import UserMistake
 
+ALARMED = 3
+"""Exit code of a run that a monitor's alarm has ended: it is measured and done."""
 PATIENCE = 60.0
 """Seconds to wait for a process of an earlier try that is still ending."""
 TAIL = 20_000
@@ -121,9 +123,10 @@ def _commands(cell: Cell, place: Place, stopping: threading.Event) -> str:
         _wait_for(stage)
         size = cell.log.stat().st_size if cell.log.is_file() else 0
         code = place.run(stage.arguments, cell.log, threads)
-        if stopping.is_set() and code != 0:
+        is_done = code in (0, ALARMED)
+        if stopping.is_set() and not is_done:
             return ""
-        if code != 0:
+        if not is_done:
             reason = _reason(cell, size, code)
             cell.write_failure(stage.name, reason)
             return f"{stage.name}: {reason}"
