@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 import comas
 from comas.config.policies import origins
@@ -572,3 +573,15 @@ def test_the_commands(
         assert mistake in capsys.readouterr().err, arguments
     # none of mistakes, but for the one that was found after asking
     assert len(list(Path("evals").iterdir())) == 3
+
+
+@pytest.mark.parametrize("learner", ["full", "adapters"])
+def test_a_run_of_one_policy_is_a_base_for_several_agents(learner: str, tmp_path: Path) -> None:
+    keys = {"steps": 1, "questions": 8, "test_questions": 0, "eval_every": 0, "learner": learner}
+    trained = run_of(tmp_path / "first", "seed", agents=1, **keys).path
+    second = run_of(tmp_path / "second", str(trained), agents=2, **keys).path
+    name = "model.safetensors" if learner == "full" else "adapter_model.safetensors"
+    given = load_file(trained / "checkpoints" / "step-1" / "a0" / name)
+    for policy in ("a0", "a1"):
+        started = load_file(second / "checkpoints" / "step-0" / policy / name)
+        assert all(bool((started[key] == given[key]).all()) for key in given)

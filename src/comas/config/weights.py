@@ -121,9 +121,10 @@ def _began(source: Source, policy: str) -> str:
     place = replace(source, step=None).weights_of(policy)
     if not is_adapter(place):
         return source.weights_of(policy)
+    name = source.held_as(policy)
     plans = policies_of(checked(source.run().config()))
-    earlier = next(plan for plan in plans if plan.name == policy)
-    return _began(earlier.source, policy)
+    earlier = next(plan for plan in plans if plan.name == name)
+    return _began(earlier.source, name)
 
 
 def _agree(config: Config, name: str, folder: str) -> None:

@@ -149,13 +149,20 @@ class Source:
                 at_hand(self.name) if ask_hub and self.kind not in ("seed", "api") else self.where
             )
         checkpoint = self.run().intact(self.step)
-        if not (checkpoint / policy).is_dir():
-            known = ", ".join(sorted(p.name for p in checkpoint.iterdir() if p.is_dir()))
-            raise UserMistake(
-                f"base {self.name!r} has no policy {policy!r}: it has {known}; name agents so, or"
-                " give them a `policy` of it"
-            )
-        return str(checkpoint / policy)
+        return str(checkpoint / self.held_as(policy))
+
+    def held_as(self, policy: str) -> str:
+        """Name the policy of a run that is meant: this one, or the only one that the run has."""
+        checkpoint = self.run().intact(self.step)
+        known = sorted(place.name for place in checkpoint.iterdir() if place.is_dir())
+        if policy in known:
+            return policy
+        if len(known) == 1:
+            return known[0]
+        raise UserMistake(
+            f"base {self.name!r} has no policy {policy!r}: it has {', '.join(known)}; name agents"
+            " so, or give them a `policy` of it"
+        )
 
 
 def source_of(name: str, api: bool = False) -> Source:
