@@ -46,7 +46,7 @@ def reinforce_pp(
     rows: Sequence[Row],
     kl: Mapping[str, float],
     *,
-    normalise: Literal["role", "all"] = "role",
+    normalise: Literal["role", "all", "none"] = "role",
     min_rows: Count = 2,
     entropy: Weight = 0.0,
 ) -> list[np.ndarray]:
@@ -57,15 +57,17 @@ def reinforce_pp(
     whatever their role. `normalise = "role"` is the clean form: rewards alone are normalised over
     the rows of each role, and the KL is subtracted afterwards, unscaled. A role whose rewards are
     all equal, or that has fewer than `min_rows` rows, gets no advantage from its rewards: dividing
-    by a spread of zero would turn rounding noise into unit advantages. `entropy` weighs a bonus
-    for entropy (`surprise`).
+    by a spread of zero would turn rounding noise into unit advantages. With `normalise = "none"`
+    rewards are taken as they are. `entropy` weighs a bonus for entropy (`surprise`).
     """
     if normalise == "all":
         rewards = [row.reward for row in rows]
         normalised = _normalise_tokens(rows, _per_token(rows, rewards, kl))
         return _with_entropy(rows, normalised, entropy)
+    if normalise == "none":
+        return _per_row(rows, _rewards(rows), kl, entropy)
     if normalise != "role":
-        raise UserMistake(f"credit.normalise is {normalise!r}: 'role' or 'all'")
+        raise UserMistake(f"credit.normalise is {normalise!r}: 'role', 'all' or 'none'")
     return _per_row(rows, _standardise(rows, [row.role for row in rows], min_rows), kl, entropy)
 
 
@@ -73,6 +75,8 @@ def _role_values(
     rows: Sequence[Row], *, normalise: str = "role", min_rows: int = 2
 ) -> np.ndarray | None:
     """Rewards normalised over the rows of each role, (R,); None where tokens are normalised."""
+    if normalise == "none":
+        return _rewards(rows)
     if normalise != "role":
         return None
     return _standardise(rows, [row.role for row in rows], min_rows)
