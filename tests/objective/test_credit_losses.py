@@ -98,7 +98,7 @@ def test_a_role_with_too_few_rows_gets_nothing_from_its_rewards() -> None:
 
 
 def test_without_normalisation_rewards_are_taken_as_they_are() -> None:
-    rows = [row(1.0), row(0.5, ratio=[0.5]), row(0.5, role="scoring")]
+    rows = [row(1.0), row(0.5, 1, ratio=[0.5]), row(0.5, role="scoring")]
     got = reinforce_pp(rows, {"solution": 0.4}, normalise="none")
     for advantages, wanted in zip(got, (1.0, 0.5 - 0.4 * 0.5, 0.5), strict=True):
         np.testing.assert_allclose(advantages[2:], wanted, rtol=1e-6)
