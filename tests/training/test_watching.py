@@ -16,7 +16,6 @@ import comas
 from comas.hooks import Alarm, Hook
 from comas.storage.alarms import drop_alarms, read_alarms
 from comas.storage.run import Run
-from comas.types import UserMistake
 from tests.support.command import run as command
 from tests.support.runs import essence, run_of
 
@@ -164,8 +163,23 @@ def test_an_unknown_monitor_is_one_line(
     assert "monitors = 'probe': did you mean probes" in capsys.readouterr().err
 
 
-def test_a_monitor_reads_its_own_hypotheses_only(untaught: Path, tmp_path: Path) -> None:
-    file = Path(loud(tmp_path))
-    file.write_text(file.read_text().replace('{"worse":', '{"better":'))
-    with pytest.raises(UserMistake, match="loud reads 'better', which is none of its hypotheses"):
-        run_of(tmp_path / "r", untaught, steps=1, monitors=[str(file)])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (('{"worse":', '{"better":'), "reads 'better', which is none of its hypotheses"),
+        (("* 20", "* 20 + [7.0]"), "values from 0 to 1 are wanted"),
+        (("bad = ", "bad = 1 / 0 + "), "ZeroDivisionError"),
+    ],
+)
+def test_a_monitor_that_fails_is_noted_and_dropped(
+    change: tuple[str, str], reason: str, untaught: Path, tmp_path: Path
+) -> None:
+    file = Path(loud(tmp_path, 0))
+    file.write_text(file.read_text().replace(*change))
+    heard = Heard()
+    run = run_of(tmp_path / "r", untaught, hooks=[heard], steps=3, monitors=[str(file)])
+    assert [step["monitors"] for step in run.metrics()] == [{}, {}, {}]
+    (note,) = [note for note in heard.notes if note.startswith("monitor loud failed")]
+    assert reason in note
+    comas.resume(run.path, steps=4)
+    assert len(list(run.metrics())) == 4

@@ -61,7 +61,7 @@ class Session:
         self.overlap = overlap(self.asked.train, self.asked.test)
         if self.overlap.exact or self.overlap.near:
             self.hooks.note(str(self.overlap))
-        self.watching = Watching(self.config.monitors or (), self.config.steps)
+        self.watching = Watching(self.config.monitors or (), self.config.steps, self.hooks.note)
         self.guard = Guard(self.config.on_alarm, self.hooks)
         self.tokens = 0
         self.best: tuple[float, int | None] = (-1.0, None)
@@ -108,7 +108,7 @@ class Session:
             )
         self._account()  # what the first requests have cost
         if run.marker() is not None:
-            self.watching.take_up(run.path, start, self.hooks.note)
+            self.watching.take_up(run.path, start)
             self.guard.alarmed = self.watching.alarmed
         self.hooks.begin(run, self.team, start)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,12 @@ def load_monitors(names: Sequence[str]) -> dict[str, Monitor]:
 
 
 class Watching:
-    """The monitors of one run, and their hypotheses on trial."""
+    """The monitors of one run, and their hypotheses on trial; a monitor that raises is noted and
+    dropped, the run goes on.
+    """
 
-    def __init__(self, names: Sequence[str], steps: int) -> None:
+    def __init__(self, names: Sequence[str], steps: int, note: Callable[[str], Any]) -> None:
+        self.note = note
         self.monitors = load_monitors(names)
         self.trials: dict[tuple[str, str], Trial] = {}
         count = sum(len(monitor.hypotheses) for monitor in self.monitors.values())
@@ -63,45 +66,66 @@ class Watching:
         """
         async with asyncio.TaskGroup() as side_by_side:
             played = side_by_side.create_task(playing)
-            for monitor in self.monitors.values():
+            for name, monitor in self.monitors.items():
                 asking = monitor.ask(scene, step, discussions)
-                side_by_side.create_task(asking)
+                side_by_side.create_task(self._guarded(name, asking))
         episodes = played.result()
         if step == 0:
             whole = [episode for episode in episodes if episode.error is None]
-            for monitor in self.monitors.values():
-                await monitor.begin(scene, whole)
+            for name, monitor in tuple(self.monitors.items()):
+                await self._guarded(name, monitor.begin(scene, whole))
         return episodes
+
+    async def _guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Let a monitor work; drop it where it raises. What a game says of a user's mistake is no
+        fault of the monitor.
+        """
+        try:
+            await work
+        except UserMistake:
+            raise
+        except Exception as error:  # noqa: BLE001 - who looks on never ends a run
+            self._drop(name, error)
+
+    def _drop(self, name: str, error: Exception) -> None:
+        """Watch on without a monitor."""
+        del self.monitors[name]
+        reason = f"{type(error).__name__}: {error}"
+        self.note(f"monitor {name} failed and watches no more: {reason}")
 
     def read(self, seen: Seen) -> tuple[dict[str, Any], list[Alarm]]:
         """The figures of a step for metrics.jsonl, and what it alarms for the first time."""
         figures: dict[str, Any] = {}
         alarms: list[Alarm] = []
-        for name in self.monitors:
-            readings = self._readings(name, seen)
-            own: dict[str, Any] = {}
-            for hypothesis in self.monitors[name].hypotheses:
-                key = hypothesis.name
-                trial = self.trials[name, key]
-                reading = readings.get(key)
-                if trial.hear(reading):
-                    alarm = _alarm(seen.step, name, trial)
-                    alarms.append(alarm)
-                if reading is not None and reading.values:
-                    own[key] = _figures(reading, trial)
+        for name, monitor in tuple(self.monitors.items()):
+            try:
+                readings = monitor.read(seen)
+                own = self._put_to_trial(name, seen.step, readings, alarms)
+            except Exception as error:  # noqa: BLE001 - who looks on never ends a run
+                self._drop(name, error)
+                continue
             if own:
                 figures[name] = own
         return figures, alarms
 
-    def _readings(self, name: str, seen: Seen) -> dict[str, Reading]:
-        """What one monitor reads; an error for what is none of its hypotheses."""
-        readings = dict(self.monitors[name].read(seen))
-        for hypothesis in readings:
-            if (name, hypothesis) not in self.trials:
-                raise UserMistake(
-                    f"monitors: {name} reads {hypothesis!r}, which is none of its hypotheses"
-                )
-        return readings
+    def _put_to_trial(
+        self, name: str, step: int, readings: Mapping[str, Reading], alarms: list[Alarm]
+    ) -> dict[str, Any]:
+        """The figures of one monitor's readings; what they alarm joins `alarms`."""
+        hypotheses = [hypothesis.name for hypothesis in self.monitors[name].hypotheses]
+        unknown = readings.keys() - set(hypotheses)
+        if unknown:
+            raise ValueError(f"it reads {min(unknown)!r}, which is none of its hypotheses")
+        figures: dict[str, Any] = {}
+        for key in hypotheses:
+            trial = self.trials[name, key]
+            reading = readings.get(key)
+            if trial.hear(reading):
+                alarm = _alarm(step, name, trial)
+                alarms.append(alarm)
+            if reading is not None and reading.values:
+                figures[key] = _figures(reading, trial)
+        return figures
 
     def write(self, checkpoint: Path) -> None:
         """Write what monitors and trials know into an open checkpoint."""
@@ -111,17 +135,15 @@ class Watching:
         trials = {"/".join(key): trial.as_record() for key, trial in self.trials.items()}
         write_monitors(checkpoint, {"memories": memories, "trials": trials})
 
-    def take_up(self, run: Path, step: int, note: Callable[[str], Any]) -> None:
-        """Go on from a checkpoint; where it knows of no monitors, which `note` is told, without
-        them.
-        """
+    def take_up(self, run: Path, step: int) -> None:
+        """Go on from a checkpoint; without monitors where that knows of none."""
         if not self.monitors:
             return
         record = read_monitors(run, step)
         if record is None:
             self.monitors = {}
             self.trials = {}
-            note("this run was begun without monitors, and goes on without them")
+            self.note("this run was begun without monitors, and goes on without them")
             return
         for name, memory in record["memories"].items():
             self.monitors[name].memory = memory
