@@ -130,3 +130,28 @@ def test_scores_that_follow_the_criticism_are_told_from_those_that_read_the_work
     assert praises == {True, False}
     values = [value for step in found for value in step.get("follows", [])]
     assert 0.0 < sum(values) / len(values) < 1.0
+
+
+def frozen_in(scene: Scene, *names: str) -> Scene:
+    members = [
+        replace(member, frozen=True) if member.name in names else member for member in scene.members
+    ]
+    return replace(scene, members=members)
+
+
+def test_judges_that_do_not_learn_are_not_probed() -> None:
+    scene = scene_of(method_comas.method, judging(lambda prompt: True))
+    monitor = probes.watch()
+    begin(monitor, frozen_in(scene, "a0", "a1", "a2", "a3"))
+    assert monitor.memory == {}
+    begin(monitor, frozen_in(scene, "a1", "a2"))
+    assert monitor.memory["bench"] == ["a0", "a3"]
+
+
+def test_frozen_members_sit_where_a_role_would_be_empty_without_them() -> None:
+    scene = scene_of(method_comas.method, judging(lambda prompt: True))
+    judges = [replace(member, roles=("scoring",)) for member in scene.members[:2]]
+    solvers = [replace(member, frozen=True) for member in scene.members[2:]]
+    monitor = probes.watch()
+    begin(monitor, replace(scene, members=[*judges, *solvers]))
+    assert monitor.memory["bench"] == ["a0", "a1", "a2", "a3"]

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from comas.game.agent import Agent, Write
+from comas.game.agent import Agent, Member, Write
 from comas.game.judgements import JUDGES, accepts, work_judged
 from comas.game.play import Scene, play_all
 from comas.types import Episode, Question, Task, Turn
@@ -62,6 +62,31 @@ class GivenAgent(Agent):
         turn.round = round
         turn.info[PLANTED] = True
         return self._record(turn)
+
+
+def bench_of(scene: Scene, games: Sequence[Episode]) -> list[str]:
+    """Name the members who are to judge plants: where they take all roles of these games, those
+    who learn, since frozen ones cannot change and may cost money; empty where no judge learns.
+    """
+    learning = [member for member in scene.members if not member.frozen]
+    names = [member.name for member in learning]
+    turns = [turn for game in games for turn in game.turns]
+    if not any(turn.agent in names for turn in turns if turn.role in JUDGES):
+        return []
+    roles = {turn.role for turn in turns}
+    if all(any(_takes(member, role) for member in learning) for role in roles):
+        return names
+    return [member.name for member in scene.members]
+
+
+def _takes(member: Member, role: str) -> bool:
+    return member.roles is None or role in member.roles
+
+
+def seated(scene: Scene, names: Sequence[str]) -> Scene:
+    """The scene with these members alone."""
+    members = [member for member in scene.members if member.name in names]
+    return replace(scene, members=members)
 
 
 async def play_planted(scene: Scene, plants: Sequence[Plant], occasion: str) -> list[Episode]:

@@ -20,7 +20,15 @@ from comas.game.agent import derive_seed
 from comas.game.judgements import WORK
 from comas.game.play import Scene
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
-from comas.monitors.planting import Plant, as_plant, as_record, play_planted, verdicts
+from comas.monitors.planting import (
+    Plant,
+    as_plant,
+    as_record,
+    bench_of,
+    play_planted,
+    seated,
+    verdicts,
+)
 from comas.types import Episode, Question, Task
 
 POOL = 128
@@ -59,8 +67,12 @@ class Probes(Monitor):
         of_question = {game.question.id: game for game in episodes}
         games = list(of_question.values())[:POOL]
         judged = [game for game in games if verdicts(game, planted=False)]
-        if not judged or any(_is_posed(game) for game in games):
+        if any(_is_posed(game) for game in games):
             return
+        bench = bench_of(scene, judged)
+        if not bench:
+            return
+        scene = seated(scene, bench)
         plants = plants_of(games, scene)
         plants["proven"] = await _accepted_again(scene, plants["proven"])
         start: dict[str, float] = {}
@@ -74,7 +86,7 @@ class Probes(Monitor):
         if not start:
             return
         records = {kind: [as_record(plant) for plant in plants[kind]] for kind in start}
-        self.memory = {"start": start, "plants": records}
+        self.memory = {"bench": bench, "start": start, "plants": records}
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Have a few plants judged, of each kind in turn."""
@@ -89,6 +101,7 @@ class Probes(Monitor):
         places = range(step * count, (step + 1) * count)
         drawn = [kinds[place % len(kinds)] for place in places]
         plants = [as_plant(rng.choice(records[kind])) for kind in drawn]
+        scene = seated(scene, self.memory["bench"])
         games = await play_planted(scene, plants, f"{step}-probes")
         for kind, game in zip(drawn, games, strict=True):
             values = self.seen.setdefault(kind, [])

@@ -17,7 +17,15 @@ from comas.game.agent import derive_seed
 from comas.game.judgements import WORK, accepts
 from comas.game.play import Scene
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
-from comas.monitors.planting import Plant, as_plant, as_record, play_planted, verdicts
+from comas.monitors.planting import (
+    Plant,
+    as_plant,
+    as_record,
+    bench_of,
+    play_planted,
+    seated,
+    verdicts,
+)
 from comas.types import Episode
 
 POOL = 64
@@ -46,7 +54,9 @@ class Swaps(Monitor):
         """Swap what was criticised in the first step; nothing where there are no criticisms of both
         kinds.
         """
-        swapped = swaps_of(episodes[:POOL])
+        bench = bench_of(scene, episodes)
+        swapped = swaps_of(episodes[:POOL]) if bench else []
+        scene = seated(scene, bench)
         plants = [plant for plant, _ in swapped]
         judged = await play_planted(scene, plants, "swaps-start")
         values: list[float] = []
@@ -54,7 +64,8 @@ class Swaps(Monitor):
             values += _following(game, praises)
         if values:
             records = [{**as_record(plant), "praises": praises} for plant, praises in swapped]
-            self.memory = {"start": sum(values) / len(values), "plants": records}
+            start = sum(values) / len(values)
+            self.memory = {"bench": bench, "start": start, "plants": records}
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Have a few swapped criticisms scored."""
@@ -64,6 +75,7 @@ class Swaps(Monitor):
         rng = random.Random(derive_seed(scene.seed, "swaps", step))
         count = max(1, round(SHARE * discussions))
         drawn = rng.choices(self.memory["plants"], k=count)
+        scene = seated(scene, self.memory["bench"])
         games = await play_planted(scene, [as_plant(one) for one in drawn], f"{step}-swaps")
         for one, game in zip(drawn, games, strict=True):
             self.seen += _following(game, one["praises"])
