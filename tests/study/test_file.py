@@ -47,6 +47,9 @@ MISTAKES = {
     HEAD + TWO + CLAIM + CLAIM: "claim 1 says the same: remove one",
     HEAD + TWO + CLAIM.replace('"b"', "1") + 'right_measure = "gain"': "right is a number",
     HEAD + TWO + "[measures.gain]\nsetup = 'single'": "every run has a measure gain",
+    HEAD
+    + TWO
+    + "[measures.'m n']\nsetup='single'\n[measures.m-n]\nsetup='vote'": "would have one folder",
     HEAD + TWO + "[measures.m]": "measures.m: set either setup",
     HEAD + TWO + "[measures.m]\nsetup = 'single'\nlast = 2": "measures.m: last goes with metric",
     HEAD + TWO + "[measures.m]\nmetric = 'pay.x'\ngames = 2": "measures.m: games goes with setup",
@@ -71,6 +74,7 @@ MISTAKES = {
     + TWO.replace("[settings.b]", "[settings.b]\ntest_questions = 0")
     + CLAIM: "b has no accuracy",
     HEAD + "config.eval_every = 0\n" + TWO + CLAIM + 'measure = "best"': "a has no best",
+    "out = 'a=b'\n" + HEAD + TWO: "a folder without = is wanted",
     "extends = 'x/y.toml'\n" + HEAD: "the name of a file beside it is wanted",
     "extends = 'nope.toml'\n" + HEAD: "No such file",
     "x": "is not TOML",
@@ -125,7 +129,7 @@ def test_tables_and_dotted_keys_are_the_same() -> None:
     keys = {"a.b.c": 1, "a.d": {}, "e": [1]}
     assert nested(keys) == {"a": {"b": {"c": 1}, "d": {}}, "e": [1]}
     assert flat(nested(keys)) == keys
-    assert slug("kl lr=1e-3/β, x") == "kl-lr=1e-3-β-x"
+    assert slug("kl lr=1e-3/β, x@y") == "kl-lr-1e-3-β-x-y"
 
 
 def test_a_file_may_extend_another_beside_it(tmp_path: Path) -> None:

@@ -84,10 +84,12 @@ def test_ctrl_c_is_130_and_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def test_the_process_of_a_cell_ends_with_its_stdin() -> None:
-    ended = subprocess.run(
-        [*CELL, "--version"], stdin=subprocess.PIPE, capture_output=True, text=True, check=True
-    )
-    assert ended.stdout.strip()
+    with subprocess.Popen(
+        [*CELL, "--version"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as held:
+        assert held.wait(120) == 0
+        assert held.stdout is not None
+        assert held.stdout.read().strip()
     code = "import time; from comas.cli import cell, entry; entry.main = lambda: time.sleep(600); "
     waiting = subprocess.Popen([sys.executable, "-c", code + "cell.main()"], stdin=subprocess.PIPE)
     assert waiting.stdin is not None

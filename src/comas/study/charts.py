@@ -126,7 +126,7 @@ class Axes:
     def curves(self, curves: Sequence[Curve], band: Band | None) -> Iterator[str]:
         """Every seed a thin line, their mean a thick one within its interval."""
         if band is None:
-            yield _text(self.left + 8, self.top + HEIGHT / 2, "nothing yet", GREY)
+            yield _text(self.left + 8, self.top + HEIGHT / 2, "not measured", GREY)
             return
         if band.found[0].n > 1:
             upper = [self.place(x, i.high) for x, i in zip(band.xs, band.found, strict=True)]
@@ -167,7 +167,7 @@ def _final(y: float, values: Sequence[float]) -> Iterator[str]:
     for value in values:
         yield f'<circle cx="{_across(value):.1f}" cy="{y:.1f}" r="2" fill="{INK}" opacity="0.4"/>'
     if not values:
-        yield _text(NAMES, y + 4, "nothing yet", GREY)
+        yield _text(NAMES, y + 4, "not measured", GREY)
         return
     found = mean_interval(values)
     if found.n > 1:

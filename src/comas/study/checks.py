@@ -12,6 +12,7 @@ from typing import Any
 from comas.config.plugins import load_plugin
 from comas.evaluation import ways
 from comas.study.file import OWN, Claim, Measure, StudyFile, check_named
+from comas.study.grid import slug
 from comas.study.settings import Setting
 from comas.team.build import Team, members_of
 from comas.types import UserMistake
@@ -28,7 +29,11 @@ HELD_OUT = ("accuracy", "before", "gain", "lowest")
 def check_measures(study: StudyFile, settings: Sequence[Setting], file: Path) -> None:
     """An error for a measure that a setting cannot have."""
     names = [setting.name for setting in settings]
+    folders: dict[str, str] = {}
     for name, measure in study.measures.items():
+        other = folders.setdefault(slug(name), name)
+        if other != name:
+            raise UserMistake(f"{file}: measures {other!r} and {name!r} would have one folder")
         place = f"{file}: measures.{name}"
         for wanted in measure.settings or ():
             check_named(f"{place}: settings", wanted, names)

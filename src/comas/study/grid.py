@@ -140,5 +140,5 @@ def spelt(value: Any) -> str:
 
 
 def slug(name: str) -> str:
-    """The name of a setting's folder."""
-    return re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "setting"
+    """The name of a setting's folder: without what has a meaning on the command line."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "setting"

@@ -57,14 +57,14 @@ class Here:
             with self._lock:
                 if self._stopping:
                     return STOPPED
-                # a session of its own: Ctrl-C is for us, who ask it to stop
+                # a process group of its own: Ctrl-C is for us, who ask it to stop
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=environment,
-                    start_new_session=True,
+                    process_group=0,
                 )
                 self._running.add(process)
             try:

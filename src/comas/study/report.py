@@ -154,7 +154,7 @@ def _claims_table(report: Report) -> Table:
         *("", "claim", "difference of", "measure", "claimed", "found, 95 %", "p (Holm)"),
         "verdict",
     )
-    return Table("Claims", headings, rows)
+    return Table("Left minus right, paired by seed", headings, rows)
 
 
 def _bound(direction: str, margin: float) -> str:

@@ -43,6 +43,8 @@ class Study:
         check_measures(described, settings, path)
         check_claims(described, settings, path)
         out = Path(described.out or Path("studies") / path.stem).expanduser().absolute()
+        if odd := [sign for sign in "=,@" if sign in str(out)]:
+            raise UserMistake(f"{path}: out = {str(out)!r}: a folder without {odd[0]} is wanted")
         return cls(path, described, settings, out, cells_of(described, settings, out))
 
     def begun(self) -> int:
