@@ -57,6 +57,7 @@ KINDS = {
     "pair": Kind(("agents=2", "steps=120"), 3, "two agents"),
     "adapters": Kind(("learner=adapters", "steps=120"), 3, "adapters on one base"),
     "rules": Kind(("method=comas_rules", "steps=120"), 3, "judges that are paid by rules"),
+    "labels": Kind(("method=rlvr", "steps=120"), 3, "the true verifier pays"),
     "paper": Kind(("preset=paper", "steps=120"), 5, "as published: all-wrong critics"),
     "free": Kind(
         ("kl={}", "credit.normalise=all", "questions=32", "steps=150"), 5, "no KL, small steps"
@@ -183,7 +184,8 @@ def cells(row: Row) -> list[str]:
     """A row of the table."""
     lead = "-"
     if row.leads:
-        lead = f"{statistics.median(row.leads):.0f} ({min(row.leads)} to {max(row.leads)})"
+        middle = statistics.median_low(row.leads)
+        lead = f"{middle} ({min(row.leads)} to {max(row.leads)})"
     return [
         row.hypothesis,
         _share(row.in_time, row.collapsed),

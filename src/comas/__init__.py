@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from comas.export.team import export
     from comas.hooks import Hook
     from comas.program import VERSION as __version__
-    from comas.study.verb import study
+    from comas.studies.verb import study
     from comas.team.build import Team
     from comas.training.result import Result
     from comas.types import Method, Question, Setup, Task, UserMistake
@@ -50,7 +50,7 @@ _MODULES = {
     "comas.export.team": ("export",),
     "comas.hooks": ("Hook",),
     "comas.evaluation.systems": ("load", "team_of"),
-    "comas.study.verb": ("study",),
+    "comas.studies.verb": ("study",),
     "comas.team.build": ("Team",),
     "comas.training.result": ("Result",),
     "comas.types": ("Method", "Question", "Setup", "Task", "UserMistake"),

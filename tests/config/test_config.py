@@ -49,7 +49,7 @@ def resolved(*pairs: str) -> Config:
         ("loss.clip=nan", "loss.clip = nan"),
         ("loss.clip=0", "greater than 0"),
         ("options.avoid_self=1", "valid boolean"),
-        ("credit.normalise=1", "credit.normalise = 1: Input should be 'role' or 'all'"),
+        ("credit.normalise=1", "credit.normalise = 1: Input should be 'role', 'all' or 'none'"),
         ("lr=0", "lr = 0: Input should be greater than 0"),
         ("kl.solution=much", "kl.solution = 'much'"),
         ("temperature=0", "temperature = 0"),

@@ -35,7 +35,7 @@ CEILINGS = {
     "questions": (14, 24),
     "seed": (13, 31),
     "setups": (15, 25),
-    "study": (12, 25),
+    "studies": (12, 25),
     "tasks": (14, 26),
     "team": (12, 25),
     "testing": (14, 27),

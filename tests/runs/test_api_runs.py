@@ -70,7 +70,9 @@ def test_a_frozen_judge_behind_an_api_while_two_learn(mixed: Any, tmp_path: Path
     )
     assert spent["events"] == {"429": 1}
     kept = {p.name for p in (out / "checkpoints" / "step-3").iterdir()}
-    assert kept == {"ann", "bob", "home.json", "judge.json", "manifest.json"}
+    assert kept == {
+        *("ann", "bob", "home.json", "judge.json", "manifest.json", "monitors.json"),
+    }
     assert tomllib.loads((out / "config.toml").read_text())["agents"]["judge"]["frozen"] is True
     no_secret(out)
     team = load(out)

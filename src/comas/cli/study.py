@@ -1,6 +1,6 @@
 """`comas study`: settings x seeds from a file, claims that are fixed before the runs, a report.
 
-Leaves out: everything but printing (`study.verb`).
+Leaves out: everything but printing (`studies.verb`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from comas.cli.stderr import print_note
 from comas.program import command
 
 if TYPE_CHECKING:
-    from comas.study.cost import Cost
-    from comas.study.report import Report
-    from comas.study.running import Ended
-    from comas.study.verb import Study
+    from comas.studies.cost import Cost
+    from comas.studies.report import Report
+    from comas.studies.running import Ended
+    from comas.studies.verb import Study
 
 FAILED = 1
 """The exit code where cells failed."""
@@ -44,9 +44,9 @@ def study(
     """Run a grid of settings and seeds, test the claims of its file, write tables and pictures;
     called again it goes on.
     """
-    from comas.study.cost import cost_data
-    from comas.study.report import as_data
-    from comas.study.verb import Study
+    from comas.studies.cost import cost_data
+    from comas.studies.report import as_data
+    from comas.studies.verb import Study
 
     found = Study.read(file)
     if dry_run:
@@ -77,7 +77,7 @@ def study(
 
 def _estimated(found: Study, jobs: int | None) -> Cost:
     """What it is and what it costs, which is printed."""
-    from comas.study.cost import cost_lines
+    from comas.studies.cost import cost_lines
 
     cost = found.cost(jobs, print_note)
     described = found.described

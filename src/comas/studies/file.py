@@ -1,8 +1,8 @@
 """A study file as data: settings, seeds, budget, measures, and claims that are fixed before the
 runs.
 
-Leaves out: what settings mean (`study.settings`), whether claims name what there is
-(`study.checks`).
+Leaves out: what settings mean (`studies.settings`), whether claims name what there is
+(`studies.checks`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A report as blocks, written as Markdown, as one HTML page, and its tables as LaTeX.
 
-Leaves out: what stands in it (`study.report`), drawing (`study.charts`).
+Leaves out: what stands in it (`studies.report`), drawing (`studies.charts`).
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import comas
-from comas.study import cost, verb
-from comas.study.cost import SettingCost, jobs_for
-from comas.study.running import Ended
-from comas.study.verb import Study
+from comas.studies import cost, verb
+from comas.studies.cost import SettingCost, jobs_for
+from comas.studies.running import Ended
+from comas.studies.verb import Study
 from comas.types import UserMistake
 from tests.support.command import run
 from tests.support.studies import SMALL, InProcess, small

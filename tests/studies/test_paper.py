@@ -14,7 +14,7 @@ import pytest
 import tomli_w
 
 from comas.config.plugins import load_plugin
-from comas.study.verb import Study
+from comas.studies.verb import Study
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
 from tests.support.command import run

@@ -1,6 +1,6 @@
 """The settings of a study file: their keys over those of `[config]`, and grids multiplied out.
 
-Leaves out: what the keys mean (`study.settings`).
+Leaves out: what the keys mean (`studies.settings`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from comas.study.file import StudyFile
+from comas.studies.file import StudyFile
 from comas.types import UserMistake
 
 Keys = dict[str, Any]

@@ -2,7 +2,7 @@
 
 Each command is a process of its own; what it comes to does not depend on how many run beside it.
 Ctrl-C ends them in order, and everything can be gone on with. Leaves out: how a process is started
-(`study.here`).
+(`studies.here`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from types import FrameType
 
 import filelock
 
-from comas.study.cells import Cell, Stage
-from comas.study.here import Place
+from comas.studies.cells import Cell, Stage
+from comas.studies.here import Place
 from comas.types import UserMistake
 
 ALARMED = 3

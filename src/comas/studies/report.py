@@ -1,8 +1,8 @@
 """The report of a study: settings, measures, claims with their verdicts, pictures; what failed or
 is missing stands in it as such.
 
-The same cells give the same bytes: there are no clocks in it but in `rows.csv` and `study.json`,
-which have the seconds of each run. Leaves out: how blocks are written (`study.document`).
+The same cells give the same bytes: there are no clocks in it but in `rows.csv` and `studies.json`,
+which have the seconds of each run. Leaves out: how blocks are written (`studies.document`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from comas.program import VERSION
 from comas.stats import Interval, mean_interval
 from comas.storage import files
-from comas.study import charts
-from comas.study.claims import Verdict, verdicts_of
-from comas.study.document import (
+from comas.studies import charts
+from comas.studies.claims import Verdict, verdicts_of
+from comas.studies.document import (
     Block,
     Heading,
     Picture,
@@ -29,10 +29,10 @@ from comas.study.document import (
     markdown,
     page,
 )
-from comas.study.file import OWN, StudyFile
-from comas.study.ledger import Ledger
-from comas.study.settings import Setting
-from comas.study.values import Row, over_seeds
+from comas.studies.file import OWN, StudyFile
+from comas.studies.ledger import Ledger
+from comas.studies.settings import Setting
+from comas.studies.values import Row, over_seeds
 
 NONE = "-"
 """In a table, where there is nothing to say."""

@@ -1,8 +1,8 @@
 """A cell is a setting with a seed: a run and its evaluations in a folder of their own.
 
 `cell.toml` is its config, `run` the run, `evals/<measure>` an evaluation, `trained.json` says that
-the run has ended, `failed.json` why the last try did not. Leaves out: processes (`study.running`),
-what was measured (`study.values`).
+the run has ended, `failed.json` why the last try did not. Leaves out: processes
+(`studies.running`), what was measured (`studies.values`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from comas.evaluation.folder import PLAN, REPORT
 from comas.storage import files
 from comas.storage.out_folder import check_free
 from comas.storage.records import without_none
-from comas.study.checks import taken_of
-from comas.study.file import Measure, StudyFile
-from comas.study.grid import slug
-from comas.study.settings import Setting
+from comas.studies.checks import taken_of
+from comas.studies.file import Measure, StudyFile
+from comas.studies.grid import slug
+from comas.studies.settings import Setting
 from comas.types import UserMistake
 
 

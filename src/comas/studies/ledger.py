@@ -2,7 +2,7 @@
 
 A copy of the file lies in its folder, and `declared.json` is what it says, in plain values. Claims
 are fixed before the runs: what is changed or removed afterwards is an error; settings, seeds and
-measures that are added are noted as such. Leaves out: the report of it (`study.report`).
+measures that are added are noted as such. Leaves out: the report of it (`studies.report`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from comas.storage import files
-from comas.study.file import StudyFile, extended_file
-from comas.study.settings import Setting
+from comas.studies.file import StudyFile, extended_file
+from comas.studies.settings import Setting
 from comas.types import UserMistake
 
 DECLARED = "declared.json"

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from comas.study.claims import p_of, verdicts_of
-from comas.study.file import StudyFile
-from comas.study.values import Row, figure_at
+from comas.studies.claims import p_of, verdicts_of
+from comas.studies.file import StudyFile
+from comas.studies.values import Row, figure_at
 
 
 def study(*claims: dict[str, object], seeds: int = 3) -> StudyFile:

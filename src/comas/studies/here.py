@@ -1,7 +1,7 @@
 """How a command of a cell is run: in a process of its own on this machine.
 
 Another place (`--where`) is another function of the same form. Leaves out: which commands
-(`study.cells`), how many at once (`study.running`).
+(`studies.cells`), how many at once (`studies.running`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from comas.study.file import StudyFile, read_file
-from comas.study.grid import described, flat, merged, nested, slug
-from comas.study.verb import Study
+from comas.studies.file import StudyFile, read_file
+from comas.studies.grid import described, flat, merged, nested, slug
+from comas.studies.verb import Study
 from comas.types import UserMistake
 
 HEAD = "seeds = [1, 2]\nsteps = 2\n"

@@ -1,7 +1,7 @@
 """What was measured in each cell, read from its folder: nothing is computed anew, and nothing is
 guessed where it is missing.
 
-Leaves out: what is claimed of it (`study.claims`), how it is shown (`study.report`).
+Leaves out: what is claimed of it (`studies.claims`), how it is shown (`studies.report`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from comas.evaluation.accuracy import by_agent
 from comas.evaluation.folder import REPORT
 from comas.storage import files
 from comas.storage.run import Run
-from comas.study.cells import Cell
-from comas.study.file import LAST, Measure, StudyFile
+from comas.studies.cells import Cell
+from comas.studies.file import LAST, Measure, StudyFile
 from comas.training.result import result_of
 from comas.types import UserMistake
 

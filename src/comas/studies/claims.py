@@ -4,7 +4,7 @@ file.
 One-sided Student's t test of the paired differences by seed; where all of them are equal, the
 chance that so many fair signs agree. Corrected after Holm (1979) over every claim: one whose runs
 failed or are missing counts with p = 1, and never holds. Leaves out: where values come from
-(`study.values`).
+(`studies.values`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from comas.stats import Interval, holm, mean_interval
-from comas.study.file import Claim, StudyFile
-from comas.study.values import Row
+from comas.studies.file import Claim, StudyFile
+from comas.studies.values import Row
 
 LEVEL = 0.05
 Word = Literal["holds", "not shown", "contradicted", "missing", "one seed"]

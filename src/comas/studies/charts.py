@@ -1,7 +1,7 @@
 """Pictures of a study as SVG text: curves with bands over seeds, a panel per setting, and final
 values with intervals.
 
-The same numbers give the same bytes. Leaves out: which numbers (`study.report`).
+The same numbers give the same bytes. Leaves out: which numbers (`studies.report`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from comas.stats import Interval, mean_interval
-from comas.study.values import Curve
+from comas.studies.values import Curve
 
 INK = "#0b6e4f"
 GREY = "#888888"

@@ -21,10 +21,10 @@ from comas.forecast import overview
 from comas.forecast.disk import disk_of
 from comas.machine import memory_of, usable_cpus
 from comas.storage import files
-from comas.study.cells import Cell
-from comas.study.checks import team_outline
-from comas.study.file import Measure
-from comas.study.settings import Setting
+from comas.studies.cells import Cell
+from comas.studies.checks import team_outline
+from comas.studies.file import Measure
+from comas.studies.settings import Setting
 from comas.types import UserMistake
 
 PROCESS = 600_000_000

@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from comas.study.charts import Panel, band_of, finals, panels
-from comas.study.document import Heading, Picture, Table, Text, latex, markdown, page
+from comas.studies.charts import Panel, band_of, finals, panels
+from comas.studies.document import Heading, Picture, Table, Text, latex, markdown, page
 
 RISING = [(0.0, 0.2), (100.0, 0.4)]
 FLAT = [(0.0, 0.2), (50.0, 0.2), (120.0, 0.2)]

@@ -1,6 +1,6 @@
 """Whether measures and claims name what there is: everything is told before anything runs.
 
-Leaves out: the settings themselves (`study.settings`).
+Leaves out: the settings themselves (`studies.settings`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from comas.config.plugins import load_plugin
 from comas.evaluation import ways
-from comas.study.file import OWN, Claim, Measure, StudyFile, check_named
-from comas.study.grid import slug
-from comas.study.settings import Setting
+from comas.studies.file import OWN, Claim, Measure, StudyFile, check_named
+from comas.studies.grid import slug
+from comas.studies.settings import Setting
 from comas.team.build import Team, members_of
 from comas.types import UserMistake
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import filelock
 
-from comas.study.cells import Cell, cells_of
-from comas.study.checks import check_claims, check_measures
-from comas.study.cost import Cost, check_cost, cost_of
-from comas.study.file import StudyFile, read_file
-from comas.study.here import Here, Place
-from comas.study.ledger import Ledger, declaration
-from comas.study.report import Report, report_of, write_report
-from comas.study.running import Ended, run_cells
-from comas.study.settings import Setting, settings_of
-from comas.study.values import rows_of
+from comas.studies.cells import Cell, cells_of
+from comas.studies.checks import check_claims, check_measures
+from comas.studies.cost import Cost, check_cost, cost_of
+from comas.studies.file import StudyFile, read_file
+from comas.studies.here import Here, Place
+from comas.studies.ledger import Ledger, declaration
+from comas.studies.report import Report, report_of, write_report
+from comas.studies.running import Ended, run_cells
+from comas.studies.settings import Setting, settings_of
+from comas.studies.values import rows_of
 from comas.types import UserMistake
 
 

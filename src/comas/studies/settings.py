@@ -1,6 +1,6 @@
 """What the settings of a study are: each resolved as `comas train` would, before anything runs.
 
-Leaves out: claims and measures (`study.checks`), what a setting costs (`study.cost`).
+Leaves out: claims and measures (`studies.checks`), what a setting costs (`studies.cost`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from comas.config.resolve import resolve
 from comas.config.roles import check_seats, check_training
 from comas.config.schema import Config, read
 from comas.storage import files
-from comas.study.file import StudyFile
-from comas.study.grid import Described, described, flat, nested
+from comas.studies.file import StudyFile
+from comas.studies.grid import Described, described, flat, nested
 from comas.types import UserMistake
 
 MANY_STEPS = 10_000
