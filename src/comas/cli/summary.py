@@ -78,7 +78,7 @@ def print_summary(console: Console, result: Result, curves: bool = False) -> Non
         _cost(run, result),
         *told(run.spent()),
         f"run:  {result.run}",
-        *(f"next: {command()} {rest}" for rest in _next(run, result.steps)),
+        *(f"next: {command()} {rest}" for rest in _next(run, result)),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
@@ -108,7 +108,7 @@ def _cost(run: Run, result: Result) -> str:
     return f"{cost}; this process, with measurements: {span(result.seconds)}"
 
 
-def _next(run: Run, steps: int) -> Iterator[str]:
+def _next(run: Run, result: Result) -> Iterator[str]:
     """Commands that a reader of the summary may want."""
     folder = shlex.quote(str(run.path))
     config = run.config()
@@ -117,8 +117,10 @@ def _next(run: Run, steps: int) -> Iterator[str]:
     yield f"play {folder}"
     yield f"eval {folder}"
     yield f"export {folder} my-team"
-    if steps >= config["steps"]:
-        yield f"resume {folder} steps={2 * max(1, steps)}"
+    if result.ended_by_alarm:
+        yield f"resume {folder} on_alarm=warn"
+    elif result.steps >= config["steps"]:
+        yield f"resume {folder} steps={2 * max(1, result.steps)}"
     elif config.get("tokens") is not None:
         yield f"resume {folder} tokens={2 * config['tokens']}"
     else:
