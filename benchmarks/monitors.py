@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from comas.config.builders import builder_names
+from comas.config.resolve import MONITORS
 from comas.monitors.evidence import Evidence
 from comas.stats import wilson
 from comas.storage.alarms import read_alarms
@@ -154,7 +155,7 @@ def rows_of(outcomes: Sequence[Outcome]) -> list[Row]:
     return [*rows, _row("any of the default set", outcomes, default)]
 
 
-DEFAULT = ("probes", "rejections", "unreadable", "late_fall")
+DEFAULT = MONITORS
 
 
 def _row(title: str, outcomes: Sequence[Outcome], names: Sequence[str]) -> Row:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from comas.cli.exit_codes import MISTAKE
 from comas.config.schema import read
+from comas.exit_codes import MISTAKE
 from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 
-from comas.cli.exit_codes import STOPPED
+from comas.exit_codes import STOPPED
 
 
 def main() -> None:

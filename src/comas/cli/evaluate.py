@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comas.cli.exit_codes import STOPPED
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_stopped
+from comas.exit_codes import STOPPED
 from comas.program import command
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from typing import Annotated
 import typer
 
 from comas.cli import evaluate, export, play, show, study, summary, track, train, view
-from comas.cli.exit_codes import CLOSED, MISTAKE, STOPPED
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_error
+from comas.exit_codes import CLOSED, MISTAKE, STOPPED
 
 app = typer.Typer(
     add_completion=False,

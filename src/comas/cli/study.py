@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comas.cli.exit_codes import STOPPED
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_note
+from comas.exit_codes import STOPPED
 from comas.program import command
 
 if TYPE_CHECKING:

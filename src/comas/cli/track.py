@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comas.cli.exit_codes import MISTAKE
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_error
+from comas.exit_codes import MISTAKE
 from comas.types import UserMistake
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comas.cli import evaluate
-from comas.cli.exit_codes import ALARMED, CLOSED, STOPPED
 from comas.cli.json_output import Json, print_json, result_json
 from comas.cli.stderr import print_stopped
 from comas.cli.summary import print_summary
+from comas.exit_codes import ALARMED, CLOSED, STOPPED
 
 if TYPE_CHECKING:
     from comas.config.schema import Config

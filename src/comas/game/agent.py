@@ -118,7 +118,7 @@ class Agent:
         in program order, whoever answers first.
         """
         name = self._name(role, about)
-        return self._answer(name, role, prompt, list(history), about, _round(about, round))
+        return self._answer(name, role, prompt, list(history), about, round_of(about, round))
 
     def tell(
         self,
@@ -169,7 +169,7 @@ class Agent:
             raise self._without_persona(error) from error
         seconds = time.monotonic() - began
         turn = self._turn(turn_id, role, messages, reply, about, seconds)
-        turn.round = _round(about, None)
+        turn.round = round_of(about, None)
         turn.info["told"] = True
         return self._record(turn)
 
@@ -281,7 +281,8 @@ def with_room(sampling: Sampling, max_tokens: int) -> Sampling:
     return replace(sampling, max_tokens=max_tokens)
 
 
-def _round(about: Turn | None, said: int | None) -> int:
+def round_of(about: Turn | None, said: int | None) -> int:
+    """The round of a turn: as said, or that of the turn that it is about."""
     return said if said is not None else about.round if about else 0
 
 

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from comas.game.agent import Agent, Member, Write
+from comas.game.agent import Agent, Member, Write, round_of
 from comas.game.judgements import JUDGES, accepts, work_judged
 from comas.game.play import Scene, play_all
 from comas.types import Episode, Question, Task, Turn
@@ -48,10 +48,8 @@ class GivenAgent(Agent):
         """Ask for one reply, or give the one that is there."""
         if role not in self.said:
             return super().ask(role, prompt, history=history, about=about, round=round)
-        inherited = about.round if about else 0
-        return self._give(
-            self._name(role, about), role, about, inherited if round is None else round
-        )
+        turn_id = self._name(role, about)
+        return self._give(turn_id, role, about, round_of(about, round))
 
     async def _give(self, turn_id: str, role: str, about: Turn | None, round: int) -> Turn:
         """Put a given turn into the episode."""

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from comas.exit_codes import STOPPED
+
 PATIENCE = 60.0
 """Seconds that a process has to end a step when it is asked to stop."""
 
@@ -34,10 +36,6 @@ class Place(Protocol):
     def kill(self) -> None:
         """End them at once."""
         ...
-
-
-STOPPED = 130
-"""The exit code of a command that was not begun, since all are to stop."""
 
 
 class Here:

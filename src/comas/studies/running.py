@@ -18,12 +18,11 @@ from types import FrameType
 
 import filelock
 
+from comas.exit_codes import ALARMED
 from comas.studies.cells import Cell, Stage
 from comas.studies.here import Place
 from comas.types import UserMistake
 
-ALARMED = 3
-"""Exit code of a run that a monitor's alarm has ended: it is measured and done."""
 PATIENCE = 60.0
 """Seconds to wait for a process of an earlier try that is still ending."""
 TAIL = 20_000
@@ -123,6 +122,7 @@ def _commands(cell: Cell, place: Place, stopping: threading.Event) -> str:
         _wait_for(stage)
         size = cell.log.stat().st_size if cell.log.is_file() else 0
         code = place.run(stage.arguments, cell.log, threads)
+        # a run that an alarm has ended is measured and done
         is_done = code in (0, ALARMED)
         if stopping.is_set() and not is_done:
             return ""

@@ -128,8 +128,10 @@ class Watching:
         return figures
 
     def write(self, checkpoint: Path) -> None:
-        """Write what monitors and trials know into an open checkpoint."""
-        if not self.monitors:
+        """Write what monitors and trials know into an open checkpoint, also where all monitors
+        have been dropped since.
+        """
+        if not self.trials:
             return
         memories = {name: monitor.memory for name, monitor in self.monitors.items()}
         trials = {"/".join(key): trial.as_record() for key, trial in self.trials.items()}
