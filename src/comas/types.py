@@ -48,6 +48,32 @@ class HostFailure(RuntimeError):
     """
 
 
+class ToolFailure(RuntimeError):
+    """A tool could not do what it was asked; what it says goes back to the agent that called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """What agents may call in a dialogue (`game.dialogue`): text in, text out."""
+
+    name: str
+    """What it is called by, such as `search`."""
+    does: str
+    """What it is for, in a sentence: agents read it."""
+    argument: str
+    """What it is given, in a word: `expression`."""
+    run: Callable[[str], str]
+    """`run(argument)`; may take seconds. Raises ToolFailure for what it cannot do, HostFailure
+    where a machine let it down.
+    """
+    seconds: float = 30.0
+    """Nobody waits for it longer."""
+    longest: int = 4000
+    """Characters that come back; the rest is cut off."""
+    some: Callable[[str], str] | None = None
+    """`some(seed)`: a text that a call might bring, drawn by `seed`; None where it has none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """One question; `answer` and `meta` are for verifiers, supervised methods and reports only."""
@@ -106,6 +132,8 @@ class Task:
     """`verify` by rule: the question's own text is all that it needs, so that it holds for
     questions that agents wrote.
     """
+    tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
+    """Name -> what agents may call in a dialogue; a config's `tools` join them."""
     wording: Mapping[str, str] = field(default_factory=dict[str, str])
     """Templates per role that replace the method's own; never its flow."""
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -322,6 +350,10 @@ class Method:
     """Fields of `Task` without which it cannot be played, such as `pose`."""
     base: str | None = None
     """The base of hosts that name none: the shipped model that knows its roles."""
+    task: str | None = None
+    """The task of a config that names none; None is `pick`."""
+    task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of that task, where the config does not set them."""
     team: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Agents of a config that names none: name -> keys of `agents.<name>`."""
     lr_scale: float = 1.0
@@ -335,6 +367,10 @@ class Method:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Name -> the config keys that it sets (tables `options credit loss kl`, and keys such as
     `samples`); a config without `preset` gets the first.
+    """
+    measure: Callable[..., Awaitable[str | None]] | None = None
+    """The game in which every agent answers alone, before, during and after training; None is
+    `setups.single`.
     """
     pays: Mapping[str, str] = field(default_factory=dict[str, str])
     """Role -> for what it is paid, in a few words: the legend of displays."""
@@ -372,6 +408,17 @@ class Fit(NamedTuple):
     """Tokens of prompt and reply together; None where the host does not count."""
     context: int | None = None
     """Tokens that there are; None where the host does not know."""
+
+
+class Calls(NamedTuple):
+    """How a chat template writes a call: `before {"<name>": tool, "<arguments>": {...}} after`."""
+
+    before: str
+    name: str
+    """The key of the tool's name."""
+    arguments: str
+    """The key of its arguments."""
+    after: str
 
 
 class Learned(NamedTuple):
@@ -443,6 +490,12 @@ class Host(Protocol):
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
     ) -> Fit:
         """Whether prompt and reply have room in the policy's context."""
+        ...
+
+    def calls(self, policy: str) -> Calls | None:
+        """How the policy's chat template writes a call of a tool; None where it has no way to,
+        which hosts without this method mean as well.
+        """
         ...
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:

@@ -116,6 +116,7 @@ WALLS = {
     "team": "config game hosts learners machine program sandbox sync types",
     "testing": "config game learners questions seams storage tasks team types",
     "view": "game storage types",  # of game only how an unreadable reply is noted
+    "tools": "sandbox types",
     "trackers": "storage types",
     "training": "config evaluation forecast game hooks machine monitors objective program questions seams"
     " signals stats storage sync team types",

@@ -1,7 +1,7 @@
-"""Engines, kinds of hosts, trackers and monitors by name or file: `hf` is `comas.engines.hf`,
-`./mine.py` that file.
+"""Engines, kinds of hosts, trackers, monitors and tools by name or file: `hf` is
+`comas.engines.hf`, `./mine.py` that file.
 
-Leaves out: what they make (`engines`, `hosts`, `trackers`, `monitors`).
+Leaves out: what they make (`engines`, `hosts`, `trackers`, `monitors`, `tools`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ CALLS = {
     "hosts": "build(plan)",
     "trackers": "open(run)",
     "monitors": "watch()",
+    "tools": "make()",
 }
 """Folder -> how what is found there is called."""
 

@@ -34,7 +34,10 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
     _anchor_files(data, ("method", "task"), folder)
     if isinstance(questions := data.get("data"), str):
         data["data"] = _beside(questions, folder)
-    for key in ("metrics", "monitors", "track"):
+    for options in _tables(data, "tool_options").values():
+        if isinstance(texts := options.get("folder"), str):
+            options["folder"] = _beside(texts, folder)
+    for key in ("metrics", "monitors", "tools", "track"):
         listed = data.get(key)
         if isinstance(listed, list):
             names = cast("list[Any]", listed)

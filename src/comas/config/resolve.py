@@ -17,6 +17,7 @@ from comas.config.options import filled, functions_of
 from comas.config.plugins import load_plugin
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
 from comas.config.schema import Config, checked
+from comas.config.tools import with_tools
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import pinned
 from comas.types import Method, Task, UserMistake
@@ -43,7 +44,7 @@ them (docs/config.md).
 
 METRICS = (
     *("rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "facts"),
-    *("acceptance", "coverage", "posed"),
+    *("acceptance", "coverage", "posed", "tools"),
 )
 """Metrics of every step (`training/metrics`)."""
 MONITORS = ("probes", "rejections", "unreadable", "late_fall")
@@ -57,8 +58,8 @@ def resolve(config: Config) -> Resolved:
     task, policies.
     """
     method = load_plugin("method", config.method)
-    task = load_plugin("task", config.task)
-    _check_needs(config, method, task)
+    config = _with_task(config, method)
+    task = _task_of(config, method)
     config = _with_team(config, method)
     data = config.model_dump()
     if config.preset or method.presets:
@@ -108,14 +109,26 @@ def resolve(config: Config) -> Resolved:
     return Resolved(config, method, task, policies_of(config))
 
 
-def _check_needs(config: Config, method: Method, task: Task) -> None:
-    """An error where the task lacks what the method cannot be played without."""
+def _task_of(config: Config, method: Method) -> Task:
+    """The task with the config's tools; an error where it lacks what the method cannot be played
+    without.
+    """
+    task = with_tools(load_plugin("task", config.task), config)
     for part in method.needs:
-        if getattr(task, part) is None:
+        if not getattr(task, part):
             raise UserMistake(
                 f"method {config.method} needs a task with `{part}`, and task {config.task} has"
                 " none: take another task, or give the task's file one (docs/extending.md)"
             )
+    return task
+
+
+def _with_task(config: Config, method: Method) -> Config:
+    """The config with the method's own task, where it names none."""
+    if method.task is None or "task" in config.model_fields_set:
+        return config
+    options = {**method.task_options, **config.task_options}
+    return config.model_copy(update={"task": method.task, "task_options": options})
 
 
 def _with_team(config: Config, method: Method) -> Config:
@@ -239,7 +252,10 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
     """
     for key in ("method", "task"):
         data[key] = _absolute_file(data[key])
-    for key in ("metrics", "monitors", "track"):
+    for options in data["tool_options"].values():
+        if "folder" in options:
+            options["folder"] = str(Path(options["folder"]).resolve())
+    for key in ("metrics", "monitors", "tools", "track"):
         data[key] = [_absolute_file(name) for name in data[key]]
     # a task may take something else than a path
     if data["data"] is not None and Path(data["data"]).exists():

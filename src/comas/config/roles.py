@@ -29,6 +29,8 @@ SHIPPED = (
     "sabotage",
     "assess",
     "evolve",
+    "reading",
+    "comparing",
 )
 """Of the shipped methods and setups: room may be set for an evaluation to come."""
 

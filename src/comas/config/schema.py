@@ -198,6 +198,10 @@ class Config(_Table):
     """
     eval_temperature: float = Field(0.7, ge=0)
     eval_top_p: float = Field(1.0, gt=0, le=1)
+    tools: list[str] = []
+    """What agents may call in dialogues, by name or file, beside the tools of the task."""
+    tool_options: dict[str, dict[str, Any]] = {}
+    """Tool -> its options."""
     sandbox: Literal["auto", "none"] = "auto"
     """Of programs that models write; none runs them without walls."""
     threads: int | None = Field(None, ge=1, le=4096)

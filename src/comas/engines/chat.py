@@ -9,6 +9,7 @@ thoughts between other marks than <think> and </think>.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 
-from comas.types import NoSystemRole, UserMistake
+from comas.engines.call_format import calls_of
+from comas.types import Calls, NoSystemRole, UserMistake
 
 _HOLE = '\ue000aB<&"{}\ue001'
 """Private-use characters, for which templates have no use, around what a change of case or an
@@ -52,6 +54,10 @@ _CLOCK = "{% macro strftime_now(format) %}{{ format" + _WRITTEN + " }}{% endmacr
 """Put before a template, it hides the clock that transformers offers; no argument of a rendering
 can do that.
 """
+
+
+Shape = tuple[tuple[str, ...], str | None]
+"""Of a prompt: the roles of its messages, and the tools that it shows, as JSON."""
 
 
 class Chat:
@@ -111,7 +117,7 @@ class Chat:
         named = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids}
         # unknown words are contents, unless their id ends turns as well
         self._forbidden = self.special_ids - ({unk} - named)
-        self._pieces: dict[tuple[str, ...], tuple[list[list[int]], list[bool]]] = {}
+        self._pieces: dict[Shape, tuple[list[list[int]], list[bool]]] = {}
         # hosts ask twice: does it fit, then answer
         self._content_ids = lru_cache(maxsize=8192)(self._content)
 
@@ -119,9 +125,11 @@ class Chat:
         """Token ids of the prompt that asks for the next reply, int64, shape (prompt tokens,)."""
         pieces, trims = self._pieces_of(messages)
         ids = list(pieces[0])
-        for message, after, trim in zip(messages, pieces[1:], trims, strict=True):
-            content = message["content"]
-            ids += self._content_ids(content.strip() if trim else content)
+        spoken = [message for message in messages if message["role"] != "tools"]
+        for message, after, trim in zip(spoken, pieces[1:], trims, strict=True):
+            content = message["content"].strip() if trim else message["content"]
+            own = message["role"] == "assistant"
+            ids += self._own_ids(content) if own else self._content_ids(content)
             ids += after
         if not ids:
             raise UserMistake(
@@ -163,15 +171,17 @@ class Chat:
     def _pieces_of(
         self, messages: Sequence[Mapping[str, str]]
     ) -> tuple[list[list[int]], list[bool]]:
-        roles = tuple(m["role"] for m in messages)
-        if roles not in self._pieces:
+        shown = [m["content"] for m in messages if m["role"] == "tools"]
+        roles = tuple(m["role"] for m in messages if m["role"] != "tools")
+        shape = roles, shown[0] if shown else None
+        if shape not in self._pieces:
             if "system" in roles:
                 self._check_system(roles)
-            pieces, trims = self._split(roles)
+            pieces, trims = self._split(*shape)
             ids = [self._ids(piece) for piece in pieces]
             self._check(ids)
-            self._pieces[roles] = ids, trims
-        return self._pieces[roles]
+            self._pieces[shape] = ids, trims
+        return self._pieces[shape]
 
     def _check_system(self, roles: tuple[str, ...]) -> None:
         """Refuse a system message where the template refuses it, or shows it as a user's."""
@@ -202,14 +212,14 @@ class Chat:
                 " and train it, or take another"
             )
 
-    def _split(self, roles: tuple[str, ...]) -> tuple[list[str], list[bool]]:
+    def _split(self, roles: tuple[str, ...], tools: str | None) -> tuple[list[str], list[bool]]:
         """The template's own text before, between and after the contents of messages with these
         roles; which it trims.
         """
         holes = [_HOLE.format(i) for i in range(len(roles))]
-        rest = self._render(roles, holes)
+        rest = self._render(roles, holes, tools=tools)
         spaced = [f"\t{hole}\t" for hole in holes]
-        padded = self._render(roles, spaced)
+        padded = self._render(roles, spaced, tools=tools)
         pieces = []
         for hole, role in zip(holes, roles, strict=True):
             before, found, rest = rest.partition(hole)
@@ -223,16 +233,30 @@ class Chat:
         trims = [content not in padded for content in spaced]
         return [*pieces, rest], trims
 
-    def _render(self, roles: tuple[str, ...], contents: Sequence[str], asking: bool = True) -> str:
+    def _render(
+        self,
+        roles: tuple[str, ...],
+        contents: Sequence[str],
+        asking: bool = True,
+        tools: str | None = None,
+    ) -> str:
         """Messages as text; `asking`: with what stands before the next reply."""
         pairs = zip(roles, contents, strict=True)
         messages = [{"role": role, "content": content} for role, content in pairs]
+        return self._rendered(messages, None if tools is None else json.loads(tools), asking)
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], tools: list[Any] | None, asking: bool
+    ) -> str:
+        """What the template makes of messages; UserMistake where it refuses them."""
+        shown = {} if tools is None else {"tools": tools}
         try:
             return self.tokenizer.apply_chat_template(
                 messages,
                 chat_template=self._template,
                 tokenize=False,
                 add_generation_prompt=asking,
+                **shown,
                 **self._facts,
             )
         except (
@@ -243,10 +267,32 @@ class Chat:
             TypeError,
             ValueError,
         ) as error:
+            roles = ", ".join(str(message["role"]) for message in messages)
             raise UserMistake(
                 f"the chat template of {self.tokenizer.name_or_path!r} refuses messages of"
-                f" {', '.join(roles)}: {error}"
+                f" {roles}: {error}"
             ) from error
+
+    @cached_property
+    def calls(self) -> Calls | None:
+        """How the template writes calls of tools; None where it has no way that can be used."""
+        return calls_of(self._rendered)
+
+    @cached_property
+    def _marks(self) -> re.Pattern[str]:
+        """The special tokens that calls are written with."""
+        written = "" if self.calls is None else self.calls.before + self.calls.after
+        marks = {found[0] for found in self._special.finditer(written)}
+        return re.compile(f"({'|'.join(map(re.escape, sorted(marks)))})" if marks else r"(?!)")
+
+    def _own_ids(self, text: str) -> list[int]:
+        """Ids of what the model itself said: the marks of its calls are the tokens that they were,
+        nothing else is special.
+        """
+        ids: list[int] = []
+        for place, part in enumerate(self._marks.split(text)):
+            ids += self._ids(part) if place % 2 else self._content_ids(part)
+        return ids
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids if text else []

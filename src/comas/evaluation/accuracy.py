@@ -41,16 +41,16 @@ async def answer_all(
     seed: int,
     occasion: str,
     temperature: float = 0.7,
-    play: Callable[..., Awaitable[str | None]] = single.play,
+    play: Callable[..., Awaitable[str | None]] | None = None,
     heard: Callable[[Turn], None] | None = None,
     room: Mapping[str, int] | None = None,
     top_p: float = 1.0,
 ) -> list[Answer]:
     """Every member answers every question by itself; nothing is kept for learning.
 
-    `room`: tokens per role, before the task's.
+    `play` is how they answer (None: in one reply); `room`: tokens per role, before the task's.
     """
-    game = Method(play, _unsettled, _unsettled, _unsettled)
+    game = Method(play or single.play, _unsettled, _unsettled, _unsettled)
     played: list[tuple[str, asyncio.Task[list[Episode]]]] = []
     async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
         for member in members:

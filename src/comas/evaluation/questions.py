@@ -14,6 +14,7 @@ from comas.config.plugins import load_plugin
 from comas.config.policies import Resolved
 from comas.config.schema import Config
 from comas.config.systems import independent, training_of
+from comas.config.tools import with_tools
 from comas.evaluation.contamination import Overlap, overlap
 from comas.evaluation.spec import Plan
 from comas.questions.checked import can_judge, loaded
@@ -38,7 +39,7 @@ def load_questions(
             place = plan.data or first.config.data
             options = dict(first.config.task_options)
         else:
-            task = load_plugin("task", plan.files.get(name, name))
+            task = with_tools(load_plugin("task", plan.files.get(name, name)), first.config)
             place = plan.data
             options = {}
         if plan.data and _may_be_whole(task, plan.data, options):

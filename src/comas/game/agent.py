@@ -86,6 +86,32 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What is asked of an agent, before it is known for how much of it there is room."""
+
+    role: str
+    prompt: str | Write
+    history: list[str]
+    said: list[Message]
+    """Of a dialogue: in turn a reply and what came back."""
+    tools: str | None
+
+    @property
+    def droppable(self) -> int:
+        """How many pieces can be left out."""
+        pieces = 0 if isinstance(self.prompt, str) else len(self.history)
+        return pieces + len(self.said) // 2
+
+    def messages(self, dropped: int) -> list[Message]:
+        """What is said to the agent, without the oldest `dropped` pieces."""
+        of_history = min(dropped, len(self.history)) if callable(self.prompt) else 0
+        of_dialogue = 2 * (dropped - of_history)
+        write = self.prompt
+        text = write if isinstance(write, str) else write(self.history[of_history:])
+        return [{"role": "user", "content": text}, *self.said[of_dialogue:]]
+
+
+@dataclass(frozen=True)
 class Agent:
     """A member at a table."""
 
@@ -108,6 +134,8 @@ class Agent:
         history: Sequence[str] = (),
         about: Turn | None = None,
         round: int | None = None,
+        said: Sequence[Message] = (),
+        tools: str | None = None,
     ) -> Coroutine[Any, Any, Turn]:
         """Ask for one reply; the turn joins the episode when it is complete.
 
@@ -116,9 +144,15 @@ class Agent:
         round of the game that is (default: that of `about`). The turn is named here, when `ask` is
         called, by its place below `about`: a game that asks several agents at once names its turns
         in program order, whoever answers first.
+
+        In a dialogue (`game.dialogue`) `said` has what followed the prompt: in turn a reply of this
+        agent's and what came back, of which the oldest two are dropped where there is no room.
+        `tools` are the schemas of tools as JSON, for chat templates that show them.
         """
         name = self._name(role, about)
-        return self._answer(name, role, prompt, list(history), about, round_of(about, round))
+        at = round_of(about, round)
+        asked = Asked(role, prompt, list(history), list(said), tools)
+        return self._answer(name, asked, about, at)
 
     def tell(
         self,
@@ -173,22 +207,15 @@ class Agent:
         turn.info["told"] = True
         return self._record(turn)
 
-    async def _answer(
-        self,
-        turn_id: str,
-        role: str,
-        prompt: str | Write,
-        history: list[str],
-        about: Turn | None,
-        round: int,
-    ) -> Turn:
+    async def _answer(self, turn_id: str, asked: Asked, about: Turn | None, round: int) -> Turn:
         table = self.table
         member = self.member
+        role = asked.role
         sampling = member.sampling
         if role in table.max_tokens:
             sampling = with_room(sampling, table.max_tokens[role])
         try:
-            messages, dropped = await self._fit(role, prompt, history, sampling, turn_id)
+            messages, dropped = await self._fit(asked, sampling, turn_id)
         except NoSystemRole as error:
             raise self._without_persona(error) from error
         began = time.monotonic()
@@ -252,26 +279,29 @@ class Agent:
         return [] if system is None else [{"role": "system", "content": system}]
 
     async def _fit(
-        self, role: str, prompt: str | Write, history: list[str], sampling: Sampling, turn_id: str
+        self, asked: Asked, sampling: Sampling, turn_id: str
     ) -> tuple[list[Message], int]:
+        """The messages of what is asked for which there is room, and how many pieces were dropped:
+        of the history first, then of the dialogue.
+        """
         host = self.member.host
         policy = self.member.policy
         opening = self._opening()
+        if asked.tools is not None:
+            opening.append({"role": "tools", "content": asked.tools})
         fit = Fit(False)
-        for dropped in range(len(history) + 1):
-            text = prompt if isinstance(prompt, str) else prompt(history[dropped:])
-            messages = [*opening, {"role": "user", "content": text}]
+        pieces = asked.droppable
+        for dropped in range(pieces + 1):
+            messages = [*opening, *asked.messages(dropped)]
             fit = await host.fits(policy, messages, sampling)
             if fit.fits:
                 return messages, dropped
-            if isinstance(prompt, str):
-                break
         known = fit.needed is not None and fit.context is not None
         told = f" ({fit.needed} tokens of {fit.context})" if known else ""
         raise HostFailure(
             f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the"
-            f" context of {self.member.address}{told}: lower room.{role}, shorten the question, or"
-            f" raise hosts.{host.name}.context where the base has room"
+            f" context of {self.member.address}{told}: lower room.{asked.role}, shorten the"
+            f" question, or raise hosts.{host.name}.context where the base has room"
         )
 
 

@@ -22,6 +22,11 @@ POINTS = (1, 2, 3)
 """The scale of comas."""
 
 
+def is_work(turn: Turn) -> bool:
+    """Whether a reply answers a question, rather than to call a tool on the way."""
+    return turn.role in WORK and "call" not in turn.info
+
+
 def accepts(turn: Turn) -> bool | None:
     """Whether a judge accepts the work; None where it cannot be read.
 

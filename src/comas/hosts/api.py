@@ -31,6 +31,7 @@ from comas.hosts.plan import HostPlan
 from comas.program import Work
 from comas.types import (
     Account,
+    Calls,
     Fit,
     HostFailure,
     Learned,
@@ -169,6 +170,10 @@ class ApiHost:
             f"turn {turn}: nobody learns at host {self.name}, which is behind an API: give role"
             f" {role!r} to agents of other hosts (agents.<name>.roles)"
         )
+
+    def calls(self, policy: str) -> Calls | None:
+        """None: text is all that is sent and read, and calls of tools are text in plain tags."""
+        return None
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         """What some work comes to in the host's own loop."""

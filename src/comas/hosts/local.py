@@ -28,6 +28,7 @@ from comas.machine import peak_bytes_of
 from comas.seams import TIE, Engine, Generation, Learner, Request, Sleeper
 from comas.types import (
     Account,
+    Calls,
     Fit,
     Learned,
     Meter,
@@ -161,6 +162,10 @@ class LocalHost:
             self._buffer[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
         version = self.versions[policy]
         return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
+
+    def calls(self, policy: str) -> Calls | None:
+        """How the chat template of all policies writes calls of tools."""
+        return self.chat.calls
 
     def _check_learns(self, turn: str) -> None:
         """Refuse to keep a turn where nobody learns."""

@@ -82,14 +82,18 @@ def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
             _, share = frequent(episode, task)
             shares.append(share)
     texts = [turn.info["posed"] for turn in proposals]
-    posed = [grams(text) for text in texts if text is not None]
     worths: list[float] = []
-    for text, share in zip(texts, shares, strict=True):
+    for text, share, repetition in zip(texts, shares, likeness(texts), strict=True):
         uncertainty = 1 - 2 * abs(share - 0.5)
-        repetition = _alike(text, posed) / len(proposals)
         worths.append(-1.0 if text is None else uncertainty - repetition)
     for turn, worth in zip(proposals, standardised(worths), strict=True):
         turn.reward = worth
+
+
+def likeness(texts: Sequence[str | None]) -> list[float]:
+    """Per text the share of all that are like it, itself among them; a None was no question."""
+    posed = [grams(text) for text in texts if text is not None]
+    return [_alike(text, posed) / len(texts) for text in texts]
 
 
 def _alike(text: str | None, posed: Sequence[Grams]) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from comas.game.agent import Agent, Member, Write, round_of
+from comas.game.agent import Agent, Member, Message, Write, round_of
 from comas.game.judgements import JUDGES, accepts, work_judged
 from comas.game.play import Scene, play_all
 from comas.types import Episode, Question, Task, Turn
@@ -44,10 +44,14 @@ class GivenAgent(Agent):
         history: Sequence[str] = (),
         about: Turn | None = None,
         round: int | None = None,
+        said: Sequence[Message] = (),
+        tools: str | None = None,
     ) -> Coroutine[Any, Any, Turn]:
         """Ask for one reply, or give the one that is there."""
         if role not in self.said:
-            return super().ask(role, prompt, history=history, about=about, round=round)
+            return super().ask(
+                role, prompt, history=history, about=about, round=round, said=said, tools=tools
+            )
         turn_id = self._name(role, about)
         return self._give(turn_id, role, about, round_of(about, round))
 

@@ -1,7 +1,8 @@
 """Programs that models write: run behind walls, judged from outside their own process.
 
 `check(program, tests ...)` starts two sandboxes, one for the program and one for its tests, and
-carries lines between them without reading what they say. Leaves out: which tests (tasks).
+carries lines between them without reading what they say; `run(program)` asks what one prints.
+Leaves out: which tests (tasks).
 """
 
 from __future__ import annotations
@@ -45,6 +46,47 @@ class Seen:
     """Calls that gave a value; the others raised an error."""
     digest: str
     """Of all values and errors in their order."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a program printed."""
+
+    printed: str
+    why: str
+    """The limit that it ran into; empty where it ran to its end, or to an error of its own, which
+    is part of what it printed.
+    """
+
+
+PRINTING = """
+import ast, contextlib, io
+
+def printed():
+    out = io.StringIO()
+    space = {"__name__": "__main__"}
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            tree = ast.parse(SOURCE)
+            last = tree.body[-1] if tree.body else None
+            value = None
+            if isinstance(last, ast.Expr):
+                tree.body.pop()
+                exec(compile(tree, "<program>", "exec"), space)
+                value = eval(compile(ast.Expression(last.value), "<program>", "eval"), space)
+            else:
+                exec(compile(tree, "<program>", "exec"), space)
+            if value is not None:
+                print(repr(value))
+        except SystemExit:
+            pass
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}")
+    return out.getvalue()[:1_000_000]
+"""
+"""Put behind a program's source, it makes a function that runs it, and returns what it printed; the
+value of a last expression and an error's last line are printed too.
+"""
 
 
 def check(
@@ -97,6 +139,22 @@ def observe(
     }
     told = _judged(case, limits or Limits())
     return Seen(**told["seen"]) if "seen" in told else None
+
+
+def run(program: str, *, limits: Limits | None = None) -> Ran:
+    """What a program prints. Raises Broken."""
+    case = {
+        "program": f"SOURCE = {program!r}\n{PRINTING}",
+        "tests": "",
+        "names": [],
+        "setup": "",
+        "check": "",
+        "value": "printed",
+    }
+    told = _judged(case, limits or Limits())
+    if "value" not in told:
+        return Ran("", told["why"])
+    return Ran(str(told["value"]), "")
 
 
 def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.plugins import load_plugin
+from comas.config.tools import with_tools
 from comas.evaluation import ways
 from comas.studies.file import OWN, Claim, Measure, StudyFile, check_named
 from comas.studies.grid import slug
@@ -65,7 +66,8 @@ def team_outline(setting: Setting, measure: Measure) -> Team:
     """Who answers in an evaluation, without models."""
     resolved = setting.resolved
     if measure.task is not None:
-        resolved = resolved._replace(task=load_plugin("task", measure.task))
+        task = with_tools(load_plugin("task", measure.task), resolved.config)
+        resolved = resolved._replace(task=task)
     hosts: Any = {name: _Named(name) for name in resolved.config.hosts}
     return Team(resolved, {}, members_of(resolved.config, hosts))
 

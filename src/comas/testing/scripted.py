@@ -273,4 +273,5 @@ def _stable(record: dict[str, Any]) -> str:
     del record["question"]
     for turn in record["turns"]:
         turn.pop("seconds")
+        turn["info"].get("call", {}).pop("seconds", None)
     return json.dumps(record, sort_keys=True, ensure_ascii=False, indent=1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from comas.evaluation.accuracy import judged
-from comas.game.judgements import WORK
+from comas.game.judgements import is_work
 from comas.types import Episode, Question, Task, Turn
 
 
@@ -18,7 +18,7 @@ def work_of(episodes: Sequence[Episode]) -> Iterator[tuple[Episode, Turn]]:
     """Pieces of work of discussions that did not fail, each with its discussion."""
     for episode in episodes:
         for turn in episode.turns if episode.error is None else ():
-            if turn.role in WORK:
+            if is_work(turn):
                 yield episode, turn
 
 

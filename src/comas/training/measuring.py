@@ -108,4 +108,5 @@ class Measuring:
             room=config.room,
             top_p=config.eval_top_p,
             heard=self.pulse.heard,
+            play=self.team.method.measure,
         )

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from comas.game.judgements import is_work
 from comas.stats import pass_at
 from comas.training.metrics.record import Figures, StepRecord, grouped, mean
 from comas.types import Turn
@@ -23,7 +24,8 @@ def metric(step: StepRecord) -> Figures | None:
     """The number of such `questions`, the mean number of `answers` to each, and over them the means
     of `distinct` answers, their `entropy` in bits, and `pass@k` (where a question has k answers).
     """
-    solutions = [turn for turn in step.turns if turn.role == "solution" and turn.round == 0]
+    first = [turn for turn in step.turns if turn.role == "solution" and turn.round == 0]
+    solutions = [turn for turn in first if is_work(turn)]
     asked = grouped((step.questions[t.id].id, t) for t in solutions if t.id in step.questions)
     several = [turns for turns in asked.values() if len(turns) > 1]
     if not several:

@@ -53,8 +53,11 @@ def is_proposal(turn: Turn) -> bool:
 
 def _shares_right(step: StepRecord, proposals: Collection[str]) -> list[float]:
     """Per proposal that was answered the share of right ones among its solutions."""
-    solutions = [t for t in step.turns if t.role == "solution" and t.about in proposals]
-    outcomes = grouped((t.about, step.labels[t.id]) for t in solutions if t.id in step.labels)
+    solutions = [t for t in step.turns if t.role == "solution" and t.id in step.labels]
+    about = {turn.id: turn.about for turn in step.turns}
+    first = {turn.id: turn.info.get("dialogue", turn.id) for turn in solutions}
+    asked = [(about.get(first[turn.id]), step.labels[turn.id]) for turn in solutions]
+    outcomes = grouped(pair for pair in asked if pair[0] in proposals)
     return [mean(right) for right in outcomes.values()]
 
 

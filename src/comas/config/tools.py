@@ -1,0 +1,62 @@
+"""Tools by name or file: `calculator` is `comas.tools.calculator`, `./mine.py` that file.
+
+Leaves out: what they do (`tools`), and how agents call them (`game.dialogue`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from comas.config.builders import load_builder
+from comas.config.mistakes import nearest
+from comas.config.options import filled
+from comas.config.schema import Config
+from comas.types import Task, Tool, UserMistake
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def with_tools(task: Task, config: Config) -> Task:
+    """The task with the tools that a config names beside its own."""
+    check_tool_options(config)
+    if not config.tools:
+        return task
+    named = [_tool(name, config.tool_options) for name in config.tools]
+    there = {**task.tools}
+    for tool in named:
+        if tool.name in there:
+            raise UserMistake(
+                f"tools: {tool.name!r} stands there twice, or task {config.task} brings it itself:"
+                " name it once"
+            )
+        there[tool.name] = tool
+    return replace(task, tools=there)
+
+
+def check_tool_options(config: Config) -> None:
+    """An error for options of a tool that is not named."""
+    named = [Path(name).stem for name in config.tools]
+    for name in config.tool_options:
+        if name not in named:
+            known = nearest(name, named) if named else "`tools` names none"
+            raise UserMistake(f"unknown key tool_options.{name}: {known}")
+
+
+def _tool(name: str, options: Mapping[str, Mapping[str, Any]]) -> Tool:
+    """The tool of this name or file, with its options."""
+    module = load_builder("tools", name, "tools")
+    stem = Path(name).stem
+    taken = filled(f"tool_options.{stem}", options.get(stem, {}), module.make)
+    tool: Any = module.make(**taken)
+    if not isinstance(tool, Tool):
+        raise UserMistake(f"tools = {name!r}: make() returned {type(tool).__name__}, not a Tool")
+    if not _NAME.fullmatch(tool.name):
+        raise UserMistake(
+            f"tools = {name!r}: a tool cannot be called {tool.name!r}: take small letters, digits"
+            " and _, so that agents can write <name>"
+        )
+    return tool

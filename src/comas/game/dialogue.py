@@ -1,0 +1,171 @@
+"""Dialogues with tools: a reply that ends with a call is answered with what the tool says, until a
+reply calls nothing.
+
+Every reply is a turn with tokens of its own; what tools say is prompt, so that no token of theirs
+is ever learnt. Each turn is about the one before it, whoever else is talking: names follow from the
+program. What came back is defused like an agent's words. Leaves out: several calls in one reply,
+and whom to pay (`objective.dialogues`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from comas.game.agent import Agent, Message
+from comas.game.calls import Call, Found, in_tags, in_template, schemas
+from comas.game.prompts import defuse, words
+from comas.types import Calls, HostFailure, Task, Tool, ToolFailure, Turn, UserMistake
+
+WORDING = {
+    "tools": (
+        "You may use tools. To use one, end your reply with a call of it, and wait for what comes"
+        " back:\n{calls}\n\n"
+    ),
+    "call": "<{name}>{argument}</{name}>: {does}",
+    "back": "{back}",
+}
+
+
+async def converse(
+    agent: Agent,
+    role: str,
+    prompt: str,
+    task: Task,
+    *,
+    turns: int,
+    tools: Mapping[str, Tool] | None = None,
+    about: Turn | None = None,
+) -> list[Turn]:
+    """Ask, and answer calls of `tools` (default: the task's), until a reply calls nothing or there
+    are `turns` replies; returns all replies, of which the last is the answer.
+
+    `info["dialogue"]` of each reply is the id of the first. `info["call"]` of one that called has
+    `tool`, `argument`, `back` (what came back), `failed` (why, or None), `cut` (characters that
+    were left out) and `seconds`. Two calls end the dialogue: one that cannot be read, of which
+    `info["unread"]` says why, and one in the last of `turns`, whose tool is `info["unanswered"]`.
+    """
+    tools = task.tools if tools is None else tools
+    own = calls_of(agent) if tools else None
+    shown = schemas(tools) if own is not None else None
+    if own is None:
+        prompt = described(tools, task) + prompt
+    said: list[Message] = []
+    replies: list[Turn] = []
+    while True:
+        turn = await agent.ask(role, prompt, about=about, said=said, tools=shown)
+        replies.append(turn)
+        turn.info["dialogue"] = replies[0].id
+        call = _call(turn, tools, own)
+        if call is None:
+            return replies
+        if len(replies) >= turns:
+            turn.info["unanswered"] = call.tool
+            return replies
+        back = await _answered(call, tools[call.tool])
+        turn.info["call"] = {"tool": call.tool, "argument": call.argument, **back}
+        heard = words(WORDING, task, "back", back=back["back"])
+        said += [
+            {"role": "assistant", "content": turn.text},
+            {"role": "user" if own is None else "tool", "content": heard},
+        ]
+        about = turn
+
+
+def calls_of(agent: Agent) -> Calls | None:
+    """How the agent's own chat template writes calls; None: it has no way to."""
+    calls = getattr(agent.member.host, "calls", None)  # hosts of somebody's own may have none
+    return None if calls is None else calls(agent.member.policy)
+
+
+def described(tools: Mapping[str, Tool], task: Task) -> str:
+    """What stands before a prompt, so that its reader knows the tools; empty without any."""
+    if not tools:
+        return ""
+    lines = [
+        words(WORDING, task, "call", name=tool.name, argument=tool.argument, does=tool.does)
+        for tool in tools.values()
+    ]
+    text = words(WORDING, task, "tools", calls="\n".join(lines))
+    return f"{text}\n\n" if text else ""
+
+
+def _call(turn: Turn, tools: Mapping[str, Tool], own: Calls | None) -> Call | None:
+    """The call that a reply ends with; notes what begins as one and is none."""
+    if not turn.finished:
+        return None
+    found: Found = in_tags(turn.text, tools)
+    if found is None and own is not None:
+        found = in_template(turn.text, tools, own)
+    if found is None or isinstance(found, Call):
+        return found
+    turn.info["unread"] = found.why
+    return None
+
+
+async def _answered(call: Call, tool: Tool) -> dict[str, Any]:
+    """What comes back of a call, and how it went."""
+    began = time.monotonic()
+    failed = None
+    try:
+        text = await _run(tool, call.argument)
+    except TimeoutError:
+        failed = f"{tool.name} took longer than {tool.seconds:g} s"
+        text = failed
+    except ToolFailure as error:
+        failed = str(error)
+        text = failed
+    left_out = max(0, len(text) - tool.longest)
+    text = defuse(text[: tool.longest])
+    return {
+        "back": f"{text} ... ({left_out} more characters)" if left_out else text,
+        "failed": failed,
+        "cut": left_out,
+        "seconds": time.monotonic() - began,
+    }
+
+
+async def _run(tool: Tool, argument: str) -> str:
+    """Run a tool in a thread of its own, which nobody waits for when the program ends: one that
+    hangs must not hold a worker, nor the end of the run.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[str] = loop.create_future()
+
+    def settle(result: str | None, error: BaseException | None) -> None:
+        if answer.done():  # nobody waits any more
+            return
+        if error is None:
+            answer.set_result(result or "")
+        else:
+            answer.set_exception(error)
+
+    def work() -> None:
+        result = None
+        failure: BaseException | None = None
+        try:
+            result = _text(tool, tool.run(argument))
+        except (ToolFailure, HostFailure, UserMistake) as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - a tool may be anybody's: what it raises is told
+            failure = ToolFailure(f"{tool.name} failed: {type(error).__name__}: {error}")
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=work, daemon=True, name=f"tool-{tool.name}").start()
+    return await asyncio.wait_for(answer, tool.seconds)
+
+
+def _text(tool: Tool, result: Any) -> str:
+    """What a tool returned, where that is text."""
+    if not isinstance(result, str):
+        raise ToolFailure(f"{tool.name} returned {type(result).__name__}, not text")
+    return result
+
+
+def called(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """The calls among turns, as `converse` noted them."""
+    return [turn.info["call"] for turn in turns if "call" in turn.info]

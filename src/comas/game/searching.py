@@ -1,0 +1,68 @@
+"""What games of search share: questions that a proposer makes of what it found, pages that a reader
+sees, whether an answer is the wanted one.
+
+Leaves out: what anybody is paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from comas.game.agent import Agent
+from comas.game.dialogue import called
+from comas.game.posing import posed_by
+from comas.game.prompts import defuse, words
+from comas.types import Question, Task, Turn, UserMistake
+
+WORDING = {
+    "reading": "Documents:\n{documents}\n\nFrom these alone, answer:\n{question}",
+    "document": "{document}\n",
+}
+
+
+def posed_at_end(replies: Sequence[Turn], task: Task) -> Question | None:
+    """The question that the last reply of a dialogue poses; None where it poses none, or still
+    calls a tool.
+    """
+    last = replies[-1]
+    if "unanswered" in last.info or "unread" in last.info:
+        last.info["posed"] = None
+        return None
+    return posed_by(last, task)
+
+
+def pages_of(replies: Sequence[Turn]) -> list[str]:
+    """What came back in a dialogue, each text once; failed calls brought none."""
+    return list(dict.fromkeys(call["back"] for call in called(replies) if call["failed"] is None))
+
+
+def some_pages(task: Task, seeds: Sequence[str]) -> list[str]:
+    """A page for each seed that nobody asked for, from the first tool that has any."""
+    sources = [tool.some for tool in task.tools.values() if tool.some is not None]
+    if seeds and not sources:
+        raise UserMistake(
+            f"task {task.name}: none of its tools ({', '.join(task.tools) or 'it has none'}) has"
+            " pages that nobody asked for: set options.noise=0, or take a task or tool with `some`"
+        )
+    return [defuse(sources[0](seed)) for seed in seeds]
+
+
+def listed(pages: Sequence[str], task: Task) -> str:
+    """Pages as a reader sees them."""
+    return "\n".join(words(WORDING, task, "document", document=page) for page in pages)
+
+
+async def read(
+    question: Question, pages: Sequence[str], reader: Agent, task: Task, about: Turn
+) -> Turn:
+    """Have a question answered from pages alone."""
+    facts = {"documents": listed(pages, task), "question": defuse(question.prompt)}
+    prompt = words(WORDING, task, "reading", **facts)
+    return await reader.ask("reading", prompt, about=about)
+
+
+def gives(question: Question, turn: Turn, answer: str, task: Task) -> bool:
+    """Whether a reply gives this answer; `info["answer"]` is what it gives."""
+    found = task.extract(question, turn.text) if turn.finished else None
+    turn.info["answer"] = found
+    return found is not None and task.same(found, answer)

@@ -1,0 +1,173 @@
+"""Agent0 (arXiv 2511.16043): a curriculum agent writes questions at the frontier of an executor
+that has tools; they learn in turn, in phases.
+
+As in `r_zero`, but every answer is a dialogue with the task's tools. The curriculum agent is paid
+min(p, 1 - p), where p is the share of the most frequent answer, plus `curiosity` for each tool call
+of an answer (at most 4), minus the share of the step's questions that are like its own; -1 for what
+is no question. The executor is paid for the frequent answer, compared within the question, times a
+trust that falls from 1 to `doubt` with p (ADPO). Leaves out: ADPO's wider clip for doubtful
+questions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.dialogue import converse
+from comas.game.posing import written
+from comas.game.prompts import defuse, words
+from comas.game.together import together
+from comas.game.votes import agrees, decide, majority
+from comas.methods.r_zero import TEAM, draw, likeness, start
+from comas.objective.credit import given
+from comas.objective.dialogues import compare, dialogues
+from comas.objective.losses import clipped
+from comas.objective.pay import in_role, standardised
+from comas.setups import tools
+from comas.types import Count, Episode, Method, Question, State, Task, Turn
+
+WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
+MOST_CALLS = 4
+"""Calls that a curriculum agent is paid for."""
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    answers: Count = 10,
+    turns: Count = 5,
+) -> str | None:
+    """Have a question proposed where it is a proposal, then solved; the majority answers."""
+    proposal, posed = await written(question, agents, rng, task)
+    if posed is None:
+        return None
+    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
+    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
+    found = await together(
+        converse(solver, "solution", prompt, task, turns=turns, about=proposal)
+        for solver in solvers
+    )
+    return await decide(posed, [replies[-1] for replies in found], task)
+
+
+def settle(
+    episodes: Sequence[Episode],
+    task: Task,
+    *,
+    state: State,
+    curiosity: float = 0.05,
+    doubt: float = 0.6,
+    low: float = 0.3,
+    high: float = 0.8,
+) -> None:
+    """Pay curriculum agents in their phase, executors in theirs."""
+    if state["phase"] == "propose":
+        _pay_curriculum(episodes, task, curiosity)
+        return
+    for episode in episodes:
+        label = state["pool"].get(episode.question.prompt)
+        if label is None:
+            continue
+        answer, certainty = label
+        solving = dialogues(episode, "solution")
+        right = [float(agrees(dialogue.end, answer, task)) for dialogue in solving]
+        compare(solving, right)
+        sure = min(1.0, max(0.0, (certainty - low) / (high - low)))
+        for dialogue in solving:
+            dialogue.pay((dialogue.end.reward or 0.0) * (doubt + (1.0 - doubt) * sure))
+
+
+def _pay_curriculum(episodes: Sequence[Episode], task: Task, curiosity: float) -> None:
+    """Pay proposals their uncertainty and the tools that they made solvers use, minus their
+    repetition, compared over the step.
+    """
+    proposals: list[Turn] = []
+    gains: list[float] = []
+    for episode in episodes:
+        _, certainty = frequent(episode, task)
+        calls = calls_per_answer(episode)
+        for turn in in_role(episode, "propose"):
+            proposals.append(turn)
+            gains.append(min(certainty, 1.0 - certainty) + curiosity * min(calls, MOST_CALLS))
+    texts = [turn.info["posed"] for turn in proposals]
+    repetitions = likeness(texts)
+    worths = [
+        -1.0 if text is None else gain - repetition
+        for text, gain, repetition in zip(texts, gains, repetitions, strict=True)
+    ]
+    for turn, worth, raw in zip(proposals, standardised(worths), worths, strict=True):
+        turn.reward = worth
+        turn.info["raw"] = raw
+
+
+def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
+    """The most frequent answer of an episode's dialogues, and its share of all."""
+    ends = [dialogue.end for dialogue in dialogues(episode, "solution")]
+    label = majority([end.info["answer"] for end in ends], task)
+    if label is None:
+        return None, 0.0
+    return label, sum(agrees(end, label, task) for end in ends) / len(ends)
+
+
+def calls_per_answer(episode: Episode) -> float:
+    """Tool calls per dialogue of an episode."""
+    solving = dialogues(episode, "solution")
+    return sum(dialogue.calls for dialogue in solving) / max(1, len(solving))
+
+
+def update(
+    state: State,
+    episodes: Sequence[Episode],
+    task: Task,
+    *,
+    proposing: Count = 4,
+    solving: Count = 8,
+    least: Count = 16,
+    low: float = 0.3,
+    high: float = 0.8,
+) -> State:
+    """Count the steps of a phase; collect the questions at the frontier with their frequent answer
+    and its share; change phases.
+    """
+    done = state["done"] + 1
+    if state["phase"] == "solve":
+        return start([], task) if done >= solving else {**state, "done": done}
+    labels = dict(state["labels"])
+    for episode in episodes:
+        label, certainty = frequent(episode, task)
+        if label is not None and low <= certainty <= high:
+            (proposal,) = in_role(episode, "propose")
+            labels[proposal.info["posed"]] = [label, certainty]
+    if done >= proposing and len(labels) >= least:
+        return {"phase": "solve", "done": 0, "labels": {}, "pool": labels}
+    return {**state, "done": done, "labels": labels}
+
+
+KL = {"propose": 0.1, "solution": 0.1}
+PAPER = {"kl": {"propose": 0.01, "solution": 0.01}}
+method = Method(
+    play,
+    settle,
+    given,
+    clipped,
+    KL,
+    start=start,
+    draw=draw,
+    update=update,
+    needs=("pose", "tools"),
+    paid=tuple(KL),
+    pays={
+        "propose": "uncertain answers and calls of tools, minus the share of questions like it",
+        "solution": "the frequent answer of the phase before, compared within the question",
+    },
+    base="seed-facts",
+    task="facts",
+    team=TEAM,
+    measure=tools.play,
+    presets={"stable": {"questions": 32}, "paper": PAPER},
+)

@@ -1,0 +1,190 @@
+"""SPELL (arXiv 2509.23863): one model asks about documents, answers, and judges answers.
+
+A question of the task is a text of documents. The questioner sees them, with up to `memory` of the
+questions that were solved about them before, and writes a question with its answer. It is dropped
+where somebody answers it without the documents. `answers` responders see them; each answer is
+compared with the questioner's by rule, and by `verifiers`, whose majority decides. A responder is
+paid 1 where the rule or that majority says that it is right, compared within the question. The
+questioner is paid exp(-(p - 1/2)^2 / (2 sigma^2)) for 0 < p < 1, p the share of right answers and
+sigma = `width`; 0 where p is 0 or 1, -0.5 where its question needs no documents, -1 where there is
+none. A verifier is paid for agreeing with its majority, where that is what the rule says and
+between .51 and .99 of them agree. Leaves out: documents that grow in number as training goes on.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.posing import posed_by
+from comas.game.prompts import defuse, words
+from comas.game.scores import last_word
+from comas.game.searching import gives
+from comas.game.together import together
+from comas.objective.credit import given
+from comas.objective.losses import clipped
+from comas.objective.pay import in_role, standardised
+from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
+
+WORDING = {
+    "propose_within": (
+        "Documents:\n{documents}\n\n{history}\nWrite a new question that can be answered from these"
+        " documents alone, then = and its answer, and nothing else."
+    ),
+    "reference": "An earlier question:\n{question}",
+    "solution": "{question}\n\nSolve it and end with the answer.",
+    "reading": "Documents:\n{documents}\n\nFrom these alone, answer:\n{question}",
+    "comparing": (
+        "One answer: {answer}\nAnother: {work}\nDo they say the same? End with one word: yes or no."
+    ),
+    "given": "{question}\n\nAnswer from the documents, and end with the answer.",
+}
+
+
+def start(questions: Sequence[Question], task: Task) -> State:
+    """Nothing was solved yet: documents -> questions."""
+    return {"solved": {}}
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    state: State,
+    answers: Count = 8,
+    verifiers: Count = 3,
+    memory: Whole = 3,
+) -> str | None:
+    """Answer with the first responder's reply; None where nothing was asked about documents."""
+    documents = defuse(question.prompt)
+    questioner = choose(agents, rng, "propose")
+    closed = choose(agents, rng, "solution")
+    readers = [choose(agents, rng, "reading") for _ in range(answers)]
+    judges = [[choose(agents, rng, "comparing") for _ in range(verifiers)] for _ in readers]
+    earlier = state["solved"].get(question.prompt, [])[-memory:] if memory else []
+    shown = [words(WORDING, task, "reference", question=defuse(text)) for text in earlier]
+    facts = {"documents": documents, "history": "\n".join(shown)}
+    proposal = await questioner.ask("propose", words(WORDING, task, "propose_within", **facts))
+    posed = posed_by(proposal, task)
+    if posed is None or posed.answer is None:
+        proposal.info["posed"] = None
+        return None
+    asked = defuse(posed.prompt)
+    prompt = words(WORDING, task, "solution", question=asked, history="")
+    guess = await closed.ask("solution", prompt, about=proposal)
+    proposal.info["grounded"] = not gives(posed, guess, posed.answer, task)
+    if not proposal.info["grounded"]:
+        return None
+    prompt = words(WORDING, task, "reading", documents=documents, question=asked)
+    works = await together(reader.ask("reading", prompt, about=proposal) for reader in readers)
+    pairs = zip(works, judges, strict=True)
+    await together(_judged(posed, posed.answer, work, board, task) for work, board in pairs)
+    return works[0].text
+
+
+async def _judged(
+    posed: Question, answer: str, work: Turn, judges: Sequence[Agent], task: Task
+) -> None:
+    """Compare an answer with the questioner's, by rule and by judges; `info["right"]` is what
+    either says.
+    """
+    ruled = gives(posed, work, answer, task)
+    shown = defuse(work.info["answer"] or work.text)
+    prompt = words(WORDING, task, "comparing", answer=defuse(answer), work=shown)
+    turns = await together(judge.ask("comparing", prompt, about=work) for judge in judges)
+    for turn in turns:
+        turn.info["said"] = last_word(turn, ("yes", "no"))
+    votes = [turn.info["said"] == "yes" for turn in turns if turn.info["said"] is not None]
+    accepted = 2 * sum(votes) > len(votes)
+    work.info |= {"ruled": ruled, "right": ruled or accepted}
+    share = max(sum(votes), len(votes) - sum(votes)) / max(1, len(votes))
+    for turn in turns:
+        taught = accepted == ruled and 0.51 <= share <= 0.99 and turn.info["said"] is not None
+        turn.info["agreed"] = (turn.info["said"] == "yes") == accepted if taught else None
+
+
+def settle(episodes: Sequence[Episode], task: Task, *, width: float = 1 / 6) -> None:
+    """Pay responders within their question, questioners and verifiers over the step."""
+    proposals: list[Turn] = []
+    worths: list[float] = []
+    for episode in episodes:
+        works = in_role(episode, "reading")
+        right = [float(work.info["right"]) for work in works]
+        for work, worth in zip(works, standardised(right), strict=True):
+            work.reward = worth
+            work.info["raw"] = float(work.info["right"])
+        for proposal in in_role(episode, "propose"):
+            proposals.append(proposal)
+            worths.append(worth_of(proposal, right, width))
+    judges = [turn for e in episodes for turn in in_role(e, "comparing")]
+    taught = [turn for turn in judges if turn.info["agreed"] is not None]
+    agreed = [float(turn.info["agreed"]) for turn in taught]
+    for turn, worth in zip(taught, standardised(agreed), strict=True):
+        turn.reward = worth
+    for turn, worth, raw in zip(proposals, standardised(worths), worths, strict=True):
+        turn.reward = worth
+        turn.info["raw"] = raw
+
+
+def worth_of(proposal: Turn, right: Sequence[float], width: float) -> float:
+    """What a question is worth: most where half of the answers are right."""
+    if proposal.info["posed"] is None:
+        return -1.0
+    if not proposal.info["grounded"]:
+        return -0.5
+    share = sum(right) / len(right)
+    proposal.info["share"] = share
+    if share in (0.0, 1.0):
+        return 0.0
+    return math.exp(-((share - 0.5) ** 2) / (2 * width**2))
+
+
+def update(state: State, episodes: Sequence[Episode], task: Task, *, memory: Whole = 3) -> State:
+    """Remember the last questions about each text that somebody solved."""
+    solved: dict[str, list[str]] = dict(state["solved"])
+    for episode in episodes:
+        if any(turn.info["right"] for turn in in_role(episode, "reading")) and memory:
+            (proposal,) = in_role(episode, "propose")
+            earlier = solved.get(episode.question.prompt, [])
+            fresh = dict.fromkeys([*earlier, proposal.info["posed"]])
+            solved[episode.question.prompt] = list(fresh)[-memory:]
+    return {"solved": solved}
+
+
+async def measure(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+) -> str | None:
+    """Answer a question that has its documents before it."""
+    prompt = words(WORDING, task, "given", question=question.prompt)
+    turn = await agents[0].ask("reading", prompt)
+    return turn.text if turn.finished else None
+
+
+KL = {"propose": 0.0, "reading": 0.0, "comparing": 0.0}
+method = Method(
+    play,
+    settle,
+    given,
+    clipped,
+    KL,
+    start=start,
+    update=update,
+    paid=tuple(KL),
+    pays={
+        "propose": "being solved by half of the answers",
+        "reading": "the right answer",
+        "comparing": "agreeing with the other verifiers",
+    },
+    needs=("pose",),
+    base="seed-facts",
+    task="facts",
+    task_options={"form": "pages"},
+    roles=("solution", "reading", "comparing"),
+    team={"a0": {}},
+    measure=measure,
+    presets={"stable": {"questions": 32}},
+)

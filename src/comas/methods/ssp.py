@@ -1,0 +1,108 @@
+"""SSP, Search Self-Play (arXiv 2510.18821): a proposer searches for a question whose answer is
+given, solvers search for the answer; no labels but the answers that are asked for.
+
+A question of the task is an answer. The proposer searches, in up to `turns` replies, and writes a
+question; it is kept if a reader who sees only what the proposer found, among `noise` other pages,
+answers it rightly. Then `answers` solvers search. A solver is paid 1 for the given answer, compared
+within its question; a proposer 1 - their success rate, 0 for a question that does not hold,
+compared over the step. A dialogue counts once. Unlike the paper, answers are compared by the task
+rather than by a judge, and no pool stands in for questions that do not hold.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.dialogue import converse
+from comas.game.prompts import defuse, words
+from comas.game.searching import gives, pages_of, posed_at_end, read, some_pages
+from comas.game.together import together
+from comas.objective.credit import given
+from comas.objective.dialogues import Dialogue, compare, dialogues
+from comas.objective.losses import clipped
+from comas.setups import tools
+from comas.types import Count, Episode, Method, Question, Task, Whole
+
+WORDING = {
+    "propose_for": (
+        "Write a question whose only answer is: {answer}\nFinding it should take several searches."
+        " When you have searched enough, write only the question."
+    ),
+    "solution": "{question}\n\nSolve it and end with the answer.",
+}
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    answers: Count = 5,
+    turns: Count = 6,
+    noise: Whole = 4,
+    reading: bool = True,
+) -> str | None:
+    """Answer with the first solver's reply; None where the question did not hold."""
+    proposer = choose(agents, rng, "propose")
+    reader = choose(agents, rng, "reading")
+    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
+    seeds = [str(rng.random()) for _ in range(noise)]
+    asked = words(WORDING, task, "propose_for", answer=defuse(question.prompt))
+    proposal = await converse(proposer, "propose", asked, task, turns=turns)
+    last = proposal[-1]
+    posed = posed_at_end(proposal, task)
+    last.info["valid"] = posed is not None
+    if posed is None:
+        return None
+    if reading:
+        pages = [*pages_of(proposal), *some_pages(task, seeds)]
+        rng.shuffle(pages)  # nobody else draws: the dialogue is over
+        answer = await read(posed, pages, reader, task, last)
+        last.info["valid"] = gives(posed, answer, question.prompt, task)
+    if not last.info["valid"]:
+        return None
+    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
+    found = await together(
+        converse(solver, "solution", prompt, task, turns=turns, about=last) for solver in solvers
+    )
+    for replies in found:
+        replies[-1].info["right"] = gives(posed, replies[-1], question.prompt, task)
+    return found[0][-1].text
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay solvers against each other, and proposers against those of the step."""
+    proposals: list[Dialogue] = []
+    difficulties: list[float] = []
+    for episode in episodes:
+        solving = dialogues(episode, "solution")
+        right = [float(dialogue.end.info["right"]) for dialogue in solving]
+        compare(solving, right)
+        for proposal in dialogues(episode, "propose"):
+            proposals.append(proposal)
+            difficulties.append(1.0 - sum(right) / len(right) if right else 0.0)
+    compare(proposals, difficulties)
+
+
+KL = {"propose": 0.1, "solution": 0.1}
+PAPER = {"kl": {"propose": 0.01, "solution": 0.01}, "loss": {"clip_high": 0.285}}
+method = Method(
+    play,
+    settle,
+    given,
+    clipped,
+    KL,
+    paid=tuple(KL),
+    pays={"propose": "being hard and valid", "solution": "the given answer"},
+    needs=("pose", "tools"),
+    base="seed-facts",
+    task="facts",
+    task_options={"form": "answers"},
+    roles=("reading", "solution"),
+    team={"a0": {}},
+    measure=tools.play,
+    presets={"stable": {"questions": 32}, "paper": PAPER},
+)

@@ -1,0 +1,122 @@
+"""Arithmetic: numbers, + - * / // % **, brackets and a few functions; nothing else is evaluated.
+
+Whole numbers stay exact. Leaves out: names, units, equations.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from comas.types import Tool, ToolFailure
+
+Number = int | float
+BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "max": max,
+    "min": min,
+    "round": round,
+    "sqrt": math.sqrt,
+    "gcd": math.gcd,
+    "factorial": lambda n: _factorial(n),
+}
+SIGNS = str.maketrans("×÷−", "*/-")
+"""As people write them."""
+LONGEST = 1000
+"""Characters of an expression."""
+EXACT = 1e15
+"""Below it a float tells whole numbers apart."""
+LARGEST = 10**300
+"""Of a result that is a whole number; powers beyond it are not computed."""
+
+
+def calculate(expression: str) -> str:
+    """The value of an expression; ToolFailure says what is wrong with it."""
+    if len(expression) > LONGEST:
+        raise ToolFailure(f"the expression has more than {LONGEST} characters")
+    plain = expression.replace("^", "**").translate(SIGNS)
+    try:
+        tree = ast.parse(plain.strip(" =\n\t"), mode="eval")
+        value = _value(tree.body)
+    except ToolFailure:
+        raise
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+        raise ToolFailure(f"not an expression that can be computed: {expression}") from error
+    except ArithmeticError as error:
+        raise ToolFailure(f"{error}: {expression}") from error
+    return _written(value)
+
+
+def _written(value: Number) -> str:
+    """A number as people write it: a float of a whole value without its point."""
+    if isinstance(value, int):
+        return str(value)
+    if not math.isfinite(value):
+        raise ToolFailure("the result is not a finite number")
+    if value.is_integer() and abs(value) < EXACT:
+        return str(int(value))
+    return f"{value:.12g}"
+
+
+def _value(node: ast.expr) -> Number:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return _bounded(node.value)  # type: ignore[arg-type]
+    if isinstance(node, ast.UnaryOp) and type(node.op) in UNARY:
+        return UNARY[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return _power(_value(node.left), _value(node.right))
+    if isinstance(node, ast.BinOp) and type(node.op) in BINARY:
+        operation = BINARY[type(node.op)]
+        return _bounded(operation(_value(node.left), _value(node.right)))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        function = FUNCTIONS.get(node.func.id)
+        if function is not None:
+            return _bounded(function(*map(_value, node.args)))
+    raise ToolFailure(f"only numbers, + - * / // % ** and {', '.join(FUNCTIONS)} are known")
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    """A power that is neither huge nor complex."""
+    if abs(base) > 1 and abs(exponent) * math.log(abs(base)) > math.log(LARGEST):
+        raise ToolFailure("the result is too large")
+    value = base**exponent
+    if isinstance(value, complex):
+        raise ToolFailure("the result is not a real number")
+    return value
+
+
+def _factorial(number: Number) -> int:
+    if number > 150:
+        raise ToolFailure("the result is too large")
+    return math.factorial(number)  # type: ignore[arg-type]
+
+
+def _bounded(value: Number) -> Number:
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise ToolFailure("the result is too large")
+    return value
+
+
+def make() -> Tool:
+    """The calculator."""
+    return Tool(
+        name="calculator",
+        does="computes an arithmetic expression such as (3 + 4) * 2 ** 5",
+        argument="expression",
+        run=calculate,
+    )

@@ -1,0 +1,42 @@
+"""Programs in Python, run behind the walls of the sandbox: what they print comes back.
+
+A last line that is an expression is printed as in a notebook, and an error's last line is what its
+writer reads. Leaves out: state between calls, files, the network.
+"""
+
+from __future__ import annotations
+
+import re
+
+from comas import sandbox
+from comas.sandbox.jail import Broken, Limits
+from comas.types import Count, HostFailure, Tool, ToolFailure
+
+_FENCE = re.compile(r"\A```(?:python|py)?[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+
+
+def run(program: str, seconds: float = 10.0) -> str:
+    """What a program prints; ToolFailure where it runs into a limit, HostFailure where the sandbox
+    breaks down.
+    """
+    fenced = _FENCE.match(program.strip())
+    source = fenced[1] if fenced else program
+    try:
+        ran = sandbox.run(source, limits=Limits(seconds=seconds))
+    except Broken as error:
+        raise HostFailure(f"the sandbox broke down: {error}") from error
+    if ran.why:
+        raise ToolFailure(ran.why)
+    return ran.printed.strip() or "(nothing was printed)"
+
+
+def make(*, seconds: Count = 10) -> Tool:
+    """Python with a time limit per call."""
+    does = "runs a Python program, and gives back what it prints"
+    # starting and ending the walls takes its own time, on a busy machine much of it
+    patience = seconds + 60.0
+
+    def call(program: str) -> str:
+        return run(program, seconds)
+
+    return Tool(name="python", does=does, argument="program", run=call, seconds=patience)

@@ -1,0 +1,167 @@
+"""Search in a folder of texts by BM25 (the package `bm25s`): the best passages come back.
+
+A passage is a paragraph of a `.txt` or `.md` file below the folder, or a line of a `.jsonl` file
+with `text`. The index is made once and kept beside the texts, in `.comas-search`, so that a large
+one is only read; it is made anew where a file has changed. Leaves out: embeddings, the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import threading
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from comas.types import Count, Tool, ToolFailure, UserMistake
+
+INDEX = ".comas-search"
+KINDS = (".txt", ".md", ".jsonl")
+LONGEST = 2000
+"""Characters of a passage; a longer paragraph is several."""
+WORD = r"(?u)\b\w+\b"
+"""What counts as a word: single digits and letters too."""
+
+
+class Index:
+    """The passages of a folder; read, or made, when it is first asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.making = threading.Lock()
+
+    def best(self, words: str, count: int) -> list[str]:
+        """The passages that fit best, best first; none that has no word of the query."""
+        with self.making:
+            ranking, passages = self._ranked
+        query = _tokens([words])
+        if not query[0]:
+            return []
+        most = min(count, len(passages))
+        found, scores = ranking.retrieve(query, k=most, show_progress=False)
+        pairs = zip(found[0], scores[0], strict=True)
+        return [passages[int(place)] for place, score in pairs if score > 0]
+
+    def some(self, seed: str) -> str:
+        """A passage that `seed` draws."""
+        with self.making:
+            passages = self._ranked[1]
+        return random.Random(seed).choice(passages)
+
+    @cached_property
+    def _ranked(self) -> tuple[Any, list[str]]:
+        import bm25s
+
+        below = self.folder.rglob("*")
+        files = sorted(path for path in below if path.suffix in KINDS and path.is_file())
+        digest = _digest(self.folder, files)
+        kept = self.folder / INDEX
+        made = kept / "digest"
+        passages_file = kept / "passages.json"
+        if made.is_file() and made.read_text() == digest:
+            passages = json.loads(passages_file.read_text(encoding="utf-8"))
+            return bm25s.BM25.load(kept, mmap=True, show_progress=False), passages
+        passages = [passage for file in files for passage in _passages(file)]
+        if not passages:
+            raise UserMistake(
+                f"tool_options.search.folder = {str(self.folder)!r}: no text in it; put"
+                f" {', '.join(KINDS)} files there"
+            )
+        ranking = bm25s.BM25()
+        ranking.index(_tokens(passages), show_progress=False)
+        _keep(ranking, passages, digest, kept)
+        return ranking, passages
+
+
+def _keep(ranking: Any, passages: list[str], digest: str, kept: Path) -> None:
+    """Write an index beside its texts, its digest last; a folder that cannot be written to is
+    indexed anew by the next process.
+    """
+    try:
+        kept.mkdir(exist_ok=True)
+        (kept / "digest").unlink(missing_ok=True)
+        ranking.save(kept, show_progress=False)
+        (kept / "passages.json").write_text(json.dumps(passages), encoding="utf-8")
+        (kept / "digest").write_text(digest)
+    except OSError:
+        return
+
+
+def _tokens(texts: list[str]) -> list[list[str]]:
+    return [re.findall(WORD, text.lower()) for text in texts]
+
+
+def _digest(folder: Path, files: list[Path]) -> str:
+    """Of the names, sizes and times of files."""
+    facts: list[tuple[str, int, int]] = []
+    for file in files:
+        known = file.stat()
+        name = str(file.relative_to(folder))
+        facts.append((name, known.st_size, known.st_mtime_ns))
+    written = json.dumps(facts).encode()
+    return hashlib.sha256(written).hexdigest()
+
+
+def _passages(file: Path) -> Iterator[str]:
+    """The passages of a file, in their order."""
+    text = file.read_text(encoding="utf-8-sig", errors="replace")
+    if file.suffix == ".jsonl":
+        for at, line in enumerate(filter(str.strip, text.splitlines()), 1):
+            yield from _divided(_text_of(line, file, at))
+        return
+    for paragraph in re.split(r"\n\s*\n", text):
+        yield from _divided(paragraph.strip())
+
+
+def _text_of(line: str, file: Path, at: int) -> str:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UserMistake(f"{file} line {at} is no JSON: {error}") from error
+    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+        raise UserMistake(f'{file} line {at} has no "text"')
+    title = row.get("title")
+    return f"{title}\n{row['text']}" if isinstance(title, str) else row["text"]
+
+
+def _divided(paragraph: str) -> Iterator[str]:
+    for start in range(0, len(paragraph), LONGEST):
+        yield paragraph[start : start + LONGEST]
+
+
+def make(*, folder: str = "", passages: Count = 3) -> Tool:
+    """Search in `folder`; `passages` come back at most."""
+    try:
+        import bm25s  # noqa: F401 - an error now, not in the first call
+    except ImportError as error:
+        raise UserMistake(
+            'tools = "search" needs a package that is not installed: pip install "comas[search]"'
+        ) from error
+    if not folder:
+        raise UserMistake(
+            "tool_options.search.folder is not set: name a folder of texts"
+            f" ({', '.join(KINDS)} files)"
+        )
+    if not Path(folder).is_dir():
+        raise UserMistake(f"tool_options.search.folder = {folder!r}: no such folder")
+    index = Index(Path(folder))
+
+    def run(words: str) -> str:
+        found = index.best(words, passages)
+        if not found:
+            raise ToolFailure(f"nothing was found for {words!r}")
+        return "\n\n".join(found)
+
+    return Tool(
+        name="search",
+        does="searches texts for words, and gives back the passages that fit best",
+        argument="words",
+        run=run,
+        some=index.some,
+        seconds=600.0,  # the first call of a process may make the index
+        longest=passages * LONGEST,
+    )

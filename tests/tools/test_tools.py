@@ -1,0 +1,168 @@
+"""The tools that are shipped: what they give back, what they refuse, how they are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comas.config.builders import builder_names
+from comas.config.resolve import resolve
+from comas.config.schema import checked
+from comas.tools import calculator, python, search
+from comas.types import ToolFailure, UserMistake
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("3 + 4 * 2", "11"),
+        ("2 ** 100", str(2**100)),
+        ("7 × 6 =", "42"),
+        ("10 / 4", "2.5"),
+        ("sqrt(2)", "1.41421356237"),
+        ("2^5", "32"),
+        ("-(3 - 5)", "2"),
+        ("max(3, 4, 5) % 3", "2"),
+        ("factorial(20)", "2432902008176640000"),
+    ],
+)
+def test_arithmetic(expression: str, value: str) -> None:
+    assert calculator.calculate(expression) == value
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
+def test_whole_numbers_stay_exact(a: int, b: int) -> None:
+    assert calculator.calculate(f"({a}) * ({b}) - ({b})") == str(a * b - b)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("", "x", "__import__('os')", "().__class__", "'a' * 9", "1 / 0", "2 ** 99999"),
+        *("9 ** 9 ** 9", "factorial(1e9)", "factorial(999999)", "1 if 1 else 2", "(-8) ** 0.5"),
+        *("1" * 1001, "(" * 500, "lambda: 0", "sqrt(-1)", "True + 1", "1e308 * 10"),
+    ],
+)
+def test_what_is_no_arithmetic_is_refused_at_once(expression: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ToolFailure):
+        calculator.calculate(expression)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        ("print(3)\n4 + 4", "3\n8"),
+        ("x = 3", "(nothing was printed)"),
+        ("```python\nx = 3\nx * 2\n```", "6"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("print(1)\nraise SystemExit", "1"),
+        ("def f(:", "SyntaxError: invalid syntax (<unknown>, line 1)"),
+    ],
+)
+def test_programs_say_what_they_print(program: str, printed: str) -> None:
+    assert python.run(program, seconds=20) == printed
+
+
+def test_a_program_is_held_by_walls_and_limits() -> None:
+    assert "No such file" in python.run("open('/etc/passwd')", seconds=20)
+    with pytest.raises(ToolFailure, match="longer than 1 s"):
+        python.run("while True: pass", seconds=1)
+    assert len(python.run("print('x' * 10 ** 7)", seconds=20)) == 10**6
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    pytest.importorskip("bm25s")
+    (tmp_path / "animals.txt").write_text("A cat is a feline.\n\nDogs ran 7 miles.\n\nFish swim.")
+    below = tmp_path / "places"
+    below.mkdir()
+    row = {"title": "Paris", "text": "The capital of France."}
+    (below / "cities.jsonl").write_text(json.dumps(row) + "\n")
+    (below / "picture.png").write_bytes(b"\x89PNG capital")
+    return tmp_path
+
+
+def test_the_best_passages_come_back_whatever_kind_of_file_they_are_in(texts: Path) -> None:
+    tool = search.make(folder=str(texts))
+    assert tool.run("capital of France") == "Paris\nThe capital of France."
+    assert tool.run("7").splitlines() == ["Dogs ran 7 miles."]
+    with pytest.raises(ToolFailure, match="nothing was found for 'zebra'"):
+        tool.run("zebra")
+    with pytest.raises(ToolFailure):
+        tool.run("?!")
+    assert tool.some is not None
+    assert tool.some("a") == tool.some("a")
+
+
+def test_an_index_is_made_once_and_anew_where_a_text_changed(texts: Path) -> None:
+    search.make(folder=str(texts)).run("cat")
+    kept = texts / search.INDEX / "passages.json"
+    made = kept.stat().st_mtime_ns
+    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
+    assert kept.stat().st_mtime_ns == made
+    (texts / "animals.txt").write_text("A zebra has stripes.")
+    os.utime(texts / "animals.txt", ns=(1, 1))
+    assert search.make(folder=str(texts)).run("zebra") == "A zebra has stripes."
+
+
+def test_an_index_that_was_cut_off_is_made_anew(texts: Path) -> None:
+    search.make(folder=str(texts)).run("cat")
+    (texts / search.INDEX / "digest").unlink()
+    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"tools": ["serch"]}, "tools = 'serch': did you mean search"),
+        ({"tools": ["search"]}, "tool_options.search.folder is not set"),
+        (
+            {"tools": ["search"], "tool_options": {"search": {"folder": "nowhere"}}},
+            "tool_options.search.folder = 'nowhere': no such folder",
+        ),
+        (
+            {"tools": ["calculator"], "tool_options": {"python": {"seconds": 1}}},
+            "unknown key tool_options.python",
+        ),
+        (
+            {"tools": ["python"], "tool_options": {"python": {"second": 1}}},
+            "unknown key tool_options.python.second: did you mean seconds",
+        ),
+        ({"tools": ["calculator", "calculator"]}, "'calculator' stands there twice"),
+        ({"tools": ["./mine.py"]}, "no such file"),
+    ],
+)
+def test_mistakes_are_one_line(keys: dict, message: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserMistake, match=message):
+        resolve(checked(keys))
+
+
+def test_an_empty_folder_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    pytest.importorskip("bm25s")
+    with pytest.raises(UserMistake, match="no text in it"):
+        search.make(folder=str(tmp_path)).run("cat")
+
+
+def test_a_tool_of_ones_own_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "echo.py"
+    file.write_text(
+        "from comas.types import Tool\n"
+        "def make(*, times: int = 1):\n"
+        "    return Tool(name='echo', does='repeats', argument='words', run=lambda w: w * times)\n"
+    )
+    options = {"echo": {"times": 3}}
+    task = resolve(checked({"tools": [str(file)], "tool_options": options})).task
+    assert task.tools["echo"].run("ab") == "ababab"
+
+
+def test_all_that_are_shipped_are_found_by_name() -> None:
+    assert builder_names("tools") == ["calculator", "python", "search"]
