@@ -57,6 +57,7 @@ def resolve(config: Config) -> Resolved:
     task, policies.
     """
     method = load_plugin("method", config.method)
+    config = _with_task(config, method)
     task = load_plugin("task", config.task)
     _check_needs(config, method, task)
     config = _with_team(config, method)
@@ -106,6 +107,13 @@ def resolve(config: Config) -> Resolved:
     )
     config = checked(data)
     return Resolved(config, method, task, policies_of(config))
+
+
+def _with_task(config: Config, method: Method) -> Config:
+    """The config with the method's own task, where it names none."""
+    if method.task is None or "task" in config.model_fields_set:
+        return config
+    return config.model_copy(update={"task": method.task})
 
 
 def _check_needs(config: Config, method: Method, task: Task) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 SPECIALS = ["<pad>", "<user>", "<assistant>", "<end>", "<unk>"]
 WORDS = [
@@ -65,6 +67,22 @@ CRITICISM = {
 
 
 @dataclass(frozen=True)
+class World:
+    """What a model of another world than the puzzles of `comas.tasks.pick` is taught there."""
+
+    task: str
+    """Name of its task."""
+    words: tuple[str, ...]
+    """Words that it knows besides `VOCABULARY`."""
+    demonstration: Callable[[random.Random, str], tuple[str, str]]
+    """`demonstration(rng, role)`: one prompt and reply."""
+    measure: Callable[..., Awaitable[Mapping[str, Any]]]
+    """`await measure(member, count)`: what its card says -> the share, on held-out questions."""
+    lessons: str
+    """What its demonstrations show, in a few sentences."""
+
+
+@dataclass(frozen=True)
 class Course:
     """What one seed model is taught."""
 
@@ -93,8 +111,14 @@ class Course:
     """Role -> demonstrations per step."""
     steps: int = 3500
     """Optimizer steps; the sums fall into place after 1,300 to 2,000."""
+    world: World | None = None
+    """None: the puzzles of `comas.tasks.pick`, to which the fields above but `seed` and the last
+    two belong.
+    """
 
     @property
     def vocabulary(self) -> list[str]:
         """Every word that the model knows: those that its roles need."""
+        if self.world is not None:
+            return [*VOCABULARY, *self.world.words]
         return VOCABULARY if self.batch.keys() <= JUDGING.keys() else VOCABULARY + POSING_WORDS

@@ -23,6 +23,8 @@ def demonstration(
     rng: random.Random, role: str, questions: list[Question], course: Course
 ) -> tuple[str, str]:
     """One (prompt, reply) for `role`: one of the course's batch."""
+    if course.world is not None:
+        return course.world.demonstration(rng, role)
     question = rng.choice(questions)
     if role == "solution":
         return _solution_prompt(rng, question, course), solve(rng, question, course)

@@ -21,6 +21,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from comas.seed import gate, repair
 from comas.seed.course import (
     CRITICISM,
     NUMBERS,
@@ -61,6 +62,8 @@ COURSES = {
     "seed-vote-3": voter(7, (2, 0, 3, 1)),
     "seed-pose": Course(seed=8, batch=POSING, steps=2500),
     "seed-critic": Course(seed=9, careless=0.26, batch=CRITICISM, steps=2000),
+    "seed-gate": gate.COURSE,
+    "seed-repair": repair.COURSE,
 }
 """The seed models that are shipped, and what each is taught."""
 
