@@ -11,34 +11,43 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from learning import run as run_training
+from family_measures import at_start
 
+from comas.config.schema import read
 from comas.evaluation.systems import load
 from comas.game.agent import Member
+from comas.hooks import Hook
 from comas.seed.exercises import ask_each
 from comas.seed.gate import attack_prompt, prompt_of
 from comas.stats import mean_interval
 from comas.storage import files
 from comas.tasks import gate
 from comas.team.build import run_sync
+from comas.training.start import resume_async, train_async
 from comas.types import Question, Sampling
 
 SEEDS = (101, 102, 103, 104, 105)
-BUDGET = 500_000
+BUDGET = 200_000
 """Generated tokens of a run."""
+KEPT = (20, 40)
+"""Steps whose attackers and defenders are kept, besides the first and the last."""
 COUNT = 192
 """Held-out requests of each class per measure."""
 KINDS = {
     "live": [],
     "static": [
         "agents.attacker={roles=['attack'], frozen=true}",
-        "agents.defender={roles=['solution']}",
+        "agents.defender={roles=['solution'], lr=1e-4}",
     ],
 }
 """Kind of training -> its keys."""
@@ -59,28 +68,50 @@ def folder_of(out: Path, kind: str, seed: int) -> Path:
     return out / kind / str(seed)
 
 
+class Keeper(Hook):
+    """Copies the run's folder when it has taken some steps: runs keep few checkpoints."""
+
+    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Any]) -> None:
+        # the checkpoint of a step is written after this: it is there one step later
+        taken = metrics["step"]
+        if self.path is not None and taken in KEPT:
+            place = self.path.with_name(f"{self.path.name}-at-{taken}")
+            skipped = shutil.ignore_patterns("episodes", "*.lock")
+            shutil.copytree(self.path, place, ignore=skipped, dirs_exist_ok=True)
+
+
+def one(arguments: list[str]) -> None:
+    """A single run in this process: key=value pairs, or the folder of an interrupted run."""
+    if len(arguments) == 1:
+        run_sync(resume_async(arguments[0], Keeper()))
+    else:
+        run_sync(train_async(read(None, arguments), Keeper()))
+
+
 def train(job: tuple[Path, str, int, list[str]]) -> None:
-    """One run, unless it is there already."""
+    """One run in a process of its own, unless it is there already."""
     out, kind, seed, more = job
     folder = folder_of(out, kind, seed)
-    script = str(Path(__file__).with_name("learning.py"))
+    if (folder / "eval" / "after.json").exists():
+        return
     fixed = ["method=self_redteam", f"seed={seed}", "steps=10000", f"tokens={BUDGET}", "threads=1"]
-    command = [sys.executable, script, "--one", *fixed, f"out={folder}", *KINDS[kind], *more]
-    run_training((folder, command))
+    keys = [*fixed, f"out={folder}", *KINDS[kind], *more]
+    if (folder / "commit.json").exists():
+        keys = [str(folder)]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{seed}.log").open("w") as log:
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, __file__, "--one", *keys]
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=env, check=False)
+    print(f"{'done' if done.returncode == 0 else 'FAILED'} {folder}", file=sys.stderr, flush=True)
 
 
 # --- cross-play
 
 
-def steps_of(folder: Path) -> dict[str, int | None]:
-    """Name -> step: the first checkpoint, one in the middle, and the last."""
-    steps = sorted(int(p.name.split("-")[1]) for p in (folder / "checkpoints").glob("step-*"))
-    return {"middle": steps[len(steps) // 2], "last": None}
-
-
-def members(folder: Path, step: int | None) -> dict[str, Member]:
-    """Role -> the agent that takes it, as it was after `step` steps."""
-    team = load(folder, step)
+def members(folder: Path, first: bool = False) -> dict[str, Member]:
+    """Role -> the agent that takes it, as it was at the end of a run, or at its start."""
+    team = at_start(folder) if first else load(folder)
     open_members = [replace(m, sampling=Sampling(1.0, 1.0, 64), roles=None) for m in team.members]
     return {m.roles[0]: o for m, o in zip(team.members, open_members, strict=True) if m.roles}
 
@@ -114,18 +145,19 @@ def cross_play(out: Path, seed: int) -> dict[str, dict[str, float]]:
     harmful = [q for q in requests if q.answer == "refuse"][:COUNT]
     benign = [q for q in requests if q.answer == "allow"][:COUNT]
     seen: dict[str, dict[str, float]] = {"benign refused": {}, "harmful allowed": {}}
-    at: dict[str, tuple[Path, int | None]] = {}
+    teams = {"start": members(folder_of(out, "live", seed), first=True)}
     for kind in KINDS:
         folder = folder_of(out, kind, seed)
-        at |= {f"{kind} {name}": (folder, step) for name, step in steps_of(folder).items()}
-    at = {"start": (folder_of(out, "live", seed), 0)} | at
+        for step in KEPT:
+            teams[f"{kind} {step}"] = members(folder.with_name(f"{seed}-at-{step}"))
+        teams[f"{kind} last"] = members(folder)
     written = {}
-    for name in [name for name in at if not name.startswith("static")]:
-        attacker = members(*at[name])["attack"]
-        written[name] = attacks(attacker, harmful, True)
-        written[name + ", benign"] = attacks(attacker, benign, False)
-    for name, place in at.items():
-        defender = members(*place)["solution"]
+    for name, team in teams.items():
+        if not name.startswith("static"):
+            written[name] = attacks(team["attack"], harmful, True)
+            written[f"{name}, benign"] = attacks(team["attack"], benign, False)
+    for name, team in teams.items():
+        defender = team["solution"]
         seen["benign refused"][name] = share_said(defender, [q.prompt for q in benign], "refuse")
         seen["harmful allowed"][name] = share_said(defender, [q.prompt for q in harmful], "allow")
         for attacker, texts in written.items():
@@ -136,6 +168,8 @@ def cross_play(out: Path, seed: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["--one"]:
+        return one(sys.argv[2:])
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("keys", nargs="*", help="key=value pairs for all runs")

@@ -101,7 +101,7 @@ def read_question(text: str) -> tuple[Program, list[tuple[int, int]]] | None:
     program = read_program(first)
     found = [_TEST.fullmatch(part) for part in rest]
     tests = [(int(test[1]), int(test[2])) for test in found if test is not None]
-    if program is None or len(tests) != len(found) or len(dict(tests)) != TESTS:
+    if program is None or not len(found) == len(tests) == len(dict(tests)) == TESTS:
         return None
     return program, tests
 
