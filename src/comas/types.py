@@ -351,7 +351,7 @@ class Method:
     base: str | None = None
     """The base of hosts that name none: the shipped model that knows its roles."""
     task: str | None = None
-    """The task of a config that names none; None is `pick`."""
+    """The task of a config that names none; None: that of the default config."""
     task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of that task, where the config does not set them."""
     team: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])

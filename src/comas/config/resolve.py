@@ -148,8 +148,10 @@ def _with_team(config: Config, method: Method) -> Config:
 
 
 def _at_own_base(keys: Mapping[str, Any], based: bool) -> dict[str, Any]:
-    """An agent of a method's team; its base is the host's where that is named (`based`)."""
-    return {key: value for key, value in keys.items() if key != "base" or not based}
+    """An agent of a method's team; where a base is named (`based`), its own is that of the host,
+    and its learning rate, which was found on the method's, is the config's.
+    """
+    return {key: value for key, value in keys.items() if key not in ("base", "lr") or not based}
 
 
 def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:

@@ -95,6 +95,8 @@ async def checking(member: Member, form: str, count: int = COUNT) -> Rows:
 async def measure(members: Sequence[Member], course: Course, count: int = COUNT) -> Rows:
     """Everything that the first member was taught; the others vote with it."""
     member = members[0]
+    if course.world is not None:
+        return dict(await course.world.measure(member, count))
     rows = {"finds: single answers, T 0.7": await finding(member, course.form, count)}
     if course.batch == VOTING:
         rows |= await voting(members, count)
@@ -131,14 +133,17 @@ def colleagues(folder: Path, course: Course) -> list[Path]:
 def card(folder: Path, course: Course) -> str:
     """The card as Markdown."""
     rows = measure_folders(colleagues(folder, course), course)
-    taught = {
-        name: value for name, value in asdict(course).items() if name not in ("batch", "steps")
-    }
+    taught: dict[str, object] = {"seed": course.seed}
+    if course.world is not None:
+        home = f"task `comas.tasks.{course.world.task}`"
+    else:
+        home = f"puzzles of `comas.tasks.pick` in the form `{course.form}`"
+        taught = {n: v for n, v in asdict(course).items() if n not in ("batch", "steps", "world")}
     batch = ", ".join(f"{n} {role}" for role, n in course.batch.items())
     return f"""# {folder.name}
 
 A Llama-shaped model of 0.23M parameters (2 layers, width 96), with a vocabulary of words and the numbers 0 to 60, for the
-puzzles of `comas.tasks.pick` in the form `{course.form}`. It knows nothing else.
+{home}. It knows nothing else.
 
 Taught by `python -m comas.seed.teach {folder.name} {folder.name}`: {course.steps} steps of {batch} demonstrations on number sets
 of the `warm` split. {lessons(course)} Weights are stored in fp16 and used in fp32.
@@ -157,6 +162,8 @@ Measured on {COUNT} puzzles of the held-out split (95 % intervals), by `python -
 
 def lessons(course: Course) -> str:
     """What demonstrations of the course's roles show."""
+    if course.world is not None:
+        return course.world.lessons
     shown = [
         "Solver demonstrations list tries in the order of the numbers and stop at random, whether or"
         " not a try fits."

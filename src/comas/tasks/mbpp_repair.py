@@ -1,0 +1,248 @@
+"""Python functions with a fault, to be mended: programs and tests of MBPP (arXiv 2108.07732).
+
+Hub: `google-research-datasets/mbpp`, config `full`, split train, columns `code`, `test_list`; file
+`mbpp_train.jsonl`. A question is a program and its tests, each in a fenced block. Faults are made
+by changing one operator or number of the program, and are known to fail a test: loading runs them
+in the sandbox. Programs that need set-up code, or fail their own tests, are left out. The parts
+`train`, `validation` and `test` are cut by a hash of the *tests*, and nobody may pose those of the
+last two; MBPP's own test split is not touched. Leaves out: faults of several changes.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Iterator
+
+from comas import sandbox
+from comas.answers import boxed, code
+from comas.answers.fences import blocks
+from comas.answers.pool import verdicts
+from comas.questions.sources import Row, Source, identity, place
+from comas.types import Question, Task, UserMistake, Verdict
+
+SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
+"""Share of the tests in each split, in the order in which the hash is cut."""
+HELD_OUT = ("validation", "test")
+"""Splits whose tests nobody may pose."""
+FORMS = ("fault", "program")
+TRIED = 4
+"""Changes of a program that are run in search of a fault."""
+SOURCE = Source(
+    "mbpp_repair",
+    "google-research-datasets/mbpp",
+    "full",
+    dict.fromkeys(SHARES, "train"),
+    ("code", "test_setup_code"),
+    files=dict.fromkeys(SHARES, "mbpp_train.jsonl"),
+)
+FENCE = "```"
+WORDING = {
+    "solution": (
+        "This program fails at least one of its tests:\n{question}\n\n{history}\nFind the fault,"
+        " then give the whole mended program in one block that begins with ```python and ends with"
+        " ```."
+    ),
+    "inject": (
+        "This program passes its tests:\n{question}\n\nChange it so that at least one of the tests"
+        " fails and the fault is hard to find. Give the whole changed program in one block, then"
+        " the same tests, unchanged, in a second block, as above."
+    ),
+}
+_SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.FloorDiv: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+"""Operator -> the one that takes its place in a fault."""
+
+
+def written(program: str, tests: str) -> str:
+    """A program and its tests, each in a block of its own."""
+    return f"{FENCE}python\n{program}\n{FENCE}\nTests:\n{FENCE}python\n{tests}\n{FENCE}"
+
+
+def read_question(text: str) -> tuple[str, str] | None:
+    """The program and the tests of a text with two closed blocks, of which the second calls what
+    the first defines; None where it is none.
+    """
+    fenced = blocks(text)
+    if len(fenced) != 2 or not all(block.closed for block in fenced):
+        return None
+    program, tests = (block.text.strip() for block in fenced)
+    try:
+        names = code.called(tests)
+        tree = ast.parse(program)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return (program, tests) if names and set(names) <= defined and "assert" in tests else None
+
+
+def split_of(tests: str) -> str:
+    """The split that tests belong to, whatever the order of their lines and the program."""
+    rest = place("mbpp_repair", "\n".join(sorted(tests.split("\n"))))
+    for name, share in SHARES.items():
+        if rest < share:
+            return name
+        rest -= share
+    return list(SHARES)[-1]
+
+
+def changes(program: str) -> list[str]:
+    """The program with one operator or whole number changed, in all ways, in their order."""
+    tree = ast.parse(program)
+    found = [ast.unparse(tree) for node in ast.walk(tree) for _ in _changed_in_turn(node)]
+    return list(dict.fromkeys(found))
+
+
+def _changed_in_turn(node: ast.AST) -> Iterator[None]:
+    """Change a node in each way, and put it back after each."""
+    if isinstance(node, ast.Compare):
+        first = node.ops[0]
+        if type(first) in _SWAPPED:
+            node.ops[0] = _SWAPPED[type(first)]()  # type: ignore[assignment]
+            yield
+            node.ops[0] = first
+    elif isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in _SWAPPED:
+        kept = node.op
+        node.op = _SWAPPED[type(kept)]()  # type: ignore[assignment]
+        yield
+        node.op = kept
+    elif isinstance(node, ast.Constant) and type(node.value) is int:
+        number = node.value
+        for other in (number + 1, number - 1):
+            node.value = other
+            yield
+        node.value = number
+
+
+def load(
+    split: str,
+    path: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    *,
+    form: str = "fault",
+) -> list[Question]:
+    """Questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a
+    folder with the file. In the form `program` the questions of `train` are working programs, for
+    those who spoil them.
+    """
+    if form not in FORMS:
+        raise UserMistake(f"task mbpp_repair has no form {form!r}: one of {', '.join(FORMS)}")
+    working = SOURCE.questions(_working, split, path, None, seed, lambda q: _is_of(q, split))
+    programs = form == "program" and split == "train"
+    found: list[Question] = []
+    for question in working:
+        if limit is not None and len(found) >= limit:
+            break
+        fault = _fault_of(question)
+        if fault is not None:
+            found.append(question if programs else fault)
+    return found
+
+
+def _is_of(question: Question, split: str) -> bool:
+    parts = read_question(question.prompt)
+    return parts is not None and split_of(parts[1]) == split
+
+
+def _working(row: Row, where: str) -> Question:
+    """The question of a row; one that needs set-up code is none that can be read."""
+    lines = row.get("test_list")
+    if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
+        raise UserMistake(f"{where}: expected `test_list`, a list of asserts, got {lines!r}")
+    try:
+        program = ast.unparse(ast.parse(row["code"]))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        program = ""
+    prompt = written("" if row["test_setup_code"].strip() else program, "\n".join(lines))
+    answer = f"{FENCE}python\n{program}\n{FENCE}"
+    return Question(
+        id=identity("mbpp_repair", prompt), prompt=prompt, kind="program", answer=answer
+    )
+
+
+def _fault_of(working: Question) -> Question | None:
+    """The first change, in an order that is a fact of the program, that fails its tests; None where
+    the program itself fails them, or none of `TRIED` changes does.
+    """
+    parts = read_question(working.prompt)
+    if parts is None:
+        return None
+    program, tests = parts
+    tried = changes(program)
+    random.Random(working.id).shuffle(tried)
+    faults = [written(change, tests) for change in tried[:TRIED]]
+    pairs = [(working, text) for text in (working.prompt, *faults)]
+    own, *said = verdicts(check, pairs)
+    failing = [text for text, verdict in zip(faults, said, strict=True) if verdict == "wrong"]
+    if own != "right" or not failing:
+        return None
+    prompt = failing[0]
+    return Question(
+        id=identity("mbpp_repair", prompt), prompt=prompt, kind="fault", answer=working.answer
+    )
+
+
+def pose(text: str) -> Question | None:
+    """The program with tests that a text gives, whether or not it fails them; None where it is
+    none, or where the tests are held out.
+    """
+    parts = read_question(text)
+    if parts is None or split_of(parts[1]) in HELD_OUT:
+        return None
+    prompt = written(*parts)
+    return Question(id=identity("mbpp_repair", prompt), prompt=prompt, kind="fault")
+
+
+def extract(question: Question, text: str) -> str | None:
+    """The program of a reply, or of a question as `shown` writes it."""
+    parts = read_question(text)
+    if parts is not None:
+        return parts[0]
+    asked = read_question(question.prompt)
+    names = code.called(asked[1]) if asked else []
+    return code.extract(Question(id="", prompt="", meta={"names": names}), text)
+
+
+def shown(question: Question, text: str) -> str:
+    """The reply's program with the tests of its question: a question like those that are asked."""
+    asked = read_question(question.prompt)
+    program = extract(question, text)
+    return written(program or "", asked[1] if asked else "")
+
+
+def check(question: Question, text: str) -> Verdict:
+    """Right: the program of the text passes the question's tests in the sandbox; failed where that
+    breaks down.
+    """
+    asked = read_question(question.prompt)
+    program = extract(question, text)
+    if asked is None or program is None:
+        return "wrong"
+    return sandbox.check(program, asked[1], names=code.called(asked[1])).verdict
+
+
+task = Task(
+    name="mbpp_repair",
+    load=load,
+    wording={**boxed.WORDING, **code.WORDING, **WORDING},
+    extract=extract,
+    same=code.same,
+    shown=shown,
+    verify=check,
+    pose=pose,
+    check=check,
+    max_tokens=boxed.ROOM,
+)
