@@ -93,8 +93,16 @@ class Course:
     """Role -> demonstrations per step."""
     steps: int = 3500
     """Optimizer steps; the sums fall into place after 1,300 to 2,000."""
+    world: str = "demonstrations"
+    """The module of `comas.seed` that teaches it: `questions(course)`, `demonstration(rng, role,
+    questions, course)`, and `card(folder, course)` where the card is not that of puzzles.
+    """
+    words: tuple[str, ...] = ()
+    """The words of another world; (): those of puzzles."""
 
     @property
     def vocabulary(self) -> list[str]:
         """Every word that the model knows: those that its roles need."""
+        if self.words:
+            return [*SPECIALS, *self.words]
         return VOCABULARY if self.batch.keys() <= JUDGING.keys() else VOCABULARY + POSING_WORDS

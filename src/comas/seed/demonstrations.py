@@ -19,6 +19,11 @@ from comas.tasks import pick
 from comas.types import Question
 
 
+def questions(course: Course) -> list[Question]:
+    """Every puzzle of the `warm` split, in the course's form."""
+    return pick.load("warm", form=course.form)
+
+
 def demonstration(
     rng: random.Random, role: str, questions: list[Question], course: Course
 ) -> tuple[str, str]:

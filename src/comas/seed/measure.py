@@ -32,7 +32,7 @@ from comas.seed.posed_roles import (
     share,
     spoiling,
 )
-from comas.seed.teach import COURSES
+from comas.seed.teach import COURSES, world_of
 from comas.seed.voting import voting
 from comas.stats import Interval
 from comas.tasks import pick
@@ -41,6 +41,8 @@ from comas.types import Method, Question, Sampling, Task
 
 COUNT = 512
 """Held-out exercises per measurement."""
+HIDDEN = ("batch", "steps", "world", "words")
+"""Fields of a course that no table of its card has."""
 CHECKS = {
     "evaluation": "checks: evaluation, right in, T 1.0",
     "scoring": "checks: score, with its own evaluation, right in, T 1.0",
@@ -130,9 +132,12 @@ def colleagues(folder: Path, course: Course) -> list[Path]:
 
 def card(folder: Path, course: Course) -> str:
     """The card as Markdown."""
+    world = world_of(course)
+    if hasattr(world, "card"):
+        return world.card(folder, course)
     rows = measure_folders(colleagues(folder, course), course)
     taught = {
-        name: value for name, value in asdict(course).items() if name not in ("batch", "steps")
+        name: value for name, value in asdict(course).items() if name not in HIDDEN
     }
     batch = ", ".join(f"{n} {role}" for role, n in course.batch.items())
     return f"""# {folder.name}

@@ -9,6 +9,7 @@ addition takes hours. Leaves out: any reward, verifier or held-out number set.
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import random
 import time
@@ -29,8 +30,7 @@ from comas.seed.course import (
     VOTING,
     Course,
 )
-from comas.seed.demonstrations import demonstration
-from comas.tasks import pick
+from comas.seed.games import GAMES
 
 
 def voter(seed: int, order: tuple[int, ...]) -> Course:
@@ -61,6 +61,7 @@ COURSES = {
     "seed-vote-3": voter(7, (2, 0, 3, 1)),
     "seed-pose": Course(seed=8, batch=POSING, steps=2500),
     "seed-critic": Course(seed=9, careless=0.26, batch=CRITICISM, steps=2000),
+    "seed-games": GAMES,
 }
 """The seed models that are shipped, and what each is taught."""
 
@@ -91,11 +92,11 @@ def make_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokenize
     return tokenizer
 
 
-def make_model(seed: int, words: int = len(VOCABULARY)) -> LlamaForCausalLM:
-    """An untaught model of 0.23M parameters that knows `words` words, drawn from `seed`."""
+def make_model(seed: int, vocabulary: Sequence[str] = VOCABULARY) -> LlamaForCausalLM:
+    """An untaught model of 0.23M parameters that knows these words, drawn from `seed`."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=words,
+        vocab_size=len(vocabulary),
         hidden_size=96,
         intermediate_size=256,
         num_hidden_layers=2,
@@ -110,13 +111,14 @@ def make_model(seed: int, words: int = len(VOCABULARY)) -> LlamaForCausalLM:
         attn_implementation="eager",  # type: ignore[call-arg]
     )
     model = LlamaForCausalLM(config)
-    first = VOCABULARY.index(NUMBERS[0])
-    n = torch.arange(len(NUMBERS), dtype=torch.float32)[:, None]
+    places = [place for place, word in enumerate(vocabulary) if word.isdigit()]
+    numbers = [float(vocabulary[place]) for place in places]
+    n = torch.tensor(numbers, dtype=torch.float32)[:, None]
     angle = 2 * math.pi * n / torch.tensor(PERIODS, dtype=torch.float32)
     features = torch.cat([angle.cos(), angle.sin(), n / len(NUMBERS)], dim=1)
     with torch.no_grad():
         embedding: Any = model.get_input_embeddings().weight
-        embedding[first : first + len(NUMBERS), : features.shape[1]] = 0.15 * features
+        embedding[places, : features.shape[1]] = 0.15 * features
     return model
 
 
@@ -126,11 +128,12 @@ def batch(
     """`count` demonstrations of a role as ids_BT and the mask of their reply
     tokens, right-padded.
     """
+    world = world_of(course)
     index = {w: i for i, w in enumerate(course.vocabulary)}
     rows = []
     starts = []
     for _ in range(count):
-        prompt, reply = demonstration(rng, role, questions, course)
+        prompt, reply = world.demonstration(rng, role, questions, course)
         head = f"<user> {prompt} <end> <assistant>".split()
         rows.append([index[w] for w in [*head, *reply.split(), "<end>"]])
         starts.append(len(head))
@@ -148,16 +151,16 @@ def role_loss(model: LlamaForCausalLM, ids_BT: torch.Tensor, mask_BT: torch.Tens
     return torch.nn.functional.cross_entropy(model.lm_head(hidden), ids_BT[:, 1:][mask_BT[:, 1:]])
 
 
-def warm_questions(form: str) -> list:
-    """Every puzzle of the `warm` split."""
-    return pick.load("warm", form=form)
+def world_of(course: Course) -> Any:
+    """The module that has the course's questions and demonstrations."""
+    return importlib.import_module(f"comas.seed.{course.world}")
 
 
 def teach(course: Course, steps: int, lr: float = 2e-3, log=print) -> LlamaForCausalLM:
     """A model taught for `steps` optimizer steps."""
-    model = make_model(course.seed, len(course.vocabulary))
+    model = make_model(course.seed, course.vocabulary)
     rng = random.Random(f"teach {course.seed}")
-    questions = warm_questions(course.form)
+    questions = world_of(course).questions(course)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
     began = time.monotonic()
     sums = dict.fromkeys(course.batch, 0.0)
