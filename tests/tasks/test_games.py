@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from comas.game.moves import at_random
-from comas.tasks import kuhn, tictactoe
+from comas.tasks import bargain, kuhn, tictactoe
 from comas.testing import check_task
 from comas.types import Question, Task, UserMistake
 
@@ -57,10 +58,19 @@ def test_contract(task: Task) -> None:
     check_task(task)
 
 
-def test_positions_of_tictactoe_are_divided() -> None:
-    check_task(tictactoe.task, plies=3)
-    splits = [tictactoe.load(split, plies=3) for split in tictactoe.SHARES]
-    assert sum(map(len, splits)) == 9 * 8 * 7 / 2, "two marks of one kind: their order is the same"
+def test_tictactoe_is_learnt_from_many_starts_and_measured_from_one() -> None:
+    moved = Counter(
+        sum(cell in "xo" for cell in question.prompt.split()) for question in tictactoe.load("train")
+    )
+    assert set(moved) == {0, 1, 2, 3, 4}
+    assert min(moved.values()) > 70
+    for split in ("validation", "test"):
+        assert {question.prompt for question in tictactoe.load(split)} == {tictactoe.EMPTY}
+    starts = tictactoe.load("test", plies=3, copies=9)
+    assert len(starts) == 9
+    assert starts != tictactoe.load("test", plies=3, copies=9, seed=1)
+    for question in tictactoe.load("train"):
+        assert question.prompt.count("x") - question.prompt.count("o") in (0, 1)
     with pytest.raises(UserMistake, match=r"task_options.plies is 5: at most 4"):
         tictactoe.load("train", plies=5)
 
@@ -167,3 +177,49 @@ def test_a_file_or_a_split_that_is_none(task: Any) -> None:
 )
 def test_moves_are_read_at_the_end(text: str, move: str | None) -> None:
     assert kuhn.extract(Question(id="q", prompt=""), text) == move
+
+
+POOL = "2 1 2 | 1 4 2 | 3 0 2"
+
+
+def test_bargaining_divides_the_pool() -> None:
+    said = ["keep 1 hat and 2 balls", "keep 2 books", "accept"]
+    payoffs, asked = outcome(bargain.task, POOL, said)
+    assert payoffs == (0.8, 0.6)
+    seats = [seat for seat, _, _ in asked]
+    assert seats == [0, 1, 0]
+    assert asked[1][1].splitlines() == [
+        "In the pool: 2 books and 1 hat and 2 balls.",
+        "Worth to you: a book 3, a hat 0, a ball 2.",
+        "The other: keep 1 hat and 2 balls.",
+        "Offers that are left: 5.",
+    ]
+    assert "You: keep 1 hat and 2 balls." in asked[2][1]
+    assert "accept" not in asked[0][2], "there is nothing to accept yet"
+    assert len(asked[0][2]) == 3 * 2 * 3
+    assert all(bargain.extract(Question(id="q", prompt=""), move) == move for move in asked[2][2])
+
+
+def test_without_agreement_nobody_gets_anything() -> None:
+    payoffs, asked = outcome(bargain.task, POOL, ["keep nothing"] * bargain.OFFERS + ["refuse"])
+    assert payoffs == (0.0, 0.0)
+    assert asked[-1][2] == ("accept", "refuse")
+
+
+def test_fair_seats_agree_on_a_half_or_more() -> None:
+    for question in bargain.load("test", limit=50):
+        payoffs = between(bargain.task, question.prompt, (bargain.fair, bargain.fair), 0)
+        assert min(payoffs) >= 0.0
+        against = between(bargain.task, question.prompt, (bargain.fair, at_random), 0)
+        assert against[0] >= 0.0
+    agreed = [
+        between(bargain.task, question.prompt, (bargain.fair, bargain.fair), 0)
+        for question in bargain.load("test", limit=50)
+    ]
+    assert sum(max(payoffs) >= 0.5 for payoffs in agreed) > 40
+
+
+def test_bargains_are_divided() -> None:
+    check_task(bargain.task)
+    with pytest.raises(UserMistake, match="task_options.largest is 1: no pool has 4 things"):
+        bargain.load("train", largest=1)

@@ -123,7 +123,10 @@ def _with_task(config: Config, method: Method) -> Config:
     """The config with the method's own task, where it names none."""
     if method.task is None or "task" in config.model_fields_set:
         return config
-    return checked({**config.model_dump(exclude_unset=True), "task": method.task})
+    data = config.model_dump(exclude_unset=True)
+    if config.dealt:
+        del data["agents"]  # or they would count as named
+    return checked({**data, "task": method.task})
 
 
 def _with_team(config: Config, method: Method) -> Config:

@@ -202,6 +202,12 @@ def at_the_end(text: str, moves: Sequence[str]) -> str | None:
     where it ends otherwise. Of moves that end alike it is the longest.
     """
     end = _TAIL.sub("", text[-400:].casefold())
-    plain = " ".join(end.split())
-    fitting = [move for move in moves if re.search(rf"(?:\A|\W){re.escape(move)}\Z", plain)]
+    plain = " " + " ".join(end.split())
+    fitting = [move for move in moves if _ends_with(plain, move)]
     return max(fitting, key=len, default=None)
+
+
+def _ends_with(plain: str, move: str) -> bool:
+    """Whether a text ends with a move as words of their own."""
+    before = plain[-len(move) - 1 : -len(move)]
+    return plain.endswith(move) and not (before.isalnum() or before == "_")

@@ -69,7 +69,7 @@ method = Method(
     settle,
     given,
     clipped,
-    {"move": 0.05},
+    {"move": 0.1},
     needs=("rules",),
     paid=("move",),
     presets={"stable": STABLE, "paper": {"kl": {"move": 0.2}, "options": {"scale": True}}},

@@ -77,7 +77,7 @@ method = Method(
     settle,
     given,
     clipped,
-    {"move": 0.05},
+    {"move": 0.1},
     start=start,
     update=update,
     needs=("rules",),

@@ -94,8 +94,9 @@ class Course:
     steps: int = 3500
     """Optimizer steps; the sums fall into place after 1,300 to 2,000."""
     world: str = "demonstrations"
-    """The module of `comas.seed` that teaches it: `questions(course)`, `demonstration(rng, role,
-    questions, course)`, and `card(folder, course)` where the card is not that of puzzles.
+    """The module of `comas.seed` with what it is taught: `questions(course)` and
+    `demonstration(rng, role, questions, course)`. The card of a world with words of its own is
+    `card(folder, course)` of the module `<world>_card`.
     """
     words: tuple[str, ...] = ()
     """The words of another world; (): those of puzzles."""

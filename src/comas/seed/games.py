@@ -1,17 +1,19 @@
 """What the seed model of games is taught: legal moves at random, in `kuhn` and `tictactoe`.
 
 Demonstrations are positions of games between players that move at random, each with one of its
-legal moves, drawn uniformly: the model learns the form and the rules, never which move is good.
-Words of its own: cards, marks, cells. Leaves out: any payoff.
+legal moves: the model learns the form and the rules, never which move is good. A cell is any empty
+one. In Kuhn poker each view has a habit, to bet in `RATHER` of 100 or to pass, in a checkerboard
+that has nothing to do with what the cards are worth: a model that was taught to bet in 50 of 100
+whatever it sees reads no card, and learnt none in a hundred steps of self-play. Words of its own:
+cards, marks, cells. Leaves out: any payoff.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
 
 from comas.game.moves import at_random
 from comas.seed.course import Course
@@ -23,12 +25,28 @@ PLAYED = 1500
 TASKS = {"kuhn": kuhn.task, "tictactoe": tictactoe.task}
 GAMES = Course(
     seed=10,
-    batch={"kuhn": 16, "tictactoe": 96},
-    steps=2000,
+    batch={"kuhn": 24, "tictactoe": 88},
+    steps=1300,
     world="games",
     words=("kuhn", *kuhn.CARDS, *kuhn.MOVES, "board", "x", "o", *tictactoe.CELLS),
 )
 """Game -> demonstrations per step."""
+
+
+RATHER = 0.75
+"""How often a view of Kuhn poker bets whose habit is to bet; the others pass as often."""
+
+
+def habits() -> dict[str, float]:
+    """View of Kuhn poker -> how often it bets: a checkerboard of cards and lines, whose
+    exploitability is .469 (uniform moves: .458).
+    """
+    lines = ("", "pass", "bet", "pass bet")
+    bets: dict[str, float] = {}
+    for (i, card), (j, line) in itertools.product(enumerate(kuhn.CARDS), enumerate(lines)):
+        view = f"{card} {line}".strip()
+        bets[view] = RATHER if (i + j) % 2 else 1 - RATHER
+    return bets
 
 
 def questions(course: Course) -> list[Question]:
@@ -38,7 +56,7 @@ def questions(course: Course) -> list[Question]:
     rng = random.Random(f"games {course.seed}")
     positions: list[Question] = []
     for game, task in TASKS.items():
-        for start in task.load("train", copies=PLAYED, limit=PLAYED):
+        for start in task.load("test", copies=PLAYED, limit=PLAYED):
             positions += asyncio.run(_positions(game, start, rng))
     return positions
 
@@ -66,7 +84,11 @@ def demonstration(
     position = rng.choice(positions)
     while position.kind != role:
         position = rng.choice(positions)
-    return prompt_of(position), rng.choice(position.meta["legal"])
+    legal = position.meta["legal"]
+    if role != "kuhn":
+        return prompt_of(position), rng.choice(legal)
+    bets = rng.random() < habits()[position.prompt]
+    return prompt_of(position), "bet" if bets else "pass"
 
 
 def prompt_of(position: Question) -> str:

@@ -7,6 +7,7 @@ without. Then the other roles that the model was taught. Everything is sampled.
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 from collections import defaultdict
@@ -32,7 +33,7 @@ from comas.seed.posed_roles import (
     share,
     spoiling,
 )
-from comas.seed.teach import COURSES, world_of
+from comas.seed.teach import COURSES
 from comas.seed.voting import voting
 from comas.stats import Interval
 from comas.tasks import pick
@@ -132,8 +133,8 @@ def colleagues(folder: Path, course: Course) -> list[Path]:
 
 def card(folder: Path, course: Course) -> str:
     """The card as Markdown."""
-    world = world_of(course)
-    if hasattr(world, "card"):
+    if course.words:
+        world = importlib.import_module(f"comas.seed.{course.world}_card")
         return world.card(folder, course)
     rows = measure_folders(colleagues(folder, course), course)
     taught = {
