@@ -134,6 +134,18 @@ class Task:
     """
     tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
     """Name -> what agents may call in a dialogue; a config's `tools` join them."""
+    rules: Callable[..., Awaitable[Sequence[float]]] | None = None
+    """A game, as a coroutine: `async rules(question, move, rng)` -> the payoff of each seat.
+
+    `await move(seat, view, legal)` is what the seat does that sees the text `view`: one of the
+    texts `legal`, or any text where that is empty. It reads a question by its prompt alone, and
+    ends by itself. Chance is drawn from `rng`, outside of parts that run side by side
+    (`game.moves`).
+    """
+    seats: Mapping[str, Callable[..., str]] = field(default_factory=dict[str, Callable[..., str]])
+    """Scripts that can take a seat of the game, by name: `script(view, legal, rng)` -> a legal
+    move. Setups play against them; every game has `random` besides.
+    """
     wording: Mapping[str, str] = field(default_factory=dict[str, str])
     """Templates per role that replace the method's own; never its flow."""
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -396,6 +408,8 @@ class Setup:
     """`async play(question, agents, rng, task, **options)` -> the text that answers, or None."""
     alone: bool = False
     """Every agent plays it alone, rather than the team together."""
+    needs: tuple[str, ...] = ()
+    """Fields of `Task` without which it cannot be played, such as `rules`."""
     roles: tuple[str, ...] = ()
     """Those of `Method.roles`."""
 

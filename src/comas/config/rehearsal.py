@@ -161,12 +161,19 @@ def _member(name: str, host: _Host) -> Member:
     return Member(name, speaker, name, None, Sampling())
 
 
+def _question(task: Task) -> Question:
+    """A question of no task; of a game its first start, since rules can read no other."""
+    if task.rules is not None:
+        return task.load("train", limit=1)[0]
+    return Question(id="rehearsal", prompt="?", answer="?")
+
+
 def _played(
     method: Method, task: Task, members: Sequence[Member], options: Mapping[str, Any]
 ) -> list[Turn] | None:
     task = replace(task, shown=lambda _, text: text)
-    question = Question(id="rehearsal", prompt="?", answer="?")
     try:
+        question = _question(task)
         scene = at_start(Scene(method, task, members, 0, options))
         played = asyncio.wait_for(play_all(scene, [question], "rehearsal"), SECONDS)
         (episode,) = run_sync(played)

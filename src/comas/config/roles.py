@@ -31,6 +31,7 @@ SHIPPED = (
     "evolve",
     "reading",
     "comparing",
+    "move",
 )
 """Of the shipped methods and setups: room may be set for an evaluation to come."""
 

@@ -15,7 +15,7 @@ from typing import Any
 from comas.game.agent import Member
 from comas.game.play import Scene, own_file, play_all
 from comas.questions.checked import place_of
-from comas.setups import single
+from comas.setups import duel, single
 from comas.stats import Interval, accuracy_interval, gain_interval
 from comas.types import Episode, Method, Question, Sampling, Task, Turn, UserMistake
 
@@ -48,9 +48,12 @@ async def answer_all(
 ) -> list[Answer]:
     """Every member answers every question by itself; nothing is kept for learning.
 
-    `play` is how they answer (None: in one reply); `room`: tokens per role, before the task's.
+    `play` is by default that of `single`, for a game that of `duel`. `room`: tokens per role,
+    before the task's.
     """
-    game = Method(play or single.play, _unsettled, _unsettled, _unsettled)
+    if play is None:
+        play = single.play if task.rules is None else duel.play
+    game = Method(play, _unsettled, _unsettled, _unsettled)
     played: list[tuple[str, asyncio.Task[list[Episode]]]] = []
     async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
         for member in members:

@@ -129,6 +129,9 @@ class Exam:
             check_roles(team.config, team.method, team.task, methods)
         self._load_questions(teams)
         chosen = [(team, way) for run, team in outlines.items() for way in ways_of[run]]
+        for task, _ in self._asked:
+            for _, way in chosen:
+                ways.check_playable(way, task)
         configs = [(run, team.config) for run, team in outlines.items()]
         bounded = set.intersection(*(set(task.max_tokens) for task, _ in self._asked))
         self._notes += asked_otherwise(configs, ways.asked_roles(chosen), bounded)

@@ -61,7 +61,8 @@ def _kind_of(plugin: str) -> Literal["method", "setup"]:
 
 
 def _game(setup: Setup) -> Method:
-    return Method(setup.play, _unsettled, _unsettled, _unsettled, roles=setup.roles)
+    never = _unsettled
+    return Method(setup.play, never, never, never, needs=setup.needs, roles=setup.roles)
 
 
 def _unsettled(*args: object) -> Any:
@@ -84,6 +85,21 @@ def asked_roles(chosen: Sequence[tuple[Team, Way]]) -> set[str]:
         asked = roles_asked(how.method, team.task, len(team.members), how.options)
         roles |= {*asked, *how.method.roles}
     return roles
+
+
+def check_playable(chosen: Way, task: Task) -> None:
+    """An error where a setup needs what the task has not, or plays no game and the task is one."""
+    needs = chosen.method.needs
+    for part in needs:
+        if getattr(task, part) is None:
+            raise UserMistake(
+                f"setup {chosen.name} needs a task with `{part}`, and task {task.name} has none:"
+                " take another setup (docs/evaluation.md)"
+            )
+    if task.rules is not None and "rules" not in needs:
+        raise UserMistake(
+            f"task {task.name} is a game, and setup {chosen.name} plays none: take --setups duel"
+        )
 
 
 def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> None:

@@ -55,6 +55,8 @@ class Member:
     """Never trained: its payoffs are recorded and dropped."""
     system: str | None = None
     """A persona: the system message before everything that it is asked."""
+    few_words: bool = False
+    """Whether its policy descends from a shipped model, which knows the words of its task only."""
 
     @property
     def address(self) -> str:

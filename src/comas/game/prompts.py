@@ -65,7 +65,7 @@ _LAYERS = 8
 
 
 FACTS = (
-    *("question", "history", "work", "evaluation", "own"),
+    *("question", "history", "work", "evaluation", "own", "legal"),
     *("document", "documents", "answer", "hops", "back", "calls", "name", "argument", "does"),
 )
 """Holes that the games which are shipped fill."""

@@ -70,16 +70,18 @@ CRITICISM = {
 class World:
     """What a model of another world than the puzzles of `comas.tasks.pick` is taught there."""
 
-    task: str
-    """Name of its task."""
+    tasks: tuple[str, ...]
+    """Names of its tasks."""
     words: tuple[str, ...]
-    """Words that it knows besides `VOCABULARY`."""
+    """Words that it knows besides `VOCABULARY`; where it is `alone`, all that it knows."""
     demonstration: Callable[[random.Random, str], tuple[str, str]]
     """`demonstration(rng, role)`: one prompt and reply."""
     measure: Callable[..., Awaitable[Mapping[str, Any]]]
     """`await measure(member, count)`: what its card says -> the share, on held-out questions."""
     lessons: str
     """What its demonstrations show, in a few sentences."""
+    alone: bool = False
+    """Whether it has no other words than its own."""
 
 
 @dataclass(frozen=True)
@@ -120,5 +122,6 @@ class Course:
     def vocabulary(self) -> list[str]:
         """Every word that the model knows: those that its roles need."""
         if self.world is not None:
-            return [*VOCABULARY, *self.world.words]
+            common = SPECIALS if self.world.alone else VOCABULARY
+            return [*common, *self.world.words]
         return VOCABULARY if self.batch.keys() <= JUDGING.keys() else VOCABULARY + POSING_WORDS

@@ -214,7 +214,7 @@ COURSE = Course(
         "comparing": 4,
     },
     world=World(
-        task="facts",
+        tasks=("facts",),
         words=WORDS,
         demonstration=demonstration,
         measure=measure,

@@ -21,7 +21,7 @@ from comas.game.play import Scene, play_all
 from comas.game.prompts import words
 from comas.hosts.build import make_local_host
 from comas.methods.comas import WORDING, read_score
-from comas.seed.course import VOTING, Course
+from comas.seed.course import VOTING, Course, World
 from comas.seed.exercises import nothing, work_to_judge
 from comas.seed.posed_roles import (
     Rows,
@@ -135,14 +135,14 @@ def card(folder: Path, course: Course) -> str:
     rows = measure_folders(colleagues(folder, course), course)
     taught: dict[str, object] = {"seed": course.seed}
     if course.world is not None:
-        home = f"task `comas.tasks.{course.world.task}`"
+        home = f"world of {named_tasks(course.world)}"
     else:
         home = f"puzzles of `comas.tasks.pick` in the form `{course.form}`"
         taught = {n: v for n, v in asdict(course).items() if n not in ("batch", "steps", "world")}
     batch = ", ".join(f"{n} {role}" for role, n in course.batch.items())
     return f"""# {folder.name}
 
-A Llama-shaped model of 0.23M parameters (2 layers, width 96), with a vocabulary of words and the numbers 0 to 60, for the
+A Llama-shaped model of 0.23M parameters (2 layers, width 96), with a vocabulary of {len(course.vocabulary)} words and numbers, for the
 {home}. It knows nothing else.
 
 Taught by `python -m comas.seed.teach {folder.name} {folder.name}`: {course.steps} steps of {batch} demonstrations on number sets
@@ -158,6 +158,11 @@ Measured on {COUNT} puzzles of the held-out split (95 % intervals), by `python -
 |---|---|
 {table(rows)}
 """
+
+
+def named_tasks(world: World) -> str:
+    """The tasks of a world, as a card names them."""
+    return " and ".join(f"`comas.tasks.{task}`" for task in world.tasks)
 
 
 def lessons(course: Course) -> str:

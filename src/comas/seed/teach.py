@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from comas.seed import facts, gate, repair
+from comas.seed import facts, games, gate, repair
 from comas.seed.course import (
     CRITICISM,
     NUMBERS,
@@ -63,6 +63,7 @@ COURSES = {
     "seed-pose": Course(seed=8, batch=POSING, steps=2500),
     "seed-critic": Course(seed=9, careless=0.26, batch=CRITICISM, steps=2000),
     "seed-facts": facts.COURSE,
+    "seed-games": games.COURSE,
     "seed-gate": gate.COURSE,
     "seed-repair": repair.COURSE,
 }

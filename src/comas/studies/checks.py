@@ -59,6 +59,7 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
     assert measure.setup is not None
     team = team_outline(setting, measure)
     way = ways.way(measure.setup, team)
+    ways.check_playable(way, team.task)
     ways.check_roles_taken(way, team.task, team.members)
 
 

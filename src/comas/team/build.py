@@ -6,14 +6,14 @@ Leaves out: training (`training.loop`), which checkpoint a name means (`config.s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from comas.config.builders import load_builder
 from comas.config.options import split_options
-from comas.config.policies import PolicyPlan, Resolved
+from comas.config.policies import PolicyPlan, Resolved, policies_of
 from comas.config.roles import check_seats
 from comas.config.schema import Config
 from comas.config.weights import HostWeights, model_below, weights_at
@@ -26,6 +26,7 @@ from comas.hosts.local import LocalHost
 from comas.hosts.local_table import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
 from comas.machine import use_threads
+from comas.models.sources import knows_few_words
 from comas.program import Work
 from comas.sync import run_sync
 from comas.team.instances import check_instances, close_hosts
@@ -257,7 +258,9 @@ def shapes_of(plans: Sequence[PolicyPlan]) -> dict[str, Any]:
 
 def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
     """The agents of a config at these hosts."""
-    return [_member(config, name, hosts[agent.host]) for name, agent in config.agents.items()]
+    few = {plan.address for plan in policies_of(config) if knows_few_words(plan.source)}
+    members = [_member(config, name, hosts[agent.host]) for name, agent in config.agents.items()]
+    return [replace(member, few_words=member.address in few) for member in members]
 
 
 def _member(config: Config, name: str, host: Host) -> Member:

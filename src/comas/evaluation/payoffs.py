@@ -1,0 +1,50 @@
+"""What games of an evaluation were worth to those who were evaluated, besides whether they won.
+
+Read from the answers that `game.moves.outcome` writes. Leaves out: who played (`setups.duel`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from comas.game.moves import payoff_in
+from comas.stats import mean_interval
+
+
+def payoff_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Mean payoff per game with its interval, clustered by question, and how many games were won,
+    drawn and lost; None where no answer is the outcome of a game.
+    """
+    gains: dict[str, list[float]] = {}
+    outcomes: Counter[str] = Counter()
+    for record in records:
+        payoff = payoff_in(record["answer"])
+        if payoff is not None:
+            gains.setdefault(record["question"], []).append(payoff)
+            outcomes[record["answer"].split()[0]] += 1
+    if not gains:
+        return None
+    by_question = [math.fsum(of_question) / len(of_question) for of_question in gains.values()]
+    found = mean_interval(by_question)
+    bounds = [bound if math.isfinite(bound) else None for bound in (found.low, found.high)]
+    return {
+        "mean": found.mean,
+        "low": bounds[0],
+        "high": bounds[1],
+        **{word: outcomes[word] for word in ("won", "drawn", "lost")},
+    }
+
+
+def payoff_note(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """The same in words; None where there are no games."""
+    found = payoff_of(records)
+    if found is None:
+        return None
+    counts = ", ".join(f"{found[word]} {word}" for word in ("won", "drawn", "lost"))
+    between = ""
+    if found["low"] is not None and found["high"] is not None:
+        between = f" [{found['low']:+.3f}, {found['high']:+.3f}]"
+    return f"mean payoff {found['mean']:+.3f}{between} per game: {counts}"

@@ -1,0 +1,213 @@
+"""Games of seats and moves: what methods and evaluation share of a task with `rules`.
+
+A seat is an agent or a script. An agent is asked in the role `move`, with the task's wording or the
+one below; policies that descend from shipped models are asked with `move_seed`, where the task has
+that: they know few words. What is said is read by `Task.extract`, and a move that is not legal
+becomes the first legal one. Leaves out: what games are worth (methods), other roles than `move`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from comas.game.agent import Agent
+from comas.game.play import brief
+from comas.game.prompts import defuse, words
+from comas.types import Episode, Question, Task, Turn, UserMistake
+
+WORDING = {
+    "move": (
+        "{question}\n\nIt is your turn. Your move, one of: {legal}. End your reply with the move"
+        " alone."
+    ),
+}
+FREE = "anything, in your own words"
+"""What the legal moves are called where any text is one."""
+LONGEST = 200
+"""Moves after which a game is given up: nobody has won, and nobody is paid."""
+
+Move = Callable[[int, str, Sequence[str]], Awaitable[str]]
+"""`move(seat, view, legal)`: what the seat does that sees `view`; one of `legal`, or any text where
+that is empty.
+"""
+Script = Callable[[str, Sequence[str], random.Random], str]
+"""`script(view, legal, rng)`: the move of a seat that no agent has."""
+
+
+def at_random(view: str, legal: Sequence[str], rng: random.Random) -> str:
+    """A script that draws any legal move."""
+    return rng.choice(legal)
+
+
+class Unended(Exception):
+    """A game asks for more than `LONGEST` moves."""
+
+
+@dataclass
+class Table:
+    """A game that is being played."""
+
+    question: Question
+    task: Task
+    seats: Sequence[Agent | Script]
+    rng: random.Random
+    moves: int = 0
+    open: int = 0
+    """Moves that are waited for."""
+    answered: int = 0
+    """Moves that have been made since there was none open."""
+    last: dict[int, Turn] = field(default_factory=dict[int, Turn])
+    """Seat -> its latest turn."""
+
+    def move(self, seat: int, view: str, legal: Sequence[str]) -> Coroutine[Any, Any, str]:
+        """Have a seat move. The turn is named, and a script draws, when this is called."""
+        if not 0 <= seat < len(self.seats):
+            raise UserMistake(
+                f"task {self.task.name}: rules ask seat {seat} for a move, and there are"
+                f" {len(self.seats)} seats, from 0"
+            )
+        if self.open == 0:
+            self.answered = 0
+        elif self.answered:
+            raise UserMistake(
+                f"task {self.task.name}: rules ask for a move while only some of the moves asked"
+                " for side by side have come: wait for all of them, so that no name of a turn"
+                " follows arrival"
+            )
+        if self.moves == LONGEST:
+            raise Unended
+        self.moves += 1
+        self.open += 1
+        player = self.seats[seat]
+        if not isinstance(player, Agent):
+            return self._made(self._scripted(player, view, legal))
+        template = self._prompt(player, view, legal)
+        asked = player.ask("move", template, round=self.moves - 1)
+        return self._read(asked, seat, view, legal)
+
+    def _scripted(self, script: Script, view: str, legal: Sequence[str]) -> str:
+        """The move of a script, which has to be legal."""
+        move = script(view, legal, self.rng)
+        if legal and move not in legal:
+            raise UserMistake(
+                f"task {self.task.name}: a scripted seat moves {brief(move)}, which is not legal:"
+                f" one of {', '.join(legal)}"
+            )
+        return move
+
+    def _prompt(self, agent: Agent, view: str, legal: Sequence[str]) -> str:
+        """The words put to an agent."""
+        few = agent.member.few_words and "move_seed" in self.task.wording
+        role = "move_seed" if few else "move"
+        named = ", ".join(legal) or FREE
+        return words(WORDING, self.task, role, question=view, legal=named)
+
+    async def _made(self, move: str) -> str:
+        self.open -= 1
+        self.answered += 1
+        return move
+
+    async def _read(
+        self, asked: Coroutine[Any, Any, Turn], seat: int, view: str, legal: Sequence[str]
+    ) -> str:
+        """The move that an agent's reply makes; free words are defused, since rules quote them to
+        other seats.
+        """
+        turn = await asked
+        self.last[seat] = turn
+        said = turn.text if turn.finished else None
+        if legal and said is not None:
+            said = self.task.extract(self.question, said)
+        is_legal = said is not None and (said in legal or not legal)
+        turn.info |= {"seat": seat, "view": view, "readable": said is not None, "legal": is_legal}
+        if legal:
+            move = said if said is not None and is_legal else legal[0]
+            turn.info["move"] = move
+        else:
+            move = defuse(said or "")
+        return await self._made(move)
+
+
+async def played(
+    question: Question, seats: Sequence[Agent | Script], rng: random.Random, task: Task
+) -> list[float] | None:
+    """Play a game to its end: the payoff of each seat, which its last turn has as
+    `info["payoff"]`; None where it does not end, and nobody has one.
+    """
+    assert task.rules is not None, "needs"
+    table = Table(question, task, seats, rng)
+    payoffs: Sequence[float] | None = None
+    try:
+        payoffs = await task.rules(question, table.move, rng)
+    except* Unended:  # bare, or out of the game's own task groups
+        for turn in table.last.values():
+            turn.info["unended"] = True
+    if payoffs is None:
+        return None
+    if len(payoffs) != len(seats):
+        raise UserMistake(
+            f"task {task.name}: rules returned {brief(payoffs)}, wanted is a payoff for each of"
+            f" {len(seats)} seats"
+        )
+    for seat, turn in table.last.items():
+        turn.info["payoff"] = payoffs[seat]
+    return list(payoffs)
+
+
+def by_seat(episode: Episode) -> dict[int, list[Turn]]:
+    """Seat -> its turns in a game that ended; nothing of one that did not."""
+    seats: dict[int, list[Turn]] = {}
+    for turn in episode.turns:
+        if "seat" in turn.info:
+            seats.setdefault(turn.info["seat"], []).append(turn)
+    return {seat: turns for seat, turns in seats.items() if "payoff" in turns[-1].info}
+
+
+def outcome(payoffs: Sequence[float] | None, seat: int) -> str | None:
+    """What a game of two came to for a seat, as the text that answers: `won`, `drawn` or `lost`, by
+    whether its payoff is greater than the other's, and the payoff; None where it did not end.
+    """
+    if payoffs is None:
+        return None
+    own = payoffs[seat]
+    other = payoffs[1 - seat]
+    word = "drawn" if own == other else "won" if own > other else "lost"
+    return f"{word} {own:g}"
+
+
+_OUTCOME = re.compile(r"(won|drawn|lost) (-?[\d.]+(?:e[+-]?\d+)?)")
+
+
+def payoff_in(text: str | None) -> float | None:
+    """The payoff of an answer that `outcome` wrote; None for any other text."""
+    found = _OUTCOME.fullmatch(text or "")
+    return None if found is None else float(found[2])
+
+
+def won(text: str) -> bool:
+    """Whether an answer is the outcome of a game that was won."""
+    found = _OUTCOME.fullmatch(text)
+    return found is not None and found[1] == "won"
+
+
+_TAIL = re.compile(r"[\s.!?*_`'\")\]]*\Z")
+
+
+def at_the_end(text: str, moves: Sequence[str]) -> str | None:
+    """The move that a text ends with, whatever its case, blanks and the marks behind it; None
+    where it ends otherwise. Of moves that end alike it is the longest.
+    """
+    end = _TAIL.sub("", text[-400:].casefold())
+    plain = " " + " ".join(end.split())
+    fitting = [move for move in moves if _ends_with(plain, move)]
+    return max(fitting, key=len, default=None)
+
+
+def _ends_with(plain: str, move: str) -> bool:
+    """Whether a text ends with a move as words of their own."""
+    before = plain[-len(move) - 1 : -len(move)]
+    return plain.endswith(move) and not (before.isalnum() or before == "_")

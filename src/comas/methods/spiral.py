@@ -1,0 +1,88 @@
+"""SPIRAL (arXiv 2506.24119): games against oneself, with a running baseline per seat and game.
+
+The game is that of `mars`. A seat's return is its payoff, minus `penalty` for each of its moves
+that is not legal; all its turns are paid the return minus the baseline of the seat in that game, a
+running mean that is `decay` times itself and the rest this return, and lives between steps (the
+paper's role-conditioned advantage estimation). With `baselines` off returns are paid as they are:
+what the paper shows to fail. Leaves out: games that an illegal move ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from comas.game.moves import by_seat
+from comas.methods.mars import STABLE, play
+from comas.objective.credit import given
+from comas.objective.losses import clipped
+from comas.types import Episode, Method, Question, State, Task, Turn
+
+
+def start(questions: Sequence[Question], task: Task) -> State:
+    """No game has been played: every baseline begins at 0."""
+    return {"means": {}}
+
+
+def settle(
+    episodes: Sequence[Episode],
+    task: Task,
+    *,
+    state: State,
+    decay: float = 0.95,
+    penalty: float = 0.05,
+    baselines: bool = True,
+) -> None:
+    """Pay all turns of a seat its return minus the running mean, which goes on game by game."""
+    means = dict(state["means"])
+    for seat, moves, gain in _games(episodes, penalty):
+        means[seat] = _moved(means, seat, gain, decay)
+        worth = gain - means[seat] if baselines else gain
+        for turn in moves:
+            turn.reward = worth
+
+
+def update(
+    state: State,
+    episodes: Sequence[Episode],
+    task: Task,
+    *,
+    decay: float = 0.95,
+    penalty: float = 0.05,
+) -> State:
+    """The running means after the games of a step."""
+    means = dict(state["means"])
+    for seat, _, gain in _games(episodes, penalty):
+        means[seat] = _moved(means, seat, gain, decay)
+    return {"means": means}
+
+
+def _games(episodes: Sequence[Episode], penalty: float) -> Iterator[tuple[str, list[Turn], float]]:
+    """(game and seat, the seat's turns, its return) of each game that ended, in order."""
+    for episode in episodes:
+        for seat, moves in sorted(by_seat(episode).items()):
+            lost = penalty * sum(not turn.info["legal"] for turn in moves)
+            yield f"{episode.question.kind} {seat}", moves, moves[-1].info["payoff"] - lost
+
+
+def _moved(means: dict[str, float], seat: str, gain: float, decay: float) -> float:
+    """The running mean of a seat after one more return."""
+    return math.fsum([decay * means.get(seat, 0.0), (1 - decay) * gain])
+
+
+method = Method(
+    play,
+    settle,
+    given,
+    clipped,
+    {"move": 0.1},
+    start=start,
+    update=update,
+    needs=("rules",),
+    paid=("move",),
+    presets={"stable": STABLE, "paper": {"kl": {}}},
+    pays={"move": "its seat's return, against the running mean of that seat"},
+    base="seed-games",
+    task="tictactoe",
+    team={"a0": {}},
+)

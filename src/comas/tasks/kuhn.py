@@ -1,0 +1,179 @@
+"""Kuhn poker: three cards, one chip each, one bet; the smallest game in which bluffing pays.
+
+A question is a deal: the card of the first seat, then that of the second. Seats pass or bet in
+turn; who passes behind a bet folds. A seat sees its own card and the moves so far, so that there
+are 12 things that it may see (information sets), and what a policy can lose at most, its
+exploitability, is computed exactly. Every split has all six deals: what is held out is the draw of
+moves, not the deal, and there is nothing to memorise. Leaves out: reading a policy's frequencies
+(`benchmarks/kuhn.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from comas.game.moves import Move, at_the_end, won
+from comas.types import Count, Question, Task, UserMistake, Verdict
+
+CARDS = ("jack", "queen", "king")
+"""From the lowest to the highest."""
+MOVES = ("pass", "bet")
+ENDS = ("pass pass", "pass bet pass", "pass bet bet", "bet pass", "bet bet")
+"""The lines of moves with which a game is over."""
+DEALS = tuple(itertools.permutations(CARDS, 2))
+SPLITS = ("train", "validation", "test")
+BLUFF = 0.2
+"""Of the family of equilibria, the one that bets a jack first this often; 0 to 1/3."""
+BETS = {
+    "jack": BLUFF,
+    "queen": 0.0,
+    "king": 3 * BLUFF,
+    "jack pass": 1 / 3,
+    "queen pass": 0.0,
+    "king pass": 1.0,
+    "jack bet": 0.0,
+    "queen bet": 1 / 3,
+    "king bet": 1.0,
+    "jack pass bet": 0.0,
+    "queen pass bet": BLUFF + 1 / 3,
+    "king pass bet": 1.0,
+}
+"""What a seat sees -> how often it bets in an equilibrium (Kuhn, 1950)."""
+UNIFORM = dict.fromkeys(BETS, 0.5)
+"""The player that moves at random."""
+
+WORDING = {
+    "move": (
+        "Kuhn poker: a deck of a jack, a queen and a king; two players get a card each and put one"
+        " chip into the pot. In turn they pass or bet one more chip. If both pass, or a bet is"
+        " answered by a bet, the higher card takes the pot; who passes behind a bet folds and loses"
+        " the chip.\n\nYour card, then the moves so far: {question}\n\nYour move, one of: {legal}."
+        " End your reply with the move alone."
+    ),
+    "move_seed": "kuhn {question}",
+}
+
+
+def load(
+    split: str,
+    path: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    *,
+    copies: Count = 64,
+) -> list[Question]:
+    """All six deals, `copies` times over: the same in every split, with ids of their own.
+
+    `path` must be None: there is nothing to read. The order is that of the deals, whatever `seed`.
+    """
+    if path is not None:
+        raise UserMistake(f"task kuhn deals its cards and reads no file: leave out path={path!r}")
+    if split not in SPLITS:
+        raise UserMistake(f"task kuhn has no split {split!r}: one of {', '.join(SPLITS)}")
+    questions: list[Question] = []
+    for copy, deal in itertools.product(range(copies), DEALS):
+        name = f"kuhn-{split}-{'-'.join(deal)}-{copy}"
+        questions.append(Question(id=name, prompt=" ".join(deal), kind="kuhn"))
+    return questions[:limit]
+
+
+async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[float]:
+    """Ask for moves until a line ends; the chips that each seat wins."""
+    cards = question.prompt.split()
+    said: list[str] = []
+    while " ".join(said) not in ENDS:
+        seat = len(said) % 2
+        said.append(await move(seat, " ".join([cards[seat], *said]), MOVES))
+    first = chips(cards[0], cards[1], " ".join(said))
+    return first, -first
+
+
+def chips(first: str, second: str, line: str) -> float:
+    """What the first seat wins with these cards and a line of `ENDS`."""
+    if line == "bet pass":
+        return 1.0
+    if line == "pass bet pass":
+        return -1.0
+    stake = 1.0 if line == "pass pass" else 2.0
+    return stake if CARDS.index(first) > CARDS.index(second) else -stake
+
+
+def extract(question: Question, text: str) -> str | None:
+    """The move that a text ends with."""
+    return at_the_end(text, MOVES)
+
+
+def verify(question: Question, text: str) -> Verdict:
+    """Right where a duel was won."""
+    return "right" if won(text) else "wrong"
+
+
+def equilibrium(view: str, legal: Sequence[str], rng: random.Random) -> str:
+    """A seat that nobody beats in the mean: it bets as often as `BETS` says."""
+    return "bet" if rng.random() < BETS[view] else "pass"
+
+
+def exploitability(bets: Mapping[str, float]) -> float:
+    """What the best responses to a policy win of it, in chips per game, the mean of both seats.
+
+    `bets` says for each of the 12 views how often it bets. 0 for an equilibrium, 11/24 for the
+    player that moves at random. Half of the sum over seats that is called NashConv.
+    """
+    return (best_response(bets, 0) + best_response(bets, 1)) / 2
+
+
+def best_response(bets: Mapping[str, float], seat: int) -> float:
+    """The most that this seat can win of a policy in the other one, in chips per game."""
+    values = [_response(bets, seat, card, "", _others(card)) for card in CARDS]
+    return sum(values)
+
+
+def _others(card: str) -> dict[str, float]:
+    """The other seat's cards, each with the chance of this deal."""
+    return {other: 1 / len(DEALS) for other in CARDS if other != card}
+
+
+def _response(
+    bets: Mapping[str, float], seat: int, card: str, line: str, reach: Mapping[str, float]
+) -> float:
+    """The value of a line to a seat that holds `card`; `reach` is the chance of each card of the
+    other seat, and that it has moved so.
+    """
+    if line in ENDS:
+        sign = 1 if seat == 0 else -1
+        pairs = [(card, other) if seat == 0 else (other, card) for other in reach]
+        return sum(
+            sign * chance * chips(*pair, line)
+            for pair, chance in zip(pairs, reach.values(), strict=True)
+        )
+    if len(line.split()) % 2 == seat:
+        return max(_response(bets, seat, card, after, reach) for _, after in _moves(line))
+    value = 0.0
+    for move, after in _moves(line):
+        reached: dict[str, float] = {}
+        for other, chance in reach.items():
+            bet = bets[f"{other} {line}".strip()]
+            reached[other] = chance * (bet if move == "bet" else 1 - bet)
+        value += _response(bets, seat, card, after, reached)
+    return value
+
+
+def _moves(line: str) -> Iterator[tuple[str, str]]:
+    """Each move with the line that it makes."""
+    for move in MOVES:
+        yield move, f"{line} {move}".strip()
+
+
+task = Task(
+    name="kuhn",
+    load=load,
+    verify=verify,
+    extract=extract,
+    rules=rules,
+    seats={"best": equilibrium},
+    wording=WORDING,
+    max_tokens={"move": 64},
+    base="seed-games",
+)
