@@ -322,6 +322,8 @@ class Method:
     """Fields of `Task` without which it cannot be played, such as `pose`."""
     base: str | None = None
     """The base of hosts that name none: the shipped model that knows its roles."""
+    task: str | None = None
+    """The task of a config that names none, where `pick` cannot be played by it."""
     team: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Agents of a config that names none: name -> keys of `agents.<name>`."""
     lr_scale: float = 1.0

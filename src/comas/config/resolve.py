@@ -57,6 +57,7 @@ def resolve(config: Config) -> Resolved:
     task, policies.
     """
     method = load_plugin("method", config.method)
+    config = _with_task(config, method)
     task = load_plugin("task", config.task)
     _check_needs(config, method, task)
     config = _with_team(config, method)
@@ -116,6 +117,16 @@ def _check_needs(config: Config, method: Method, task: Task) -> None:
                 f"method {config.method} needs a task with `{part}`, and task {config.task} has"
                 " none: take another task, or give the task's file one (docs/extending.md)"
             )
+
+
+def _with_task(config: Config, method: Method) -> Config:
+    """The config with the method's own task, where it names none."""
+    if method.task is None or "task" in config.model_fields_set:
+        return config
+    data = config.model_dump(exclude_unset=True)
+    if config.dealt:
+        del data["agents"]  # or they would count as named
+    return checked({**data, "task": method.task})
 
 
 def _with_team(config: Config, method: Method) -> Config:

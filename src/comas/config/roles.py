@@ -29,6 +29,7 @@ SHIPPED = (
     "sabotage",
     "assess",
     "evolve",
+    "hint",
 )
 """Of the shipped methods and setups: room may be set for an evaluation to come."""
 

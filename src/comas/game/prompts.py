@@ -64,7 +64,7 @@ _LAYERS = 8
 """Of nested tags; deeper ones lose all angle brackets."""
 
 
-FACTS = ("question", "history", "work", "evaluation", "own")
+FACTS = ("question", "history", "work", "evaluation", "own", "answer")
 """Holes that the games which are shipped fill."""
 _HOLE = re.compile(r"\{(\w+)\}")
 
