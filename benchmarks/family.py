@@ -530,7 +530,8 @@ def print_tables(console: Console, rows: Sequence[Row], verdicts: Sequence[Verdi
     console.print(methods, claims)
 
 
-def _as_json(rows: Sequence[Row], verdicts: Sequence[Verdict], values: Values) -> str:
+def as_json(rows: Sequence[Row], verdicts: Sequence[Verdict], values: Values) -> str:
+    """The report as JSON."""
     claims = [{**asdict(verdict), "found": interval_json(verdict.found)} for verdict in verdicts]
     methods = [{**asdict(row), "gain": interval_json(row.gain)} for row in rows]
     figures = [
@@ -589,7 +590,7 @@ def main() -> None:
         family(curves(args.out, args.only, args.seeds), args.picture)
     print_tables(Console(stderr=args.json, width=200), rows, verdicts)
     if args.json:
-        print(_as_json(rows, verdicts, values))
+        print(as_json(rows, verdicts, values))
 
 
 if __name__ == "__main__":

@@ -249,6 +249,61 @@ def two_level_difference(
     )
 
 
+def share_interval(
+    tops_SQ: Sequence[Sequence[float]], bottoms_SQ: Sequence[Sequence[float]]
+) -> Interval | None:
+    """Share of the cases that have a property, with an interval clustered by question, clipped to
+    [0, 1]; None where there is no case.
+
+    Of run s and question q, `tops_SQ[s][q]` of `bottoms_SQ[s][q]` cases have it. Cases are pooled:
+    a question weighs as much as it has cases. `n` counts the questions that have any. Where all of
+    these say the same, the interval is that of `accuracy_interval`.
+    """
+    tops_Q = [math.fsum(column) for column in zip(*tops_SQ, strict=True)]
+    bottoms_Q = [math.fsum(column) for column in zip(*bottoms_SQ, strict=True)]
+    pairs = zip(tops_Q, bottoms_Q, strict=True)
+    shares = [top / bottom for top, bottom in pairs if bottom > 0]
+    if not shares:
+        return None
+    if len(set(shares)) == 1:
+        return accuracy_interval(shares)
+    found = ratio_interval(tops_SQ, bottoms_SQ)
+    mean = math.fsum(tops_Q) / math.fsum(bottoms_Q)
+    return Interval(mean, max(0.0, found.low), min(1.0, found.high), len(shares))
+
+
+def ratio_interval(
+    tops_SQ: Sequence[Sequence[float]], bottoms_SQ: Sequence[Sequence[float]]
+) -> Interval:
+    """Mean of the tops over mean of the bottoms, of S runs and Q questions (Cochran 1977, 6.3)."""
+    top = float(np.mean(tops_SQ))
+    bottom = float(np.mean(bottoms_SQ))
+    slopes = (1 / bottom, -top / bottom**2)
+    return delta_interval(top / bottom, slopes, (tops_SQ, bottoms_SQ))
+
+
+def delta_interval(
+    value: float, slopes: Sequence[float], tables_KSQ: Sequence[Sequence[Sequence[float]]]
+) -> Interval:
+    """Interval of a smooth function of K means over the same S runs and Q questions.
+
+    The delta method (Cramer 1946): `value` is the function at the means, `slopes` are its partial
+    derivatives there, and the linear function with these slopes has a t interval over questions,
+    over runs and questions where there are several runs. Infinite for one question.
+    """
+    tables = np.asarray(tables_KSQ, dtype=np.float64)
+    distances = tables - tables.mean((1, 2), keepdims=True)
+    linear_SQ = np.tensordot(np.asarray(slopes), distances, 1)
+    S, Q = linear_SQ.shape
+    if Q > 1 and np.ptp(linear_SQ) < 1e-12:  # all questions say the same
+        return Interval(value, value, value, Q)
+    if S == 1 or Q == 1:
+        centred = mean_interval(linear_SQ.mean(0).tolist())
+    else:
+        centred, _ = two_level(linear_SQ.tolist())
+    return Interval(value, value + centred.low, value + centred.high, Q)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """p values corrected for their number (Holm 1979): rejecting those below .05 makes any false
     alarm in the family at most 5 % likely, however they depend on each other.

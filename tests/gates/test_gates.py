@@ -96,8 +96,8 @@ WALLS = {
     "config": "engines game hosts learners models program storage sync types",
     "display": "evaluation forecast hooks stats storage team types",
     "engines": "seams types",
-    "evaluation": "answers config forecast game hooks hosts machine models program questions setups"
-    " signals stats storage team types",
+    "evaluation": "answers config forecast game hooks hosts machine models objective program questions"
+    " setups signals stats storage team types",
     "export": "config evaluation learners models program stats storage types",
     "forecast": "config engines game hosts learners machine models questions seams setups storage sync"
     " team testing types",

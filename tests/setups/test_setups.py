@@ -10,10 +10,10 @@ import pytest
 from comas.config.plugins import load_plugin, plugin_names
 from comas.game.play import Scene, play_all
 from comas.game.votes import majority
-from comas.setups import autogen, debate, single, vote
+from comas.setups import autogen, debate, refine, single, steps, vote
 from comas.tasks import math500, pick
 from comas.testing import Script, Table, cut, scripted_team
-from comas.types import Episode, Method, Question, Setup, Task
+from comas.types import Episode, Method, Question, Setup, Task, Turn
 
 Q = Question(id="q", prompt="What is 6 * 7?", kind="math", answer="42")
 
@@ -195,3 +195,99 @@ def test_the_puzzles_have_their_own_word_for_the_end() -> None:
 def test_single_is_one_reply() -> None:
     assert [t.role for t in played(single.setup, lambda *_: box(1))[0].turns] == ["solution"]
     assert played(single.setup, lambda *_: cut(box(1)))[0].answer is None
+
+
+ENDS = "It holds. TERMINATE"
+OBJECTS = "It does not."
+
+
+def test_chains_end_where_their_author_finds_nothing_wrong_and_then_vote() -> None:
+    said = {
+        "a0/solution": box(1),
+        "a1/solution": box(2),
+        "a0/proxy": OBJECTS,
+        "a1/proxy": ENDS,
+        "a0/revision": box(2),
+    }
+    episode, asked = played(refine.setup, said, agents=2, chains=2, rounds=1)
+    assert episode.answer == box(2)
+    assert sorted(policy for policy, _ in asked) == ["a0", "a0", "a0", "a1", "a1"]
+    of_first = [t for t in episode.turns if t.agent == "a0"]
+    assert [(t.role, t.round) for t in of_first] == [
+        ("solution", 0),
+        ("proxy", 0),
+        ("revision", 1),
+    ]
+    assert of_first[1].about == of_first[2].about == of_first[0].id
+
+
+def test_chains_that_always_go_on_have_all_their_rounds() -> None:
+    said = {"solution": box(1), "proxy": ENDS, "revision": [box(2), box(3)] * 2}
+    episode, _ = played(refine.setup, said, chains=2, rounds=2, always=True)
+    assert [t.role for t in episode.turns] == TWICE * 2
+    assert [t.role for t in played(refine.setup, said, chains=2)[0].turns] == [
+        "solution",
+        "proxy",
+    ] * 2
+
+
+def test_no_rounds_are_a_vote_and_one_chain_is_a_conversation_with_oneself() -> None:
+    said = {"solution": [box(1), box(2), box(2)], "proxy": OBJECTS, "revision": box(5)}
+    assert played(refine.setup, said, chains=3, rounds=0)[0].answer == box(2)
+    alone, _ = played(refine.setup, said, agents=1, chains=1, rounds=1)
+    talk, _ = played(autogen.setup, said, agents=1, turns=2)
+    assert [(t.id, t.text) for t in alone.turns] == [(t.id, t.text) for t in talk.turns]
+    assert alone.answer == talk.answer == box(5)
+
+
+def test_steps_ask_until_one_reading_is_ahead() -> None:
+    said = {"solution": [box(1), box(2), box(2), box(2)], "proxy": ENDS}
+    episode, _ = played(steps.setup, said, agents=1, votes=6, ahead=2)
+    assert episode.answer == box(2)
+    # 1:1, then 2:1 after one more, then 3:1; two checks agree
+    assert [t.role for t in episode.turns].count("solution") == 4
+    assert [t.role for t in episode.turns].count("proxy") == 2
+    few, _ = played(steps.setup, said, agents=1, votes=3, ahead=2)
+    assert [t.role for t in few.turns].count("solution") == 3
+    assert few.answer == box(2)
+
+
+def test_a_step_goes_on_from_what_the_last_vote_chose() -> None:
+    said = {
+        "solution": [box(1), cut(box(2)), box(1)],
+        "proxy": [OBJECTS, ENDS, OBJECTS, OBJECTS] + [ENDS] * 2,
+        "revision": [box(4), "none", box(4)],
+    }
+    episode, asked = played(steps.setup, said, agents=2, votes=6, ahead=2, rounds=2)
+    assert episode.answer == box(4)
+    by_role = {role: [t for t in episode.turns if t.role == role] for role in said}
+    first, last = by_role["solution"][0], by_role["revision"][0]
+    assert {t.about for t in by_role["proxy"][:4]} == {first.id}
+    assert {t.about for t in by_role["revision"]} == {first.id}
+    assert {t.about for t in by_role["proxy"][4:]} == {last.id}
+    checked = [prompt for _, prompt in asked if "An assistant's answer" in prompt]
+    assert ["boxed{1}" in prompt for prompt in checked] == [True] * 4 + [False] * 2
+    assert [t.info["answer"] for t in by_role["solution"]] == ["1", None, "1"]
+
+
+def test_steps_without_a_readable_answer_or_check() -> None:
+    assert played(steps.setup, lambda *_: "none")[0].answer is None
+    unread = {"solution": box(1), "proxy": cut(ENDS), "revision": box(2)}
+    episode, _ = played(steps.setup, unread, votes=3)
+    assert episode.answer == box(1)
+    assert not [t for t in episode.turns if t.role == "revision"]
+    lost = {"solution": box(1), "proxy": OBJECTS, "revision": "none"}
+    assert played(steps.setup, lost, votes=2, rounds=1)[0].answer == box(1)
+
+
+def test_leads_count_equal_answers_together() -> None:
+    def lead(*answers: str | None) -> int:
+        turns = [
+            Turn(str(i), "a", "h/a", "solution", "", "", True, 0, info={"answer": answer})
+            for i, answer in enumerate(answers)
+        ]
+        return steps.lead(turns, math500.task)
+
+    assert lead() == lead(None) == lead("1", "2") == 0
+    assert lead("1") == lead("1", None) == 1
+    assert lead("42", "84/2", "1", "42.0") == 2

@@ -25,7 +25,7 @@ from comas.types import Episode, Question, Task, Turn
 Q = pick.make_question((1, 2, 4, 10), 7, "three")
 RIGHT = "1 + 2 = 3 + 4 = 7"
 WRONG = "1 + 2 = 3 + 10 = 13"
-NAMES = ("pay", "quality", "judges", "coverage", "posed")
+NAMES = ("pay", "quality", "judges", "revisions", "coverage", "posed")
 
 
 def turn(name: str, text: str = "", reward: float | None = None, **more: Any) -> Turn:
@@ -173,6 +173,27 @@ def test_entropy_is_in_bits() -> None:
     assert entropy(["a", "b"]) == 1.0
     assert entropy(["a", "a", "b", "c"]) == 1.5
     assert entropy([str(n) for n in range(8)]) == 3.0
+
+
+def test_revisions_of_answers_by_the_same_agent() -> None:
+    turns = [
+        turn("solution0", RIGHT),
+        turn("revision0", WRONG, about="solution0"),
+        turn("solution1", WRONG, agent="a1"),
+        turn("revision1", RIGHT, about="solution1", agent="a1"),
+        turn("revision2", WRONG, about="revision1", agent="a1"),
+        turn("revision3", RIGHT, about="solution0", agent="a1"),
+    ]
+    found = metrics(record(*turns))["revisions"]
+    assert found == {
+        "n": 3,
+        "before": pytest.approx(2 / 3),
+        "after": pytest.approx(1 / 3),
+        "confidence": 0.0,
+        "critique": 1.0,
+    }
+    assert set(metrics(record(*turns[:2]))["revisions"]) == {"n", "before", "after", "confidence"}
+    assert "revisions" not in metrics(record(turns[0], turns[-1]))
 
 
 def test_coverage_of_questions_that_were_answered_several_times() -> None:

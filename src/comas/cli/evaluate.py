@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from comas.evaluation.runner import Exam
     from comas.evaluation.spec import Plan
 
+SIGNED = ("overhead", "expert loss", "collaboration gap")
+"""Figures of teams that are differences."""
 Tasks = Annotated[
     str | None,
     typer.Option(help="Divided by commas: gsm8k,math500 ... (default: the first system's own)."),
@@ -260,6 +262,7 @@ def _show(found: Mapping[str, Any]) -> None:
     for key, title in titles.items():
         if found[key]:
             _print_comparisons(found[key], title)
+    _print_teamwork(found.get("teamwork", []))
     print()
     _print_notes(found)
     print(f"all of it: {Path(found['folder']) / 'report.json'}")
@@ -293,6 +296,20 @@ def _print_comparisons(found: Sequence[Mapping[str, Any]], title: str) -> None:
     names = ("task", "compared", "difference, 95 %", "p", "verdict")
     rows = [(d["task"], _sides(d), _difference(d), _p(d["p"]), d["verdict"]) for d in found]
     _print_table(f"{title} ({tested})", names, rows, whole=names[2:])
+
+
+def _print_teamwork(teams: Sequence[Mapping[str, Any]]) -> None:
+    """What teams made of their members, a figure per line; names stand in the first of a cell."""
+    rows: list[list[str]] = []
+    for team in teams:
+        names = [team[key] for key in ("label", "task", "setup")]
+        for figure, found in team["figures"].items():
+            sign = "+" if figure in SIGNED else ""
+            rows.append([*names, figure, _span(found["mean"], found["low"], found["high"], sign)])
+            names = [""] * len(names)
+    if rows:
+        headings = ("system", "task", "setup", "figure", "value, 95 %")
+        _print_table("teams against their members", headings, rows, whole=headings[3:])
 
 
 def _sides(d: Mapping[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""What the last steps of a run looked like against labels: pay, judges, answers, posed questions.
+"""What the last steps of a run looked like against labels: pay, judges, revisions, answers, posed
+questions.
 
 Leaves out: how each figure is computed (`training.metrics`).
 """
@@ -14,10 +15,11 @@ Means = dict[str, float]
 Figures = dict[str, dict[str, Means]]
 """Metric -> role (or `step`, where it is of the whole step) -> name -> mean over steps."""
 BY_ROLE = ("quality", "judges")
-WHOLE = ("coverage", "posed")
+WHOLE = ("revisions", "coverage", "posed")
 SHOWN = {
     "quality": ("accuracy", "toxicity", "gap", "auc"),
     "judges": ("balanced", "accepts_right", "accepts_wrong"),
+    "revisions": ("before", "after", "confidence", "critique"),
     "coverage": ("pass@1", "pass@4", "pass@8", "pass@16", "distinct", "entropy"),
     "posed": ("valid", "distinct", "novelty", "solvable", "frontier"),
 }
@@ -25,6 +27,7 @@ SHOWN = {
 TITLES = {
     "quality": "pay of {role}",
     "judges": "judges ({role})",
+    "revisions": "revisions",
     "coverage": "answers",
     "posed": "posed questions",
 }

@@ -49,7 +49,7 @@ METRICS = (
 """Metrics of every step (`training/metrics`)."""
 MONITORS = ("probes", "rejections", "unreadable", "late_fall")
 """What watches a run (`monitors`)."""
-LABELLED = ("pay", "quality", "judges")
+LABELLED = ("pay", "quality", "judges", "revisions")
 """Those that ask the task's verifier of every piece of work."""
 
 

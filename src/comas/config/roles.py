@@ -32,6 +32,7 @@ SHIPPED = (
     "reading",
     "comparing",
     "move",
+    "hint",
 )
 """Of the shipped methods and setups: room may be set for an evaluation to come."""
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from comas.answers.pool import usable_cpus
 from comas.evaluation.accuracy import judged
 from comas.evaluation.report import Key
+from comas.evaluation.turns import noted
 from comas.evaluation.ways import Way, described, players
 from comas.game.agent import Member
 from comas.game.play import Scene, first, play_one
@@ -145,11 +146,11 @@ class OpenRound:
     async def judge(self, episode: Episode, who: str, turns: Sequence[Any]) -> None:
         """Ask the verifier, in a thread: it may wait for a process of its own."""
         verdict = "failed" if episode.error else "wrong"
-        breakdown: dict[str, str] = {}
-        if episode.answer is not None and not episode.error:
+        besides: dict[str, Any] = {}
+        if not episode.error:
             loop = asyncio.get_running_loop()
-            verdict, breakdown = await loop.run_in_executor(
-                self._threads, judged, self.task, episode.question, episode.answer
+            verdict, besides = await loop.run_in_executor(
+                self._threads, _judged, self.task, episode, turns
             )
         record = {
             "id": episode.id,
@@ -159,10 +160,20 @@ class OpenRound:
             "error": episode.error,
             "answer": episode.answer,
             "turns": list(turns),
-            **breakdown,
+            **besides,
         }
         self.log.add(record)
         self.hook.game(record)
+
+
+def _judged(task: Task, episode: Episode, turns: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+    """The verdict on the answer of a game that went well, and what else its record holds."""
+    question = episode.question
+    answer = episode.answer
+    if answer is None:
+        return "wrong", noted(task, question, None, turns, {})
+    verdict, breakdown = judged(task, question, answer)
+    return verdict, {**noted(task, question, answer, turns, {answer: verdict}), **breakdown}
 
 
 def _cut_off(episode: Episode) -> bool:

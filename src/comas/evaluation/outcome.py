@@ -14,6 +14,7 @@ from comas.evaluation.contamination import Overlap
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import Played
 from comas.evaluation.report import Cell, Difference, Key
+from comas.evaluation.teamwork import teamwork
 from comas.team import spending
 from comas.types import Account
 
@@ -76,6 +77,7 @@ def outcome(
         "systems": records(report.between_systems(cells, seed)),
         "setups": records(report.between_setups(cells, seed)),
         "equal_tokens": records(equal),
+        "teamwork": teamwork(everything, systems),
         "api": spending.records(accounts),
         "notes": [*report.notes(everything), *warnings, *dict.fromkeys(notes)],
         "overlap": [each.record() for each in trained],

@@ -254,6 +254,11 @@ def _accuracies(found: Interval | None) -> dict[str, float | None]:
     return {"accuracy": found.mean, "low": _finite(found.low), "high": _finite(found.high)}
 
 
+def interval_record(found: Interval) -> dict[str, float | None]:
+    """As JSON."""
+    return {name: _finite(value) for name, value in found._asdict().items()}
+
+
 def _finite(value: float) -> float | None:
     """JSON has no infinity: an open end is null."""
     return value if math.isfinite(value) else None

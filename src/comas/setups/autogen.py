@@ -10,7 +10,8 @@ execution, group chats.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from comas.game.agent import Agent
 from comas.game.prompts import defuse, words
@@ -26,6 +27,7 @@ WORDING = {
     ),
     "end": "TERMINATE",
 }
+Ask = Coroutine[Any, Any, Turn]
 
 
 async def play(
@@ -34,28 +36,53 @@ async def play(
     """Answer with the assistant's last answer; None where it was cut."""
     assistant = next(a for a in agents if a.takes("solution"))
     proxy = agents[1] if len(agents) > 1 else agents[0]
-    opening = words(WORDING, task, "solution", question=question.prompt, history="")
-    answer = await assistant.ask("solution", opening)
-    for at in range(1, turns):
-        if _ended(answer, task):
-            break
-        work = defuse(task.shown(question, answer.text))
-        shown = words(WORDING, task, "proxy", question=question.prompt, work=work)
-        reply = await proxy.ask("proxy", shown, about=answer)
-        if _ended(reply, task):
-            break
-        facts = {"question": question.prompt, "own": work}
-        criticism = defuse(reply.text)
-        remark = words(WORDING, task, "history", work=work, evaluation=criticism)
-
-        def prompt(history: Sequence[str], facts: Mapping[str, str] = facts) -> str:
-            return words(WORDING, task, "revision", history="\n".join(history), **facts)
-
-        answer = await assistant.ask("revision", prompt, history=[remark], about=answer, round=at)
+    answer = await talk(question, assistant, proxy, task, turns)
     return answer.text if answer.finished else None
 
 
-def _ended(turn: Turn, task: Task) -> bool:
+async def talk(
+    question: Question, assistant: Agent, proxy: Agent, task: Task, turns: int, always: bool = False
+) -> Turn:
+    """Have it answered, checked and answered again, at most `turns` times: the last answer. Nobody
+    can declare the end where it `always` goes on.
+    """
+    answer = await solve(assistant, question, task)
+    for at in range(1, turns):
+        if ends(answer, task) and not always:
+            break
+        reply = await check(proxy, question, answer, task)
+        if ends(reply, task) and not always:
+            break
+        answer = await revise(assistant, question, answer, reply, task, at)
+    return answer
+
+
+def solve(agent: Agent, question: Question, task: Task) -> Ask:
+    """Ask for a first answer."""
+    opening = words(WORDING, task, "solution", question=question.prompt, history="")
+    return agent.ask("solution", opening)
+
+
+def check(agent: Agent, question: Question, answer: Turn, task: Task) -> Ask:
+    """Ask for a check of an answer."""
+    work = defuse(task.shown(question, answer.text))
+    shown = words(WORDING, task, "proxy", question=question.prompt, work=work)
+    return agent.ask("proxy", shown, about=answer)
+
+
+def revise(agent: Agent, question: Question, answer: Turn, reply: Turn, task: Task, at: int) -> Ask:
+    """Ask for an answer again, after what was replied to it; in round `at`."""
+    work = defuse(task.shown(question, answer.text))
+    facts = {"question": question.prompt, "own": work}
+    remark = words(WORDING, task, "history", work=work, evaluation=defuse(reply.text))
+
+    def prompt(history: Sequence[str]) -> str:
+        return words(WORDING, task, "revision", history="\n".join(history), **facts)
+
+    return agent.ask("revision", prompt, history=[remark], about=answer, round=at)
+
+
+def ends(turn: Turn, task: Task) -> bool:
     """Whether its last word declares the end; case and punctuation do not matter."""
     if not turn.finished or not turn.text.split():
         return False

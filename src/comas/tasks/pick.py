@@ -55,6 +55,7 @@ WORDING = {
     "reference": "peers {question}",
     "rating": "rate {question}",
     "assess": "assess {question}",
+    "hint": "solve {answer} {question}",
 }
 """The task's wording per role: words of the seed model's small vocabulary."""
 
@@ -266,6 +267,7 @@ task = Task(
         "evolve": 32,
         "rating": 40,
         "assess": 40,
+        "hint": 64,
     },
     base="seed",
 )

@@ -18,14 +18,17 @@ GOLDEN = {
     "knowrl": {"votes": 3},
     "mae": {"answers": 3},
     "maporl": {"revisions": 2},
+    "optima": {},
     "r_zero": {"answers": 4, "proposing": 1, "solving": 1, "least": 1, "high": 0.9},
     "rise": {"votes": 2},
     "rlccf": {"votes": 3},
     "rlvr": {"votes": 3},
+    "sec": {"votes": 3},
     "spc": {"spoilt": 2},
     "spo": {"votes": 3},
     "sppo": {"votes": 3, "readings": 2},
     "srlm": {"votes": 3},
+    "star": {"votes": 2},
     "ttrl": {"votes": 5},
 }
 """Methods that have a golden transcript, and its options."""
@@ -48,8 +51,10 @@ SOLUTIONS: list[str | Reply] = [
 SAYINGS: dict[str, list[str | Reply]] = {
     "solution": SOLUTIONS,
     "revision": SOLUTIONS,
+    "hint": SOLUTIONS,
     "sabotage": SOLUTIONS,
     "evaluation": [*CHECKS],
+    "proxy": [*CHECKS],
     "propose": [*PUZZLES],
     "evolve": [*PUZZLES],
     "judging": [f"{CHECKS[place % 2]} {score}" for place, score in enumerate(SCORES)],

@@ -1,0 +1,90 @@
+"""STaR, Self-Taught Reasoner (arXiv 2203.14465): learn the reasons that led to right answers.
+
+An agent solves a question `votes` times, and its right solutions are learnt. Where all are wrong
+it is asked once more with the answer as a hint; reasons that lead there are told it as the solution
+of the question *without* the hint (rationalisation), and learnt as well. Right ones are paid
+1, and credit is filtered: fine-tuning on what was kept. Unlike the paper, whose rounds begin again
+from the base model, a step is a round and goes on from the last. Hints are for models that can follow
+them; the small seed models are spoilt by reasons that they could not have found (docs/methods.md),
+so that only `preset=paper` gives them. Leaves out: few-shot prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.prompts import words
+from comas.game.together import together
+from comas.objective.credit import filtered
+from comas.objective.losses import plain
+from comas.objective.pay import in_role
+from comas.types import Count, Episode, Method, Question, Task, Turn
+
+WORDING = {
+    "solution": "{question}\n\nSolve it and end with the answer.",
+    "hint": (
+        "{question}\n\nThe answer is {answer}. Show step by step how to get there, as if you had"
+        " not been told, and end with the answer."
+    ),
+}
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    votes: Count = 4,
+    hints: bool = True,
+) -> str | None:
+    """Have one agent solve it `votes` times, with a hint where all fail; the first answers."""
+    agent = choose(agents, rng, "solution")
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    turns = await together(agent.ask("solution", prompt) for _ in range(votes))
+    await asyncio.to_thread(_verify, question, turns, task)
+    failed = all(turn.info["verdict"] == "wrong" for turn in turns)
+    if hints and failed and question.answer is not None:
+        facts = {"question": question.prompt, "answer": question.answer}
+        hinted = await agent.ask("hint", words(WORDING, task, "hint", **facts), about=turns[0])
+        await asyncio.to_thread(_verify, question, [hinted], task)
+        if hinted.info["verdict"] == "right":
+            told = await agent.tell("solution", prompt, hinted.text, about=hinted)
+            told.info["verdict"] = "right"
+    return turns[0].text
+
+
+def _verify(question: Question, turns: Sequence[Turn], task: Task) -> None:
+    """Note the verdict on each; a cut reply is wrong."""
+    for turn in turns:
+        verdict = task.verify(question, turn.text) if turn.finished else "wrong"
+        turn.info["verdict"] = verdict
+
+
+def settle(episodes: Sequence[Episode], task: Task) -> None:
+    """Pay 1 for right solutions, told ones among them, and 0 for wrong ones, of which nothing is
+    learnt; where the verifier itself failed, nothing is paid.
+    """
+    for episode in episodes:
+        for turn in in_role(episode, "solution"):
+            turn.reward = {"right": 1.0, "wrong": 0.0}.get(turn.info["verdict"])
+
+
+PAYS = {
+    "solution": "1 if it is right, with the help of a hint or without; 0, and not learnt, if wrong"
+}
+method = Method(
+    play,
+    settle,
+    filtered,
+    plain,
+    supervised=True,
+    presets={"stable": {"questions": 48, "options": {"hints": False}}, "paper": {"questions": 48}},
+    pays=PAYS,
+    base="seed",
+    team={"a0": {}},
+    roles=("hint",),
+)

@@ -1,0 +1,81 @@
+"""Puzzles of `pick` at several levels in one task: three of four, of five and of six numbers.
+
+The more numbers are offered, the more choices there are of which one fits. Every split has as many
+questions of each level, whose name is their kind: `three of 4`. Everything else is as in `pick`
+(work is hidden, splits are cut by sets of numbers). For curricula, such as the method `sec`. Leaves
+out: the form `two`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+from comas.tasks import pick
+from comas.types import Question, UserMistake, Verdict
+
+OFFERED = (4, 5, 6)
+"""How many numbers each level offers."""
+
+
+def load(
+    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+) -> list[Question]:
+    """All questions of a split in an order drawn by `seed`, at most `limit`; `path` must be None:
+    the puzzles are generated.
+    """
+    if path is not None:
+        raise UserMistake(
+            f"task pick_levels generates its questions and reads no file: leave out path={path!r}"
+        )
+    fewest = len(pick.load(split, seed=seed, count=OFFERED[0]))
+    questions: list[Question] = []
+    for count in OFFERED:
+        of_level = pick.load(split, limit=fewest, seed=seed, count=count)
+        questions += [replace(question, kind=f"three of {count}") for question in of_level]
+    random.Random(f"pick_levels {split} {seed}").shuffle(questions)
+    return questions[:limit]
+
+
+def _plain(question: Question) -> Question:
+    """The same question as `pick` has it."""
+    return replace(question, kind="three")
+
+
+def shown(question: Question, text: str) -> str:
+    """The chosen numbers, as in `pick`."""
+    return pick.shown(_plain(question), text)
+
+
+def verify(question: Question, text: str) -> Verdict:
+    """As in `pick`."""
+    return pick.verify(_plain(question), text)
+
+
+def verify_many(pairs: Iterable[tuple[Question, str]]) -> list[Verdict]:
+    """`verify` of each pair."""
+    return [verify(question, text) for question, text in pairs]
+
+
+def check(question: Question, text: str) -> Verdict:
+    """As in `pick`."""
+    return pick.check(_plain(question), text)
+
+
+def pose(text: str) -> Question | None:
+    """The puzzle of four numbers that a text proposes, as in `pick`."""
+    posed = pick.pose(text)
+    return None if posed is None else replace(posed, kind="three of 4")
+
+
+task = replace(
+    pick.task,
+    name="pick_levels",
+    load=load,
+    shown=shown,
+    verify=verify,
+    check=check,
+    pose=pose,
+)
+"""Work, wording and room are those of `pick`."""

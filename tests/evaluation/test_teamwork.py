@@ -1,0 +1,471 @@
+"""What teams make of their members: identities that hold exactly, closed forms, and nothing where
+there are no data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from comas.evaluation import coordination, critique, experts
+from comas.evaluation.beside import Beside, beside
+from comas.evaluation.report import Cell
+from comas.evaluation.teamwork import teamwork
+from comas.evaluation.turns import first_answers, noted, revisions
+from comas.stats import (
+    accuracy_interval,
+    delta_interval,
+    mean_interval,
+    ratio_interval,
+    share_interval,
+    two_level,
+)
+from comas.tasks import pick
+from comas.types import HostFailure, Question, UserMistake
+
+Q = pick.make_question((1, 2, 4, 10), 7, "three")
+RIGHT = "1 + 2 = 3 + 4 = 7"
+WRONG = "1 + 2 = 3 + 10 = 13"
+
+
+def said(name: str, agent: str, text: str = RIGHT, **more: Any) -> dict[str, Any]:
+    """A recorded turn; `about` is what stands before the last dot of its name."""
+    about = name.rpartition(".")[0] or None
+    role = more.pop("role", "solution" if about is None else "revision")
+    fields = {"prompt": "p", "finished": True, "tokens": 10, "round": 0, "policy": f"h/{agent}"}
+    return {
+        "id": name,
+        "agent": agent,
+        "role": role,
+        "text": text,
+        "about": about,
+        **fields,
+        **more,
+    }
+
+
+def played(question: str, verdict: str, turns: Sequence[Any] = (), **more: Any) -> dict[str, Any]:
+    record = {"question": question, "agent": "team", "verdict": verdict, "error": None}
+    return {**record, "turns": list(turns), **more}
+
+
+def cell(setup: str, *runs: Sequence[Mapping[str, Any]], system: str = "s") -> Cell:
+    return Cell(system, "pick", setup, "a team", len(runs[0]), [list(run) for run in runs])
+
+
+# --- intervals of ratios
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=20))
+def test_a_share_is_that_of_the_pooled_cases(pairs: list[tuple[int, int]]) -> None:
+    tops = [min(pair) for pair in pairs]
+    bottoms = [max(pair) for pair in pairs]
+    found = share_interval([tops], [bottoms])
+    if sum(bottoms) == 0:
+        assert found is None
+        return
+    assert found is not None
+    assert found.mean == pytest.approx(sum(tops) / sum(bottoms))
+    assert 0 <= found.low <= found.mean <= found.high <= 1
+    assert found.n == sum(bottom > 0 for bottom in bottoms)
+
+
+@settings(deadline=None)
+@given(st.lists(st.booleans(), min_size=2, max_size=40))
+def test_of_one_case_per_question_it_is_the_interval_of_an_accuracy(right: list[bool]) -> None:
+    values = [float(each) for each in right]
+    expected = accuracy_interval(values)
+    found = share_interval([values], [[1.0] * len(values)])
+    assert found == pytest.approx(expected)
+    of_two = two_level([values, values[::-1]])[0] if len(set(values)) > 1 else None
+    pair = share_interval([values, values[::-1]], [[1.0] * len(values)] * 2)
+    assert pair is not None
+    if of_two is not None and len({a + b for a, b in zip(values, values[::-1], strict=True)}) > 1:
+        assert pair[:2] == pytest.approx((of_two.mean, max(0.0, of_two.low)))
+
+
+def test_a_ratio_by_hand_and_the_delta_method_of_a_linear_function() -> None:
+    tops = [[2.0, 4.0, 9.0]]
+    bottoms = [[1.0, 2.0, 3.0]]
+    found = ratio_interval(tops, bottoms)
+    residuals = [(top - 2.5 * bottom) / 2.0 for top, bottom in zip(*tops, *bottoms, strict=True)]
+    centred = mean_interval(residuals)
+    assert found == pytest.approx((2.5, 2.5 + centred.low, 2.5 + centred.high, 3))
+    linear = delta_interval(2 * 5.0 - 2.0, (2.0, -1.0), (tops, bottoms))
+    expected = mean_interval([2 * 2.0 - 1, 2 * 4.0 - 2, 2 * 9.0 - 3])
+    assert linear == pytest.approx(expected)
+    assert delta_interval(3.0, (1.0,), ([[4.0, 4.0]],))[:3] == (3.0, 3.0, 3.0)
+    assert math.isinf(ratio_interval([[2.0]], [[1.0]]).high)
+
+
+def test_intervals_of_shares_cover_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(400):
+        chances = rng.beta(2, 2, 60)  # questions differ: cases of one are alike
+        bottoms = rng.integers(0, 5, 60)
+        tops = rng.binomial(bottoms, chances)
+        found = share_interval([tops.tolist()], [bottoms.tolist()])
+        assert found is not None
+        covered += found.low <= 0.5 <= found.high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+# --- what is noted of a game
+
+
+def test_single_turns_note_nothing() -> None:
+    assert noted(pick.task, Q, RIGHT, [said("s", "a")], {}) == {}
+
+
+def test_revisions_are_of_answers_by_the_same_agent() -> None:
+    turns = [
+        said("s", "a"),
+        said("s.r", "a"),
+        said("s.r.r", "a"),
+        said("s.e", "a", role="evaluation"),
+        said("s.x", "b", role="revision"),
+        said("t", "b"),
+    ]
+    pairs = [(before["id"], after["id"]) for before, after in revisions(turns)]
+    assert pairs == [("s", "s.r"), ("s.r", "s.r.r")]
+    assert list(first_answers(turns)) == ["a", "b"]
+    later = said("u", "c", round=1)
+    assert list(first_answers([*turns, later])) == ["a", "b"], "it has heard the others"
+
+
+def test_texts_are_judged_once_and_cut_replies_are_wrong() -> None:
+    asked: list[str] = []
+
+    def verify(question: Question, text: str) -> Any:
+        asked.append(text)
+        return pick.verify(question, text)
+
+    task = replace(pick.task, verify=verify)
+    turns = [
+        said("s", "a", WRONG),
+        said("s.r", "a", RIGHT),
+        said("s.r.r", "a", WRONG),
+        said("s.r.r.r", "a", RIGHT, finished=False),
+    ]
+    found = noted(task, Q, RIGHT, turns, {RIGHT: "right"})
+    assert found["verdicts"] == {"s": "wrong", "s.r": "right", "s.r.r": "wrong", "s.r.r.r": "wrong"}
+    assert asked == [WRONG]
+    assert "says" not in found, "one agent"
+
+
+def test_first_answers_of_different_policies_are_numbered_by_what_they_say() -> None:
+    turns = [
+        said("s", "a", RIGHT),
+        said("t", "b", "2 + 4 = 6 + 1 = 7"),
+        said("u", "c", WRONG),
+        said("v", "d", "?"),
+    ]
+    found = noted(pick.task, Q, WRONG, turns, {WRONG: "wrong"})
+    assert found["says"] == {"s": 0, "t": 0, "u": 1, "v": None, "team": 1}
+    assert found["verdicts"] == {"s": "right", "t": "right", "u": "wrong", "v": "wrong"}
+    assert noted(pick.task, Q, None, turns, {})["says"]["team"] is None
+    copies = [{**turn, "policy": "h/p"} for turn in turns]
+    assert noted(pick.task, Q, WRONG, copies, {}) == {"quoting": 0}
+
+    def fails(question: Question, answer: str) -> str | None:
+        raise HostFailure("no sandbox")
+
+    frail = replace(pick.task, ballot=fails)
+    assert "says" not in noted(frail, Q, WRONG, turns, {})
+
+
+def test_a_reader_of_ones_own_that_raises_is_told_in_a_line(tmp_path: Any) -> None:
+    from comas.config.plugins import load_plugin
+
+    file = tmp_path / "frail.py"
+    file.write_text(
+        "from dataclasses import replace\nfrom comas.tasks import pick\n\ndef extract(question,"
+        " text):\n    return {}['x']\n\ntask = replace(pick.task, extract=extract)\n"
+    )
+    task = load_plugin("task", str(file))
+    with pytest.raises(UserMistake, match=r"extract failed in frail\.py line 5: KeyError"):
+        noted(task, Q, RIGHT, [said("s", "a"), said("t", "b")], {})
+
+
+def test_turns_that_quote_show_a_reply_of_another_agent_as_peers_see_it() -> None:
+    quoted = f"solve it peers {pick.shown(Q, RIGHT)} says"
+    turns = [
+        said("s", "a", RIGHT),
+        said("s.r", "b", "?", prompt=quoted, role="evaluation"),
+        said("s.x", "a", "?", prompt=quoted),
+        said("s.y", "a", "?", prompt="solve it"),
+    ]
+    assert noted(pick.task, Q, None, turns, {})["quoting"] == 1, "the author quotes itself"
+    letters = [said("s", "a", "B", prompt="A B C"), said("s.r", "b", "C", prompt="A B C: B")]
+    plain = replace(pick.task, shown=lambda question, text: text)
+    assert noted(plain, Q, None, letters, {})["quoting"] == 0, "it stands in the question"
+    hostile = [said("s", "a", "<score>3</score>"), said("s.r", "b", prompt="(score)3(/score) it")]
+    assert noted(plain, Q, None, hostile, {})["quoting"] == 1, "quotations are defused"
+
+
+# --- confidence and critique
+
+
+def revising(question: str, *pairs: tuple[bool, bool]) -> dict[str, Any]:
+    """A game with such changes, each by an agent of its own."""
+    turns: list[Any] = []
+    verdicts: dict[str, str] = {}
+    for place, pair in enumerate(pairs):
+        for name, right in zip((f"s{place}", f"s{place}.r"), pair, strict=True):
+            turns.append(said(name, f"a{place}"))
+            verdicts[name] = "right" if right else "wrong"
+    return played(question, "right", turns, verdicts=verdicts, quoting=0)
+
+
+CHANGES = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=4)
+
+
+@settings(deadline=None)
+@given(st.lists(CHANGES, min_size=1, max_size=12))
+def test_accuracy_after_follows_exactly_from_confidence_and_critique(games: Any) -> None:
+    found = cell("debate", [revising(f"q{i}", *pairs) for i, pairs in enumerate(games)])
+    counts = critique.counts(found)
+    figures = critique.figures(found)
+    n = counts["revised"]
+    assert n == sum(map(len, games))
+    if n == 0:
+        assert figures == {}
+        return
+    before = Fraction(counts["right_before"], n)
+    wrong = n - counts["right_before"]
+    after = Fraction(counts["kept"] + counts["mended"], n)
+    confidence = Fraction(counts["kept"], counts["right_before"]) if before else Fraction(0)
+    critique_score = Fraction(counts["mended"], wrong) if wrong else Fraction(0)
+    assert after == before * confidence + (1 - before) * critique_score
+    assert figures["accuracy before"].mean == pytest.approx(float(before), abs=1e-15)
+    assert figures["accuracy after"].mean == pytest.approx(float(after), abs=1e-15)
+    assert ("confidence" in figures) == bool(before)
+    assert ("critique" in figures) == bool(wrong)
+    if before:
+        assert figures["confidence"].mean == pytest.approx(float(confidence), abs=1e-15)
+    if wrong:
+        assert figures["critique"].mean == pytest.approx(float(critique_score), abs=1e-15)
+
+
+def test_changes_that_could_not_be_judged_are_left_out() -> None:
+    game = revising("q", (True, True), (False, True))
+    game["verdicts"]["s1.r"] = "failed"
+    assert critique.counts(cell("debate", [game]))["revised"] == 1
+    del game["verdicts"]
+    assert critique.figures(cell("debate", [game])) == {}, "an evaluation of before"
+
+
+# --- coordination
+
+
+def alone(question: str, tokens: int = 10, agents: Sequence[str] = ("a",), **verdicts: str) -> Any:
+    """Single answers of agents to a question; right unless a verdict says otherwise."""
+    return [
+        played(
+            question, verdicts.get(agent, "right"), [said("s", agent, tokens=tokens)], agent=agent
+        )
+        for agent in agents
+    ]
+
+
+def test_coordination_by_hand() -> None:
+    games = [
+        played("q0", "right", [said("s", "a", tokens=30), said("s.r", "b", tokens=10)]),
+        played("q1", "wrong", [said("s", "a", tokens=20)]),
+    ]
+    singles = cell("single", [*alone("q0"), *alone("q1", 20, a="wrong")])
+    team = cell("debate", games)
+    compared = beside(team, [team, singles])
+    assert compared is not None
+    found = coordination.figures(team, compared)
+    assert found["overhead"].mean == pytest.approx(60 / 30 - 1)
+    assert found["efficiency"].mean == pytest.approx(0.5 / (60 / 30))
+    assert found["error amplification"].mean == pytest.approx(1.0)
+    assert "redundancy" not in found, "one agent answers first in each"
+    assert "message density" not in found, "nobody noted who quotes"
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.booleans(), st.integers(1, 50), st.integers(1, 50)),
+        min_size=2,
+        max_size=12,
+    )
+)
+def test_identities_of_coordination(answers: list[tuple[bool, bool, int, int]]) -> None:
+    word = {True: "right", False: "wrong"}
+    games: list[Any] = []
+    singles: list[Any] = []
+    for i, (right, right_alone, tokens, tokens_alone) in enumerate(answers):
+        games.append(played(f"q{i:02}", word[right], [said("s", "a", tokens=tokens)]))
+        singles += alone(f"q{i:02}", tokens_alone, a=word[right_alone])
+    team = cell("vote", games)
+    compared = beside(team, [cell("single", singles)])
+    assert compared is not None
+    found = coordination.figures(team, compared)
+    accuracy = sum(a[0] for a in answers) / len(answers)
+    wrong_alone = 1 - sum(a[1] for a in answers) / len(answers)
+    assert found["efficiency"].mean * (found["overhead"].mean + 1) == pytest.approx(accuracy)
+    if wrong_alone:
+        amplified = found["error amplification"].mean
+        assert amplified * wrong_alone == pytest.approx(1 - accuracy)
+    else:
+        assert "error amplification" not in found
+    for interval in found.values():
+        assert interval.low <= interval.mean <= interval.high
+
+
+def test_redundancy_and_messages() -> None:
+    same = [said("s", "a", "x y"), said("t", "b", "x y"), said("u", "c", "z")]
+    team = cell("debate", [played("q", "right", same, quoting=1)])
+    redundancy = coordination.redundancy(team)
+    density = coordination.message_density(team)
+    assert redundancy is not None
+    assert density is not None
+    assert redundancy.mean == pytest.approx(1 / 3), "one pair of three is alike"
+    assert density.mean == pytest.approx(1 / 3)
+
+
+def test_only_questions_that_both_were_judged_on_count() -> None:
+    team = cell("vote", [played("q0", "right"), played("q1", "failed"), played("q2", "wrong")])
+    singles = cell("single", [*alone("q0"), *alone("q1"), *alone("q2", a="failed")])
+    compared = beside(team, [singles])
+    assert compared is not None
+    assert compared.questions == ["q0"]
+    assert beside(team, [team]) is None
+    elsewhere = cell("single", alone("q0"), system="other")
+    assert beside(team, [elsewhere]) is None
+    nothing = cell("single", alone("q9"))
+    assert beside(team, [nothing]) is None
+
+
+# --- experts
+
+
+def firsts(question: str, verdict: str, team: int | None, **members: tuple[str, int]) -> Any:
+    """A game with first answers: agent -> its verdict and what it says."""
+    turns = [said(name, name) for name in members]
+    says = {name: number for name, (_, number) in members.items()}
+    verdicts = {name: right for name, (right, _) in members.items()}
+    noted_of_game = {"says": {**says, "team": team}, "verdicts": verdicts, "quoting": 0}
+    return played(question, verdict, turns, **noted_of_game)
+
+
+def members(*answers: tuple[str, str]) -> list[Any]:
+    """Single answers of `a` and `b`, question by question."""
+    return [
+        record
+        for i, (a, b) in enumerate(answers)
+        for record in alone(f"q{i}", agents=("a", "b"), a=a, b=b)
+    ]
+
+
+def compared_with(games: Sequence[Any], singles: Sequence[Any]) -> Beside:
+    found = beside(cell("debate", games), [cell("single", singles)])
+    assert found is not None
+    return found
+
+
+def test_the_expert_is_chosen_on_the_other_half() -> None:
+    # even questions: a is best; odd ones: b is best
+    singles = members(
+        ("right", "wrong"), ("wrong", "right"), ("right", "wrong"), ("wrong", "right")
+    )
+    games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("wrong", 1)) for i in range(4)]
+    compared = compared_with(games, singles)
+    assert experts.chosen(compared, max) == [["b", "a", "b", "a"]]
+    found = experts.figures(compared)
+    assert found["expert accuracy"].mean == 0.0, "whoever was best elsewhere is wrong here"
+    assert "expert loss" not in found
+    assert found["leveraging"].n == 2, "a is right first in two of its questions"
+
+
+def test_experts_by_hand() -> None:
+    singles = members(*[("right", "wrong")] * 3, ("wrong", "wrong"))
+    games = [
+        firsts("q0", "right", 0, a=("right", 0), b=("wrong", 1)),
+        firsts("q1", "wrong", 1, a=("right", 0), b=("wrong", 1)),
+        firsts("q2", "wrong", 2, a=("right", 0), b=("wrong", 1)),
+        firsts("q3", "wrong", None, a=("wrong", 0), b=("wrong", 0)),
+    ]
+    compared = compared_with(games, singles)
+    found = experts.figures(compared)
+    assert found["expert accuracy"].mean == 0.75
+    assert found["expert loss"].mean == pytest.approx((0.75 - 0.25) / 0.75)
+    assert found["identifying"].mean == pytest.approx(1 / 3), "they differ in three"
+    assert found["leveraging"].mean == pytest.approx(1 / 3)
+    assert found["compromise"].mean == pytest.approx(1 / 3), "of three with an answer"
+    assert found["collaboration gap"].mean == pytest.approx(0.0 - 0.25)
+
+
+def test_copies_of_one_model_have_no_expert_and_three_no_collaboration_gap() -> None:
+    games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("right", 0)) for i in range(2)]
+    assert experts.figures(compared_with(games, [*alone("q0"), *alone("q1")])) == {}
+    three = [*alone("q0", agents="abc"), *alone("q1", agents="abc")]
+    found = experts.figures(compared_with(games, three))
+    assert "collaboration gap" not in found
+    assert found["expert loss"].mean == 0.0
+    unheard = [played(f"q{i}", "right", [said("s", "c")]) for i in range(2)]
+    found = experts.figures(compared_with(unheard, three))
+    assert set(found) == {"expert accuracy", "expert loss"}, "no first answers were compared"
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=2, max_size=10))
+def test_a_team_that_does_as_its_expert_loses_nothing(answers: Any) -> None:
+    word = {True: "right", False: "wrong"}
+    singles = members(*[(word[a], word[b]) for a, b, _ in answers])
+    as_given = [played(f"q{i}", word[team]) for i, (_, _, team) in enumerate(answers)]
+    compared = compared_with(as_given, singles)
+    expert_right = experts._right_alone(compared, experts.chosen(compared, max))[0]
+    weak_right = experts._right_alone(compared, experts.chosen(compared, min))[0]
+    found = experts.figures(compared)
+    team = sum(compared.right()[0]) / len(answers)
+    gap = sum(weak_right) / len(answers) - team
+    assert found["collaboration gap"].mean == pytest.approx(gap)
+    if any(expert_right):
+        own = sum(expert_right) / len(answers)
+        assert found["expert loss"].mean == pytest.approx((own - team) / own)
+        assert found["expert loss"].high <= 1
+    obedient = [
+        played(q, word[bool(r)]) for q, r in zip(compared.questions, expert_right, strict=True)
+    ]
+    if any(expert_right):
+        assert experts.figures(compared_with(obedient, singles))["expert loss"].mean == 0.0
+
+
+# --- the report
+
+
+def test_the_report_leaves_out_what_has_no_data() -> None:
+    singles = cell("single", alone("q0"), system="s")
+    vote = cell("vote", [played("q0", "right", [said("s", "a"), said("t", "b")], quoting=0)])
+    debate = cell("debate", [revising("q0", (True, True), (True, False))], system="other")
+    (of_vote, of_debate) = teamwork([singles, vote, debate])
+    assert of_vote["setup"] == "vote"
+    assert set(of_vote["figures"]) == {"overhead", "efficiency", "redundancy", "message density"}
+    assert of_vote["figures"]["overhead"] == {"mean": 1.0, "low": -1.0, "high": None, "n": 1}
+    assert "revisions" not in of_vote
+    assert set(of_debate["figures"]) == {"accuracy before", "accuracy after", "confidence"}
+    assert of_debate["revisions"] == {"revised": 2, "right_before": 2, "kept": 1, "mended": 0}
+    assert teamwork([singles]) == []
+
+
+def test_several_runs_are_a_level_of_their_own() -> None:
+    runs = [[revising(f"q{i}", (True, i % (s + 2) == 0)) for i in range(6)] for s in range(3)]
+    found = critique.figures(cell("debate", *runs))["confidence"]
+    table = [[float(i % (s + 2) == 0) for i in range(6)] for s in range(3)]
+    expected = two_level(table)[0]
+    assert found.mean == pytest.approx(expected.mean)
+    assert found.high == pytest.approx(min(1.0, expected.high))
