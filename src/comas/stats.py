@@ -44,6 +44,16 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, n)
 
 
+def seeds_interval(values: Sequence[float]) -> Interval:
+    """`mean_interval` of a value per seed; where all are equal their spread says nothing, and the
+    interval is infinite, as for one.
+    """
+    found = mean_interval(values)
+    if len(set(values)) > 1:
+        return found
+    return Interval(found.mean, -math.inf, math.inf, found.n)
+
+
 def wilson(right: int, n: int, level: float = 0.95) -> Interval:
     """Wilson's score interval of a proportion of independent trials (Wilson 1927)."""
     if n == 0:

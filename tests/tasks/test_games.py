@@ -225,5 +225,5 @@ def test_fair_seats_agree_on_a_half_or_more() -> None:
 
 def test_bargains_are_divided() -> None:
     check_task(bargain.task)
-    with pytest.raises(UserMistake, match="task_options.largest is 1: no pool has 4 things"):
+    with pytest.raises(UserMistake, match="largest is 1: no pool has 4 things"):
         bargain.load("train", largest=1)

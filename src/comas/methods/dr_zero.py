@@ -68,9 +68,9 @@ async def play(
     solvers = [choose(agents, rng, "solution") for _ in range(answers)]
     hops = rng.choices(list(HOPS), list(HOPS.values()))[0]
     posed: Question | None = question
-    label = state["pool"].get(question.prompt)
+    label = state.get("pool", {}).get(question.prompt)  # outside a run there is no record
     about = None
-    if state["phase"] == "propose":
+    if label is None:
         facts = {"document": defuse(question.prompt), "hops": str(hops)}
         asked = words(WORDING, task, "propose_from", **facts)
         proposal = await converse(proposer, "propose", asked, task, turns=turns)

@@ -65,7 +65,8 @@ async def play(
     closed = choose(agents, rng, "solution")
     readers = [choose(agents, rng, "reading") for _ in range(answers)]
     judges = [[choose(agents, rng, "comparing") for _ in range(verifiers)] for _ in readers]
-    earlier = state["solved"].get(question.prompt, [])[-memory:] if memory else []
+    earlier = state.get("solved", {}).get(question.prompt, [])  # none outside a run
+    earlier = earlier[-memory:] if memory else []
     shown = [words(WORDING, task, "reference", question=defuse(text)) for text in earlier]
     facts = {"documents": documents, "history": "\n".join(shown)}
     proposal = await questioner.ask("propose", words(WORDING, task, "propose_within", **facts))

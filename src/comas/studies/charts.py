@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from comas.stats import Interval, mean_interval
+from comas.stats import Interval, seeds_interval
 from comas.studies.values import Curve
 
 INK = "#0b6e4f"
@@ -63,7 +63,7 @@ def band_of(curves: Sequence[Curve]) -> Band | None:
         return None
     xs = np.linspace(first, last, POINTS)
     each = [np.interp(xs, [x for x, _ in curve], [y for _, y in curve]) for curve in curves]
-    found = [mean_interval([float(values[i]) for values in each]) for i in range(POINTS)]
+    found = [seeds_interval([float(values[i]) for values in each]) for i in range(POINTS)]
     return Band([float(x) for x in xs], found)
 
 
@@ -169,7 +169,7 @@ def _final(y: float, values: Sequence[float]) -> Iterator[str]:
     if not values:
         yield _text(NAMES, y + 4, "not measured", GREY)
         return
-    found = mean_interval(values)
+    found = seeds_interval(values)
     if found.n > 1:
         ends = [_across(min(max(end, 0.0), 1.0)) for end in (found.low, found.high)]
         yield (

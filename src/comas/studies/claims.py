@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from comas.stats import Interval, holm, mean_interval
+from comas.stats import Interval, holm, seeds_interval
 from comas.studies.file import Claim, StudyFile
 from comas.studies.values import Row
 
@@ -93,7 +93,7 @@ def p_of(differences: Sequence[float], claim: Claim) -> float:
 def _verdict(
     claim: Claim, differences: Sequence[float], missing: tuple[str, ...], p: float, raw: float
 ) -> Verdict:
-    interval = mean_interval(differences) if differences else None
+    interval = seeds_interval(differences) if differences else None
     word: Word = "not shown"
     if missing:
         word = "missing"

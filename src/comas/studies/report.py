@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.program import VERSION
-from comas.stats import Interval, mean_interval
+from comas.stats import Interval, seeds_interval
 from comas.storage import files
 from comas.studies import charts
 from comas.studies.claims import Verdict, verdicts_of
@@ -228,7 +228,7 @@ def _measures_told(study: StudyFile) -> Iterator[tuple[str, str]]:
 
 def _interval(report: Report, setting: str, measure: str) -> Interval | None:
     values = over_seeds(report.rows, setting, lambda row: row.values.get(measure))
-    return mean_interval(values) if values else None
+    return seeds_interval(values) if values else None
 
 
 def _mean(report: Report, setting: str, measure: str) -> str:
