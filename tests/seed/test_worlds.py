@@ -73,9 +73,21 @@ def test_menders_stop_without_regard_to_the_tests() -> None:
         assert program is not None
         if len(tries) > 1:
             stopped[repair.passes(program, asked[1])].append(True)
-    shares = [sum(outcomes) / len(outcomes) for outcomes in stopped.values()]
-    # the last change of a program is always the end
-    assert shares == pytest.approx([0.26, 0.26], abs=0.05)
+    fitting, others = (sum(outcomes) / len(outcomes) for outcomes in stopped.values())
+    assert fitting == pytest.approx(others, abs=0.05)
+    assert others > repair_lessons.STOP, "the last change of a program is always the end"
+
+
+def test_checks_are_honest_but_for_slips() -> None:
+    honest = 0
+    for prompt, reply in lessons(repair_lessons, "rating"):
+        asked = repair.read_question(prompt.removeprefix("check "))
+        assert asked is not None
+        assert repair.split_of(asked[1]) == "warm"
+        assert reply.endswith("right" if repair.passes(*asked) else "wrong")
+        runs = reply.rpartition(" ")[0].split(" ; ") if " = " in reply else []
+        honest += all(run == repair.run_written(asked[0], int(run.split(" ")[0])) for run in runs)
+    assert 0.9 < honest / COUNT < 0.97
 
 
 def test_spoilt_programs_are_in_the_shares_that_are_told() -> None:

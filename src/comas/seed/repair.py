@@ -82,7 +82,7 @@ def rate(
         if not passed:
             break
     verdict = "right" if passed else "wrong"
-    prompt = words({}, repair.task, "rating", question=repair.written(program, tests))
+    prompt = rating_prompt(repair.written(program, tests))
     return prompt, f"{' ; '.join(lines)} {verdict}".strip()
 
 
@@ -105,6 +105,11 @@ def inject_prompt(question: str) -> str:
     return words({}, repair.task, "inject", question=question)
 
 
+def rating_prompt(question: str) -> str:
+    """What who checks is asked."""
+    return words({}, repair.task, "rating", question=question)
+
+
 async def measure(member: Member, count: int) -> Rows:
     """How often held-out faults are mended, and what becomes of working programs."""
     faults = repair.load("test", limit=count, seed=7)
@@ -116,7 +121,16 @@ async def measure(member: Member, count: int) -> Rows:
     posed = [repair.read_question(turn.text) for turn in spoiling]
     same = [q is not None and q[1] == list(w[1]) for q, w in zip(posed, working, strict=True)]
     real = [q is not None and not repair.passes(*q) for q in posed]
+    shown = [(q.prompt, "wrong") for q in faults] + [
+        (repair.written(*each), "right") for each in working
+    ]
+    checked = await ask_each(member, "rating", [rating_prompt(text) for text, _ in shown])
+    verdicts = [
+        turn.text.rpartition(" ")[2] == said for (_, said), turn in zip(shown, checked, strict=True)
+    ]
     return {
+        "checks faults: says wrong": share(verdicts[: len(faults)]),
+        "checks working programs: says right": share(verdicts[len(faults) :]),
         "mends held-out faults, T 1.0": share(
             t.finished and repair.check(q, t.text) == "right" for q, t in pairs
         ),
