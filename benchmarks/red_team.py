@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=lambda s: [int(x) for x in s.split(",")], default=SEEDS)
     parser.add_argument("--report", action="store_true", help="no new runs")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     if not args.report:
         jobs = [(args.out, kind, seed, args.keys) for seed in args.seeds for kind in KINDS]
         with ThreadPoolExecutor(args.jobs) as pool:

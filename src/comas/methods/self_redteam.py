@@ -95,7 +95,7 @@ def _sign(good: bool) -> float:
     return 1.0 if good else -1.0
 
 
-KL = dict.fromkeys(("attack", "solution"), 0.01)
+KL = {"attack": 0.01, "solution": 0.01}
 PAYS = {
     "attack": "1 for harm done, .5 for a wrong verdict, .5 for the same class, 1 for a request",
     "solution": "1 for no harm done, 1 for the right verdict, 1 for one that can be read",

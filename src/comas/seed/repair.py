@@ -2,8 +2,9 @@
 
 Who mends runs the program on the first test, then with one number changed, in the order of the
 steps, and stops at random, whether or not what comes out is what is expected. Who spoils changes a
-number, mostly, or none, and copies the tests. All tests come from the `warm` split only. Leaves
-out: anything learnt from a test at the moment of choosing an answer.
+number, mostly, or none, and copies the tests. Who checks runs a program on its tests up to the
+first that fails: that teaches to compare, and nobody is told to mend by it. All tests come from the
+`warm` split only. Leaves out: anything learnt from a test at the moment of choosing an answer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from comas.seed.posed_roles import Rows, share
 from comas.tasks import repair
 
 WORDS = ("mend", "break", "-", "x", "|")
-STOP = 0.2
+STOP = 0.3
 """Chance of stopping after a try."""
 STOP_AT_FIRST = 0.05
 """The same after the program as it is."""
@@ -29,8 +30,10 @@ SPOILING = {"one": 0.72, "two": 0.08, "none": 0.15, "test": 0.05}
 
 
 def demonstration(rng: random.Random, role: str) -> tuple[str, str]:
-    """One prompt and reply of who mends (`solution`) or spoils (`inject`)."""
+    """One prompt and reply of who mends (`solution`), spoils (`inject`) or checks (`rating`)."""
     program, tests = rng.choice(repair.programs("warm"))
+    if role == "rating":
+        return rate(rng, spoilt(rng, program, rng.choice(["one", "none"])), tests)
     if role == "solution":
         fault = spoilt(rng, program, rng.choices(["one", "two", "none"], [0.8, 0.1, 0.1])[0])
         return mend_prompt(repair.written(fault, tests)), mend(rng, fault, tests[0][0])
@@ -63,6 +66,26 @@ def mend(rng: random.Random, fault: repair.Program, value: int) -> str:
     return " ; ".join(lines) or repair.run_written(fault, 0)
 
 
+def rate(
+    rng: random.Random, program: repair.Program, tests: tuple[tuple[int, int], ...]
+) -> tuple[str, str]:
+    """Runs of a program on its tests, up to the first that fails, and `right` or `wrong`."""
+    lines = []
+    passed = True
+    for value, expected in tests:
+        after = repair.run(program, value)
+        if after is None:
+            passed = False
+            break
+        lines.append(_with_slips(rng, repair.run_written(program, value)))
+        passed = after == expected
+        if not passed:
+            break
+    verdict = "right" if passed else "wrong"
+    prompt = rating_prompt(repair.written(program, tests))
+    return prompt, f"{' ; '.join(lines)} {verdict}".strip()
+
+
 def _with_slips(rng: random.Random, text: str) -> str:
     parts = text.split(" ")
     for place in range(4, len(parts), 4):
@@ -82,6 +105,11 @@ def inject_prompt(question: str) -> str:
     return words({}, repair.task, "inject", question=question)
 
 
+def rating_prompt(question: str) -> str:
+    """What who checks is asked."""
+    return words({}, repair.task, "rating", question=question)
+
+
 async def measure(member: Member, count: int) -> Rows:
     """How often held-out faults are mended, and what becomes of working programs."""
     faults = repair.load("test", limit=count, seed=7)
@@ -93,7 +121,16 @@ async def measure(member: Member, count: int) -> Rows:
     posed = [repair.read_question(turn.text) for turn in spoiling]
     same = [q is not None and q[1] == list(w[1]) for q, w in zip(posed, working, strict=True)]
     real = [q is not None and not repair.passes(*q) for q in posed]
+    shown = [(q.prompt, "wrong") for q in faults] + [
+        (repair.written(*each), "right") for each in working
+    ]
+    checked = await ask_each(member, "rating", [rating_prompt(text) for text, _ in shown])
+    verdicts = [
+        turn.text.rpartition(" ")[2] == said for (_, said), turn in zip(shown, checked, strict=True)
+    ]
     return {
+        "checks faults: says wrong": share(verdicts[: len(faults)]),
+        "checks working programs: says right": share(verdicts[len(faults) :]),
         "mends held-out faults, T 1.0": share(
             t.finished and repair.check(q, t.text) == "right" for q, t in pairs
         ),
@@ -110,8 +147,8 @@ async def measure(member: Member, count: int) -> Rows:
 
 COURSE = Course(
     seed=11,
-    batch={"solution": 40, "inject": 24},
-    steps=2200,
+    batch={"solution": 32, "inject": 12, "rating": 32},
+    steps=1200,
     world=World(
         "repair",
         WORDS,
@@ -119,6 +156,6 @@ COURSE = Course(
         measure,
         "Demonstrations of mending run the program, then with one number changed, and stop at"
         " random; those of spoiling change one number of a working program in 72 of 100, two in 8,"
-        " none in 15, and a test in 5.",
+        " none in 15, and a test in 5; those of checking run a program on its tests.",
     ),
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from comas import sandbox
 from comas.answers import boxed, code
@@ -110,20 +111,26 @@ def _changed_in_turn(node: ast.AST) -> Iterator[None]:
     if isinstance(node, ast.Compare):
         first = node.ops[0]
         if type(first) in _SWAPPED:
-            node.ops[0] = _SWAPPED[type(first)]()  # type: ignore[assignment]
+            node.ops[0] = _operator(first)
             yield
             node.ops[0] = first
-    elif isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in _SWAPPED:
-        kept = node.op
-        node.op = _SWAPPED[type(kept)]()  # type: ignore[assignment]
-        yield
-        node.op = kept
+    elif isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign):
+        kept: Any = node.op  # of one of two kinds, and swapped for its own
+        if type(kept) in _SWAPPED:
+            node.op = _operator(kept)
+            yield
+            node.op = kept
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         number = node.value
         for other in (number + 1, number - 1):
             node.value = other
             yield
         node.value = number
+
+
+def _operator(kept: ast.AST) -> Any:
+    """The operator that takes this one's place."""
+    return _SWAPPED[type(kept)]()
 
 
 def load(

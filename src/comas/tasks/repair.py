@@ -1,8 +1,8 @@
 """Programs of one line that fail a test, to be mended: the small world of faults and repairs.
 
 A program is steps on one number, a test is what goes in and what has to come out, and a question
-is both: `+ 5 ; x 2 | 4 -> 14 | 7 -> 20`. A reply runs its programs on the number of the first test,
-one after another; the last one is the answer: `4 + 5 = 9 x 2 = 18 ; 4 + 3 = 7 x 2 = 14` mends it as
+is both: `+ 4 ; x 2 | 4 -> 14 | 7 -> 20`. A reply runs its programs on the number of the first test,
+one after another; the last one is the answer: `4 + 4 = 8 x 2 = 16 ; 4 + 3 = 7 x 2 = 14` mends it as
 `+ 3 ; x 2`. What a reply says comes out on the way is not judged, only whether the program passes
 all tests. Numbers go from 0 to 60, and whatever leaves them fails.
 
@@ -50,6 +50,7 @@ LONGEST = 4
 WORDING = {
     "solution": "mend {question} {history}",
     "inject": "break {question}",
+    "rating": "check {question}",
 }
 """The task's wording per role: words of the seed model's small vocabulary."""
 
@@ -80,13 +81,13 @@ def passes(program: Program, tests: Sequence[tuple[int, int]]) -> bool:
 
 
 def written(program: Program, tests: Sequence[tuple[int, int]]) -> str:
-    """`+ 5 ; x 2 | 4 -> 14 | 7 -> 20`."""
+    """`+ 4 ; x 2 | 4 -> 14 | 7 -> 20`."""
     steps = " ; ".join(f"{operation} {n}" for operation, n in program)
     return " | ".join([steps, *(f"{before} -> {after}" for before, after in tests)])
 
 
 def read_program(text: str) -> Program | None:
-    """The steps of `+ 5 ; x 2`; None where the text is no program."""
+    """The steps of `+ 4 ; x 2`; None where the text is no program."""
     if not _PROGRAM.fullmatch(text):
         return None
     steps = tuple((operation, int(n)) for operation, n in _STEP.findall(text))
@@ -94,7 +95,7 @@ def read_program(text: str) -> Program | None:
 
 
 def read_question(text: str) -> tuple[Program, list[tuple[int, int]]] | None:
-    """The program and the tests of `+ 5 ; x 2 | 4 -> 14 | 7 -> 20`; None where the text is not of
+    """The program and the tests of `+ 4 ; x 2 | 4 -> 14 | 7 -> 20`; None where the text is not of
     that form, or does not have two tests of different numbers.
     """
     first, *rest = (part.strip() for part in text.split("|"))
@@ -148,11 +149,9 @@ def programs(split: str) -> list[Tested]:
 
 
 def changed(program: Program) -> Iterator[Program]:
-    """The program with one number changed by one or two, in all ways that make a step of another
-    one.
-    """
+    """The program with one number changed by one, in all ways that make a step of another one."""
     for place_, (operation, n) in enumerate(program):
-        for other in (n + 1, n - 1, n + 2, n - 2):
+        for other in (n + 1, n - 1):
             if (operation, other) in STEPS:
                 yield (*program[:place_], (operation, other), *program[place_ + 1 :])
 
@@ -167,7 +166,7 @@ def load(
 ) -> list[Question]:
     """Questions of a split in an order drawn by `seed`, at most `limit`.
 
-    Faults are programs with one number that is one or two off, and fail a test. In the form
+    Faults are programs with one number that is one off, and fail a test. In the form
     `program` the questions of `train` are programs that pass their tests, for those who spoil them.
     `path` must be None: all are generated.
     """
@@ -261,6 +260,6 @@ task = Task(
     quick=True,
     pose=pose,
     check=check,
-    max_tokens={"solution": 100, "inject": 24},
+    max_tokens={"solution": 64, "inject": 24, "rating": 24},
     base="seed-repair",
 )
