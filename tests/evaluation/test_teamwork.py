@@ -177,6 +177,10 @@ def test_first_answers_of_different_policies_are_numbered_by_what_they_say() -> 
     copies = [{**turn, "policy": "h/p"} for turn in turns]
     assert noted(pick.task, Q, WRONG, copies, {}) == {"quoting": 0}
 
+    voted = [{**turn, "info": {"answer": "z"}} for turn in turns[:2]]
+    seen = noted(pick.task, Q, RIGHT, [*voted, *turns[2:]], {})["says"]
+    assert seen == {"s": 0, "t": 0, "u": 1, "v": None, "team": 0}, "as the vote has read them"
+
     def fails(question: Question, answer: str) -> str | None:
         raise HostFailure("no sandbox")
 

@@ -34,7 +34,10 @@ Tasks = Annotated[
 Setups = Annotated[
     str,
     typer.Option(
-        help="Divided by commas: single,vote,debate,autogen, vote:votes=16, a method, game."
+        help=(
+            "Divided by commas: single,vote,debate,autogen,refine,steps, vote:votes=16, a method,"
+            " game."
+        )
     ),
 ]
 Limit = Annotated[

@@ -48,7 +48,8 @@ def noted(
     if firsts:
         texts = {turn["id"]: turn["text"] if turn["finished"] else None for turn in firsts}
         with suppress(HostFailure):  # the sandbox that tells programs apart let us down
-            found["says"] = _numbered(task, question, {**texts, "team": answer})
+            read = _read_already(turns)
+            found["says"] = _numbered(task, question, {**texts, "team": answer}, read)
     return found
 
 
@@ -124,16 +125,29 @@ def _within(text: str, others: Sequence[str]) -> bool:
     return any(text in other and text != other for other in others)
 
 
+def _read_already(turns: Sequence[TurnRecord]) -> dict[str, str | None]:
+    """Text of an answer -> what the game's own vote read in it (`game.votes`)."""
+    answers = [turn for turn in turns if turn["role"] in ANSWERING and turn["finished"]]
+    noted_of = {turn["text"]: turn.get("info", {}) for turn in answers}
+    return {text: info["answer"] for text, info in noted_of.items() if "answer" in info}
+
+
 def _numbered(
-    task: Task, question: Question, texts: Mapping[str, str | None]
+    task: Task,
+    question: Question,
+    texts: Mapping[str, str | None],
+    known: Mapping[str, str | None],
 ) -> dict[str, int | None]:
     """Name -> a number for what the text says, the same for equal answers; None for unreadable
-    ones.
+    ones. Texts whose answer is `known` are not read again.
     """
     answers: list[str] = []
     numbers: dict[str, int | None] = {}
     for name, text in texts.items():
-        said = None if text is None else _read(task, question, text)
+        if text is None:
+            said = None
+        else:
+            said = known[text] if text in known else _read(task, question, text)
         if said is None:
             numbers[name] = None
             continue
