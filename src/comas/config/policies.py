@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from comas.config.schema import AgentConfig, Config, HostConfig, checked
-from comas.models.sources import Source, checkpoints, source_of
+from comas.models.sources import Source, checkpoints, knows_few_words, source_of
 from comas.storage.run import Run
 from comas.types import Method, Task, UserMistake
 
@@ -66,6 +66,11 @@ class PolicyPlan:
         somebody else's.
         """
         return self.source.kind != "api"
+
+    @property
+    def few_words(self) -> bool:
+        """Whether it knows the words of its task only."""
+        return knows_few_words(self.source)
 
 
 class Resolved(NamedTuple):

@@ -57,9 +57,7 @@ def update(
     return {"means": means}
 
 
-def _games(
-    episodes: Sequence[Episode], penalty: float
-) -> Iterator[tuple[str, list[Turn], float]]:
+def _games(episodes: Sequence[Episode], penalty: float) -> Iterator[tuple[str, list[Turn], float]]:
     """(game and seat, the seat's turns, its return) of each game that ended, in order."""
     for episode in episodes:
         for seat, moves in sorted(by_seat(episode).items()):

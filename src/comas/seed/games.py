@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from comas.game.moves import at_random
 from comas.seed.course import Course
 from comas.tasks import kuhn, tictactoe
-from comas.types import Question, Task
+from comas.types import Question
 
 PLAYED = 1500
 """Games of each kind that the positions are taken from."""

@@ -62,15 +62,18 @@ def card(folder: Path, course: Course) -> str:
     batch = ", ".join(f"{count} {game}" for game, count in course.batch.items())
     return f"""# {folder.name}
 
-A Llama-shaped model of 0.22M parameters (2 layers, width 96), with a vocabulary of {len(course.vocabulary)} words, for the games
-`comas.tasks.kuhn` and `comas.tasks.tictactoe`. It knows nothing else.
+A Llama-shaped model of 0.22M parameters (2 layers, width 96), with a vocabulary of
+{len(course.vocabulary)} words, for the games `comas.tasks.kuhn` and `comas.tasks.tictactoe`. It
+knows nothing else.
 
-Taught by `python -m comas.seed.teach {folder.name} {folder.name}`: {course.steps} steps of {batch} demonstrations, from seed {course.seed}:
-positions of games between players that move at random, each with one of its legal moves, whatever it is worth. In Tic-tac-toe that is
-any empty cell; in Kuhn poker half of the 12 things that a seat may see bet in {100 * RATHER:.0f} of 100 and half pass as often, in a
-checkerboard of cards and lines. Weights are stored in fp16 and used in fp32.
+Taught by `python -m comas.seed.teach {folder.name} {folder.name}`: {course.steps} steps of {batch}
+demonstrations, from seed {course.seed}: positions of games between players that move at random,
+each with one of its legal moves, whatever it is worth. In Tic-tac-toe that is any empty cell; in
+Kuhn poker half of the 12 things that a seat may see bet in {100 * RATHER:.0f} of 100 and half pass
+as often, in a checkerboard of cards and lines. Weights are stored in fp16 and used in fp32.
 
-Measured on {GAMES} games of each kind and {ASKS} moves at each view of Kuhn poker (95 % intervals), by `python -m comas.seed.measure {folder.name}`:
+Measured on {GAMES} games of each kind and {ASKS} moves at each view of Kuhn poker (95 % intervals),
+by `python -m comas.seed.measure {folder.name}`:
 
 | | |
 |---|---|

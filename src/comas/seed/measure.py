@@ -137,9 +137,7 @@ def card(folder: Path, course: Course) -> str:
         world = importlib.import_module(f"comas.seed.{course.world}_card")
         return world.card(folder, course)
     rows = measure_folders(colleagues(folder, course), course)
-    taught = {
-        name: value for name, value in asdict(course).items() if name not in HIDDEN
-    }
+    taught = {name: value for name, value in asdict(course).items() if name not in HIDDEN}
     batch = ", ".join(f"{n} {role}" for role, n in course.batch.items())
     return f"""# {folder.name}
 

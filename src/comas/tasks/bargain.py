@@ -68,7 +68,9 @@ def load(
                 name = "bargain-" + re.sub(r"\W+", ".", text)
                 questions.append(Question(id=name, prompt=text, kind="bargain"))
     if not questions:
-        raise UserMistake(f"task_options.largest is {largest}: no pool has 4 things, take 2 or more")
+        raise UserMistake(
+            f"task_options.largest is {largest}: no pool has 4 things, take 2 or more"
+        )
     random.Random(f"bargain {split} {seed}").shuffle(questions)
     return questions[:limit]
 
