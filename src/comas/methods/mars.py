@@ -63,7 +63,7 @@ def _returns(moves: Sequence[Turn], gamma: float, penalty: float) -> list[float]
     return returns[::-1]
 
 
-STABLE = {"questions": 64, "samples": 2, "steps": 100, "test_questions": 512}
+STABLE = {"questions": 64, "samples": 2, "steps": 100}
 method = Method(
     play,
     settle,
