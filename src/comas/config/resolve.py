@@ -57,8 +57,7 @@ def resolve(config: Config) -> Resolved:
     task, policies.
     """
     method = load_plugin("method", config.method)
-    config = _with_task(config, method)
-    task = load_plugin("task", config.task)
+    task = load_plugin("task", _task_of(config, method))
     _check_needs(config, method, task)
     config = _with_team(config, method)
     data = config.model_dump()
@@ -119,21 +118,25 @@ def _check_needs(config: Config, method: Method, task: Task) -> None:
             )
 
 
-def _with_task(config: Config, method: Method) -> Config:
-    """The config with the method's own task, where it names none."""
+def _task_of(config: Config, method: Method) -> str:
+    """The task that a config names, or else the method's own, where it has one."""
     if method.task is None or "task" in config.model_fields_set:
-        return config
-    data = config.model_dump(exclude_unset=True)
-    if config.dealt:
-        del data["agents"]  # or they would count as named
-    return checked({**data, "task": method.task})
+        return config.task
+    return method.task
 
 
 def _with_team(config: Config, method: Method) -> Config:
-    """The config with the method's own team and base, where it names no agents or no base."""
+    """The config with the method's own task, team and base, where it names no task, agents or
+    base.
+    """
     data = config.model_dump(exclude_unset=True)
     based = any("base" in table.model_fields_set for table in config.hosts.values())
-    changed = False
+    task = _task_of(config, method)
+    changed = task != config.task
+    if changed:
+        data["task"] = task
+    if changed and config.dealt:
+        del data["agents"]  # dealt again, rather than named
     if method.base is not None and not based:
         hosts: dict[str, dict[str, Any]] = data.get("hosts", {"home": {}})
         here = [name for name in hosts if config.hosts[name].here]
