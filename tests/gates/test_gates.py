@@ -97,7 +97,7 @@ WALLS = {
     "display": "evaluation forecast hooks stats storage team types",
     "engines": "seams types",
     "evaluation": "answers config forecast game hooks hosts machine models objective program questions"
-    " setups signals stats storage team types",
+    " setups signals stats storage tasks team types",
     "export": "config evaluation learners models program stats storage types",
     "forecast": "config engines game hosts learners machine models questions seams setups storage sync"
     " team testing types",
@@ -112,7 +112,7 @@ WALLS = {
     "sandbox": "types",
     "setups": "game types",
     "storage": "program types",
-    "tasks": "answers questions types",
+    "tasks": "answers game questions types",
     "team": "config game hosts learners machine program sandbox sync types",
     "testing": "config game learners questions seams storage tasks team types",
     "view": "game storage types",  # of game only how an unreadable reply is noted

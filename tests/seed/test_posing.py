@@ -37,7 +37,7 @@ MODELS = Path(teach.__file__).parent / "models"
 POSE = teach.COURSES["seed-pose"]
 CRITIC = teach.COURSES["seed-critic"]
 VOTERS = [course for name, course in teach.COURSES.items() if name.startswith("seed-vote")]
-WARM = teach.warm_questions("three")
+WARM = pick.load("warm", form="three")
 
 
 def demonstrations(role: str, course: Course = POSE, count: int = 1000) -> list[tuple[str, str]]:

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
+from comas.seed.games_card import measure
 
-from comas.seed import teach
+from comas.game.agent import Member
+from comas.hosts.build import make_local_host
+from comas.seed import games, teach
 from comas.seed.course import POSING_WORDS, VOCABULARY, Course
 from comas.seed.demonstrations import demonstration
 from comas.seed.measure import CHECKS, measure_folders
 from comas.seed.work import FAULTS, faulty, is_right, solve
-from comas.tasks import pick
+from comas.tasks import kuhn, pick
+from comas.team.build import run_sync
 from comas.types import Question
 
 MODELS = Path(teach.__file__).parent / "models"
 
 
+def warm_questions(form: str) -> list[Question]:
+    return pick.load("warm", form=form)
+
+
 @pytest.mark.parametrize("course", teach.COURSES.values(), ids=teach.COURSES)
 def test_every_demonstration_is_in_its_words(course: Course) -> None:
     rng = random.Random(1)
-    questions = teach.warm_questions(course.form)
+    world = teach.world_of(course)
+    questions = world.questions(course)
     for role in course.batch:
         for _ in range(300):
-            prompt, reply = demonstration(rng, role, questions, course)
+            prompt, reply = world.demonstration(rng, role, questions, course)
             assert set(prompt.split()) | set(reply.split()) <= set(course.vocabulary)
+    if course.words:
+        return
     numbers = {tuple(sorted(q.meta["numbers"])) for q in questions}
     assert all(pick.split_of(n) == "warm" for n in numbers)
 
@@ -44,7 +57,7 @@ def test_every_wording_of_the_task_is_in_its_words() -> None:
 
 def test_judge_demonstrations_are_honest_but_for_the_slips() -> None:
     rng = random.Random(2)
-    questions = teach.warm_questions("three")
+    questions = warm_questions("three")
     honest = 0
     for _ in range(2000):
         prompt, reply = demonstration(rng, "evaluation", questions, Course(slip=0.03))
@@ -64,13 +77,13 @@ def test_judge_demonstrations_are_honest_but_for_the_slips() -> None:
 def test_faults_are_faults(fault: str) -> None:
     rng = random.Random(3)
     for form in ("two", "three"):
-        for question in teach.warm_questions(form)[:200]:
+        for question in warm_questions(form)[:200]:
             assert not is_right(question, faulty(rng, question, fault))
 
 
 def test_solver_demonstrations_stop_without_regard_to_the_target() -> None:
     rng = random.Random(4)
-    questions = teach.warm_questions("three")
+    questions = warm_questions("three")
     right = 0
     for _ in range(2000):
         question = rng.choice(questions)
@@ -86,11 +99,11 @@ def test_teaching_is_reproducible() -> None:
 
 
 def test_shipped_models_are_small_and_have_cards() -> None:
-    assert sum(f.stat().st_size for f in MODELS.rglob("*") if f.is_file()) < 6e6
+    assert sum(f.stat().st_size for f in MODELS.rglob("*") if f.is_file()) < 7e6
     assert {folder.name for folder in MODELS.iterdir()} == set(teach.COURSES)
     for folder in MODELS.iterdir():
         page = (folder / "README.md").read_text(encoding="utf-8")
-        assert "| finds" in page
+        assert "| finds" in page or teach.COURSES[folder.name].words
         assert f"by `python -m comas.seed.measure {folder.name}`" in page
 
 
@@ -99,3 +112,34 @@ def test_the_seed_model_checks_but_hardly_finds() -> None:
     assert 0.18 < rows["finds: single answers, T 0.7"].mean < 0.33
     assert rows[CHECKS["scoring"]].low > 0.85  # with its own criticism
     assert rows[CHECKS["scoring_bare"]].high < 0.75  # without, it can hardly tell
+
+
+def test_games_are_taught_legal_moves_whatever_they_are_worth() -> None:
+    rng = random.Random(5)
+    positions = games.questions(games.GAMES)
+    seen: Counter[tuple[str, str]] = Counter()
+    for _ in range(6000):
+        prompt, move = games.demonstration(rng, "kuhn", positions, games.GAMES)
+        seen[prompt.removeprefix("kuhn "), move] += 1
+    habits = games.habits()
+    assert set(habits) == set(kuhn.BETS)
+    for view, bets in habits.items():
+        share = seen[view, "bet"] / (seen[view, "bet"] + seen[view, "pass"])
+        assert abs(share - bets) < 0.12, view
+    assert kuhn.exploitability(habits) == pytest.approx(0.469, abs=0.001)
+    assert sum(habits.values()) / len(habits) == 0.5
+    for _ in range(300):
+        prompt, move = games.demonstration(rng, "tictactoe", positions, games.GAMES)
+        assert move in prompt.split(), "an empty cell"
+
+
+def test_the_model_of_games_moves_legally_and_no_better_than_that() -> None:
+    with closing(make_local_host("card", {"model": str(MODELS / "seed-games")})) as host:
+        member = Member("model", host, "model", few_words=True)
+        rows = run_sync(measure(member, games=96, asks=60))
+    for name, row in rows.items():
+        if name.endswith("legal"):
+            assert row.mean > 0.97, name
+    assert 0.35 < rows["kuhn: exploitability, chips per game"].mean < 0.6
+    assert rows["tictactoe, first: wins against random moves"].mean < 0.75
+    assert rows["tictactoe, second: wins against random moves"].mean < 0.45

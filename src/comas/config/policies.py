@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from comas.config.schema import AgentConfig, Config, HostConfig, checked
 from comas.models.sources import Source, checkpoints, source_of
+from comas.models.vocabulary import knows_few_words
 from comas.storage.run import Run
 from comas.types import Method, Task, UserMistake
 
@@ -66,6 +67,11 @@ class PolicyPlan:
         somebody else's.
         """
         return self.source.kind != "api"
+
+    @property
+    def few_words(self) -> bool:
+        """Whether it knows the words of its task only."""
+        return knows_few_words(self.source)
 
 
 class Resolved(NamedTuple):

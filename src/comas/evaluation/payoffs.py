@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from comas.game.moves import payoff_in
@@ -38,13 +38,19 @@ def payoff_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-def payoff_note(records: Sequence[Mapping[str, Any]]) -> str | None:
-    """The same in words; None where there are no games."""
+def payoff_record(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same under the key `payoff`; nothing where there are no games."""
+    found = payoff_of(records)
+    return {} if found is None else {"payoff": found}
+
+
+def payoff_notes(records: Sequence[Mapping[str, Any]], where: str) -> Iterator[str]:
+    """The same in words, of the cell `where`; none where there are no games."""
     found = payoff_of(records)
     if found is None:
-        return None
+        return
     counts = ", ".join(f"{found[word]} {word}" for word in ("won", "drawn", "lost"))
     between = ""
     if found["low"] is not None and found["high"] is not None:
         between = f" [{found['low']:+.3f}, {found['high']:+.3f}]"
-    return f"mean payoff {found['mean']:+.3f}{between} per game: {counts}"
+    yield f"{where}: mean payoff {found['mean']:+.3f}{between} per game: {counts}"

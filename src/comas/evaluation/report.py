@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from comas.evaluation.payoffs import payoff_note, payoff_of
+from comas.evaluation.payoffs import payoff_notes, payoff_record
 from comas.game.cost import cost
 from comas.game.replies import unreadable
 from comas.stats import (
@@ -181,15 +181,9 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
         "seconds": round(cell.seconds, 3),
         "peak_bytes": cell.peak_bytes,
         "cost": cost(turns),
-        **_payoff(records),
+        **payoff_record(records),
         "failures": [_failure(record) for record in _failed(cell)],
     }
-
-
-def _payoff(records: Sequence[Record]) -> dict[str, Any]:
-    """What games were worth; nothing where there were none."""
-    payoff = payoff_of(records)
-    return {} if payoff is None else {"payoff": payoff}
 
 
 def _verdicts(records: Sequence[Record]) -> dict[str, int]:
@@ -391,8 +385,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
     found = [_bases_note(cell) for cell in systems if len(cell.runs) > 1]
     for cell in cells:
         found += _lost_notes(cell)
-        if (payoff := payoff_note(cell.records)) is not None:
-            found.append(f"{_where(cell)}: {payoff}")
+        found += payoff_notes(cell.records, _where(cell))
         if _failed(cell):
             found.append(_failure_note(cell))
     return found

@@ -63,16 +63,16 @@ def _returns(moves: Sequence[Turn], gamma: float, penalty: float) -> list[float]
     return returns[::-1]
 
 
-STABLE = {"questions": 64, "samples": 2, "steps": 100, "test_questions": 512}
+STABLE = {"questions": 64, "samples": 2, "steps": 100}
 method = Method(
     play,
     settle,
     given,
     clipped,
-    {"move": 0.1},
+    {"move": 0.2},
     needs=("rules",),
     paid=("move",),
-    presets={"stable": STABLE, "paper": {"kl": {"move": 0.2}, "options": {"scale": True}}},
+    presets={"stable": STABLE, "paper": {"options": {"scale": True}}},
     pays={"move": "what its seat gains from there on, against the mean of that seat"},
     base="seed-games",
     task="tictactoe",

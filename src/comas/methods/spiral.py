@@ -75,7 +75,7 @@ method = Method(
     settle,
     given,
     clipped,
-    {"move": 0.1},
+    {"move": 0.2},
     start=start,
     update=update,
     needs=("rules",),

@@ -26,7 +26,6 @@ from comas.hosts.local import LocalHost
 from comas.hosts.local_table import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
 from comas.machine import use_threads
-from comas.models.sources import knows_few_words
 from comas.program import Work
 from comas.sync import run_sync
 from comas.team.instances import check_instances, close_hosts
@@ -258,7 +257,7 @@ def shapes_of(plans: Sequence[PolicyPlan]) -> dict[str, Any]:
 
 def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
     """The agents of a config at these hosts."""
-    few = {plan.address for plan in policies_of(config) if knows_few_words(plan.source)}
+    few = {plan.address for plan in policies_of(config) if plan.few_words}
     members = [_member(config, name, hosts[agent.host]) for name, agent in config.agents.items()]
     return [replace(member, few_words=member.address in few) for member in members]
 

@@ -1,0 +1,46 @@
+"""What games of an evaluation were worth: means, counts, and nothing where there are no games."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from comas.evaluation.payoffs import payoff_notes, payoff_of, payoff_record
+
+
+def record(question: str, answer: str | None) -> dict[str, Any]:
+    return {"question": question, "answer": answer}
+
+
+def test_payoffs_are_clustered_by_question() -> None:
+    records = [
+        record("a", "won 2"),
+        record("a", "lost -2"),
+        record("b", "won 1"),
+        record("c", "drawn 0"),
+        record("d", None),
+    ]
+    found = payoff_of(records)
+    assert found is not None
+    assert found["mean"] == pytest.approx(1 / 3), "a, b and c weigh the same"
+    assert found["low"] < found["mean"] < found["high"]
+    assert (found["won"], found["drawn"], found["lost"]) == (2, 1, 1)
+    (note,) = payoff_notes(records, "here")
+    assert note.startswith("here: mean payoff +0.333 [")
+    assert note.endswith("per game: 2 won, 1 drawn, 1 lost")
+
+
+def test_one_game_has_no_interval() -> None:
+    found = payoff_of([record("a", "lost -1")])
+    assert found is not None
+    assert (found["mean"], found["low"], found["high"]) == (-1.0, None, None)
+    assert list(payoff_notes([record("a", "lost -1")], "here")) == [
+        "here: mean payoff -1.000 per game: 0 won, 0 drawn, 1 lost"
+    ]
+
+
+def test_answers_to_questions_are_no_games() -> None:
+    records = [record("a", "42"), record("b", "I won 3"), record("c", None)]
+    assert payoff_record(records) == {}
+    assert not list(payoff_notes(records, "here"))
