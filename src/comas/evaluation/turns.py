@@ -127,9 +127,14 @@ def _within(text: str, others: Sequence[str]) -> bool:
 
 def _read_already(turns: Sequence[TurnRecord]) -> dict[str, str | None]:
     """Text of an answer -> what the game's own vote read in it (`game.votes`)."""
-    answers = [turn for turn in turns if turn["role"] in ANSWERING and turn["finished"]]
-    noted_of = {turn["text"]: turn.get("info", {}) for turn in answers}
-    return {text: info["answer"] for text, info in noted_of.items() if "answer" in info}
+    known: dict[str, str | None] = {}
+    for turn in turns:
+        info = turn.get("info", {})
+        if turn["role"] not in ANSWERING or not turn["finished"]:
+            continue
+        if "answer" in info:
+            known[turn["text"]] = info["answer"]
+    return known
 
 
 def _numbered(
@@ -144,9 +149,8 @@ def _numbered(
     answers: list[str] = []
     numbers: dict[str, int | None] = {}
     for name, text in texts.items():
-        if text is None:
-            said = None
-        else:
+        said = None
+        if text is not None:
             said = known[text] if text in known else _read(task, question, text)
         if said is None:
             numbers[name] = None
