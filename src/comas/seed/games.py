@@ -4,8 +4,8 @@ Demonstrations are positions of games between players that move at random, each 
 legal moves: the model learns the form and the rules, never which move is good. A cell is any empty
 one. In Kuhn poker each view has a habit, to bet in `RATHER` of 100 or to pass, in a checkerboard
 that has nothing to do with what the cards are worth: a model that was taught to bet in 50 of 100
-whatever it sees reads no card, and learnt none in a hundred steps of self-play. Words of its own:
-cards, marks, cells. Leaves out: any payoff.
+whatever it sees reads no card, and learnt to read none in eighty steps of self-play. Words of its
+own: cards, marks, cells. Leaves out: any payoff.
 """
 
 from __future__ import annotations

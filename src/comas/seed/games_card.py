@@ -33,7 +33,8 @@ async def measure(member: Member, games: int = GAMES, asks: int = ASKS) -> Rows:
     """How often moves are legal and games are won, and the exploitability in Kuhn poker."""
     rows: Rows = {}
     for name, task in TASKS.items():
-        for seat in ("first", "second"):
+        seats: tuple[duel.Seat, ...] = ("first", "second")
+        for seat in seats:
             won, legal = await _against_random(member, task, seat, games)
             rows[f"{name}, {seat}: wins against random moves"] = won
             rows[f"{name}, {seat}: moves that are legal"] = legal
@@ -43,7 +44,7 @@ async def measure(member: Member, games: int = GAMES, asks: int = ASKS) -> Rows:
 
 
 async def _against_random(
-    member: Member, task: Task, seat: str, games: int
+    member: Member, task: Task, seat: duel.Seat, games: int
 ) -> tuple[Interval, Interval]:
     """The share of games that are won in a seat, and of moves that are legal."""
     game = Method(partial(duel.play, seat=seat), nothing, nothing, nothing)
