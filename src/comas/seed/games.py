@@ -4,8 +4,8 @@ Demonstrations are positions of games between players that move at random, each 
 legal moves: the model learns the form and the rules, never which move is good. A cell is any empty
 one. In Kuhn poker each view has a habit, to bet in `RATHER` of 100 or to pass, in a checkerboard
 that has nothing to do with what the cards are worth: a model that was taught to bet in 50 of 100
-whatever it sees reads no card, and learnt none in a hundred steps of self-play. Words of its own:
-cards, marks, cells. Leaves out: any payoff.
+whatever it sees reads no card, and learnt to read none in eighty steps of self-play. Words of its
+own: cards, marks, cells. Leaves out: any payoff.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import itertools
 import random
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from typing import Literal
 
 from comas.evaluation.kuhn_policy import measured_bets, measured_exploitability
 from comas.game.agent import Member
@@ -31,6 +32,8 @@ from comas.types import Method, Question, Task
 PLAYED = 1500
 """Games of each kind that the positions are taken from."""
 TASKS = {"kuhn": kuhn.task, "tictactoe": tictactoe.task}
+Seat = Literal["first", "second"]
+SEATS: tuple[Seat, ...] = ("first", "second")
 SEED = 10
 ASKS = 200
 """Of each view of Kuhn poker."""
@@ -104,7 +107,7 @@ async def measure(member: Member, games: int, asks: int = ASKS) -> Rows:
     """
     rows: Rows = {}
     for name, task in TASKS.items():
-        for seat in ("first", "second"):
+        for seat in SEATS:
             won, legal = await _against_random(member, task, seat, games)
             rows[f"{name}, {seat}: wins against random moves"] = won
             rows[f"{name}, {seat}: moves that are legal"] = legal
@@ -114,7 +117,7 @@ async def measure(member: Member, games: int, asks: int = ASKS) -> Rows:
 
 
 async def _against_random(
-    member: Member, task: Task, seat: str, games: int
+    member: Member, task: Task, seat: Seat, games: int
 ) -> tuple[Interval, Interval]:
     """The share of games that are won in a seat, and of moves that are legal."""
     game = Method(partial(duel.play, seat=seat), nothing, nothing, nothing)

@@ -139,7 +139,7 @@ COURSE = Course(
     batch={"solution": 64, "attack": 64},
     steps=2000,
     world=World(
-        "gate",
+        ("gate",),
         WORDS,
         demonstration,
         measure,

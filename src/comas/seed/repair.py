@@ -150,7 +150,7 @@ COURSE = Course(
     batch={"solution": 32, "inject": 12, "rating": 32},
     steps=1200,
     world=World(
-        "repair",
+        ("repair",),
         WORDS,
         demonstration,
         measure,

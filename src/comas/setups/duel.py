@@ -16,6 +16,8 @@ from comas.game.agent import Agent, takers
 from comas.game.moves import Script, at_random, outcome, played
 from comas.types import Question, Setup, Task, UserMistake
 
+Seat = Literal["both", "first", "second"]
+
 
 async def play(
     question: Question,
@@ -25,7 +27,7 @@ async def play(
     *,
     against: str = "random",
     agent: str | None = None,
-    seat: Literal["both", "first", "second"] = "both",
+    seat: Seat = "both",
 ) -> str | None:
     """Play one game; what it came to for the agent, which is drawn unless `agent` names it."""
     scripts: dict[str, Script] = {"random": at_random, **task.seats}

@@ -20,6 +20,7 @@ from comas.game.play import Scene, play_all, settle_all
 from comas.storage.records import episode_record
 from comas.types import (
     Account,
+    Calls,
     Episode,
     Fit,
     Learned,
@@ -113,6 +114,10 @@ class Scripted:
             -1.0,
             0.0,
         )
+
+    def calls(self, policy: str) -> Calls | None:
+        """None: calls of tools are in plain tags."""
+        return None
 
     async def tell(
         self,
