@@ -198,7 +198,11 @@ def test_the_seed_models_know_every_word_that_the_task_puts_to_them(form: str) -
         for q in questions:
             history = pick.WORDING["history"].format(work=work[q.id], evaluation=said[q.id])
             prompt = template.format(
-                question=q.prompt, work=work[q.id], evaluation=said[q.id], history=history
+                question=q.prompt,
+                work=work[q.id],
+                evaluation=said[q.id],
+                history=history,
+                answer=q.answer,
             )
             assert set(prompt.split()) <= known, role
     assert set(defuse("<score> 3 </score>").split()) <= known

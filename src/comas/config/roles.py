@@ -31,6 +31,8 @@ SHIPPED = (
     "evolve",
     "reading",
     "comparing",
+    "attack",
+    "inject",
     "move",
     "hint",
 )

@@ -42,7 +42,8 @@ def overhead(compared: Beside) -> Interval | None:
         return None
     ratio = ratio_interval(compared.tokens(), compared.tokens_alone())
     mean, low, high, n = ratio
-    return Interval(mean - 1, max(-1.0, low - 1), high - 1, n)
+    least = max(-1.0, low - 1)
+    return Interval(mean - 1, least, high - 1, n)
 
 
 def efficiency(compared: Beside) -> Interval | None:
@@ -85,7 +86,8 @@ def _redundancy(record: Record) -> tuple[float, float]:
     texts = [turn["text"] for turn in first_answers(record["turns"]).values()]
     counted = [grams(text) for text in texts]
     pairs = list(itertools.combinations(counted, 2))
-    return math.fsum(similarity(*pair) for pair in pairs), len(pairs)
+    similarities = [similarity(*pair) for pair in pairs]
+    return math.fsum(similarities), len(pairs)
 
 
 def _messages(record: Record) -> tuple[float, float]:

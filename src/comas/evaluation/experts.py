@@ -48,7 +48,9 @@ def collaboration_gap(compared: Beside) -> Interval:
     pair = compared.right()
     value = _mean(weaker) - _mean(pair)
     found = delta_interval(value, (1.0, -1.0), (weaker, pair))
-    return found._replace(low=max(-1.0, found.low), high=min(1.0, found.high))
+    low = max(-1.0, found.low)
+    high = min(1.0, found.high)
+    return found._replace(low=low, high=high)
 
 
 def chosen(compared: Beside, extreme: Callable[..., str]) -> Chosen:
@@ -84,7 +86,8 @@ def _right_alone(compared: Beside, members: Chosen) -> Numbers:
 
 
 def _is_right(answers: Sequence[Record], member: str) -> float:
-    return float(any(r["agent"] == member and r["verdict"] == "right" for r in answers))
+    own = [answer for answer in answers if answer["agent"] == member]
+    return float(any(answer["verdict"] == "right" for answer in own))
 
 
 def _identifies(record: Record, firsts: Mapping[str, str], expert: str) -> Case:
@@ -119,7 +122,8 @@ def _share(
     for run, names in zip(compared.team, experts, strict=True):
         cases: list[Case] = []
         for record, expert in zip(run, names, strict=True):
-            firsts = {agent: turn["id"] for agent, turn in first_answers(record["turns"]).items()}
+            answers = first_answers(record["turns"])
+            firsts = {agent: turn["id"] for agent, turn in answers.items()}
             known = "says" in record and expert in firsts
             cases.append(seen(record, firsts, expert) if known else (False, False))
         tops.append([float(could and was) for could, was in cases])
@@ -129,7 +133,8 @@ def _share(
 
 def _loss(kept: Interval) -> Interval:
     """1 minus the share of the expert's accuracy that the team keeps, which is not negative."""
-    return Interval(1 - kept.mean, 1 - kept.high, 1 - max(0.0, kept.low), kept.n)
+    least = max(0.0, kept.low)
+    return Interval(1 - kept.mean, 1 - kept.high, 1 - least, kept.n)
 
 
 def _ones(table: Numbers) -> Numbers:

@@ -64,7 +64,8 @@ def measured_exploitability(bets: Mapping[str, int], asks: int) -> Interval:
     Noise in counts can only be exploited: near an equilibrium figure and interval are too high, by
     about .02 at 300 asks of each view.
     """
-    found = kuhn.exploitability({view: count / asks for view, count in bets.items()})
+    shares = {view: count / asks for view, count in bets.items()}
+    found = kuhn.exploitability(shares)
     rng = np.random.default_rng(0)
     draws: list[float] = []
     for _ in range(DRAWS):

@@ -5,11 +5,12 @@ Read from the answers that `game.moves.outcome` writes. Leaves out: who played (
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean as mean
 from typing import Any
 
+from comas.evaluation.as_json import finite
 from comas.game.moves import payoff_in
 from comas.stats import mean_interval
 
@@ -27,15 +28,10 @@ def payoff_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
             outcomes[record["answer"].split()[0]] += 1
     if not gains:
         return None
-    by_question = [math.fsum(of_question) / len(of_question) for of_question in gains.values()]
-    found = mean_interval(by_question)
-    bounds = [bound if math.isfinite(bound) else None for bound in (found.low, found.high)]
-    return {
-        "mean": found.mean,
-        "low": bounds[0],
-        "high": bounds[1],
-        **{word: outcomes[word] for word in ("won", "drawn", "lost")},
-    }
+    found = mean_interval([mean(of_question) for of_question in gains.values()])
+    interval = {"mean": found.mean, "low": finite(found.low), "high": finite(found.high)}
+    counts = {word: outcomes[word] for word in ("won", "drawn", "lost")}
+    return interval | counts
 
 
 def payoff_record(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from comas.evaluation.as_json import finite
 from comas.evaluation.payoffs import payoff_notes, payoff_record
 from comas.game.cost import cost
 from comas.game.replies import unreadable
@@ -245,17 +245,7 @@ def _bound(cell: Cell, verdict: str) -> float | None:
 def _accuracies(found: Interval | None) -> dict[str, float | None]:
     if found is None:
         return {"accuracy": None, "low": None, "high": None}
-    return {"accuracy": found.mean, "low": _finite(found.low), "high": _finite(found.high)}
-
-
-def interval_record(found: Interval) -> dict[str, float | None]:
-    """As JSON."""
-    return {name: _finite(value) for name, value in found._asdict().items()}
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: an open end is null."""
-    return value if math.isfinite(value) else None
+    return {"accuracy": found.mean, "low": finite(found.low), "high": finite(found.high)}
 
 
 @dataclass(frozen=True)
@@ -289,8 +279,8 @@ class Difference:
             "second": _side(self.second, others),
             "n": interval.n,
             "difference": interval.mean,
-            "low": _finite(interval.low),
-            "high": _finite(interval.high),
+            "low": finite(interval.low),
+            "high": finite(interval.high),
             "p": self.corrected,
             "p_single": self.p,
             "test": self.test,

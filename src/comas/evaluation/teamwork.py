@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from comas.evaluation import coordination, critique, experts
+from comas.evaluation.as_json import interval_record
 from comas.evaluation.beside import beside, is_team
-from comas.evaluation.report import Cell, interval_record, label
+from comas.evaluation.report import Cell, label
 from comas.stats import Interval
 
 

@@ -91,7 +91,7 @@ def check_playable(chosen: Way, task: Task) -> None:
     """An error where a setup needs what the task has not, or plays no game and the task is one."""
     needs = chosen.method.needs
     for part in needs:
-        if getattr(task, part) is None:
+        if not getattr(task, part):
             raise UserMistake(
                 f"setup {chosen.name} needs a task with `{part}`, and task {task.name} has none:"
                 " take another setup (docs/evaluation.md)"

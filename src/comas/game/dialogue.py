@@ -77,8 +77,11 @@ async def converse(
 
 def calls_of(agent: Agent) -> Calls | None:
     """How the agent's own chat template writes calls; None: it has no way to."""
-    calls = getattr(agent.member.host, "calls", None)  # hosts of somebody's own may have none
-    return None if calls is None else calls(agent.member.policy)
+    try:
+        calls = agent.member.host.calls
+    except AttributeError:  # a host of somebody's own that answers, and no more
+        return None
+    return calls(agent.member.policy)
 
 
 def described(tools: Mapping[str, Tool], task: Task) -> str:

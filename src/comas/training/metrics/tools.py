@@ -10,9 +10,9 @@ from comas.training.metrics.record import StepRecord, grouped
 from comas.types import Turn
 
 
-def metric(step: StepRecord) -> list[dict[str, Any]]:
+def metric(step: StepRecord) -> list[dict[str, Any]] | None:
     """Rows of `tool_use`."""
-    return tool_use(step.turns)
+    return tool_use(step.turns) or None
 
 
 Call = Mapping[str, Any]
