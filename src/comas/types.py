@@ -70,6 +70,8 @@ class Tool:
     """Nobody waits for it longer."""
     longest: int = 4000
     """Characters that come back; the rest is cut off."""
+    at_once: int = 64
+    """Calls that run side by side, at most; others wait for their turn."""
     some: Callable[[str], str] | None = None
     """`some(seed)`: a text that a call might bring, drawn by `seed`; None where it has none."""
 

@@ -156,6 +156,23 @@ def test_a_tool_that_hangs_is_not_waited_for() -> None:
     assert episode.turns[0].info["call"]["failed"] == "ask took longer than 0.2 s"
 
 
+def test_calls_of_a_tool_wait_for_their_turn() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    def slow(words: str) -> str:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.02)
+        running.pop()
+        return words
+
+    host = Scripted(lambda *asked: "done" if asked[2] == "two words" else CALL)
+    talk(host, task_with(tool(slow, at_once=2)), count=8)
+    assert len(most) == 8
+    assert max(most) <= 2
+
+
 def test_a_tool_that_floods_is_cut_and_counted() -> None:
     (episode,) = talk(said([CALL, "done"]), task_with(tool(lambda _: "x" * 5000, longest=100)))
     call = episode.turns[0].info["call"]

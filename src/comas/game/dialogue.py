@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from comas.game.agent import Agent, Message
 from comas.game.calls import Call, Found, in_tags, in_template, schemas
@@ -114,7 +115,8 @@ async def _answered(call: Call, tool: Tool) -> dict[str, Any]:
     began = time.monotonic()
     failed = None
     try:
-        text = await _run(tool, call.argument)
+        async with _place(tool):
+            text = await _run(tool, call.argument)
     except TimeoutError:
         failed = f"{tool.name} took longer than {tool.seconds:g} s"
         text = failed
@@ -129,6 +131,17 @@ async def _answered(call: Call, tool: Tool) -> dict[str, Any]:
         "cut": left_out,
         "seconds": time.monotonic() - began,
     }
+
+
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]]
+_places = WeakKeyDictionary()
+"""Event loop -> tool -> the places of its calls."""
+
+
+def _place(tool: Tool) -> asyncio.Semaphore:
+    """Where a call waits until it may run."""
+    of_loop = _places.setdefault(asyncio.get_running_loop(), {})
+    return of_loop.setdefault(tool.name, asyncio.Semaphore(tool.at_once))
 
 
 async def _run(tool: Tool, argument: str) -> str:

@@ -6,6 +6,7 @@ writer reads. Leaves out: state between calls, files, the network.
 
 from __future__ import annotations
 
+import os
 import re
 
 from comas import sandbox
@@ -39,4 +40,11 @@ def make(*, seconds: Count = 10) -> Tool:
     def call(program: str) -> str:
         return run(program, seconds)
 
-    return Tool(name="python", does=does, argument="program", run=call, seconds=patience)
+    return Tool(
+        name="python",
+        does=does,
+        argument="program",
+        run=call,
+        seconds=patience,
+        at_once=2 * (os.cpu_count() or 2),
+    )
