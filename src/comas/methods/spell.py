@@ -165,7 +165,8 @@ async def measure(
     return turn.text if turn.finished else None
 
 
-KL = {"propose": 0.0, "reading": 0.0, "comparing": 0.0}
+KL = {"propose": 0.1, "reading": 0.1, "comparing": 0.5}
+PAPER = {"kl": dict.fromkeys(KL, 0.0)}
 method = Method(
     play,
     settle,
@@ -187,5 +188,5 @@ method = Method(
     roles=("solution", "reading", "comparing"),
     team={"a0": {}},
     measure=measure,
-    presets={"stable": {"questions": 32}},
+    presets={"stable": {"questions": 32}, "paper": PAPER},
 )
