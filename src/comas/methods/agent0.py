@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from comas.game.agent import Agent, choose
 from comas.game.dialogue import converse
 from comas.game.posing import written
 from comas.game.prompts import defuse, words
 from comas.game.together import together
-from comas.game.votes import agrees, decide, majority
-from comas.methods.r_zero import TEAM, draw, likeness, start
+from comas.game.votes import agrees, decide
+from comas.methods.r_zero import TEAM, after_step, draw, likeness, most_frequent, start
 from comas.objective.credit import given
 from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped
@@ -107,11 +108,7 @@ def _pay_curriculum(episodes: Sequence[Episode], task: Task, curiosity: float) -
 
 def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
     """The most frequent answer of an episode's dialogues, and its share of all."""
-    ends = [dialogue.end for dialogue in dialogues(episode, "solution")]
-    label = majority([end.info["answer"] for end in ends], task)
-    if label is None:
-        return None, 0.0
-    return label, sum(agrees(end, label, task) for end in ends) / len(ends)
+    return most_frequent([dialogue.end for dialogue in dialogues(episode, "solution")], task)
 
 
 def calls_per_answer(episode: Episode) -> float:
@@ -134,18 +131,13 @@ def update(
     """Count the steps of a phase; collect the questions at the frontier with their frequent answer
     and its share; change phases.
     """
-    done = state["done"] + 1
-    if state["phase"] == "solve":
-        return start([], task) if done >= solving else {**state, "done": done}
-    labels = dict(state["labels"])
-    for episode in episodes:
+    labels: dict[str, list[Any]] = {}
+    for episode in episodes if state["phase"] == "propose" else ():
         label, certainty = frequent(episode, task)
         if label is not None and low <= certainty <= high:
             (proposal,) = in_role(episode, "propose")
             labels[proposal.info["posed"]] = [label, certainty]
-    if done >= proposing and len(labels) >= least:
-        return {"phase": "solve", "done": 0, "labels": {}, "pool": labels}
-    return {**state, "done": done, "labels": labels}
+    return after_step(state, labels, proposing, solving, least)
 
 
 KL = {"propose": 0.1, "solution": 0.1}

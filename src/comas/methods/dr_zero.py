@@ -24,7 +24,7 @@ from comas.game.posing import posed_again
 from comas.game.prompts import defuse, words
 from comas.game.searching import gives, pages_of, posed_at_end
 from comas.game.together import together
-from comas.methods.r_zero import TEAM, start
+from comas.methods.r_zero import TEAM, after_step, start
 from comas.objective.credit import given
 from comas.objective.dialogues import Dialogue, compare, dialogues
 from comas.objective.losses import clipped
@@ -145,13 +145,8 @@ def update(
     least: Count = 16,
 ) -> State:
     """Count the steps of a phase, collect questions that some solvers solved, change phases."""
-    done = state["done"] + 1
-    if state["phase"] == "solve":
-        return start([], task) if done >= solving else {**state, "done": done}
-    labels = {**state["labels"], **_collected(episodes)}
-    if done >= proposing and len(labels) >= least:
-        return {"phase": "solve", "done": 0, "labels": {}, "pool": labels}
-    return {**state, "done": done, "labels": labels}
+    labels = _collected(episodes) if state["phase"] == "propose" else {}
+    return after_step(state, labels, proposing, solving, least)
 
 
 def _collected(episodes: Sequence[Episode]) -> Mapping[str, str]:

@@ -13,7 +13,8 @@ those that its own proposals were measured by, not a fresh batch.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from comas.game.agent import Agent
 from comas.game.posing import posed_again, proposed_and_solved, unwritten
@@ -29,6 +30,11 @@ ALIKE = 0.5
 
 def start(questions: Sequence[Question], task: Task) -> State:
     """The first phase is the challenger's."""
+    return proposing_phase()
+
+
+def proposing_phase() -> State:
+    """The record at the beginning of the challenger's phase."""
     return {"phase": "propose", "done": 0, "labels": {}, "pool": {}}
 
 
@@ -104,12 +110,16 @@ def _alike(text: str | None, posed: Sequence[Grams]) -> int:
 
 def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
     """The most frequent answer of an episode, and its share of all answers."""
-    solutions = in_role(episode, "solution")
-    label = majority([turn.info["answer"] for turn in solutions], task)
+    return most_frequent(in_role(episode, "solution"), task)
+
+
+def most_frequent(answers: Sequence[Turn], task: Task) -> tuple[str | None, float]:
+    """The most frequent of some answers, and its share of them."""
+    label = majority([turn.info["answer"] for turn in answers], task)
     if label is None:
         return None, 0.0
-    votes = sum(agrees(turn, label, task) for turn in solutions)
-    return label, votes / len(solutions)
+    votes = sum(agrees(turn, label, task) for turn in answers)
+    return label, votes / len(answers)
 
 
 def update(
@@ -128,18 +138,28 @@ def update(
     The challenger goes on until there are `least` questions: a solver that learns from a few of
     them forgets the others.
     """
-    done = state["done"] + 1
-    if state["phase"] == "solve":
-        return start([], task) if done >= solving else {**state, "done": done}
-    labels = dict(state["labels"])
-    for episode in episodes:
+    labels: dict[str, str] = {}
+    for episode in episodes if state["phase"] == "propose" else ():
         label, certainty = frequent(episode, task)
         if label is not None and low <= certainty <= high:
             (proposal,) = in_role(episode, "propose")
             labels[proposal.info["posed"]] = label
-    if done >= proposing and len(labels) >= least:
-        return {"phase": "solve", "done": 0, "labels": {}, "pool": labels}
-    return {**state, "done": done, "labels": labels}
+    return after_step(state, labels, proposing, solving, least)
+
+
+def after_step(
+    state: State, labels: Mapping[str, Any], proposing: int, solving: int, least: int
+) -> State:
+    """Count a step of a phase, add the questions that it found with their labels, and change
+    phases where it was the last.
+    """
+    done = state["done"] + 1
+    if state["phase"] == "solve":
+        return proposing_phase() if done >= solving else {**state, "done": done}
+    found = {**state["labels"], **labels}
+    if done >= proposing and len(found) >= least:
+        return {"phase": "solve", "done": 0, "labels": {}, "pool": found}
+    return {**state, "done": done, "labels": found}
 
 
 KL = {"propose": 0.1, "solution": 0.1}
