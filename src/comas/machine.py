@@ -204,11 +204,24 @@ def peak_bytes_of(device: str) -> int:
 
 
 def peak_bytes(hosts: Mapping[str, Host]) -> int:
-    """The most memory so far: of all GPUs that hosts use, otherwise of this process."""
+    """The most memory so far: of all GPUs that hosts use, otherwise of this process and those of
+    hosts elsewhere.
+    """
     facts = [host.facts() for host in hosts.values()]
-    devices = {str(known.get("device", "cpu")): known.get("peak_bytes", 0) for known in facts}
-    gpus = [peak for device, peak in devices.items() if device.startswith("cuda")]
-    return sum(gpus) if gpus else peak_bytes_of("cpu")
+    here = {_device(known): _peak(known) for known in facts if "where" not in known}
+    peaks = [*here.items(), *((_device(k), _peak(k)) for k in facts if "where" in k)]
+    gpus = [peak for device, peak in peaks if device.startswith("cuda")]
+    if gpus:
+        return sum(gpus)
+    return peak_bytes_of("cpu") + sum(_peak(known) for known in facts if "where" in known)
+
+
+def _device(facts: Mapping[str, Any]) -> str:
+    return str(facts.get("device", "cpu"))
+
+
+def _peak(facts: Mapping[str, Any]) -> int:
+    return int(facts.get("peak_bytes", 0))
 
 
 def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
@@ -231,6 +244,8 @@ def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
     facts["dtypes"] = _per_host(known, "dtype")
     if engines := _per_host(known, "engine"):
         facts["engines"] = engines
+    if places := _per_host(known, "where"):
+        facts["where"] = places
     facts["deterministic"] = _per_host(known, "deterministic")
     facts["margin_known"] = _per_host(known, "margin_known")
     return facts

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from comas.seams import StaleWeights
-from comas.types import HostFailure, Stopped, UserMistake
+from comas.types import HostFailure, HostLost, Stopped, UserMistake
 
 T = TypeVar("T")
-PLAIN = (UserMistake, HostFailure, StaleWeights)
+PLAIN = (UserMistake, HostFailure, HostLost, StaleWeights)
 """What is raised without the exception groups around it: each is told in one line."""
 
 

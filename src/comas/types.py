@@ -48,6 +48,12 @@ class HostFailure(RuntimeError):
     """
 
 
+class HostLost(RuntimeError):
+    """A host elsewhere is gone, with all that it has not saved: nothing can be played or learnt
+    without it, so it ends the run.
+    """
+
+
 class ToolFailure(RuntimeError):
     """A tool could not do what it was asked; what it says goes back to the agent that called."""
 

@@ -49,7 +49,7 @@ def main() -> None:
 def _run() -> int | str | None:
     """Run the command that the arguments name, and return the exit code."""
     from comas.seams import StaleWeights
-    from comas.types import HostFailure, UserMistake
+    from comas.types import HostFailure, HostLost, UserMistake
 
     try:
         code = app(standalone_mode=False)
@@ -61,7 +61,7 @@ def _run() -> int | str | None:
     except SystemExit as left:
         # rich's word for a closed pipe; nobody else says 1
         return CLOSED if left.code == 1 else left.code
-    except (UserMistake, HostFailure, StaleWeights, OSError) as error:
+    except (UserMistake, HostFailure, HostLost, StaleWeights, OSError) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         return _stop()

@@ -23,6 +23,7 @@ CALLS = {
     "trackers": "open(run)",
     "monitors": "watch()",
     "tools": "make()",
+    "transports": "start(call, heard, ended)",
 }
 """Folder -> how what is found there is called."""
 

@@ -23,6 +23,9 @@ ONLY_API = ("key_env", "price", "budget_tokens", "budget_money")
 ONLY_ADAPTERS = ("rank", "alpha", "targets")
 """Keys of hosts and agents that say nothing where whole models are trained, or none."""
 
+ONLY_ELSEWHERE = ("threads", "address")
+"""Keys of hosts that say nothing where they live in this process."""
+
 NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
 """Of hosts and policies: what a folder may be called anywhere, and no path that leads elsewhere."""
 FILES = (".json", ".toml", ".md", ".py")
@@ -170,6 +173,14 @@ def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
         if getattr(host, key) is not None and host.api is None:
             raise ValueError(
                 f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or leave it"
+                " out"
+            )
+    if host.where != "here" and not host.here:
+        raise ValueError(f"hosts.{name}.where is for hosts with weights of our own: leave it out")
+    for key in ONLY_ELSEWHERE:
+        if getattr(host, key) is not None and not host.elsewhere:
+            raise ValueError(
+                f"hosts.{name}.{key} is for a host elsewhere: set hosts.{name}.where, or leave it"
                 " out"
             )
     if host.budget_money is not None and host.price is None:

@@ -30,7 +30,7 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
         if isinstance(base, str) and base not in seed_models():
             table["base"] = _beside(base, folder)
     for host in hosts.values():
-        _anchor_files(host, ("engine", "kind"), folder)
+        _anchor_files(host, ("engine", "kind", "where"), folder)
     _anchor_files(data, ("method", "task"), folder)
     if isinstance(questions := data.get("data"), str):
         data["data"] = _beside(questions, folder)

@@ -186,6 +186,8 @@ def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], he
     where seed models need none.
     """
     check_builder_name("engines", table["engine"], f"hosts.{name}.engine")
+    if table["where"] != "here":
+        check_builder_name("transports", table["where"], f"hosts.{name}.where")
     if not here:
         table["learner"] = None
     elif table["learner"] is None:
@@ -264,6 +266,7 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
         data["data"] = str(Path(data["data"]).resolve())
     for host in data["hosts"].values():
         host["engine"] = _absolute_file(host["engine"])
+        host["where"] = _absolute_file(host["where"])
         if host["kind"] is not None:
             host["kind"] = _absolute_file(host["kind"])
     # elsewhere a base is a name only

@@ -72,8 +72,18 @@ class HostConfig(api_table.Table, own.Table, local_table.Table):
 
     @property
     def here(self) -> bool:
-        """Whether its weights are loaded in this process."""
+        """Whether its weights are loaded by us, in this process or in one that we reach."""
         return self.built_by == "local"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether that is another process."""
+        return self.here and self.where != "here"
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether its weights are in this machine's memory, as far as the config tells."""
+        return self.here and self.where in ("here", "process")
 
 
 def of_its_kind(name: str, table: Any) -> Any:

@@ -53,9 +53,12 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 variable,
                 f"would send what that environment variable holds to {place}",
             )
-        kind = host.get("kind")
-        if isinstance(kind, str) and kind.endswith(".py"):
-            yield f"hosts.{name}.kind", kind, "would run the code in that file"
+        for key in ("kind", "engine", "where"):
+            place = host.get(key)
+            if isinstance(place, str) and place.endswith(".py"):
+                yield f"hosts.{name}.{key}", place, "would run the code in that file"
+        if (address := host.get("address")) is not None:
+            yield f"hosts.{name}.address", address, "would send every discussion there"
         # 1 and "yes" are read as true as well
         if host.get("trust_remote_code", False) is not False:
             yield (

@@ -25,7 +25,7 @@ def check_weights(resolved: Resolved) -> None:
         for plan in resolved.at(name):
             if plan.source.kind in ("folder", "gguf"):
                 check_speaks(plan.source.where)
-        if places.places:
+        if places.places and host.on_this_machine:
             device = device_of(host)
             weights[device] = weights.get(device, 0) + weight_bytes(places, host)
     for device, needed in weights.items():

@@ -55,14 +55,15 @@ def fit(resolved: Resolved, *, learn: bool = True, all_hosts: bool = False) -> t
     Hosts that certainly fit are estimated with `all_hosts` only.
     """
     config = resolved.config
+    inhabited = [name for name, host in config.hosts.items() if host.here and resolved.at(name)]
     devices = {
-        name: device_of(host)
-        for name, host in config.hosts.items()
-        if host.here and resolved.at(name)
+        name: device_of(config.hosts[name])
+        for name in inhabited
+        if config.hosts[name].on_this_machine
     }
     memory = _memory(config, list(devices.values()))
-    hosts: list[HostFit] = []
-    chosen: dict[str, HostConfig] = {}
+    hosts = [_far(config, name) for name in inhabited if name not in devices]
+    chosen = {host.name: _closed(config.hosts[host.name], host.chosen) for host in hosts}
     for name, device in devices.items():
         usable = memory[device].usable
         if not all_hosts and _is_ample(resolved, name, usable, len(devices)):
@@ -76,6 +77,14 @@ def fit(resolved: Resolved, *, learn: bool = True, all_hosts: bool = False) -> t
         chosen[name] = _closed(config.hosts[name], host.chosen)
     config = config.model_copy(update={"hosts": {**config.hosts, **chosen}})
     return resolved.with_config(config), Fit(hosts, memory, config.memory is not None)
+
+
+def _far(config: Config, name: str) -> HostFit:
+    """A host on another machine, whose memory nobody knows here: careful values for open keys."""
+    host = config.hosts[name]
+    open_keys = {key: value for key, value in CAREFUL.items() if getattr(host, key) is None}
+    why = f"it is on another machine, where={host.where}" if open_keys else None
+    return HostFit(name, host.where, {}, why, open_keys)
 
 
 def _closed(host: HostConfig, chosen: Mapping[str, int]) -> HostConfig:

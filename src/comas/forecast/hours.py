@@ -133,7 +133,7 @@ def hours(resolved: Resolved) -> Hours | None:
     single_prompts: dict[str, float] = {}
     for name, host in config.hosts.items():
         weights = weights_at(resolved.at(name))
-        if not host.here or not weights.places:
+        if not host.on_this_machine or not weights.places:
             continue
         made = local_host(resolved, name, weights, True)
         try:

@@ -46,7 +46,7 @@ def _large_model(resolved: Resolved, name: str) -> str | None:
 
     host = resolved.config.hosts[name]
     plans = resolved.at(name)
-    if not (host.here and plans) or host.dtype != "auto" or device_of(host) != "cpu":
+    if not (host.on_this_machine and plans) or host.dtype != "auto" or device_of(host) != "cpu":
         return None
     if not any(plan.learns for plan in plans) or any(plan.source.seeded for plan in plans):
         return None

@@ -89,4 +89,16 @@ class Table(HostTable):
     """
     lr: float | None = Field(None, gt=0)
     """Overrides the shared one."""
+    where: Place = "here"
+    """The process that it lives in: `here` is this one; `process` a child of this one, `ray` an
+    actor; or a file with `start(call, heard, ended)`.
+    """
+    threads: int | None = Field(None, ge=1, le=4096)
+    """Of torch, where it lives elsewhere; None is the run's number, or its share of the CPUs."""
+    patience: float = Field(120.0, gt=0)
+    """Seconds without a sign of life after which a host elsewhere counts as lost."""
+    address: str | None = Field(None, min_length=1)
+    """Of the service that `where` names, such as a Ray cluster that runs; None starts one here, or
+    takes what the service's own environment variable says.
+    """
     trust_remote_code: bool = False

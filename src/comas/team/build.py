@@ -25,9 +25,11 @@ from comas.hosts.api import ApiHost
 from comas.hosts.local import LocalHost
 from comas.hosts.local_table import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
+from comas.hosts.remote import RemoteHost
 from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
+from comas.team.elsewhere import call_up, check_transports
 from comas.team.instances import check_instances, close_hosts
 from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
 
@@ -164,18 +166,23 @@ def build_team(
         check_instances(config, built)
         check_seats(config, resolved.method, learn)
         _check_engines(resolved, built)
+        check_transports(resolved)
         # what is wrong with hosts elsewhere is told before models are loaded
         for name, table in config.hosts.items():
             if name not in built and not table.here and resolved.at(name):
                 built[name] = _build_host(resolved, name, None, learn)
         use_threads(config.threads)
         jail.choose(config.sandbox)
-        for name in config.hosts:
-            if name not in built and resolved.at(name):
-                at_host = weights_at(resolved.at(name), weights)
-                built[name] = _build_host(resolved, name, at_host, learn)
-                for policy, place in at_host.places.items():
-                    sources[f"{name}/{policy}"] = place
+        open_names = [name for name in config.hosts if name not in built and resolved.at(name)]
+        # those elsewhere load while those here do
+        for name in sorted(open_names, key=lambda name: not config.hosts[name].elsewhere):
+            at_host = weights_at(resolved.at(name), weights)
+            built[name] = _build_host(resolved, name, at_host, learn)
+            for policy, place in at_host.places.items():
+                sources[f"{name}/{policy}"] = place
+        for host in built.values():
+            if isinstance(host, RemoteHost):
+                host.ready()
         if learn:
             _check_learners(config, built)
     except BaseException:
@@ -189,7 +196,7 @@ def build_team(
 def _check_engines(resolved: Resolved, made: Mapping[str, Host]) -> None:
     """An error for an engine that cannot run here, before weights are looked for or loaded."""
     for name, table in resolved.config.hosts.items():
-        if table.here and name not in made and resolved.at(name):
+        if table.here and not table.elsewhere and name not in made and resolved.at(name):
             module = load_builder("engines", table.engine, f"hosts.{name}.engine")
             if hasattr(module, "check"):
                 module.check(f"hosts.{name}")
@@ -208,6 +215,8 @@ def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
 def _build_host(resolved: Resolved, name: str, weights: HostWeights | None, learn: bool) -> Host:
     """Have the module of its kind build a host; one elsewhere has no `weights` here."""
     table = resolved.config.hosts[name]
+    if table.elsewhere:
+        return call_up(resolved, plan_of(resolved, name, weights, learn))
     build: Builder = load_builder("hosts", table.built_by, f"hosts.{name}.kind").build
     return build(plan_of(resolved, name, weights, learn))
 

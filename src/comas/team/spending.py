@@ -35,6 +35,8 @@ CHANGEABLE = (
     "key_env",
 )
 """Keys of a host behind an API on which no text depends."""
+PLACE = ("where", "threads", "address", "patience")
+"""Keys of a host with weights on which no text depends either: where it lives."""
 ROOM = ("max_rows", "tokens_per_pass", "checkpointing")
 """Keys of a host with weights that bound its memory, and change what it computes by rounding only.
 """
@@ -160,11 +162,15 @@ def check_changes(pairs: Sequence[str]) -> None:
     for pair in pairs:
         key, _ = parse_pair(pair)
         table, _, name = key.rpartition(".")
-        if table.count(".") != 1 or not table.startswith("hosts.") or name not in CHANGEABLE + ROOM:
+        if (
+            table.count(".") != 1
+            or not table.startswith("hosts.")
+            or name not in CHANGEABLE + ROOM + PLACE
+        ):
             raise UserMistake(
                 f"{key} cannot be changed here: what goes on takes hosts.<name>.<key> of a host"
                 f" behind an API, <key> one of {', '.join(CHANGEABLE)}; of a host with weights"
-                f" {', '.join(ROOM)}; for anything else begin anew"
+                f" {', '.join(ROOM + PLACE)}; for anything else begin anew"
             )
 
 
@@ -181,7 +187,7 @@ def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
             takers |= _takers(pair, config)
         name = _host(pair)
         if name not in takers:
-            kind = "with weights" if _key(pair) in ROOM else "behind an API"
+            kind = "with weights" if _key(pair) in ROOM + PLACE else "behind an API"
             raise UserMistake(
                 f"{pair}: there is no host {name!r} {kind} here: {nearest(name, takers)}"
             )
@@ -189,7 +195,7 @@ def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
 
 def _takers(pair: str, config: Config) -> set[str]:
     """Hosts to which a change may belong."""
-    kind = "local" if _key(pair) in ROOM else "api"
+    kind = "local" if _key(pair) in ROOM + PLACE else "api"
     return {name for name, host in config.hosts.items() if host.built_by == kind}
 
 

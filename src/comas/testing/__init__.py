@@ -22,6 +22,8 @@ from comas.testing.scripted import play_step as play_step
 from comas.testing.scripted import script_of as script_of
 from comas.testing.scripted import scripted_scene as scripted_scene
 from comas.testing.scripted import scripted_team as scripted_team
+from comas.testing.shipped import ScriptedShipment as ScriptedShipment
+from comas.testing.shipped import scripted_elsewhere as scripted_elsewhere
 from comas.testing.tasks import check_task as check_task
 from comas.testing.tasks import check_wording as check_wording
 from comas.testing.tiny import FAMILIES as FAMILIES

@@ -41,7 +41,7 @@ from comas.training.result import Result, result_of
 from comas.training.schedule import scheduled
 from comas.training.truth import note_truth
 from comas.training.watching import Watching
-from comas.types import Episode, HostFailure, Stopped, UserMistake
+from comas.types import Episode, HostFailure, HostLost, Stopped, UserMistake
 
 
 class Session:
@@ -276,7 +276,7 @@ class Session:
         try:
             self._account()
             await self._commit(step)
-        except (HostFailure, OSError) as error:
+        except (HostFailure, HostLost, OSError) as error:
             self.hooks.note(f"the {step} steps so far could not all be saved: {error}")
 
     async def _commit(self, step: int) -> None:

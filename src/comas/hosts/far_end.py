@@ -1,0 +1,280 @@
+"""The far end of a line: it owns a host, and does there what comes over the line.
+
+Frames that come in are lists of (number, verb, arguments); those that go out are `Out`. They are
+pickled: both ends are ours, of one process tree or of one authenticated cluster. Leaves out: the
+near end (`hosts.remote`), how frames travel (`comas.transports`), how a host of a config
+is built (`team.shipping`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import shutil
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from comas.hosts.folders import Piece, missing, pieces_of, put
+from comas.types import Host, HostFailure, Learned, Meter, Method, Payoff
+
+QUIET = 4
+"""Turns of the event loop without another answer after which those at hand are sent."""
+PULSE = 1.0
+"""Seconds between two signs of life."""
+METER = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
+
+
+class State(NamedTuple):
+    """What the near end has to know without asking; with every frame."""
+
+    clock: Mapping[str, float]
+    facts: Mapping[str, Any]
+    meter: tuple[int, ...] | None
+    """The counts of `METER`; None where the host has no meter."""
+
+
+class Out(NamedTuple):
+    """A frame to the near end."""
+
+    answers: Sequence[tuple[int, bool, Any]] = ()
+    """Number of what was asked, whether it went well, and the value, or the error."""
+    state: State | None = None
+    logged: tuple[int, str] | None = None
+    """Level and text of what the far end logged."""
+
+
+class Ready(NamedTuple):
+    """The answer to the shipment."""
+
+    learns: bool
+    calls: Mapping[str, Any]
+    """Policy -> how its template writes calls of tools."""
+
+
+class Shipment(Protocol):
+    """What travels to a far end first."""
+
+    def build(self) -> tuple[Host, Method | None]:
+        """Build a host there; also returns what it learns by, where it does."""
+        ...
+
+
+class FarEnd:
+    """Does what comes over a line; `send` may be called from any thread."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._host: Host | None = None
+        self._method: Method | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._answers: list[tuple[int, bool, Any]] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._packed: Path | None = None
+        self._over = threading.Event()
+        threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
+
+    def build(self, shipment: bytes) -> bool:
+        """Build the host of a pickled `Shipment`, and tell the near end; returns whether there is
+        one.
+        """
+        try:
+            shipped: Shipment = pickle.loads(shipment)
+            self._host, self._method = shipped.build()
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the host
+            self._tell([(0, False, portable(error))])
+            return False
+        policies = getattr(self._host, "versions", {})
+        calls = {policy: self._host.calls(policy) for policy in policies}
+        self._tell([(0, True, Ready(self._host.learns, calls))])
+        return True
+
+    def forward_warnings(self) -> None:
+        """Tell the near end of whatever is warned of in this process, which is the far end's own."""
+        logging.getLogger().addHandler(_Forward(self))
+        logging.captureWarnings(True)
+
+    def receive(self, frame: bytes) -> None:
+        """Begin what a frame asks for; in the event loop."""
+        loop = asyncio.get_running_loop()
+        for number, verb, arguments in pickle.loads(frame):
+            if verb == "cancel":
+                if (task := self._tasks.get(number)) is not None:
+                    task.cancel()
+                continue
+            self._tasks[number] = loop.create_task(self._do(number, verb, arguments))
+
+    def close(self) -> None:
+        """Give the host's threads and memory back."""
+        self._over.set()
+        if self._host is not None:
+            self._host.close()
+        self._forget()
+
+    async def _do(self, number: int, verb: str, arguments: Sequence[Any]) -> None:
+        try:
+            value = await VERBS[verb](self, *arguments)
+        except asyncio.CancelledError:
+            return  # nobody waits for it
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+            self._answer(number, False, portable(error))
+        else:
+            self._answer(number, True, value)
+        finally:
+            del self._tasks[number]
+
+    def _answer(self, number: int, well: bool, value: Any) -> None:
+        self._answers.append((number, well, value))
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.get_running_loop().create_task(self._send_when_quiet())
+
+    async def _send_when_quiet(self) -> None:
+        """Send all answers of a batch at once: an engine gives them in one turn of the loop."""
+        quiet = 0
+        while quiet < QUIET:
+            before = len(self._answers)
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(self._answers) == before else 0
+        answers = self._answers
+        self._answers = []
+        self._tell(answers)
+
+    def _tell(self, answers: Sequence[tuple[int, bool, Any]]) -> None:
+        self._send(pickle.dumps(Out(answers, self._state()), protocol=5))
+
+    def _state(self) -> State | None:
+        host = self._host
+        if host is None:
+            return None
+        meter: Meter | None = host.meter
+        counts = None if meter is None else tuple(getattr(meter, name) for name in METER)
+        return State(dict(host.clock()), dict(host.facts()), counts)
+
+    def _pulse(self) -> None:
+        """Show that this process runs, also while it loads, learns or samples."""
+        while not self._over.wait(PULSE):
+            self._send(pickle.dumps(Out(state=self._state()), protocol=5))
+
+    def log(self, level: int, text: str) -> None:
+        """Tell the near end what was logged here."""
+        self._send(pickle.dumps(Out(logged=(level, text)), protocol=5))
+
+    # --- verbs
+
+    @property
+    def host(self) -> Host:
+        assert self._host is not None, "nothing is asked before the host is built"
+        return self._host
+
+    async def _ask(self, *arguments: Any) -> Any:
+        return await self.host.ask(*arguments)
+
+    async def _tell_agent(self, *arguments: Any) -> Any:
+        return await self.host.tell(*arguments)
+
+    async def _fits(self, *arguments: Any) -> Any:
+        return await self.host.fits(*arguments)
+
+    async def _learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+        assert self._method is not None, "the near end knows whether the host learns"
+        return await self.host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
+
+    async def _save(self, path: str) -> None:
+        await self.host.save(Path(path))
+
+    async def _load(self, path: str) -> None:
+        await self.host.load(Path(path))
+
+    async def _missing(self, path: str, files: Mapping[str, tuple[int, str]]) -> str | None:
+        """What of these files is not here, or is another one; None where all are."""
+        return await asyncio.to_thread(missing, Path(path), files)
+
+    async def _pack(self) -> Sequence[str]:
+        """Save into a folder of this machine; returns the names of its files."""
+        self._forget()
+        self._packed = Path(tempfile.mkdtemp(prefix="comas-"))
+        await self.host.save(self._packed)
+        files = (file for file in self._packed.rglob("*") if file.is_file())
+        return sorted(file.relative_to(self._packed).as_posix() for file in files)
+
+    async def _piece(self, name: str, number: int) -> Piece | None:
+        """A piece of a file that was packed; None behind the last."""
+        assert self._packed is not None, "nothing was packed"
+        return await asyncio.to_thread(pieces_of, self._packed, name, number)
+
+    async def _put(self, piece: Piece | None) -> None:
+        """Take a piece of a checkpoint, or begin with an empty folder."""
+        if piece is None:
+            self._forget()
+            self._packed = Path(tempfile.mkdtemp(prefix="comas-"))
+            return
+        assert self._packed is not None, "nothing was begun"
+        await asyncio.to_thread(put, self._packed, piece)
+
+    async def _unpack(self) -> None:
+        """Load what was put here."""
+        assert self._packed is not None, "nothing was put here"
+        await self.host.load(self._packed)
+        self._forget()
+
+    async def _drop(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Remove the folder of what was packed."""
+        if self._packed is not None:
+            shutil.rmtree(self._packed, ignore_errors=True)
+            self._packed = None
+
+
+VERBS: Mapping[str, Callable[..., Any]] = {
+    "ask": FarEnd._ask,
+    "tell": FarEnd._tell_agent,
+    "fits": FarEnd._fits,
+    "learn": FarEnd._learn,
+    "save": FarEnd._save,
+    "load": FarEnd._load,
+    "missing": FarEnd._missing,
+    "pack": FarEnd._pack,
+    "piece": FarEnd._piece,
+    "put": FarEnd._put,
+    "unpack": FarEnd._unpack,
+    "drop": FarEnd._drop,
+}
+"""All that a near end can ask for."""
+
+
+class _Forward(logging.Handler):
+    """Sends warnings of this process over the line."""
+
+    def __init__(self, end: FarEnd) -> None:
+        super().__init__(logging.WARNING)
+        self._end = end
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._end.log(record.levelno, self.format(record))
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error as it can travel; one that cannot is told in words. Where it happened goes with it
+    as a note.
+    """
+    where = "".join(traceback.format_exception(error)).rstrip()
+    travelling = error
+    try:
+        again = pickle.loads(pickle.dumps(error))
+        whole = type(again) is type(error) and str(again) == str(error)
+    except Exception:  # noqa: BLE001 - whatever is against it, words can travel
+        whole = False
+    if not whole:
+        travelling = HostFailure(f"{type(error).__name__}: {error}")
+    travelling.__traceback__ = None
+    travelling.__cause__ = None
+    travelling.__context__ = None
+    travelling.add_note(f"at the far end:\n{where}")
+    return travelling

@@ -1,0 +1,336 @@
+"""A host elsewhere, as games and loops see it: the same `Host`, behind a line.
+
+What several discussions ask at once leaves as one frame, when the event loop goes quiet: so a turn
+costs microseconds, and what a frame holds follows from the program. Texts, payoffs and counts
+travel; tokens and weights stay at the far end, but for checkpoints where the two share no disk.
+Leaves out: the far end (`hosts.far_end`), how frames travel (`comas.transports`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import pickle
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from comas.hosts.far_end import METER, Out, Ready, State
+from comas.hosts.folders import Piece, pieces_of, put, records
+from comas.hosts.line import Line
+from comas.types import (
+    Account,
+    Calls,
+    Fit,
+    HostLost,
+    Learned,
+    Meter,
+    Method,
+    Payoff,
+    Reply,
+    Sampling,
+)
+
+LOG = logging.getLogger("comas")
+QUIET = 8
+"""Turns of the event loop without a new request after which those at hand are sent."""
+LOADING = 1800.0
+"""Seconds in which a host has to be built: a large model comes from a slow disk."""
+STARTING = 120.0
+"""Seconds until the first sign of life, at least: a process begins to run."""
+CLOSING = 10.0
+"""Seconds in which a far end has to give its memory back."""
+Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class RemoteHost:
+    """A host whose weights, engine and learner are at the far end of a line.
+
+    Made first; then `dial` gives it its line, and `ready` waits for the far end.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        policies: Sequence[str],
+        method: Method | None,
+        patience: float,
+        device: str = "auto",
+    ) -> None:
+        """`method` is what it learns by; `patience` the seconds without a sign of life after which
+        the far end counts as lost; `device` is how the near end calls its device.
+        """
+        self.name = name
+        self.policies = tuple(policies)
+        self.patience = patience
+        self.device = device
+        self.meter = Meter()
+        self._method = method
+        self._line: Line | None = None
+        self._ready: Future[Ready] = Future()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Waiting] = {}
+        self._requests: list[tuple[int, str, Sequence[Any]]] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._state = State({"sampling": 0.0, "learning": 0.0}, {}, None)
+        self._heard_at = time.monotonic()
+        self._heard = False
+        self._lost: HostLost | None = None
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+
+    # --- the line
+
+    def dial(self, line: Line) -> None:
+        """Take the line; `hear` and `end` are told of what comes over it."""
+        self._line = line
+        self._heard_at = time.monotonic()
+        threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True).start()
+
+    def ready(self) -> None:
+        """Wait until the far end has built its host; what went wrong there is raised here."""
+        try:
+            self._ready.result(LOADING)
+        except TimeoutError:
+            self.end(f"it had not loaded its models after {LOADING:.0f} seconds")
+            raise self._gone() from None
+
+    def hear(self, frame: bytes) -> None:
+        """Take a frame of the far end; in any thread."""
+        self._heard_at = time.monotonic()
+        self._heard = True
+        out: Out = pickle.loads(frame)
+        if out.logged is not None:
+            LOG.log(out.logged[0], "host %s: %s", self.name, out.logged[1])
+        if out.state is not None:
+            self._take(out.state)
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[int, bool, Any]]] = {}
+        for answer in out.answers:
+            number, well, value = answer
+            if number == 0:
+                self._built(well, value)
+                continue
+            waiting = self._waiting.get(number)
+            if waiting is not None:
+                by_loop.setdefault(waiting[0], []).append(answer)
+        for loop, answers in by_loop.items():
+            with suppress(RuntimeError):  # a loop that was closed: nobody waits there any more
+                loop.call_soon_threadsafe(self._settle, answers)
+
+    def end(self, words: str) -> None:
+        """Take the end of the line; in any thread. Whoever waits is told, and who asks later."""
+        with self._lock:
+            if self._lost is not None or self._closed.is_set():
+                return
+            whom = "" if self._line is None else f" ({self._line.where})"
+            self._lost = HostLost(f"host {self.name}{whom} is lost: {words}")
+        if not self._ready.done():
+            self._ready.set_exception(self._gone())
+        for loop in {loop for loop, _ in list(self._waiting.values())}:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._fail, loop)
+
+    def _built(self, well: bool, value: Any) -> None:
+        if self._ready.done():
+            return
+        if well:
+            self._ready.set_result(value)
+        else:
+            self._ready.set_exception(value)
+
+    def _take(self, state: State) -> None:
+        self._state = state
+        for name, count in zip(METER, state.meter or (), strict=False):
+            setattr(self.meter, name, count)
+
+    def _settle(self, answers: Sequence[tuple[int, bool, Any]]) -> None:
+        for number, well, value in answers:
+            _, future = self._waiting.pop(number, (None, None))
+            if future is None or future.done():
+                continue
+            if well:
+                future.set_result(value)
+            else:
+                future.set_exception(value)
+
+    def _fail(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number, (of_loop, future) in list(self._waiting.items()):
+            if of_loop is loop:
+                del self._waiting[number]
+                if not future.done():
+                    future.set_exception(self._gone())
+
+    def _gone(self) -> HostLost:
+        """A fresh error for each that waits: one that is raised twice gathers two tracebacks."""
+        return HostLost(str(self._lost))
+
+    def _watch(self) -> None:
+        """Give the far end up where it shows no sign of life."""
+        every = min(1.0, self.patience / 4)
+        while not self._closed.wait(every):
+            silent = time.monotonic() - self._heard_at
+            patience = self.patience if self._heard else max(self.patience, STARTING)
+            if silent > patience and self._lost is None:
+                self.end(f"no sign of life for {silent:.0f} seconds")
+                assert self._line is not None
+                self._line.close(0.0)
+
+    async def _call(self, verb: str, *arguments: Any) -> Any:
+        """Have the far end do something, together with whatever else is asked before the loop goes
+        quiet.
+        """
+        if self._lost is not None:
+            raise self._gone()
+        assert self._line is not None
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        number = next(self._numbers)
+        self._waiting[number] = loop, future
+        self._requests.append((number, verb, arguments))
+        sender = self._sender
+        if sender is None or sender.done() or sender.get_loop() is not loop:
+            self._sender = loop.create_task(self._send_when_quiet())
+        if self._lost is not None:  # in the meantime, in another thread
+            self._fail(loop)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._waiting.pop(number, None) is not None:
+                self._line.send(pickle.dumps([(number, "cancel", ())], protocol=5))
+            raise
+
+    async def _send_when_quiet(self) -> None:
+        quiet = 0
+        while quiet < QUIET:
+            before = len(self._requests)
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(self._requests) == before else 0
+        requests = [request for request in self._requests if request[0] in self._waiting]
+        self._requests = []
+        assert self._line is not None
+        if requests:
+            self._line.send(pickle.dumps(requests, protocol=5))
+
+    # --- a host
+
+    @property
+    def learns(self) -> bool:
+        """Whether it was built to."""
+        return self._method is not None
+
+    def calls(self, policy: str) -> Calls | None:
+        """How the policy's chat template writes a call of a tool."""
+        return self._ready.result(0).calls.get(policy)
+
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
+        """Whether prompt and reply have room in the context."""
+        return await self._call("fits", policy, messages, sampling)
+
+    async def ask(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Sample one reply; with `keep` its tokens are filed under `turn`, at the far end."""
+        return await self._call("ask", turn, policy, messages, sampling, seed, keep, role)
+
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return `text` as a reply; with `keep` its tokens are filed, at the far end."""
+        return await self._call("tell", turn, policy, messages, text, keep, role)
+
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
+        """Take one step per policy, by the method that the host was built for; what may differ is
+        its `lr_scale`.
+        """
+        own = self._method
+        assert own is None or replace(method, lr_scale=own.lr_scale) == own, (
+            f"host {self.name} was built for another method"
+        )
+        return await self._call("learn", payoffs, method.lr_scale)
+
+    async def save(self, path: Path) -> None:
+        """Write weights, optimizer and counters below `path`, whatever disk that is on."""
+        if await self._shares(path):
+            await self._call("save", str(path.resolve()))
+            return
+        names = await self._call("pack")
+        for name in names:
+            for number in itertools.count():
+                piece: Piece | None = await self._call("piece", name, number)
+                if piece is None:
+                    break
+                await asyncio.to_thread(put, path, piece)
+        await self._call("drop")
+
+    async def load(self, path: Path) -> None:
+        """The inverse of `save`: from its own disk only where the same files lie there."""
+        own = (f"{self.name}.json", *self.policies)
+        files = await asyncio.to_thread(records, path, own)
+        if await self._call("missing", str(path.resolve()), files) is None:
+            await self._call("load", str(path.resolve()))
+            return
+        await self._call("put", None)
+        for name in files:
+            for number in itertools.count():
+                piece = await asyncio.to_thread(pieces_of, path, name, number)
+                if piece is None:
+                    break
+                await self._call("put", piece)
+        await self._call("unpack")
+
+    async def _shares(self, folder: Path) -> bool:
+        """Whether the far end sees this folder, by a file that was written just now."""
+        probe = folder / f".{self.name}-{secrets.token_hex(8)}"
+        probe.write_text(probe.name)
+        try:
+            files = records(folder, [probe.name])
+            return await self._call("missing", str(folder.resolve()), files) is None
+        finally:
+            probe.unlink()
+
+    def clock(self) -> Mapping[str, float]:
+        """Seconds in which the engine, or the learner, worked, as last told."""
+        return dict(self._state.clock)
+
+    def facts(self) -> Mapping[str, Any]:
+        """What the far end tells of itself, and where it is."""
+        facts = dict(self._state.facts)
+        if self.device.startswith("cuda:"):  # the far end has one GPU in sight, and counts from 0
+            facts["device"] = self.device
+        where = "" if self._line is None else self._line.where
+        return {**facts, "where": where.split(" ")[0]}
+
+    def account(self) -> Account:
+        """Nothing is paid for."""
+        return {}
+
+    def close(self) -> None:
+        """End the far end."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        if self._line is not None:
+            self._line.close(CLOSING)

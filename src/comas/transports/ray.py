@@ -1,0 +1,247 @@
+"""Hosts as actors of Ray, on this machine or on others: `hosts.<name>.where = "ray"`.
+
+One plain asynchronous actor per host. Frames go to it one call each and come back by a call that
+waits for them, so that what a flush of the driver costs does not depend on how many discussions it
+serves. What a host needs is compared with what the cluster has before an actor is asked for: Ray
+itself would wait for ever. Leaves out: what the actor does (`hosts.far_end`).
+
+A cluster that is started here listens on loopback only and ends with this process; one that runs
+already is joined by `hosts.<name>.address` or RAY_ADDRESS, with that cluster's own token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from comas.hosts.far_end import FarEnd
+from comas.hosts.line import Call, Ended, Heard, without
+from comas.types import UserMistake
+
+OBJECT_STORE = 80 * 2**20
+"""Bytes, the least that Ray takes: frames are small and tensors do not travel."""
+SIDE_BY_SIDE = 1000
+"""Calls of an actor that may be open at once."""
+_open: set[RayLine] = set()
+"""Lines of this process: the last one that is closed ends the cluster that the first one began."""
+_began_here = threading.Event()
+
+
+def check(host: str) -> None:
+    """An error where Ray is not installed."""
+    try:
+        import ray  # noqa: F401 - whether it is there is the question
+    except ImportError as error:
+        raise UserMistake(
+            f'{host}.where=ray needs a package that is not installed: pip install "comas[ray]", or'
+            f" set {host}.where=process"
+        ) from error
+
+
+def start(call: Call, heard: Heard, ended: Ended) -> RayLine:
+    """Start an actor; it is given its shipment at once."""
+    check(f"hosts.{call.host}")
+    connect(call)
+    wanted = resources_of(call)
+    check_resources(call, wanted)
+    line = RayLine(call, wanted, heard, ended)
+    _open.add(line)
+    return line
+
+
+class RayLine:
+    """An actor and the thread that waits for its frames."""
+
+    def __init__(self, call: Call, wanted: dict[str, float], heard: Heard, ended: Ended) -> None:
+        import ray
+
+        self._heard = heard
+        self._ended = ended
+        self._closing = threading.Event()
+        self._numbers = itertools.count()
+        source = str(Path(__file__).parents[2])
+        known = os.environ.get("PYTHONPATH")
+        path = source + (os.pathsep + known if known else "")
+        variables = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(call.threads)}
+        actor: Any = ray.remote(Actor)
+        self._actor = actor.options(
+            num_cpus=wanted["CPU"],
+            num_gpus=wanted.get("GPU", 0),
+            max_concurrency=SIDE_BY_SIDE,
+            max_restarts=0,
+            max_task_retries=0,
+            runtime_env={"env_vars": variables},
+        ).remote()
+        self._begun = self._actor.begin.remote(call.shipment)
+        self._name = f"ray actor {self._actor._actor_id.hex()[:8]}"
+        threading.Thread(target=self._read, name=f"host-{call.host}", daemon=True).start()
+
+    @property
+    def where(self) -> str:
+        return self._name
+
+    def send(self, frame: bytes) -> None:
+        self._actor.deliver.remote(next(self._numbers), frame)
+
+    def close(self, seconds: float) -> None:
+        import ray
+
+        self._closing.set()
+        if seconds > 0:
+            # an actor that does not answer is ended all the same
+            with suppress(Exception):
+                ray.get(self._actor.end.remote(), timeout=seconds)
+        with suppress(Exception):  # it is gone already
+            ray.kill(self._actor)
+        _open.discard(self)
+        if not _open and _began_here.is_set():
+            _began_here.clear()
+            ray.shutdown()
+
+    def _read(self) -> None:
+        import ray
+
+        try:
+            while not self._closing.is_set():
+                for frame in ray.get(self._actor.collect.remote()):
+                    self._heard(frame)
+        except Exception as error:  # noqa: BLE001 - Ray has many words for an actor that is gone
+            if not self._closing.is_set():
+                said = [line.strip() for line in str(error).splitlines() if line.strip()]
+                self._ended(f"{type(error).__name__}: {' '.join(said)[:300]}")
+
+
+class Actor:
+    """What runs at the far end."""
+
+    def __init__(self) -> None:
+        self._end: FarEnd | None = None
+        self._out: list[bytes] = []
+        self._some = asyncio.Event()
+        self._early: dict[int, bytes] = {}
+        self._next = 0
+        self._built = asyncio.Event()
+
+    async def begin(self, shipment: bytes) -> None:
+        """Build the host, in a thread: signs of life go on meanwhile."""
+        loop = asyncio.get_running_loop()
+
+        def send(frame: bytes) -> None:
+            with suppress(RuntimeError):  # the loop has ended: nobody listens
+                loop.call_soon_threadsafe(self._put, frame)
+
+        end = FarEnd(send)
+        end.forward_warnings()
+        if await asyncio.to_thread(end.build, shipment):
+            self._end = end
+            self._receive()
+
+    async def deliver(self, number: int, frame: bytes) -> None:
+        """Take a frame; they are done in the order of their numbers, however they come."""
+        self._early[number] = frame
+        self._receive()
+
+    async def collect(self) -> Sequence[bytes]:
+        """All frames since the last call, as soon as there is one."""
+        await self._some.wait()
+        self._some.clear()
+        frames = self._out
+        self._out = []
+        return frames
+
+    async def end(self) -> None:
+        """Give the host's memory back."""
+        if self._end is not None:
+            await asyncio.to_thread(self._end.close)
+
+    def _put(self, frame: bytes) -> None:
+        self._out.append(frame)
+        self._some.set()
+
+    def _receive(self) -> None:
+        while self._end is not None and self._next in self._early:
+            self._end.receive(self._early.pop(self._next))
+            self._next += 1
+
+
+def connect(call: Call) -> None:
+    """Join the cluster that is named, or start one here, unless that has been done."""
+    import ray
+
+    if ray.is_initialized():
+        return
+    address = call.address or os.environ.get("RAY_ADDRESS")
+    namespace = f"comas-{secrets.token_hex(8)}"
+    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    try:
+        if address:
+            ray.init(address=address, namespace=namespace, **quiet)
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        with _without_keys(call.secrets):  # its processes inherit what stands there now
+            ray.init(
+                namespace=namespace,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE,
+                _node_ip_address="127.0.0.1",
+                **quiet,
+            )
+        _began_here.set()
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        said = str(error).strip().splitlines()
+        where = f"the cluster at {address}" if address else "a cluster here"
+        raise UserMistake(
+            f"hosts.{call.host}.where=ray: {where} cannot be had: {(said or ['no reason'])[0]}"
+        ) from error
+
+
+def resources_of(call: Call) -> dict[str, float]:
+    """What an actor is to have: a CPU per thread, and a GPU where its device is one."""
+    import ray
+
+    wanted = {"CPU": float(call.threads)}
+    gpus = ray.cluster_resources().get("GPU", 0)
+    if call.device.startswith("cuda") or (call.device == "auto" and gpus):
+        wanted["GPU"] = 1.0
+    return wanted
+
+
+def check_resources(call: Call, wanted: dict[str, float]) -> None:
+    """An error for what the cluster has not, or has given to others."""
+    import ray
+
+    there = ray.cluster_resources()
+    free = ray.available_resources()
+    for what, count in wanted.items():
+        if there.get(what, 0) < count:
+            had = f"has {there.get(what, 0):g} in all"
+        elif free.get(what, 0) < count:
+            had = f"has {free.get(what, 0):g} free of {there[what]:g}"
+        else:
+            continue
+        key = "threads" if what == "CPU" else "device"
+        raise UserMistake(
+            f"hosts.{call.host}.where=ray asks for {count:g} {what}, and the cluster {had}: set"
+            f" hosts.{call.host}.{key}, put fewer hosts there, or start a larger cluster"
+        )
+
+
+@contextmanager
+def _without_keys(named: frozenset[str]) -> Iterator[None]:
+    """In here the environment has no keys but Ray's own."""
+    everything = dict(os.environ)
+    kept = without(everything, named)
+    taken = {k: v for k, v in everything.items() if k not in kept and not k.startswith("RAY_")}
+    for name in taken:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
