@@ -4,6 +4,7 @@
 # make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
 # make test-web  the page of `comas view` in a browser: needs chromium, without it a line
 # make test-trackers  the tests that need the packages of trackers, in an environment of its own ($(TRACKERS_VENV))
+# make test-ray  the tests that need Ray, in an environment of its own ($(RAY_VENV)); where it is not to be had, a line
 # make docs      the documentation site, build/site/index.html, with warnings as errors
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
@@ -18,6 +19,7 @@ VENV   ?= .venv
 VLLM_VENV ?= .venv-vllm
 VLLM_TESTS ?= tests/vllm
 TRACKERS_VENV ?= .venv-trackers
+RAY_VENV ?= .venv-ray
 WHEELS ?= https://download.pytorch.org/whl/cpu
 TORCH  ?= $(if $(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),torch,torch==2.13.0+cpu),torch)
 TRAIN  ?=
@@ -27,7 +29,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all test-real test-vllm test-web test-trackers docs lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all test-real test-vllm test-web test-trackers test-ray docs lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -61,6 +63,9 @@ test-vllm:
 test-trackers:
 	$(PYTHON) .ci/trackers_tests.py $(TRACKERS_VENV) "$(WHEELS)" "$(TORCH)"
 
+test-ray:
+	$(PYTHON) .ci/ray_tests.py $(RAY_VENV) "$(WHEELS)" "$(TORCH)"
+
 docs: $(VENV)/.installed-dev
 	rm -rf build/site
 	$(BIN)/python docs/site/pages.py build
@@ -91,7 +96,7 @@ package: $(VENV)/.installed-dev
 	tar -tzf dist/*.tar.gz | grep -q tests/golden/comas.json
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(TRACKERS_VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(TRACKERS_VENV) $(RAY_VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.torch:

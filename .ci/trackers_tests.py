@@ -17,14 +17,24 @@ TRACKERS = ("tensorboard", "trackio", "mlflow", "wandb")
 
 def main(environment: Path, wheels: str, torch: str) -> int:
     """Exit code of the tests."""
+    python = made(environment, wheels, torch)
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    for tracker in TRACKERS:
+        if subprocess.run([*pip, "-e", f"{ROOT}[{tracker}]"], check=False).returncode:
+            print(f"make test-trackers: {tracker} is not to be had: its tests are skipped")
+    tests = [python, "-m", "pytest", "-m", "trackers", "-rs", "tests/trackers"]
+    return subprocess.run(tests, cwd=ROOT, check=False).returncode
+
+
+def made(environment: Path, wheels: str, torch: str) -> Path:
+    """The interpreter of an environment with comas and what runs its tests."""
     python = environment / "bin" / "python"
     stamp = environment / ".installed"
     wanted = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
         install(environment, python, wheels, torch)
         stamp.write_text(wanted, encoding="utf-8")
-    tests = [python, "-m", "pytest", "-m", "trackers", "-rs", "tests/trackers"]
-    return subprocess.run(tests, cwd=ROOT, check=False).returncode
+    return python
 
 
 def install(environment: Path, python: Path, wheels: str, torch: str) -> None:
@@ -35,9 +45,6 @@ def install(environment: Path, python: Path, wheels: str, torch: str) -> None:
     if subprocess.run(build, check=False).returncode:
         print(f"{torch} is not to be had: taking the index's own torch")
     subprocess.run([*pip, "-e", ROOT, "pytest", "hypothesis"], check=True)
-    for tracker in TRACKERS:
-        if subprocess.run([*pip, "-e", f"{ROOT}[{tracker}]"], check=False).returncode:
-            print(f"make test-trackers: {tracker} is not to be had: its tests are skipped")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ EXTRAS = {
     "httpx": "api",
     "matplotlib": "plot",
     "mlflow": "mlflow",
+    "ray": "ray",
     "tensorboard": "tensorboard",
     "trackio": "trackio",
     "wandb": "wandb",

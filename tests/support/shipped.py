@@ -27,9 +27,9 @@ def polite(policy: str, role: str, prompt: str, seed: int) -> str:
     if "warn" in prompt:
         logging.getLogger("comas").warning("the far end warns of %s", prompt)
     if "print" in prompt:
-        print("what a library prints")  # noqa: T201
+        print("what a library prints")
     if "die" in prompt:
-        print("these are my last words", file=sys.stderr)  # noqa: T201
+        print("these are my last words", file=sys.stderr)
         sys.stderr.flush()
         os._exit(7)
     if "environment" in prompt:

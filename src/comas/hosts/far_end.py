@@ -95,7 +95,7 @@ class FarEnd:
         return True
 
     def forward_warnings(self) -> None:
-        """Tell the near end of whatever is warned of in this process, which is the far end's own."""
+        """Tell the near end of what is warned of in this process, which is the far end's own."""
         logging.getLogger().addHandler(_Forward(self))
         logging.captureWarnings(True)
 

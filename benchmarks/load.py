@@ -1,0 +1,163 @@
+"""Many discussions over several hosts, one of which is slow, or stalls: `python benchmarks/load.py
+[--games 1000] [--json]`.
+
+Four scripted hosts in processes of their own, each reply after a delay; each discussion keeps to
+one host (three turns, one after the other), so that whatever else it waits for is our doing. Rows:
+all hosts alike; one of them fifty times as slow; a judge behind an API that never answers beside
+them. What counts is when the discussions of the other hosts have ended, as a ratio to the first
+row of the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shapes import arguments, show
+
+from comas.config.plugins import load_plugin
+from comas.hosts import api
+from comas.hosts.line import Call
+from comas.hosts.remote import RemoteHost
+from comas.machine import peak_bytes_of
+from comas.team.shipping import of_learning
+from comas.testing import Scripted, ScriptedShipment, golden_script
+from comas.transports import process
+from comas.types import Host, HostFailure, Method, Sampling
+
+HOSTS = 4
+TURNS = 3
+DELAY = 0.02
+"""Seconds of a reply."""
+SLOWER = 50
+
+
+class Delayed(Scripted):
+    """Answers after a while."""
+
+    delay = DELAY
+
+    async def ask(self, *arguments: Any) -> Any:
+        """The script's reply, later."""
+        prompt = arguments[2][-1]["content"]
+        await asyncio.sleep(self.delay * (SLOWER if prompt == "slowly" else 1))
+        return await super().ask(*arguments)
+
+
+@dataclass(frozen=True)
+class DelayedShipment(ScriptedShipment):
+    """A `Delayed` host."""
+
+    def build(self) -> tuple[Delayed, Method]:
+        """Build it at the far end."""
+        return Delayed(self.script, self.name), self.method
+
+
+def started() -> list[RemoteHost]:
+    """The hosts, all of them ready."""
+    import load  # by its own name, under which the far end imports it
+
+    method = load_plugin("method", "comas")
+    hosts: list[RemoteHost] = []
+    for number in range(HOSTS):
+        name = f"h{number}"
+        shipment = load.DelayedShipment(name, golden_script, of_learning(method))
+        host = RemoteHost(name, (), method, 60.0)
+        call = Call(host=name, shipment=pickle.dumps(shipment), device="cpu", threads=1)
+        host.dial(process.start(call, host.hear, host.end))
+        hosts.append(host)
+    for host in hosts:
+        host.ready()
+    return hosts
+
+
+async def discussion(number: int, host: Host, prompt: str, began: float) -> float:
+    """Seconds from the beginning until its last turn was said."""
+    for turn in range(TURNS):
+        message = {"role": "user", "content": prompt}
+        name = f"{number}/{turn}"
+        await host.ask(name, "a0", [message], Sampling(), turn, False, "solution")
+    return time.perf_counter() - began
+
+
+async def played(hosts: Sequence[Host], games: int, slow: bool) -> tuple[float, float, float]:
+    """Seconds until the discussions at all hosts but the last had ended, until all had, and
+    discussions per second.
+    """
+    began = time.perf_counter()
+    tasks: list[asyncio.Task[float]] = []
+    for number in range(games):
+        place = number % HOSTS
+        last = place == HOSTS - 1
+        prompt = "slowly" if slow and last else "quickly"
+        tasks.append(asyncio.create_task(discussion(number, hosts[place], prompt, began)))
+    ended = await asyncio.gather(*tasks)
+    others = [seconds for number, seconds in enumerate(ended) if number % HOSTS != HOSTS - 1]
+    return max(others), max(ended), games / max(ended)
+
+
+async def beside_a_stall(hosts: Sequence[Host], games: int) -> tuple[float, float, float]:
+    """The same while a tenth as many asks wait at an endpoint that never answers."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096):
+            pass
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    table = api.Table(api=f"http://127.0.0.1:{port}/v1", timeout=6.0, retries=0)
+    judge = api.ApiHost("judge", {"j": "model"}, table)
+    message = {"role": "user", "content": "how good?"}
+    stalled = [
+        asyncio.create_task(judge.ask(f"s{i}", "j", [message], Sampling(), i, False, "scoring"))
+        for i in range(games // 10)
+    ]
+    await asyncio.sleep(2.0)  # their connections are open, and nothing comes over them
+    result = await played(hosts, games, False)
+    for outcome in await asyncio.gather(*stalled, return_exceptions=True):
+        assert isinstance(outcome, HostFailure), outcome
+    await asyncio.to_thread(judge.close)
+    server.close()
+    return result
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--games", type=int, default=1000)
+    given = parser.parse_args()
+    here = str(Path(__file__).parent)
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = here + (os.pathsep + known if known else "")
+    hosts = started()
+    try:
+        asyncio.run(played(hosts, given.games, False))  # the first round warms up
+        rounds = {
+            "four hosts alike": asyncio.run(played(hosts, given.games, False)),
+            f"one of them {SLOWER} times as slow": asyncio.run(played(hosts, given.games, True)),
+            "beside an API that stalls": asyncio.run(beside_a_stall(hosts, given.games)),
+        }
+    finally:
+        for host in hosts:
+            host.close()
+    (alike, _, _) = rounds["four hosts alike"]
+    rows: list[dict[str, Any]] = [
+        {
+            "what": what,
+            "other hosts' discussions end, s": others,
+            "to alike": others / alike,
+            "all end, s": everything,
+            "discussions per second": rate,
+        }
+        for what, (others, everything, rate) in rounds.items()
+    ]
+    show(rows, given.json, games=given.games, peak_bytes=peak_bytes_of("cpu"))
+
+
+if __name__ == "__main__":
+    main()
