@@ -88,8 +88,15 @@ def test_an_address_where_nobody_is() -> None:
         over_ray.start(call_of(shipment(), address="127.0.0.1:9"), print, print)
 
 
-def test_it_listens_on_loopback_only(far: RemoteHost) -> None:
-    assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
+def test_a_cluster_that_is_started_here_wants_a_token(
+    far: RemoteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    far.close()
+    assert not ray.is_initialized()
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(UserMistake, match="would obey anybody"):
+        over_ray.start(call_of(shipment()), print, print)
 
 
 def test_keys_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:

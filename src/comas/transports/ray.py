@@ -5,8 +5,10 @@ waits for them, so that what a flush of the driver costs does not depend on how 
 serves. What a host needs is compared with what the cluster has before an actor is asked for: Ray
 itself would wait for ever. Leaves out: what the actor does (`hosts.far_end`).
 
-A cluster that is started here listens on loopback only and ends with this process; one that runs
-already is joined by `hosts.<name>.address` or RAY_ADDRESS, with that cluster's own token.
+A cluster that is started here ends with this process. Ray's processes listen on all interfaces,
+whatever address they are given, and obey whoever has the token that Ray makes, so without
+authentication none is started. One that runs already is joined by `hosts.<name>.address` or
+RAY_ADDRESS, with that cluster's own token.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import asyncio
 import itertools
 import os
 import secrets
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +32,8 @@ OBJECT_STORE = 80 * 2**20
 """Bytes, the least that Ray takes: frames are small and tensors do not travel."""
 SIDE_BY_SIDE = 1000
 """Calls of an actor that may be open at once."""
+REACHED = 10.0
+"""Seconds in which a cluster that runs has to take a connection."""
 _open: set[RayLine] = set()
 """Lines of this process: the last one that is closed ends the cluster that the first one began."""
 _began_here = threading.Event()
@@ -182,15 +187,16 @@ def connect(call: Call) -> None:
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address:
+            _reach(address)
             ray.init(address=address, namespace=namespace, **quiet)
             return
+        _check_token(call.host)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with _without_keys(call.secrets):  # its processes inherit what stands there now
             ray.init(
                 namespace=namespace,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE,
-                _node_ip_address="127.0.0.1",
                 **quiet,
             )
         _began_here.set()
@@ -200,6 +206,24 @@ def connect(call: Call) -> None:
         raise UserMistake(
             f"hosts.{call.host}.where=ray: {where} cannot be had: {(said or ['no reason'])[0]}"
         ) from error
+
+
+def _check_token(host: str) -> None:
+    """An error for a cluster without authentication: Ray's processes listen on all interfaces."""
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        raise UserMistake(
+            f"hosts.{host}.where=ray: RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']}, and Ray's"
+            " processes listen on all interfaces: a cluster that is started here would obey"
+            f" anybody; leave that variable out, or set hosts.{host}.where=process"
+        )
+
+
+def _reach(address: str) -> None:
+    """An error where nobody listens at an address: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"an address is host:port, and this is {address!r}")
+    socket.create_connection((host, int(port)), timeout=REACHED).close()
 
 
 def resources_of(call: Call) -> dict[str, float]:
