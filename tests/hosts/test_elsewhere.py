@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 import comas
+from comas.hosts import folders
+from comas.hosts.remote import RemoteHost
 from comas.storage.run import Run
 from comas.types import UserMistake
 from tests.support.command import run as run_command
@@ -96,6 +98,27 @@ def test_a_trained_team_is_asked_elsewhere(untaught: Path, tmp_path: Path) -> No
     there.close()
     assert there.hosts["left"].facts()["where"] == "process"
     assert [turn.text for turn in again.turns] == [turn.text for turn in said.turns]
+
+
+def test_machines_that_share_no_disk(
+    untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor has a machine the right files that comes back with an older checkpoint."""
+    whole = trained(tmp_path / "whole", untaught, steps=2)
+    call = RemoteHost._call
+    asked: list[str] = []
+
+    async def without_a_disk(self: RemoteHost, verb: str, *arguments: Any) -> Any:
+        asked.append(verb)
+        return "other.json" if verb == "missing" else await call(self, verb, *arguments)
+
+    monkeypatch.setattr(RemoteHost, "_call", without_a_disk)
+    monkeypatch.setattr(folders, "PIECE", 100_000)
+    trained(tmp_path / "parts", untaught, "process", steps=1)
+    comas.resume(tmp_path / "parts", steps=2)
+    assert {"pack", "put", "unpack"} <= set(asked)
+    assert not {"save", "load"} & set(asked)
+    assert essence(Run.open(tmp_path / "parts")) == essence(whole)
 
 
 # --- mistakes, one line each, before anything is loaded
