@@ -75,6 +75,7 @@ LAZY = {
     "models/gguf.py": {"transformers"},
     "forecast/lengths.py": {"transformers"},
     "questions/sources.py": {"datasets"},
+    "transports/ray.py": {"ray"},
     "trackers/mlflow.py": {"mlflow"},
     "trackers/tensorboard.py": {"tensorboard"},
     "trackers/trackio.py": {"trackio"},
@@ -114,7 +115,7 @@ WALLS = {
     "storage": "program types",
     "tasks": "answers game questions types",
     "team": "config game hosts learners machine program sandbox sync types",
-    "testing": "config game learners questions seams storage tasks team types",
+    "testing": "config game hosts learners questions seams storage tasks team types",
     "view": "game storage types",  # of game only how an unreadable reply is noted
     "tools": "sandbox types",
     "trackers": "storage types",
@@ -197,10 +198,22 @@ def test_every_file_opens_with_what_it_is(path: Path) -> None:
     )
 
 
+LINES = {
+    SOURCE / "hosts" / "far_end.py",
+    SOURCE / "hosts" / "remote.py",
+    SOURCE / "team" / "shipping.py",
+}
+"""The two ends of a line between processes of ours: what comes over it is pickled there, and by
+nobody else.
+"""
+
+
 def test_nothing_is_evaluated_and_no_pickles_are_read() -> None:
     inside = SOURCE / "sandbox" / "inside.py"  # which runs behind walls
     for path, tree in [(p, t) for p, t in TREES.items() if p != inside]:
         calls = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+        if path in LINES:
+            calls -= {"pickle.loads"}
         assert not calls & {
             "eval",
             "exec",

@@ -173,16 +173,21 @@ def build_team(
                 built[name] = _build_host(resolved, name, None, learn)
         use_threads(config.threads)
         jail.choose(config.sandbox)
-        open_names = [name for name in config.hosts if name not in built and resolved.at(name)]
+        to_build = [name for name in config.hosts if name not in built and resolved.at(name)]
+        found = {name: weights_at(resolved.at(name), weights) for name in to_build}
+        elsewhere: list[RemoteHost] = []
+        for name in to_build:
+            if config.hosts[name].elsewhere:
+                elsewhere.append(call_up(resolved, plan_of(resolved, name, found[name], learn)))
+                built[name] = elsewhere[-1]
         # those elsewhere load while those here do
-        for name in sorted(open_names, key=lambda name: not config.hosts[name].elsewhere):
-            at_host = weights_at(resolved.at(name), weights)
-            built[name] = _build_host(resolved, name, at_host, learn)
-            for policy, place in at_host.places.items():
-                sources[f"{name}/{policy}"] = place
-        for host in built.values():
-            if isinstance(host, RemoteHost):
-                host.ready()
+        for name in to_build:
+            if name not in built:
+                built[name] = _build_host(resolved, name, found[name], learn)
+        for host in elsewhere:
+            host.ready()
+        for name, at_host in found.items():
+            sources |= {f"{name}/{policy}": place for policy, place in at_host.places.items()}
         if learn:
             _check_learners(config, built)
     except BaseException:
@@ -215,8 +220,6 @@ def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
 def _build_host(resolved: Resolved, name: str, weights: HostWeights | None, learn: bool) -> Host:
     """Have the module of its kind build a host; one elsewhere has no `weights` here."""
     table = resolved.config.hosts[name]
-    if table.elsewhere:
-        return call_up(resolved, plan_of(resolved, name, weights, learn))
     build: Builder = load_builder("hosts", table.built_by, f"hosts.{name}.kind").build
     return build(plan_of(resolved, name, weights, learn))
 
