@@ -36,7 +36,7 @@ Setups = Annotated[
     typer.Option(
         help=(
             "Divided by commas: single,vote,debate,autogen,refine,steps, vote:votes=16, a method,"
-            " game."
+            " game; cross: every run against every other."
         )
     ),
 ]
@@ -117,6 +117,11 @@ def compare(
         raise UserMistake(
             f"compare takes two systems, not {len(plan.systems)}; behind them stand pairs of the"
             " form key=value"
+        )
+    if plan.crosses:
+        raise UserMistake(
+            "--setups cross: a matrix is no comparison with the first system: take"
+            f" `{command()} eval {first} {second} --setups cross`"
         )
     exam = Exam.create(plan, out)
     found = _watched(exam, json_)
@@ -253,7 +258,8 @@ def _show(found: Mapping[str, Any]) -> None:
 
     rows = [_row(cell) for cell in found["cells"]]
     names = ("system", "task", "setup", "n", "accuracy, 95 %", "tokens each")
-    _print_table("held-out answers", names, rows, whole=names[3:])
+    if rows:
+        _print_table("held-out answers", names, rows, whole=names[3:])
     for system, teams in _teams(found["cells"]).items():
         parts = [f"{team} ({', '.join(setups)})" for team, setups in teams.items()]
         print(f" {clean(system)}: {'; '.join(parts)}")
@@ -266,6 +272,8 @@ def _show(found: Mapping[str, Any]) -> None:
         if found[key]:
             _print_comparisons(found[key], title)
     _print_teamwork(found.get("teamwork", []))
+    for matrix in found.get("cross", []):
+        _print_cross(matrix)
     print()
     _print_notes(found)
     print(f"all of it: {Path(found['folder']) / 'report.json'}")
@@ -313,6 +321,31 @@ def _print_teamwork(teams: Sequence[Mapping[str, Any]]) -> None:
     if rows:
         headings = ("system", "task", "setup", "figure", "value, 95 %")
         _print_table("teams against their members", headings, rows, whole=headings[3:])
+
+
+def _print_cross(matrix: Mapping[str, Any]) -> None:
+    """What each row came to against each column, with the intervals of both margins."""
+    labels = [f"{number} {name}" for number, name in enumerate(matrix["names"], 1)]
+    numbers = [str(number) for number in range(1, len(labels) + 1)]
+    rows = [
+        [label, *(f"{cell['mean']:+.3f}" for cell in cells), _spanned(mean)]
+        for label, cells, mean in zip(labels, matrix["matrix"], matrix["rows"], strict=True)
+    ]
+    means = [f"{mean['mean']:+.3f}" for mean in matrix["columns"]]
+    rows.append(["all", *means, _spanned(matrix["mean"])])
+    title = f"cross-play on {matrix['task']}: payoff of the row, {matrix['n']} games a cell"
+    names = ("row against column", *numbers, "all, 95 %")
+    _print_table(title, names, rows, whole=names[1:])
+    progress = matrix["progress"]
+    first = f"against what {labels[0]} is"
+    print(f" the last row minus the first, {first}: {_spanned(progress['rows'])}")
+    print(f" the first column minus the last, {first}: {_spanned(progress['columns'])}")
+    if matrix["cycling"] is not None:
+        print(f" triples that beat each other in a circle: {matrix['cycling']:.3f}")
+
+
+def _spanned(found: Mapping[str, Any]) -> str:
+    return _span(found["mean"], found["low"], found["high"], "+")
 
 
 def _sides(d: Mapping[str, Any]) -> str:

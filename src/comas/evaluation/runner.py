@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from comas.config.policies import Resolved
 from comas.config.roles import check_roles
-from comas.evaluation import fingerprints, report, spec, ways
+from comas.evaluation import cross_play, fingerprints, report, spec, ways
 from comas.evaluation.asking import Asking, asked_otherwise, asking_of
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import OpenRound, Played, Round
@@ -101,7 +101,9 @@ class Exam:
             await self._greet(outlines, hook)
             cells = await self._play_all(hook)
             matched = await self._match(cells, hook) if self.plan.equal_tokens else []
+            crossed = await self._cross(hook) if self.plan.crosses else []
         report = outcome(self._folder, cells, matched, self._accounts, self._trained, self._notes)
+        report["cross"] = crossed
         self._folder.write_report(report)
         records = [record for cell in cells for record in cell.records]
         if records and all(record["error"] for record in records):
@@ -138,6 +140,9 @@ class Exam:
         for team, way in chosen:
             ways.check_roles_taken(way, team.task, team.members)
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)
+        if self.plan.crosses:
+            self._check_crossing(teams)
+            answerers += len(teams) ** 2
         questions = sum(len(questions) for _, questions in self._asked)
         self._plan_games(answerers * questions, hook)
         return outlines
@@ -151,7 +156,7 @@ class Exam:
 
     def _ways(self, team: Team) -> list[Way]:
         """How this team answers in each setup."""
-        return [ways.way(setup, team, self.plan.files) for setup in self.plan.setups]
+        return [ways.way(setup, team, self.plan.files) for setup in self.plan.ways]
 
     def _plan_games(self, games: int, hook: Hook) -> None:
         self._planned += games
@@ -166,8 +171,9 @@ class Exam:
         for system, run in self._runs():
             team = outlines[run]
             hosts = self._api_hosts(run)
-            rounds = self._rounds(system, run, team, self.plan.setups)
-            if not hosts or not any(each.to_play() for each in rounds):
+            rounds = self._rounds(system, run, team, self.plan.ways)
+            waiting = self.plan.crosses or any(each.to_play() for each in rounds)
+            if not hosts or not waiting:
                 continue
             try:
                 await greet(hosts, sampling, hook.note, greeted)
@@ -189,7 +195,7 @@ class Exam:
                 self._check_weights(run, team)
                 if only is None:
                     self._compare_with_training(run, team)
-                setups = self.plan.setups if only is None else [only.setup]
+                setups = self.plan.ways if only is None else [only.setup]
                 for each in self._rounds(system, run, team, setups):
                     if only is None or each.key == only:
                         await self._play(each, hook)
@@ -241,8 +247,12 @@ class Exam:
         for task, overlap in overlaps(names, self._asked):
             self._trained.append(Trained(run, task, overlap))
 
-    async def _play(self, each: Round, hook: Hook) -> None:
-        """Let one team answer the questions of a round, as far as it has not."""
+    async def _play(
+        self, each: Round, hook: Hook, account: Callable[[], None] | None = None
+    ) -> None:
+        """Let one team answer the questions of a round, as far as it has not; `account` writes down
+        what its hosts have cost, where they are not those of one run.
+        """
         to_judge = each.to_judge()
         to_play = each.to_play()
         hook.cell(*each.key)
@@ -254,7 +264,7 @@ class Exam:
         hosts = each.team.hosts
         try:
             async with (
-                spending.kept(each.team, lambda: self._account(each.run, hosts)),
+                spending.kept(each.team, account or (lambda: self._account(each.run, hosts))),
                 asyncio.TaskGroup() as group,
             ):
                 for record in to_judge:
@@ -278,6 +288,59 @@ class Exam:
         """Write down what a run's hosts have cost."""
         self._accounts[run] = spending.accounts(hosts)
         self._folder.write_accounts(self._accounts)
+
+    # --- every run against every other
+
+    def _check_crossing(self, teams: Sequence[Team]) -> None:
+        """An error where the systems have no game against each other, or nobody takes a side."""
+        methods = [team.method for team in teams]
+        for task, _ in self._asked:
+            game = cross_play.game_of(task, methods)
+            for team in teams:
+                cross_play.check_sides(game, methods, team.members)
+
+    async def _cross(self, hook: Hook) -> list[dict[str, Any]]:
+        """Play all pairs, two teams at a time in memory; a matrix for each task."""
+        runs = [run for _, run in self._runs()]
+        found: dict[str, dict[tuple[str, str], dict[str, float]]] = {}
+        for row in runs:
+            rows = self._load(row)
+            try:
+                self._check_weights(row, rows)
+                for column in runs:
+                    columns = rows if column == row else self._load(column)
+                    try:
+                        for each in self._pairings(row, rows, column, columns):
+                            await self._play(each, hook, self._both(row, rows, column, columns))
+                            of_task = found.setdefault(each.task.name, {})
+                            of_task[row, column] = cross_play.payoffs_in(each.log.found.values())
+                    finally:
+                        if columns is not rows:
+                            columns.close()
+            finally:
+                rows.close()
+        return cross_play.records(runs, found)
+
+    def _pairings(self, row: str, rows: Team, column: str, columns: Team) -> Iterator[Round]:
+        """The games of two teams, a round for each task."""
+        both = cross_play.joined(rows, columns)
+        methods = [resolved.method for resolved in self._resolved.values()]
+        for task, questions in self._asked:
+            game = cross_play.between(cross_play.game_of(task, methods))
+            way = Way(cross_play.SETUP, game, False, {})
+            pair = f"{row} against {column}"
+            log = self._folder.log(pair, task.name, cross_play.SETUP)
+            yield Round(pair, pair, both, cross_play.judging(task), questions, way, log)
+
+    def _both(self, row: str, rows: Team, column: str, columns: Team) -> Callable[[], None]:
+        """How what both teams' hosts have cost is written down."""
+
+        def write() -> None:
+            self._account(row, rows.hosts)
+            if columns is not rows:
+                self._account(column, columns.hosts)
+
+        return write
 
     # --- votes at equal tokens
 
