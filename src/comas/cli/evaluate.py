@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from comas.evaluation.runner import Exam
     from comas.evaluation.spec import Plan
 
-SIGNED = ("overhead", "expert loss", "collaboration gap")
+SIGNED = ("overhead", "expert loss", "collaboration gap", "relay gain")
 """Figures of teams that are differences."""
 Tasks = Annotated[
     str | None,
