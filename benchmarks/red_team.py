@@ -9,7 +9,6 @@ thresholds were set before any counted run. Leaves out: the accuracy that runs r
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -22,7 +21,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import tables
 from family_measures import at_start
+from rich.console import Console
 
 from comas.config.schema import read
 from comas.evaluation.cross_play import payoffs
@@ -172,24 +173,25 @@ def cross_play(out: Path, seed: int) -> dict[str, dict[str, float]]:
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         return one(sys.argv[2:])
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("out", type=Path)
+    parser = tables.parser(__doc__, SEEDS)
     parser.add_argument("keys", nargs="*", help="key=value pairs for all runs")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seeds", type=lambda s: [int(x) for x in s.split(",")], default=SEEDS)
-    parser.add_argument("--report", action="store_true", help="no new runs")
     args = parser.parse_intermixed_args()
     if not args.report:
         jobs = [(args.out, kind, seed, args.keys) for seed in args.seeds for kind in KINDS]
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(train, jobs))
     matrices = [cross_play(args.out, seed) for seed in args.seeds]
-    for attacker, row in matrices[0].items():
-        means = {name: mean_interval([m[attacker][name] for m in matrices]) for name in row}
-        print(f"{attacker:24}", "  ".join(f"{name} {i.mean:.3f}" for name, i in means.items()))
-    for claim, (figure, least) in CLAIMS.items():
+    console = Console(width=200)
+    figures = {
+        attacker: {name: [matrix[attacker][name] for matrix in matrices] for name in row}
+        for attacker, row in matrices[0].items()
+    }
+    tables.show_figures(console, "attacker", figures)
+    claims = []
+    for says, (figure, least) in CLAIMS.items():
         found = mean_interval([figure(matrix) for matrix in matrices])
-        print(f"{claim}: {found}, at least {least}: {'yes' if found.mean >= least else 'no'}")
+        claims.append((f"{says} (at least {least})", found, found.mean >= least))
+    tables.show_claims(console, claims)
 
 
 if __name__ == "__main__":
