@@ -5,7 +5,6 @@ Leaves out: statistics (`evaluation.report`), playing (`evaluation.runner`).
 
 from __future__ import annotations
 
-import io
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ import typer
 
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_stopped
+from comas.cli.tables import print_cross, print_table, span
 from comas.exit_codes import STOPPED
 from comas.program import command
 
@@ -142,7 +142,7 @@ def compare(
 
 
 def _difference(d: Mapping[str, Any]) -> str:
-    return _span(d["difference"], d["low"], d["high"], "+")
+    return span(d["difference"], d["low"], d["high"], "+")
 
 
 def _family(table: Sequence[Any]) -> str:
@@ -259,7 +259,7 @@ def _show(found: Mapping[str, Any]) -> None:
     rows = [_row(cell) for cell in found["cells"]]
     names = ("system", "task", "setup", "n", "accuracy, 95 %", "tokens each")
     if rows:
-        _print_table("held-out answers", names, rows, whole=names[3:])
+        print_table("held-out answers", names, rows, whole=names[3:])
     for system, teams in _teams(found["cells"]).items():
         parts = [f"{team} ({', '.join(setups)})" for team, setups in teams.items()]
         print(f" {clean(system)}: {'; '.join(parts)}")
@@ -273,7 +273,7 @@ def _show(found: Mapping[str, Any]) -> None:
             _print_comparisons(found[key], title)
     _print_teamwork(found.get("teamwork", []))
     for matrix in found.get("cross", []):
-        _print_cross(matrix)
+        print_cross(matrix)
     print()
     _print_notes(found)
     print(f"all of it: {Path(found['folder']) / 'report.json'}")
@@ -283,7 +283,7 @@ def _row(cell: Mapping[str, Any]) -> list[str]:
     """A cell as a row of the table of answers."""
     accuracy = "nothing judged"
     if cell["accuracy"] is not None:
-        accuracy = _span(cell["accuracy"], cell["low"], cell["high"], "")
+        accuracy = span(cell["accuracy"], cell["low"], cell["high"], "")
     answers = cell["right"] + cell["wrong"] + cell["failed"]
     tokens_each = cell["tokens"] / max(1, answers)
     names = [cell[key] for key in ("label", "task", "setup")]
@@ -306,7 +306,7 @@ def _print_comparisons(found: Sequence[Mapping[str, Any]], title: str) -> None:
     tested = ", ".join(dict.fromkeys(tests)) + _family(found)
     names = ("task", "compared", "difference, 95 %", "p", "verdict")
     rows = [(d["task"], _sides(d), _difference(d), _p(d["p"]), d["verdict"]) for d in found]
-    _print_table(f"{title} ({tested})", names, rows, whole=names[2:])
+    print_table(f"{title} ({tested})", names, rows, whole=names[2:])
 
 
 def _print_teamwork(teams: Sequence[Mapping[str, Any]]) -> None:
@@ -316,36 +316,11 @@ def _print_teamwork(teams: Sequence[Mapping[str, Any]]) -> None:
         names = [team[key] for key in ("label", "task", "setup")]
         for figure, found in team["figures"].items():
             sign = "+" if figure in SIGNED else ""
-            rows.append([*names, figure, _span(found["mean"], found["low"], found["high"], sign)])
+            rows.append([*names, figure, span(found["mean"], found["low"], found["high"], sign)])
             names = [""] * len(names)
     if rows:
         headings = ("system", "task", "setup", "figure", "value, 95 %")
-        _print_table("teams against their members", headings, rows, whole=headings[3:])
-
-
-def _print_cross(matrix: Mapping[str, Any]) -> None:
-    """What each row came to against each column, with the intervals of both margins."""
-    labels = [f"{number} {name}" for number, name in enumerate(matrix["names"], 1)]
-    numbers = [str(number) for number in range(1, len(labels) + 1)]
-    rows = [
-        [label, *(f"{cell['mean']:+.3f}" for cell in cells), _spanned(mean)]
-        for label, cells, mean in zip(labels, matrix["matrix"], matrix["rows"], strict=True)
-    ]
-    means = [f"{mean['mean']:+.3f}" for mean in matrix["columns"]]
-    rows.append(["all", *means, _spanned(matrix["mean"])])
-    title = f"cross-play on {matrix['task']}: payoff of the row, {matrix['n']} games a cell"
-    names = ("row against column", *numbers, "all, 95 %")
-    _print_table(title, names, rows, whole=names[1:])
-    progress = matrix["progress"]
-    first = f"against what {labels[0]} is"
-    print(f" the last row minus the first, {first}: {_spanned(progress['rows'])}")
-    print(f" the first column minus the last, {first}: {_spanned(progress['columns'])}")
-    if matrix["cycling"] is not None:
-        print(f" triples that beat each other in a circle: {matrix['cycling']:.3f}")
-
-
-def _spanned(found: Mapping[str, Any]) -> str:
-    return _span(found["mean"], found["low"], found["high"], "+")
+        print_table("teams against their members", headings, rows, whole=headings[3:])
 
 
 def _sides(d: Mapping[str, Any]) -> str:
@@ -357,40 +332,6 @@ def _sides(d: Mapping[str, Any]) -> str:
     if first["label"] == second["label"]:
         return f"{first['label']}: {second['setup']} minus {first['setup']}"
     return f"{second['label']} {second['setup']} minus {first['label']} {first['setup']}"
-
-
-def _print_table(
-    title: str, names: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[str]
-) -> None:
-    """Within the terminal's width, elsewhere within 80 columns: names are folded where there is no
-    room, columns `whole` never.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for name, *texts in zip(names, *rows, strict=True):
-        is_whole = name in whole
-        are_numbers = is_whole and all(text[-1:].isdecimal() for text in texts)
-        justify = "right" if are_numbers else "left"
-        table.add_column(name, no_wrap=is_whole, overflow="fold", justify=justify)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    terminal = Console()
-    width = terminal.width if terminal.is_terminal else 80
-    plain = Console(file=io.StringIO(), width=max(60, width) - 1)
-    with plain.capture() as drawn:
-        plain.print(table)
-    print(f"\n{title}")
-    for line in drawn.get().splitlines():
-        print(f" {line.rstrip()}")
-
-
-def _span(mean: float, low: float | None, high: float | None, sign: str) -> str:
-    ends = ["?" if end is None else f"{end:{sign}.3f}" for end in (low, high)]
-    return f"{mean:{sign}.3f} [{', '.join(ends)}]"
 
 
 def _print_costs(found: Mapping[str, Any]) -> None:

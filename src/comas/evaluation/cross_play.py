@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -21,7 +21,6 @@ from comas.game.agent import Agent, Member
 from comas.game.moves import facing
 from comas.game.play import Scene, play_all
 from comas.stats import Interval, mean_interval
-from comas.team.build import Team
 from comas.types import Method, Question, Task, UserMistake, Verdict
 
 SETUP = "cross"
@@ -81,43 +80,6 @@ def _known(question: Question, text: str) -> Verdict:
     return "right"
 
 
-def check_sides(game: Game, methods: Sequence[Method], members: Sequence[Member]) -> None:
-    """An error where nobody of a team takes a role of the game."""
-    of_method = [role for method in methods if method.cross is game for role in method.paid]
-    for role in dict.fromkeys(of_method or ["move"]):
-        if not any(member.roles is None or role in member.roles for member in members):
-            names = ", ".join(member.name for member in members)
-            raise UserMistake(
-                f"setup {SETUP}: none of the agents {names} takes role {role!r}: see"
-                " agents.<name>.roles"
-            )
-
-
-def joined(rows: Team, columns: Team) -> Team:
-    """Both sides as one team, which belongs to them and is not to be closed."""
-    hosts = {ROW + name: host for name, host in rows.hosts.items()}
-    if columns is not rows:
-        hosts |= {COLUMN + name: host for name, host in columns.hosts.items()}
-    return replace(rows, hosts=hosts, members=against(rows.members, columns.members))
-
-
-def payoffs_in(games: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Question -> payoff, of the games of a pair that ended."""
-    return {
-        game["question"]: float(game["answer"])
-        for game in games
-        if game["error"] is None and game["answer"] is not None
-    }
-
-
-def records(
-    names: Sequence[str], found: Mapping[str, Mapping[tuple[str, str], Mapping[str, float]]]
-) -> list[dict[str, Any]]:
-    """The matrix of each task, as JSON; none of a task of which no question was played by all."""
-    matrices = {task: matrix(names, pairs) for task, pairs in found.items()}
-    return [each.record(task) for task, each in matrices.items() if each is not None]
-
-
 async def payoffs(
     game: Game,
     rows: Sequence[Member],
@@ -153,42 +115,47 @@ class Matrix:
 
     def column(self, column: int) -> Interval:
         """What all rows come to against a column: the mean of the column's cells."""
-        return mean_interval(_means([row[column] for row in self.values]))
+        cells = [row[column] for row in self.values]
+        return mean_interval(_means(cells))
 
     def whole(self) -> Interval:
         """The mean of all cells."""
-        return mean_interval(_means([_means(row) for row in self.values]))
+        rows = [_means(row) for row in self.values]
+        return mean_interval(_means(rows))
 
     def own(self) -> Interval:
         """The mean of the diagonal: each against itself."""
-        return mean_interval(_means([row[place] for place, row in enumerate(self.values)]))
+        diagonal = [row[place] for place, row in enumerate(self.values)]
+        return mean_interval(_means(diagonal))
 
     def progress(self) -> tuple[Interval, Interval]:
         """What the last row gains over the first, against the first column; and what the first row
         loses where the last column takes the place of the first. Paired by question.
         """
         first = self.values[0][0]
-        return (
-            mean_interval(_minus(self.values[-1][0], first)),
-            mean_interval(_minus(first, self.values[0][-1])),
-        )
+        gained = _minus(self.values[-1][0], first)
+        lost = _minus(first, self.values[0][-1])
+        return mean_interval(gained), mean_interval(lost)
 
     def cycling(self) -> float | None:
         """The share of triples of which each beats the next, in one direction or the other; i beats
         j where M(i, j) > M(j, i). None for fewer than three.
         """
-        triples = list(itertools.combinations(range(len(self.names)), 3))
+        every = range(len(self.names))
+        triples = list(itertools.combinations(every, 3))
         if not triples:
             return None
         return fmean(abs(self._round(*triple)) == 3 for triple in triples)
 
     def _round(self, i: int, j: int, k: int) -> int:
         """3 or -3 where three beat each other in a circle."""
-        return self._beats(i, j) + self._beats(j, k) + self._beats(k, i)
+        legs = [(i, j), (j, k), (k, i)]
+        return sum(self._beats(*leg) for leg in legs)
 
     def _beats(self, one: int, other: int) -> int:
         """1, -1 or, for equals, 0."""
-        lead = math.fsum(self.values[one][other]) - math.fsum(self.values[other][one])
+        won = math.fsum(self.values[one][other])
+        lead = won - math.fsum(self.values[other][one])
         return (lead > 0) - (lead < 0)
 
     def record(self, task: str) -> dict[str, Any]:
@@ -222,9 +189,10 @@ def matrix(
     common = sorted(asked.intersection(*pairs))
     if not common:
         return None
-    values = [
-        [[found[row, column][question] for question in common] for column in names] for row in names
-    ]
+    values: list[list[list[float]]] = []
+    for row in names:
+        of_row = [found[row, column] for column in names]
+        values.append([[payoffs[question] for question in common] for payoffs in of_row])
     return Matrix(names, values, len(asked) - len(common))
 
 

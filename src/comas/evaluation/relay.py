@@ -50,19 +50,20 @@ def gain(led: Beside, together: Beside) -> Interval | None:
     """The share of right answers where the expert led, minus that of the pair together on these
     questions; None where it led in none.
     """
-    leads = [
-        [float(game["turns"][0]["agent"] == name) for game, name in zip(games, names, strict=True)]
-        for games, names in zip(led.team, chosen(led, max), strict=True)
-    ]
+    leads: Numbers = []
+    for games, names in zip(led.team, chosen(led, max), strict=True):
+        leaders = [game["turns"][0]["agent"] for game in games]
+        leads.append([float(one == name) for one, name in zip(leaders, names, strict=True)])
     if not any(any(run) for run in leads):
         return None
-    gaps: Numbers = [
-        [lead * (a - b) for lead, a, b in zip(*rows, strict=True)]
-        for rows in zip(leads, led.right(), together.right(), strict=True)
-    ]
+    gaps: Numbers = []
+    for rows in zip(leads, led.right(), together.right(), strict=True):
+        gaps.append([lead * (a - b) for lead, a, b in zip(*rows, strict=True)])
     found = ratio_interval(gaps, leads)
     used = round(fmean(sum(run) for run in leads))
-    return Interval(found.mean, max(-1.0, found.low), min(1.0, found.high), used)
+    low = max(-1.0, found.low)
+    high = min(1.0, found.high)
+    return Interval(found.mean, low, high, used)
 
 
 def _members(compared: Beside) -> set[str]:

@@ -8,6 +8,7 @@ broke down are checked again. Leaves out: the folder (`evaluation.folder`), stat
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any
 
 from comas.config.policies import Resolved
 from comas.config.roles import check_roles
-from comas.evaluation import cross_play, fingerprints, report, spec, ways
+from comas.evaluation import fingerprints, report, spec, ways
 from comas.evaluation.asking import Asking, asked_otherwise, asking_of
+from comas.evaluation.crossing import Crossing
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import OpenRound, Played, Round
-from comas.evaluation.outcome import Trained, cell_of, outcome
-from comas.evaluation.questions import load_questions, overlaps
+from comas.evaluation.outcome import Trained, cell_of, outcome, trained_on_asked
+from comas.evaluation.questions import load_questions
 from comas.evaluation.report import Cell, Key
 from comas.evaluation.spec import Plan
 from comas.evaluation.ways import Way
@@ -101,7 +103,8 @@ class Exam:
             await self._greet(outlines, hook)
             cells = await self._play_all(hook)
             matched = await self._match(cells, hook) if self.plan.equal_tokens else []
-            crossed = await self._cross(hook) if self.plan.crosses else []
+            play = functools.partial(self._play, hook=hook)
+            crossed = await self._crossing.play(self._load, self._check_weights, play)
         report = outcome(self._folder, cells, matched, self._accounts, self._trained, self._notes)
         report["cross"] = crossed
         self._folder.write_report(report)
@@ -140,9 +143,10 @@ class Exam:
         for team, way in chosen:
             ways.check_roles_taken(way, team.task, team.members)
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)
-        if self.plan.crosses:
-            self._check_crossing(teams)
-            answerers += len(teams) ** 2
+        methods = [resolved.method for resolved in self._resolved.values()]
+        crossing = [run for _, run in self._runs()] if self.plan.crosses else []
+        self._crossing = Crossing(crossing, self._asked, methods, self._folder, self._account)
+        answerers += self._crossing.check(teams)
         questions = sum(len(questions) for _, questions in self._asked)
         self._plan_games(answerers * questions, hook)
         return outlines
@@ -172,8 +176,7 @@ class Exam:
             team = outlines[run]
             hosts = self._api_hosts(run)
             rounds = self._rounds(system, run, team, self.plan.ways)
-            waiting = self.plan.crosses or any(each.to_play() for each in rounds)
-            if not hosts or not waiting:
+            if not hosts or not (self.plan.crosses or any(each.to_play() for each in rounds)):
                 continue
             try:
                 await greet(hosts, sampling, hook.note, greeted)
@@ -194,7 +197,7 @@ class Exam:
             try:
                 self._check_weights(run, team)
                 if only is None:
-                    self._compare_with_training(run, team)
+                    self._trained += trained_on_asked(self.plan, run, team, self._asked)
                 setups = self.plan.ways if only is None else [only.setup]
                 for each in self._rounds(system, run, team, setups):
                     if only is None or each.key == only:
@@ -238,20 +241,11 @@ class Exam:
             digest = fingerprints.of_weights(team.sources)
             self._folder.check_unchanged(f"weights of {run}", digest)
 
-    def _compare_with_training(self, run: str, team: Team) -> None:
-        """Find the questions that a run was trained on."""
-        if run in self.plan.teams:
-            names = team.resolved.base_names()
-        else:
-            names = [self.plan.places.get(run, run)]
-        for task, overlap in overlaps(names, self._asked):
-            self._trained.append(Trained(run, task, overlap))
-
     async def _play(
         self, each: Round, hook: Hook, account: Callable[[], None] | None = None
     ) -> None:
         """Let one team answer the questions of a round, as far as it has not; `account` writes down
-        what its hosts have cost, where they are not those of one run.
+        what its hosts have cost, where these are not those of one run.
         """
         to_judge = each.to_judge()
         to_play = each.to_play()
@@ -288,59 +282,6 @@ class Exam:
         """Write down what a run's hosts have cost."""
         self._accounts[run] = spending.accounts(hosts)
         self._folder.write_accounts(self._accounts)
-
-    # --- every run against every other
-
-    def _check_crossing(self, teams: Sequence[Team]) -> None:
-        """An error where the systems have no game against each other, or nobody takes a side."""
-        methods = [team.method for team in teams]
-        for task, _ in self._asked:
-            game = cross_play.game_of(task, methods)
-            for team in teams:
-                cross_play.check_sides(game, methods, team.members)
-
-    async def _cross(self, hook: Hook) -> list[dict[str, Any]]:
-        """Play all pairs, two teams at a time in memory; a matrix for each task."""
-        runs = [run for _, run in self._runs()]
-        found: dict[str, dict[tuple[str, str], dict[str, float]]] = {}
-        for row in runs:
-            rows = self._load(row)
-            try:
-                self._check_weights(row, rows)
-                for column in runs:
-                    columns = rows if column == row else self._load(column)
-                    try:
-                        for each in self._pairings(row, rows, column, columns):
-                            await self._play(each, hook, self._both(row, rows, column, columns))
-                            of_task = found.setdefault(each.task.name, {})
-                            of_task[row, column] = cross_play.payoffs_in(each.log.found.values())
-                    finally:
-                        if columns is not rows:
-                            columns.close()
-            finally:
-                rows.close()
-        return cross_play.records(runs, found)
-
-    def _pairings(self, row: str, rows: Team, column: str, columns: Team) -> Iterator[Round]:
-        """The games of two teams, a round for each task."""
-        both = cross_play.joined(rows, columns)
-        methods = [resolved.method for resolved in self._resolved.values()]
-        for task, questions in self._asked:
-            game = cross_play.between(cross_play.game_of(task, methods))
-            way = Way(cross_play.SETUP, game, False, {})
-            pair = f"{row} against {column}"
-            log = self._folder.log(pair, task.name, cross_play.SETUP)
-            yield Round(pair, pair, both, cross_play.judging(task), questions, way, log)
-
-    def _both(self, row: str, rows: Team, column: str, columns: Team) -> Callable[[], None]:
-        """How what both teams' hosts have cost is written down."""
-
-        def write() -> None:
-            self._account(row, rows.hosts)
-            if columns is not rows:
-                self._account(column, columns.hosts)
-
-        return write
 
     # --- votes at equal tokens
 
