@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent
 from comas.setups.autogen import WORDING as WORDING
 from comas.setups.autogen import check, ends, revise, solve
-from comas.types import Count, Question, Setup, Task, Turn, UserMistake, Whole
+from comas.types import Count, Question, Setup, Task, UserMistake, Whole
 
 
 async def play(
@@ -30,20 +30,19 @@ async def play(
 ) -> str | None:
     """Answer with the last answer; None where it was cut."""
     first, second = _pair(agents, rng, leader)
-    answer: Turn | None = None
-    remark: Turn | None = None
-    for at in range(turns):
-        in_first_part = at < lead if lead else at % 2 == 0
-        speaker = first if in_first_part else second
-        if answer is None:
-            said = answer = await solve(speaker, question, task)
-        elif at % 2:
-            said = remark = await check(speaker, question, answer, task)
-        else:
-            said = answer = await revise(speaker, question, answer, remark, task, at // 2)
+    answer = await solve(first, question, task)
+    said = answer
+    for at in range(1, turns):
         if ends(said, task):
             break
-    return answer.text if answer is not None and answer.finished else None
+        in_first_part = at < lead if lead else at % 2 == 0
+        speaker = first if in_first_part else second
+        if at % 2:
+            said = await check(speaker, question, answer, task)
+        else:
+            answer = await revise(speaker, question, answer, said, task, at // 2)
+            said = answer
+    return answer.text if answer.finished else None
 
 
 def _pair(agents: Sequence[Agent], rng: random.Random, leader: str | None) -> tuple[Agent, Agent]:
