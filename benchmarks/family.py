@@ -21,11 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import tables
 from family_measures import START, learning_curve, measured
 from learning import SEEDS, made_with_folders
 from learning import run as run_training
 from rich.console import Console
-from rich.table import Table
+from tables import page_lines, show
 
 from comas.cli.json_output import interval_json
 from comas.stats import Interval, holm, mean_interval
@@ -464,13 +465,6 @@ def curves(
     return found
 
 
-def show(found: Interval) -> str:
-    """A mean with its interval over seeds, where there are several."""
-    if found.n < 2:
-        return f"{found.mean:+.3f}"
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
-
-
 HEADINGS = (
     *("method", "measure", "before", "after", "gain, 95 %", "tokens", "seconds", "seeds"),
     *("the paper", "agrees"),
@@ -489,7 +483,7 @@ def claim_cells(verdict: Verdict) -> list[str]:
     """A row of the table of claims."""
     claim = verdict.claim
     found = "-" if verdict.found is None else show(verdict.found)
-    holds = {None: "-", True: "yes", False: "no"}[verdict.holds]
+    holds = tables.YES_OR_NO[verdict.holds]
     p = "-" if verdict.p is None else f"{verdict.p:.3f}"
     beyond = "-" if claim.exact else f"{claim.beyond:+.2f}"
     return [claim.method, claim.says, found, f"{claim.threshold:+.2f}", beyond, p, holds]
@@ -507,27 +501,17 @@ def markdown(rows: Sequence[Row], verdicts: Sequence[Verdict], made_with: str) -
         "",
         f"Made with {made_with}.",
         "",
-        *_lines(HEADINGS, [cells(row) for row in rows]),
+        *page_lines(HEADINGS, [cells(row) for row in rows]),
         "",
-        *_lines(CLAIM_HEADINGS, [claim_cells(verdict) for verdict in verdicts]),
+        *page_lines(CLAIM_HEADINGS, [claim_cells(verdict) for verdict in verdicts]),
     ]
     return "\n".join(page) + "\n"
 
 
-def _lines(headings: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
-    rule = "|".join("---" for _ in headings)
-    return [f"| {' | '.join(headings)} |", f"|{rule}|", *(f"| {' | '.join(r)} |" for r in table)]
-
-
 def print_tables(console: Console, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> None:
     """Both tables on a terminal."""
-    methods = Table(*HEADINGS)
-    for row in rows:
-        methods.add_row(*cells(row))
-    claims = Table(*CLAIM_HEADINGS)
-    for verdict in verdicts:
-        claims.add_row(*claim_cells(verdict))
-    console.print(methods, claims)
+    tables.show_table(console, HEADINGS, [cells(row) for row in rows])
+    tables.show_table(console, CLAIM_HEADINGS, [claim_cells(verdict) for verdict in verdicts])
 
 
 def as_json(rows: Sequence[Row], verdicts: Sequence[Verdict], values: Values) -> str:
@@ -543,15 +527,9 @@ def as_json(rows: Sequence[Row], verdicts: Sequence[Verdict], values: Values) ->
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    found.add_argument("out", type=Path)
-    found.add_argument("--jobs", type=int, default=2)
+    found = tables.parser(__doc__, SEEDS)
     found.add_argument("--only", type=lambda s: s.split(","), default=list(ROWS))
-    found.add_argument(
-        "--seeds", type=lambda s: [int(x) for x in s.split(",")], default=list(SEEDS)
-    )
     found.add_argument("--tokens", type=int, default=BUDGET, help="per system and seed")
-    found.add_argument("--report", action="store_true", help="no new runs")
     found.add_argument("--write", type=Path, help="also write the report as Markdown")
     found.add_argument("--picture", type=Path, help="also draw all learning curves, as SVG")
     found.add_argument("--json", action="store_true")

@@ -8,12 +8,11 @@ before any counted run; claims that fail stay in the table.
 
 from __future__ import annotations
 
-import argparse
 import math
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import family
+import tables
 from family import Claim, Figure, System
 from family_measures import START
 from learning import SEEDS
@@ -83,15 +82,9 @@ CLAIMS = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument(
-        "--seeds", type=lambda s: [int(x) for x in s.split(",")], default=list(SEEDS)
-    )
+    parser = tables.parser(__doc__, SEEDS)
     parser.add_argument("--tokens", type=int, default=family.BUDGET, help="per run")
     parser.add_argument("--keys", nargs="*", default=[], help="key=value of every run")
-    parser.add_argument("--report", action="store_true", help="no new runs")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     own = systems(args.tokens)

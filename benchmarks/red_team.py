@@ -9,7 +9,6 @@ thresholds were set before any counted run. Leaves out: the accuracy that runs r
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -19,16 +18,21 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import tables
 from family_measures import at_start
+from rich.console import Console
 
 from comas.config.schema import read
+from comas.evaluation.cross_play import payoffs
 from comas.evaluation.systems import load
 from comas.game.agent import Member
 from comas.hooks import Hook
+from comas.methods import self_redteam
 from comas.seed.exercises import ask_each
-from comas.seed.gate import attack_prompt, prompt_of
+from comas.seed.gate import prompt_of
 from comas.stats import mean_interval
 from comas.storage import files
 from comas.tasks import gate
@@ -116,21 +120,19 @@ def members(folder: Path, first: bool = False) -> dict[str, Member]:
     return {m.roles[0]: o for m, o in zip(team.members, open_members, strict=True) if m.roles}
 
 
-def attacks(attacker: Member, requests: Sequence[Question], harmful: bool) -> list[str | None]:
-    """The request that an attacker makes of each; None where it is none of the same class."""
-    prompts = [attack_prompt(q.prompt, harmful) for q in requests]
-    written = []
-    for turn in run_sync(ask_each(attacker, "attack", prompts)):
-        request = gate.posed_request(turn.text) if turn.finished else None
-        faithful = request is not None and gate.is_harmful(request[0]) == harmful
-        written.append(turn.text.split(";")[-1].strip() if faithful else None)
-    return written
+def succeeding(
+    attacker: Member, defender: Member, requests: Sequence[Question], seed: int
+) -> float:
+    """The share of attacks that succeed, as `comas eval --setups cross` plays them."""
+    game = self_redteam.cross
+    found = run_sync(payoffs(game, [attacker], [defender], requests, gate.task, seed))
+    return fmean(found[request.id] for request in requests)
 
 
-def share_said(defender: Member, requests: Sequence[str | None], verdict: str) -> float:
-    """How often a defender says this, of all that were to be asked."""
-    there = [request for request in requests if request is not None]
-    turns = run_sync(ask_each(defender, "solution", [prompt_of(text) for text in there]))
+def share_said(defender: Member, requests: Sequence[Question], verdict: str) -> float:
+    """How often a defender says this to requests that nobody rewrote."""
+    prompts = [prompt_of(request.prompt) for request in requests]
+    turns = run_sync(ask_each(defender, "solution", prompts))
     blank = Question(id="request", prompt="")
     said = [gate.extract(blank, turn.text) if turn.finished else None for turn in turns]
     return sum(word == verdict for word in said) / len(requests)
@@ -151,18 +153,19 @@ def cross_play(out: Path, seed: int) -> dict[str, dict[str, float]]:
         for step in KEPT:
             teams[f"{kind} {step}"] = members(folder.with_name(f"{seed}-at-{step}"))
         teams[f"{kind} last"] = members(folder)
-    written = {}
-    for name, team in teams.items():
-        if not name.startswith("static"):
-            written[name] = attacks(team["attack"], harmful, True)
-            written[f"{name}, benign"] = attacks(team["attack"], benign, False)
     for name, team in teams.items():
         defender = team["solution"]
-        seen["benign refused"][name] = share_said(defender, [q.prompt for q in benign], "refuse")
-        seen["harmful allowed"][name] = share_said(defender, [q.prompt for q in harmful], "allow")
-        for attacker, texts in written.items():
-            verdict = "refuse" if attacker.endswith("benign") else "allow"
-            seen.setdefault(attacker, {})[name] = share_said(defender, texts, verdict)
+        seen["benign refused"][name] = share_said(defender, benign, "refuse")
+        seen["harmful allowed"][name] = share_said(defender, harmful, "allow")
+    for attacking, team in teams.items():
+        if attacking.startswith("static"):
+            continue
+        attacker = team["attack"]
+        for row, asked in ((attacking, harmful), (f"{attacking}, benign", benign)):
+            seen[row] = {
+                name: succeeding(attacker, other["solution"], asked, seed)
+                for name, other in teams.items()
+            }
     files.replace(file, json.dumps(seen, indent=1))
     return seen
 
@@ -170,24 +173,25 @@ def cross_play(out: Path, seed: int) -> dict[str, dict[str, float]]:
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         return one(sys.argv[2:])
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("out", type=Path)
+    parser = tables.parser(__doc__, SEEDS)
     parser.add_argument("keys", nargs="*", help="key=value pairs for all runs")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seeds", type=lambda s: [int(x) for x in s.split(",")], default=SEEDS)
-    parser.add_argument("--report", action="store_true", help="no new runs")
     args = parser.parse_intermixed_args()
     if not args.report:
         jobs = [(args.out, kind, seed, args.keys) for seed in args.seeds for kind in KINDS]
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(train, jobs))
     matrices = [cross_play(args.out, seed) for seed in args.seeds]
-    for attacker, row in matrices[0].items():
-        means = {name: mean_interval([m[attacker][name] for m in matrices]) for name in row}
-        print(f"{attacker:24}", "  ".join(f"{name} {i.mean:.3f}" for name, i in means.items()))
-    for claim, (figure, least) in CLAIMS.items():
+    console = Console(width=200)
+    figures = {
+        attacker: {name: [matrix[attacker][name] for matrix in matrices] for name in row}
+        for attacker, row in matrices[0].items()
+    }
+    tables.show_figures(console, "attacker", figures)
+    claims = []
+    for says, (figure, least) in CLAIMS.items():
         found = mean_interval([figure(matrix) for matrix in matrices])
-        print(f"{claim}: {found}, at least {least}: {'yes' if found.mean >= least else 'no'}")
+        claims.append((f"{says} (at least {least})", found, found.mean >= least))
+    tables.show_claims(console, claims)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,17 @@ Runs that are there already are kept. The claims and thresholds were set before 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import tables
 from family_measures import recorded_accuracy
 from learning import run as run_training
+from rich.console import Console
 
-from comas.stats import Interval, mean_interval
+from comas.stats import mean_interval
 from comas.storage.run import Run
 
 SEEDS = (101, 102, 103, 104, 105)
@@ -56,22 +57,17 @@ MEASURES: dict[str, Callable[[Path], float]] = {
 }
 
 
-def figures(out: Path, kind: str, seeds: list[int]) -> dict[str, Interval]:
-    """Each measure, and the gain in repair, over seeds."""
+def figures(out: Path, kind: str, seeds: list[int]) -> dict[str, list[float]]:
+    """Each measure, and the gain in repair, of each seed."""
     folders = [folder_of(out, kind, seed) for seed in seeds]
     found = {name: [measure(folder) for folder in folders] for name, measure in MEASURES.items()}
     pairs = zip(found["repair after"], found["repair before"], strict=True)
-    found["gain in repair"] = [after - before for after, before in pairs]
-    return {name: mean_interval(values) for name, values in found.items()}
+    return {**found, "gain in repair": [after - before for after, before in pairs]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("out", type=Path)
+    parser = tables.parser(__doc__, SEEDS)
     parser.add_argument("keys", nargs="*", help="key=value pairs for all runs")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seeds", type=lambda s: [int(x) for x in s.split(",")], default=SEEDS)
-    parser.add_argument("--report", action="store_true", help="no new runs")
     args = parser.parse_intermixed_args()
     if not args.report:
         jobs = [command(args.out, kind, seed, args.keys) for seed in args.seeds for kind in KINDS]
@@ -85,16 +81,17 @@ def main() -> None:
     if not done:
         sys.exit("no seed has both runs")
     found = {kind: figures(args.out, kind, done) for kind in KINDS}
-    for kind, row in found.items():
-        for name, interval in row.items():
-            print(f"{kind:10} {name:28} {interval}")
-    gain = found["checks"]["gain in repair"]
-    few = found["checks"]["fake faults, last quarter"].mean
-    more = found["no checks"]["fake faults, last quarter"].mean
-    print("seeds:", *done)
-    print("the gain in repair is above .20 (lower bound):", "yes" if gain.low > 0.2 else "no")
-    print("fake faults: at most .02 with the checks:", "yes" if few <= 0.02 else "no")
-    print("fake faults: more without them:", "yes" if more > few else "no")
+    console = Console(width=200)
+    tables.show_figures(console, f"seeds {', '.join(map(str, done))}", found)
+    gain = mean_interval(found["checks"]["gain in repair"])
+    few = mean_interval(found["checks"]["fake faults, last quarter"])
+    more = mean_interval(found["no checks"]["fake faults, last quarter"])
+    claims = [
+        ("the gain in repair is above .20 (lower bound)", gain, gain.low > 0.2),
+        ("fake faults: at most .02 with the checks", few, few.mean <= 0.02),
+        ("fake faults: more without them", more, more.mean > few.mean),
+    ]
+    tables.show_claims(console, claims)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,10 @@ class Task:
 
     None where the text is no question, or one of a held-out split: nobody may train on those.
     """
+    pose_held_out: Callable[[str], Question | None] | None = None
+    """`pose` that takes questions of held-out splits too; None: `pose` itself. Cross-play alone
+    asks it, where nobody trains.
+    """
     check: Callable[[Question, str], Verdict] | None = None
     """`verify` by rule: the question's own text is all that it needs, so that it holds for
     questions that agents wrote.
@@ -391,6 +395,11 @@ class Method:
     measure: Callable[..., Awaitable[str | None]] | None = None
     """The game in which every agent answers alone, before, during and after training; None is
     `setups.single`.
+    """
+    cross: Callable[..., Awaitable[float | None]] | None = None
+    """`async cross(question, rows, columns, rng, task)` -> what an adversary among the agents
+    `rows` gets of a defender among `columns`, of another team; None where that is not known. Pure
+    play: nobody is paid.
     """
     pays: Mapping[str, str] = field(default_factory=dict[str, str])
     """Role -> for what it is paid, in a few words: the legend of displays."""

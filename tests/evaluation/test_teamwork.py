@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comas.evaluation import coordination, critique, experts
+from comas.evaluation import coordination, critique, experts, relay
 from comas.evaluation.beside import Beside, beside
 from comas.evaluation.report import Cell
 from comas.evaluation.teamwork import teamwork
@@ -473,3 +473,70 @@ def test_several_runs_are_a_level_of_their_own() -> None:
     expected = two_level(table)[0]
     assert found.mean == pytest.approx(expected.mean)
     assert found.high == pytest.approx(min(1.0, expected.high))
+
+
+# --- relays
+
+
+def relays(*games: tuple[str, str], setup: str) -> Any:
+    """A cell of a pair: (who led, verdict) question by question."""
+    return cell(setup, [played(f"q{i}", v, [said("s", who)]) for i, (who, v) in enumerate(games)])
+
+
+STRONG = members(*[("right", "wrong")] * 4)
+"""Member `a` is right, `b` is not: `a` is the expert of each question."""
+
+
+def test_a_relay_gains_what_it_has_more_where_the_stronger_one_led() -> None:
+    led = relays(
+        ("a", "right"), ("b", "wrong"), ("a", "right"), ("a", "wrong"), setup="relay:lead=2"
+    )
+    both = relays(("b", "wrong"), ("b", "right"), ("a", "right"), ("a", "wrong"), setup="relay")
+    cells = [cell("single", STRONG), both, led]
+    found = relay.figures(led, cells)["relay gain"]
+    assert found.mean == pytest.approx(2 / 3 - 1 / 3), "q1 was led by the weaker one"
+    assert found.n == 3
+    assert -1 <= found.low <= found.mean <= found.high <= 1
+    assert relay.figures(both, cells) == {}
+    assert relay.figures(led, cells[1:]) == {}
+    assert relay.figures(led, [cells[0], led]) == {}
+    figures = {record["setup"]: record["figures"] for record in teamwork(cells)}
+    assert "relay gain" in figures["relay:lead=2"]
+    assert "relay gain" not in figures["relay"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(*[st.booleans()] * 3), min_size=2, max_size=12))
+def test_together_and_the_gain_make_the_relay(games: Any) -> None:
+    word = {True: "right", False: "wrong"}
+    who = {True: "a", False: "b"}
+    led = relays(*[(who[one], word[x]) for one, x, _ in games], setup="relay:lead=1")
+    both = relays(*[("a", word[y]) for _, _, y in games], setup="relay:lead=0")
+    cells = [cell("single", members(*[("right", "wrong")] * len(games))), both, led]
+    found = relay.figures(led, cells)
+    # the expert of a question is `a`, unless the other half has no question
+    mine = [(x, y) for one, x, y in games if one]
+    if not mine:
+        assert found == {}
+        return
+    relayed = sum(x for x, _ in mine) / len(mine)
+    together = sum(y for _, y in mine) / len(mine)
+    assert together + found["relay gain"].mean == pytest.approx(relayed)
+    assert found["relay gain"].n == len(mine)
+
+
+def test_a_relay_that_does_as_the_pair_gains_nothing() -> None:
+    games = [("a", "right"), ("b", "wrong"), ("a", "wrong"), ("a", "right")]
+    led = relays(*games, setup="relay:turns=4:lead=3")
+    both = relays(*games, setup="relay:turns=4")
+    found = relay.figures(led, [cell("single", STRONG), both, led])["relay gain"]
+    assert tuple(found) == (0.0, 0.0, 0.0, 3)
+
+
+def test_only_the_pair_that_differs_in_nothing_else_is_together() -> None:
+    led, other = (relays(("a", "right"), setup=name) for name in ("relay:turns=4:lead=2", "relay"))
+    same = relays(("a", "right"), setup="relay:turns=4:lead=0")
+    assert relay.together_of(led, [other, led]) is None
+    assert relay.together_of(led, [other, same]) is same
+    assert relay.together_of(same, [other, same]) is None
+    assert relay.together_of(cell("vote:lead=2", STRONG), [other]) is None

@@ -325,3 +325,36 @@ def test_a_dialogue_is_paid_once_however_long_it_is(
         assert dialogue.end.info["raw"] == worth
         for turn in dialogue.replies:
             assert turn.reward == pytest.approx(worth - mean, abs=1e-9)
+
+
+def test_a_dialogue_that_goes_on_from_another_has_what_was_said_in_it() -> None:
+    heard: list[list[Any]] = []
+
+    class Recording(Scripted):
+        async def ask(
+            self,
+            turn: str,
+            policy: str,
+            messages: Sequence[Mapping[str, str]],
+            sampling: Sampling,
+            seed: int,
+            keep: bool,
+            role: str,
+        ) -> Reply:
+            heard.append(list(messages))
+            return await super().ask(turn, policy, messages, sampling, seed, keep, role)
+
+    async def twice(
+        question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+    ) -> str | None:
+        asked = (agents[0], "solution", question.prompt, task)
+        *kept, end = await converse(*asked, turns=4)
+        on = await converse(*asked, turns=2, about=end, after=kept)
+        return on[-1].text
+
+    host = Recording({"solution": [CALL, CALL, "unsure", "sure"]})
+    (episode,) = talk(host, task_with(tool(lambda words: words.upper())), play=twice)
+    assert episode.answer == "sure"
+    assert [message["role"] for message in heard[-1]] == ["user", *("assistant", "user") * 2]
+    assert heard[-1] == heard[-2], "the reply that is written again is left out"
+    assert episode.turns[-1].about == episode.turns[-2].id

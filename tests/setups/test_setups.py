@@ -38,8 +38,8 @@ def box(answer: object) -> str:
     return rf"I think \boxed{{{answer}}}"
 
 
-ANSWERING = [n for n in plugin_names("setup") if n not in ("duel", "tools")]
-"""The others need a game, or tools: tests of their own."""
+ANSWERING = [n for n in plugin_names("setup") if n not in ("duel", "relay", "tools")]
+"""The others need a game, a pair, or tools: tests of their own."""
 
 
 @pytest.mark.parametrize("name", ANSWERING)

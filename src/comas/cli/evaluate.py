@@ -5,7 +5,6 @@ Leaves out: statistics (`evaluation.report`), playing (`evaluation.runner`).
 
 from __future__ import annotations
 
-import io
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ import typer
 
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_stopped
+from comas.cli.tables import print_cross, print_table, span
 from comas.exit_codes import STOPPED
 from comas.program import command
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from comas.evaluation.runner import Exam
     from comas.evaluation.spec import Plan
 
-SIGNED = ("overhead", "expert loss", "collaboration gap")
+SIGNED = ("overhead", "expert loss", "collaboration gap", "relay gain")
 """Figures of teams that are differences."""
 Tasks = Annotated[
     str | None,
@@ -36,7 +36,7 @@ Setups = Annotated[
     typer.Option(
         help=(
             "Divided by commas: single,vote,debate,autogen,refine,steps, vote:votes=16, a method,"
-            " game."
+            " game; cross: every run against every other."
         )
     ),
 ]
@@ -118,6 +118,11 @@ def compare(
             f"compare takes two systems, not {len(plan.systems)}; behind them stand pairs of the"
             " form key=value"
         )
+    if plan.crosses:
+        raise UserMistake(
+            "--setups cross: a matrix is no comparison with the first system: take"
+            f" `{command()} eval {first} {second} --setups cross`"
+        )
     exam = Exam.create(plan, out)
     found = _watched(exam, json_)
     if not found["systems"]:
@@ -137,7 +142,7 @@ def compare(
 
 
 def _difference(d: Mapping[str, Any]) -> str:
-    return _span(d["difference"], d["low"], d["high"], "+")
+    return span(d["difference"], d["low"], d["high"], "+")
 
 
 def _family(table: Sequence[Any]) -> str:
@@ -253,7 +258,8 @@ def _show(found: Mapping[str, Any]) -> None:
 
     rows = [_row(cell) for cell in found["cells"]]
     names = ("system", "task", "setup", "n", "accuracy, 95 %", "tokens each")
-    _print_table("held-out answers", names, rows, whole=names[3:])
+    if rows:
+        print_table("held-out answers", names, rows, whole=names[3:])
     for system, teams in _teams(found["cells"]).items():
         parts = [f"{team} ({', '.join(setups)})" for team, setups in teams.items()]
         print(f" {clean(system)}: {'; '.join(parts)}")
@@ -266,6 +272,8 @@ def _show(found: Mapping[str, Any]) -> None:
         if found[key]:
             _print_comparisons(found[key], title)
     _print_teamwork(found.get("teamwork", []))
+    for matrix in found.get("cross", []):
+        print_cross(matrix)
     print()
     _print_notes(found)
     print(f"all of it: {Path(found['folder']) / 'report.json'}")
@@ -275,7 +283,7 @@ def _row(cell: Mapping[str, Any]) -> list[str]:
     """A cell as a row of the table of answers."""
     accuracy = "nothing judged"
     if cell["accuracy"] is not None:
-        accuracy = _span(cell["accuracy"], cell["low"], cell["high"], "")
+        accuracy = span(cell["accuracy"], cell["low"], cell["high"], "")
     answers = cell["right"] + cell["wrong"] + cell["failed"]
     tokens_each = cell["tokens"] / max(1, answers)
     names = [cell[key] for key in ("label", "task", "setup")]
@@ -298,7 +306,7 @@ def _print_comparisons(found: Sequence[Mapping[str, Any]], title: str) -> None:
     tested = ", ".join(dict.fromkeys(tests)) + _family(found)
     names = ("task", "compared", "difference, 95 %", "p", "verdict")
     rows = [(d["task"], _sides(d), _difference(d), _p(d["p"]), d["verdict"]) for d in found]
-    _print_table(f"{title} ({tested})", names, rows, whole=names[2:])
+    print_table(f"{title} ({tested})", names, rows, whole=names[2:])
 
 
 def _print_teamwork(teams: Sequence[Mapping[str, Any]]) -> None:
@@ -308,11 +316,11 @@ def _print_teamwork(teams: Sequence[Mapping[str, Any]]) -> None:
         names = [team[key] for key in ("label", "task", "setup")]
         for figure, found in team["figures"].items():
             sign = "+" if figure in SIGNED else ""
-            rows.append([*names, figure, _span(found["mean"], found["low"], found["high"], sign)])
+            rows.append([*names, figure, span(found["mean"], found["low"], found["high"], sign)])
             names = [""] * len(names)
     if rows:
         headings = ("system", "task", "setup", "figure", "value, 95 %")
-        _print_table("teams against their members", headings, rows, whole=headings[3:])
+        print_table("teams against their members", headings, rows, whole=headings[3:])
 
 
 def _sides(d: Mapping[str, Any]) -> str:
@@ -324,40 +332,6 @@ def _sides(d: Mapping[str, Any]) -> str:
     if first["label"] == second["label"]:
         return f"{first['label']}: {second['setup']} minus {first['setup']}"
     return f"{second['label']} {second['setup']} minus {first['label']} {first['setup']}"
-
-
-def _print_table(
-    title: str, names: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[str]
-) -> None:
-    """Within the terminal's width, elsewhere within 80 columns: names are folded where there is no
-    room, columns `whole` never.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for name, *texts in zip(names, *rows, strict=True):
-        is_whole = name in whole
-        are_numbers = is_whole and all(text[-1:].isdecimal() for text in texts)
-        justify = "right" if are_numbers else "left"
-        table.add_column(name, no_wrap=is_whole, overflow="fold", justify=justify)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    terminal = Console()
-    width = terminal.width if terminal.is_terminal else 80
-    plain = Console(file=io.StringIO(), width=max(60, width) - 1)
-    with plain.capture() as drawn:
-        plain.print(table)
-    print(f"\n{title}")
-    for line in drawn.get().splitlines():
-        print(f" {line.rstrip()}")
-
-
-def _span(mean: float, low: float | None, high: float | None, sign: str) -> str:
-    ends = ["?" if end is None else f"{end:{sign}.3f}" for end in (low, high)]
-    return f"{mean:{sign}.3f} [{', '.join(ends)}]"
 
 
 def _print_costs(found: Mapping[str, Any]) -> None:

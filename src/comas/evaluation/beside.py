@@ -27,6 +27,15 @@ class Beside:
     alone: Sequence[Sequence[Sequence[Record]]]
     """alone[s][q]: the answer of each agent, in the order of their names."""
 
+    def of(self, questions: Sequence[str]) -> Beside:
+        """The same on some of the questions, in this order."""
+        places = [self.questions.index(question) for question in questions]
+        return Beside(
+            questions,
+            [[run[place] for place in places] for run in self.team],
+            [[run[place] for place in places] for run in self.alone],
+        )
+
     def right(self) -> Numbers:
         """1 where the team is right, else 0."""
         return [[_right(record) for record in run] for run in self.team]

@@ -3,7 +3,7 @@
 After "Multi-Agent Teams Hold Experts Back" (arXiv 2602.01011) and "The Collaboration Gap" (arXiv
 2511.02687). The expert of a question is the member that answers best, alone, in the *other* half of
 the questions: chosen on the same ones, the best of several would look better than it is. Leaves
-out: teams whose members are copies of one model, which have no expert; relays, which nobody plays.
+out: teams whose members are copies of one model, which have no expert; relays (`relay`).
 """
 
 from __future__ import annotations

@@ -13,10 +13,13 @@ from comas.evaluation import report
 from comas.evaluation.contamination import Overlap
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import Played
+from comas.evaluation.questions import overlaps
 from comas.evaluation.report import Cell, Difference, Key
+from comas.evaluation.spec import Plan
 from comas.evaluation.teamwork import teamwork
 from comas.team import spending
-from comas.types import Account
+from comas.team.build import Team
+from comas.types import Account, Question, Task
 
 
 class Trained(NamedTuple):
@@ -32,6 +35,16 @@ class Trained(NamedTuple):
         unknown = {"exact": None, "near": None}
         pairs = dataclasses.asdict(self.overlap) if self.overlap else unknown
         return {"run": self.run, "task": self.task, **pairs}
+
+
+def trained_on_asked(
+    plan: Plan, run: str, team: Team, asked: Sequence[tuple[Task, Sequence[Question]]]
+) -> list[Trained]:
+    """Which of the questions that are asked a run was trained on, per task."""
+    names = [plan.places.get(run, run)]
+    if run in plan.teams:
+        names = team.resolved.base_names()
+    return [Trained(run, task, overlap) for task, overlap in overlaps(names, asked)]
 
 
 def cell_of(key: Key, rounds: Sequence[Played]) -> Cell:

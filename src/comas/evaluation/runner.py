@@ -8,8 +8,9 @@ broke down are checked again. Leaves out: the folder (`evaluation.folder`), stat
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from comas.config.policies import Resolved
 from comas.config.roles import check_roles
 from comas.evaluation import fingerprints, report, spec, ways
 from comas.evaluation.asking import Asking, asked_otherwise, asking_of
+from comas.evaluation.crossing import Crossing
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import OpenRound, Played, Round
-from comas.evaluation.outcome import Trained, cell_of, outcome
-from comas.evaluation.questions import load_questions, overlaps
+from comas.evaluation.outcome import Trained, cell_of, outcome, trained_on_asked
+from comas.evaluation.questions import load_questions
 from comas.evaluation.report import Cell, Key
 from comas.evaluation.spec import Plan
 from comas.evaluation.ways import Way
@@ -101,7 +103,10 @@ class Exam:
             await self._greet(outlines, hook)
             cells = await self._play_all(hook)
             matched = await self._match(cells, hook) if self.plan.equal_tokens else []
+            play = functools.partial(self._play, hook=hook)
+            crossed = await self._crossing.play(self._load, self._check_weights, play)
         report = outcome(self._folder, cells, matched, self._accounts, self._trained, self._notes)
+        report["cross"] = crossed
         self._folder.write_report(report)
         records = [record for cell in cells for record in cell.records]
         if records and all(record["error"] for record in records):
@@ -138,6 +143,10 @@ class Exam:
         for team, way in chosen:
             ways.check_roles_taken(way, team.task, team.members)
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)
+        methods = [resolved.method for resolved in self._resolved.values()]
+        crossing = [run for _, run in self._runs()] if self.plan.crosses else []
+        self._crossing = Crossing(crossing, self._asked, methods, self._folder, self._account)
+        answerers += self._crossing.check(teams)
         questions = sum(len(questions) for _, questions in self._asked)
         self._plan_games(answerers * questions, hook)
         return outlines
@@ -151,7 +160,7 @@ class Exam:
 
     def _ways(self, team: Team) -> list[Way]:
         """How this team answers in each setup."""
-        return [ways.way(setup, team, self.plan.files) for setup in self.plan.setups]
+        return [ways.way(setup, team, self.plan.files) for setup in self.plan.ways]
 
     def _plan_games(self, games: int, hook: Hook) -> None:
         self._planned += games
@@ -166,8 +175,8 @@ class Exam:
         for system, run in self._runs():
             team = outlines[run]
             hosts = self._api_hosts(run)
-            rounds = self._rounds(system, run, team, self.plan.setups)
-            if not hosts or not any(each.to_play() for each in rounds):
+            rounds = self._rounds(system, run, team, self.plan.ways)
+            if not hosts or not (self.plan.crosses or any(each.to_play() for each in rounds)):
                 continue
             try:
                 await greet(hosts, sampling, hook.note, greeted)
@@ -188,8 +197,8 @@ class Exam:
             try:
                 self._check_weights(run, team)
                 if only is None:
-                    self._compare_with_training(run, team)
-                setups = self.plan.setups if only is None else [only.setup]
+                    self._trained += trained_on_asked(self.plan, run, team, self._asked)
+                setups = self.plan.ways if only is None else [only.setup]
                 for each in self._rounds(system, run, team, setups):
                     if only is None or each.key == only:
                         await self._play(each, hook)
@@ -232,17 +241,12 @@ class Exam:
             digest = fingerprints.of_weights(team.sources)
             self._folder.check_unchanged(f"weights of {run}", digest)
 
-    def _compare_with_training(self, run: str, team: Team) -> None:
-        """Find the questions that a run was trained on."""
-        if run in self.plan.teams:
-            names = team.resolved.base_names()
-        else:
-            names = [self.plan.places.get(run, run)]
-        for task, overlap in overlaps(names, self._asked):
-            self._trained.append(Trained(run, task, overlap))
-
-    async def _play(self, each: Round, hook: Hook) -> None:
-        """Let one team answer the questions of a round, as far as it has not."""
+    async def _play(
+        self, each: Round, hook: Hook, account: Callable[[], None] | None = None
+    ) -> None:
+        """Let one team answer the questions of a round, as far as it has not; `account` writes down
+        what its hosts have cost, where these are not those of one run.
+        """
         to_judge = each.to_judge()
         to_play = each.to_play()
         hook.cell(*each.key)
@@ -254,7 +258,7 @@ class Exam:
         hosts = each.team.hosts
         try:
             async with (
-                spending.kept(each.team, lambda: self._account(each.run, hosts)),
+                spending.kept(each.team, account or (lambda: self._account(each.run, hosts))),
                 asyncio.TaskGroup() as group,
             ):
                 for record in to_judge:

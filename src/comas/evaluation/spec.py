@@ -24,6 +24,7 @@ from comas.config.systems import (
     system_config,
     table_of,
 )
+from comas.evaluation.cross_play import SETUP
 from comas.evaluation.systems import asked
 from comas.evaluation.ways import OPTIONS
 from comas.program import command
@@ -110,6 +111,16 @@ class Plan:
     """Run or model as named -> `key=value` of its hosts' bounds that followed from the memory that
     there was in the beginning.
     """
+
+    @property
+    def crosses(self) -> bool:
+        """Whether every run plays against every other."""
+        return SETUP in self.setups
+
+    @property
+    def ways(self) -> list[str]:
+        """The setups in which a system answers by itself."""
+        return [setup for setup in self.setups if setup != SETUP]
 
     def resolved(self, run: str) -> Resolved:
         """Config, method and task of what stands under this name."""

@@ -1,8 +1,8 @@
 """What teams make of their members, per cell in which a team plays: coordination, revisions,
-experts.
+experts, relays.
 
 Figures without data are absent, never 0. Leaves out: how each is computed
-(`evaluation.coordination`, `evaluation.critique`, `evaluation.experts`).
+(`evaluation.coordination`, `evaluation.critique`, `evaluation.experts`, `evaluation.relay`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from comas.evaluation import coordination, critique, experts
+from comas.evaluation import coordination, critique, experts, relay
 from comas.evaluation.as_json import interval_record
 from comas.evaluation.beside import beside, is_team
 from comas.evaluation.report import Cell, label
@@ -31,6 +31,7 @@ def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str
         if compared is not None:
             found |= coordination.figures(cell, compared)
             found |= experts.figures(compared)
+            found |= relay.figures(cell, cells)
         found |= revised
         if not found:
             continue

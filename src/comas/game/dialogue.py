@@ -40,9 +40,13 @@ async def converse(
     turns: int,
     tools: Mapping[str, Tool] | None = None,
     about: Turn | None = None,
+    after: Sequence[Turn] = (),
 ) -> list[Turn]:
     """Ask, and answer calls of `tools` (default: the task's), until a reply calls nothing or there
     are `turns` replies; returns all replies, of which the last is the answer.
+
+    `after` are replies of an earlier dialogue, all of which called: this one goes on from what came
+    back of them, and its `turns` are further ones.
 
     `info["dialogue"]` of each reply is the id of the first. `info["call"]` of one that called has
     `tool`, `argument`, `back` (what came back), `failed` (why, or None), `cut` (characters that
@@ -54,7 +58,7 @@ async def converse(
     shown = schemas(tools) if own is not None else None
     if own is None:
         prompt = described(tools, task) + prompt
-    said: list[Message] = []
+    said = [message for reply in after for message in _exchange(reply, own, task)]
     replies: list[Turn] = []
     while True:
         turn = await agent.ask(role, prompt, about=about, said=said, tools=shown)
@@ -68,12 +72,17 @@ async def converse(
             return replies
         back = await _answered(call, tools[call.tool])
         turn.info["call"] = {"tool": call.tool, "argument": call.argument, **back}
-        heard = words(WORDING, task, "back", back=back["back"])
-        said += [
-            {"role": "assistant", "content": turn.text},
-            {"role": "user" if own is None else "tool", "content": heard},
-        ]
+        said += _exchange(turn, own, task)
         about = turn
+
+
+def _exchange(reply: Turn, own: Calls | None, task: Task) -> list[Message]:
+    """A reply that called and what came back, as the next reply's prompt has them."""
+    heard = words(WORDING, task, "back", back=reply.info["call"]["back"])
+    return [
+        {"role": "assistant", "content": reply.text},
+        {"role": "user" if own is None else "tool", "content": heard},
+    ]
 
 
 def calls_of(agent: Agent) -> Calls | None:

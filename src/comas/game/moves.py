@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, choose
 from comas.game.play import brief
 from comas.game.prompts import defuse, words
 from comas.types import Episode, Question, Task, Turn, UserMistake
@@ -156,6 +156,21 @@ async def played(
     for seat, turn in table.last.items():
         turn.info["payoff"] = payoffs[seat]
     return list(payoffs)
+
+
+async def facing(
+    question: Question,
+    rows: Sequence[Agent],
+    columns: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+) -> float | None:
+    """Play a game of two, one of `rows` in the first seat and one of `columns` in the second; the
+    payoff of the first, None where it does not end.
+    """
+    seats = [choose(rows, rng, "move"), choose(columns, rng, "move")]
+    payoffs = await played(question, seats, rng, task)
+    return None if payoffs is None else payoffs[0]
 
 
 def by_seat(episode: Episode) -> dict[int, list[Turn]]:

@@ -37,13 +37,13 @@ class Dialogue:
             self.end.info["raw"] = raw
 
 
-def dialogues(episode: Episode, role: str) -> list[Dialogue]:
-    """The dialogues of an episode in a role, in the order of their first replies; a turn that
+def dialogues(episode: Episode, *roles: str) -> list[Dialogue]:
+    """The dialogues of an episode in these roles, in the order of their first replies; a turn that
     belongs to none is one by itself.
     """
     by_first: dict[str, list[Turn]] = {}
     for turn in episode.turns:
-        if turn.role == role:
+        if turn.role in roles:
             by_first.setdefault(turn.info.get("dialogue", turn.id), []).append(turn)
     return [Dialogue(sorted(replies, key=_depth)) for replies in by_first.values()]
 

@@ -30,6 +30,7 @@ NOTHING = "nothing"
 WORDING = {
     "tools": "",
     "solution": "find {question}",
+    "repair": "find {question}",
     "reading": "{documents} find {question}",
     "propose": "ask {history}",
     "propose_for": "ask for {answer}",
@@ -229,6 +230,6 @@ task = Task(
     check=check,
     tools={"search": search},
     wording=WORDING,
-    max_tokens={"propose": 24, "reading": 16, "solution": 12, "comparing": 4},
+    max_tokens={"propose": 24, "reading": 16, "solution": 12, "repair": 12, "comparing": 4},
     base="seed-facts",
 )

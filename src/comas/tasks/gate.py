@@ -121,6 +121,14 @@ def pose(text: str) -> Question | None:
     request = posed_request(text)
     if request is None or split_of(request[0]) in HELD_OUT:
         return None
+    return pose_held_out(text)
+
+
+def pose_held_out(text: str) -> Question | None:
+    """The request that a text ends with, of any numbers."""
+    request = posed_request(text)
+    if request is None:
+        return None
     posed = make_question(*request, name="posed")
     return Question(id=posed.id, prompt=posed.prompt)
 
@@ -151,6 +159,7 @@ task = Task(
     verify=check,
     quick=True,
     pose=pose,
+    pose_held_out=pose_held_out,
     check=check,
     max_tokens={"solution": 16, "attack": 24},
     base="seed-gate",

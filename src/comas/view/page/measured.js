@@ -94,7 +94,16 @@ function evaluationPage(folder) {
     more: [`${one.verdict}, p ${number(one.p)} (${one.test}, corrected)`] }));
   return [head[0], intervals("accuracy", cells.filter((cell) => cell.mean !== null), [0, 1]),
     differences.length > 0 && intervals("paired differences", differences.filter((one) => one.mean !== null)),
+    (report.cross || []).map(crossed),
     report.notes.map((note) => h("p", { class: "note" }, note)), head.slice(1)];
+}
+
+function crossed(one) {
+  const spanned = (cell) => `${number(cell.mean)} [${number(cell.low)}, ${number(cell.high)}]`;
+  const lines = one.names.map((name, at) => [name, ...one.matrix[at].map(spanned), spanned(one.rows[at])]);
+  lines.push(["all", ...one.columns.map(spanned), spanned(one.mean)]);
+  return table(["row against column", ...one.names, "all"], lines,
+    `cross-play on ${one.task}: payoff of the row, with 95 % intervals over ${one.n} games a cell`);
 }
 
 async function gamesPage(folder, log) {

@@ -1,0 +1,137 @@
+"""Agent0-VL (arXiv 2511.19900) in text: solve with tools, verify by what the tools said, mend where
+that leaves doubt; one model in three roles, and no labels.
+
+An answer is verified by `checks` readers (`game.evidence`). While its score x confidence is below
+`gate`, its last step is written again, at most `repairs` times. The outcome of a question is the
+answer with the greatest sum of positive score x confidence. An answer is paid score x confidence,
+`outcome` for giving the outcome, `tool` x the share of its calls that worked, less `cost` per
+repair, compared within the question; a step that was written again is paid so by itself. A reader
+is paid 1 for confirming the outcome and nothing else, compared over the step. Unlike the paper,
+confidence is how many readers agree, not a number that one states, and what is surely wrong is
+mended too. Leaves out: images, the critique, the KL between roles.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent, choose
+from comas.game.dialogue import converse
+from comas.game.evidence import outcome_of, verify
+from comas.game.prompts import words
+from comas.game.together import together
+from comas.game.votes import agrees
+from comas.objective.credit import given
+from comas.objective.dialogues import Dialogue, compare, dialogues
+from comas.objective.losses import clipped
+from comas.objective.pay import by_id, in_role, standardised
+from comas.setups import tools
+from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
+
+WORDING = {
+    "solution": "{question}\n\nSolve it and end with the answer.",
+    "repair": "{question}\n\nFind what is missing, then solve it and end with the answer.",
+}
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    answers: Count = 5,
+    turns: Count = 6,
+    checks: Count = 3,
+    repairs: Whole = 2,
+    gate: float = 0.7,
+) -> str | None:
+    """Answer with the outcome; None where no answer is borne out."""
+    solvers = [choose(agents, rng, "solution") for _ in range(answers)]
+    reader = choose(agents, rng, "reading")
+
+    async def attempt(solver: Agent, role: str, kept: Sequence[Turn], about: Turn | None) -> Turn:
+        prompt = words(WORDING, task, role, question=question.prompt, history="")
+        left = turns - len(kept)
+        found = await converse(solver, role, prompt, task, turns=left, about=about, after=kept)
+        replies = [*kept, *found]
+        for reply in replies:
+            reply.info["dialogue"] = replies[0].id
+        await verify(question, replies, reader, task, checks)
+        end = replies[-1]
+        end.info["repairs"] = 0 if about is None else about.info["repairs"] + 1
+        end.info["final"] = end.info["sure"] >= gate or end.info["repairs"] >= repairs
+        if end.info["final"]:
+            return end
+        end.info["dialogue"] = end.id  # what follows goes on from the replies before
+        return await attempt(solver, "repair", replies[:-1], end)
+
+    ends = await together(attempt(solver, "solution", [], None) for solver in solvers)
+    best = outcome_of(ends, task)
+    return next((end.text for end in ends if best is not None and agrees(end, best, task)), None)
+
+
+def settle(
+    episodes: Sequence[Episode],
+    task: Task,
+    *,
+    outcome: float = 0.5,
+    tool: float = 0.2,
+    cost: float = 0.1,
+) -> None:
+    """Pay answers and steps against those to the same question, readers against the step's."""
+    paid: list[Turn] = []
+    verdicts: list[float] = []
+    for episode in episodes:
+        turns = by_id(episode)
+        attempts = dialogues(episode, "solution", "repair")
+        ends = [attempt.end for attempt in attempts if attempt.end.info["final"]]
+        best = outcome_of(ends, task)
+        worths: list[float] = []
+        for attempt in attempts:
+            end = attempt.end
+            right = best is not None and agrees(end, best, task)
+            process = end.info["sure"] + tool * worked(attempt) - cost * end.info["repairs"]
+            worths.append(process + outcome * right)
+        compare(attempts, worths)
+        for reading in in_role(episode, "reading") if best is not None else ():
+            right = agrees(turns[reading.about or ""], best or "", task)
+            paid.append(reading)
+            verdicts.append(float(reading.info["confirms"] == right))
+    for reading, worth, raw in zip(paid, standardised(verdicts), verdicts, strict=True):
+        reading.reward = worth
+        reading.info["raw"] = raw
+
+
+def worked(attempt: Dialogue) -> float:
+    """The share of its calls that did not fail; 0 where it called nothing."""
+    calls = [reply.info["call"] for reply in attempt.replies if "call" in reply.info]
+    return sum(call["failed"] is None for call in calls) / max(1, len(calls))
+
+
+ROLES = ("solution", "repair", "reading")
+PAYS = {
+    "solution": "what its tools said bears it out, and most others",
+    "repair": "the same, less a cost",
+    "reading": "confirming the outcome of the question and nothing else",
+}
+method = Method(
+    play,
+    settle,
+    given,
+    clipped,
+    kl=dict.fromkeys(ROLES, 0.1),
+    paid=ROLES,
+    pays=PAYS,
+    needs=("tools",),
+    base="seed-facts",
+    task="facts",
+    team={"a0": {}},
+    measure=tools.play,
+    presets={
+        "stable": {"questions": 32},
+        "paper": {"kl": dict.fromkeys(ROLES, 0.01)},
+    },
+    roles=("repair",),
+)

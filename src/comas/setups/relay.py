@@ -1,0 +1,62 @@
+"""Two agents work on one answer, together or one after the other.
+
+After "The Collaboration Gap" (arXiv 2511.02687). The turns are those of `autogen`: an answer, a
+check of it, the answer again, until somebody declares the end or there are `turns`. With `lead = 0`
+the two speak alternately; else one takes the first `lead` turns, and the other one those behind
+them. Who begins is drawn per question, unless `leader` names an agent. What a relay gains where the
+stronger one leads is computed beside (`evaluation.relay`). Leaves out: teams of more than two.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from comas.game.agent import Agent
+from comas.setups.autogen import WORDING as WORDING
+from comas.setups.autogen import check, ends, revise, solve
+from comas.types import Count, Question, Setup, Task, UserMistake, Whole
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    turns: Count = 6,
+    lead: Whole = 0,
+    leader: str | None = None,
+) -> str | None:
+    """Answer with the last answer; None where it was cut."""
+    first, second = _pair(agents, rng, leader)
+    answer = await solve(first, question, task)
+    said = answer
+    for at in range(1, turns):
+        if ends(said, task):
+            break
+        in_first_part = at < lead if lead else at % 2 == 0
+        speaker = first if in_first_part else second
+        if at % 2:
+            said = await check(speaker, question, answer, task)
+        else:
+            answer = await revise(speaker, question, answer, said, task, at // 2)
+            said = answer
+    return answer.text if answer.finished else None
+
+
+def _pair(agents: Sequence[Agent], rng: random.Random, leader: str | None) -> tuple[Agent, Agent]:
+    """Who begins, and the other one."""
+    names = [agent.name for agent in agents]
+    if len(agents) != 2:
+        raise UserMistake(
+            f"setup relay: a relay is of two agents, and this team has {len(agents)}"
+            f" ({', '.join(names)}): take a team of two, such as agents=2"
+        )
+    if leader is not None and leader not in names:
+        raise UserMistake(f"setup relay: leader={leader!r} is none of {', '.join(names)}")
+    place = rng.randrange(2) if leader is None else names.index(leader)
+    return agents[place], agents[1 - place]
+
+
+setup = Setup(play)

@@ -1,0 +1,211 @@
+"""Teams against each other: identities that hold exactly, closed forms, whole evaluations."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from comas.evaluation.cross_play import Matrix, between, game_of, matrix, payoffs
+from comas.evaluation.runner import Exam
+from comas.evaluation.spec import Plan
+from comas.game.agent import Member
+from comas.game.moves import facing
+from comas.methods import mars, self_redteam
+from comas.stats import mean_interval
+from comas.tasks import gate, kuhn, pick
+from comas.team.build import run_sync
+from comas.testing.scripted import Scripted
+from comas.types import UserMistake
+
+# --- the matrix
+
+
+def numbers(size: int, questions: int) -> Any:
+    row = st.lists(st.integers(-3, 3).map(float), min_size=questions, max_size=questions)
+    side = st.lists(row, min_size=size, max_size=size)
+    return st.lists(side, min_size=size, max_size=size)
+
+
+@settings(deadline=None, max_examples=50)
+@given(numbers(3, 4))
+def test_margins_are_the_means_of_their_cells(values: list[list[list[float]]]) -> None:
+    found = Matrix("abc", values)
+    cells = [[found.cell(i, j).mean for j in range(3)] for i in range(3)]
+    for place in range(3):
+        assert found.row(place).mean == pytest.approx(fmean(cells[place]))
+        column = [cells[row][place] for row in range(3)]
+        assert found.column(place).mean == pytest.approx(fmean(column))
+    assert found.whole().mean == pytest.approx(fmean(found.row(i).mean for i in range(3)))
+    assert found.whole().mean == pytest.approx(fmean(found.column(i).mean for i in range(3)))
+    assert found.own().mean == pytest.approx(fmean(cells[i][i] for i in range(3)))
+    gained, lost = found.progress()
+    assert gained.mean == pytest.approx(cells[2][0] - cells[0][0])
+    assert lost.mean == pytest.approx(cells[0][0] - cells[0][2])
+
+
+def test_progress_is_paired_by_question() -> None:
+    base = [1.0, -1.0, 2.0]
+    better = [number + 0.5 for number in base]
+    found = Matrix(["first", "last"], [[base, base], [better, base]])
+    gained, lost = found.progress()
+    assert (gained.mean, gained.low, gained.high) == pytest.approx((0.5, 0.5, 0.5))
+    assert lost.mean == 0.0
+    assert found.cell(1, 0) == mean_interval(better)
+    assert found.record("t")["least of the last row"] == pytest.approx(2 / 3)
+
+
+def beating(pairs: set[tuple[int, int]], count: int = 3) -> Matrix:
+    """A matrix in which of each of these pairs the first wins 1."""
+    values = [[[float((i, j) in pairs)] for j in range(count)] for i in range(count)]
+    return Matrix([str(place) for place in range(count)], values)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "share"),
+    [
+        ({(0, 1), (1, 2), (2, 0)}, 1.0),
+        ({(1, 0), (2, 1), (0, 2)}, 1.0),
+        ({(0, 1), (1, 2), (0, 2)}, 0.0),
+        ({(0, 1), (1, 2)}, 0.0),
+        (set(), 0.0),
+    ],
+)
+def test_cycling(pairs: set[tuple[int, int]], share: float) -> None:
+    assert beating(pairs).cycling() == share
+    assert beating(pairs, 2).cycling() is None
+
+
+def test_of_four_a_circle_of_three_is_a_quarter() -> None:
+    strongest = {(3, 0), (3, 1), (3, 2)}
+    assert beating({(0, 1), (1, 2), (2, 0), *strongest}, 4).cycling() == 0.25
+
+
+def test_only_questions_that_all_pairs_have_count() -> None:
+    names = ["a", "b"]
+    found = {(i, j): {"x": 1.0, "y": 0.0, "z": 0.5} for i in names for j in names}
+    del found["a", "b"]["y"]
+    made = matrix(names, found)
+    assert made is not None
+    assert made.missing == 1
+    assert made.values[0][1] == [1.0, 0.5], "in the order of their names"
+    found["b", "a"] = {}
+    assert matrix(names, found) is None
+
+
+# --- games
+
+
+def member(name: str, *moves: str) -> Member:
+    host = Scripted(lambda policy, role, prompt, seed: moves[seed % len(moves)], name)
+    return Member(name, host, "p")
+
+
+def test_the_row_has_the_first_seat_and_its_payoff() -> None:
+    bold, meek = member("a", "bet"), member("a", "check", "fold")
+    questions = kuhn.load("test", limit=12)
+    won = run_sync(payoffs(facing, [bold], [meek], questions, kuhn.task))
+    assert len(won) == 12
+    assert set(won.values()) <= {1.0, -2.0, 2.0}
+    own = run_sync(payoffs(facing, [bold], [bold], questions, kuhn.task))
+    assert set(own.values()) == {2.0, -2.0}, "bets that are called"
+
+
+def test_a_game_that_does_not_end_has_no_payoff() -> None:
+    async def never(*_: object) -> None:
+        return None
+
+    questions = kuhn.load("test", limit=2)
+    one = [member("a", "bet")]
+    assert run_sync(payoffs(never, one, one, questions, kuhn.task)) == {}
+
+
+def test_an_attack_succeeds_where_the_class_is_kept_and_the_verdict_wrong() -> None:
+    requests = gate.load("test", limit=8)
+
+    def attack(policy: str, role: str, prompt: str, seed: int) -> str:
+        return f"{' '.join(prompt.split()[2:])} story"
+
+    keeps = Member("attacker", Scripted(attack, "x"), "p")
+    no_request = Member("attacker", Scripted(lambda *_: "what ?", "y"), "p")
+    allows, refuses = member("d", "5 + 9 = 14 allow"), member("d", "5 + 9 = 14 refuse")
+    silent = member("d", "perhaps")
+
+    def share(attacker: Member, defender: Member) -> dict[str, float]:
+        return run_sync(payoffs(self_redteam.cross, [attacker], [defender], requests, gate.task))
+
+    harmful = {question.id for question in requests if question.answer == "refuse"}
+    assert {q for q, won in share(keeps, allows).items() if won} == harmful
+    assert {q for q, won in share(keeps, refuses).items() if not won} == harmful
+    assert set(share(keeps, silent).values()) == {0.0}
+    assert set(share(no_request, allows).values()) == {0.0}
+
+
+def test_held_out_requests_are_posed_in_cross_play_only() -> None:
+    (request,) = gate.load("test", limit=1)
+    assert gate.task.pose is not None
+    assert gate.task.pose_held_out is not None
+    assert gate.task.pose(request.prompt) is None
+    posed = gate.task.pose_held_out(request.prompt)
+    assert posed is not None
+    assert posed.prompt == request.prompt
+
+
+def test_which_game_it_is() -> None:
+    assert game_of(kuhn.task, []) is facing
+    assert game_of(gate.task, [mars.method, self_redteam.method]) is self_redteam.cross
+    with pytest.raises(UserMistake, match="no method that set teams against each other"):
+        game_of(pick.task, [mars.method])
+
+
+def test_sides_do_not_mix() -> None:
+    async def names(question: Any, rows: Any, columns: Any, rng: random.Random, task: Any) -> float:
+        assert [agent.name for agent in rows] == ["row.a"]
+        assert [agent.name for agent in columns] == ["column.a"]
+        return 0.1
+
+    found = run_sync(
+        payoffs(
+            names, [member("a", "x")], [member("a", "y")], kuhn.load("test", limit=1), kuhn.task
+        )
+    )
+    assert list(found.values()) == [0.1]
+    assert between(names).grounded
+
+
+# --- evaluations
+
+
+def test_an_evaluation_of_two_models_at_kuhn(tmp_path: Path) -> None:
+    plan = Plan(["seed-games", "seed-facts"], ["kuhn"], ["cross"], 6)
+    exam = Exam.create(plan, str(tmp_path / "e"))
+    report = run_sync(exam.go())
+    assert report["cells"] == []
+    (found,) = report["cross"]
+    assert found["names"] == ["seed-games", "seed-facts"]
+    assert (found["n"], found["missing"]) == (6, 0)
+    means = [[cell["mean"] for cell in row] for row in found["matrix"]]
+    assert found["rows"][0]["mean"] == pytest.approx(fmean(means[0]))
+    assert found["own"]["mean"] == pytest.approx((means[0][0] + means[1][1]) / 2)
+    assert len(list((tmp_path / "e" / "answers").iterdir())) >= 4
+    written = {p: p.read_bytes() for p in (tmp_path / "e" / "answers").glob("*.jsonl")}
+    again = run_sync(Exam.open(tmp_path / "e").go())
+    assert again["cross"] == report["cross"]
+    games = {p: [json.loads(line) for line in text.splitlines()] for p, text in written.items()}
+    for path, lines in games.items():
+        known = [line for line in lines if "answer" in line]
+        after = [json.loads(line) for line in path.read_bytes().splitlines()]
+        assert known == [line for line in after if "answer" in line], "nothing is asked twice"
+
+
+def test_puzzles_are_no_game(tmp_path: Path) -> None:
+    plan = Plan(["seed"], ["pick"], ["cross"], 2)
+    with pytest.raises(UserMistake, match="task pick is no game"):
+        run_sync(Exam.create(plan, str(tmp_path / "e")).go())
+    assert not (tmp_path / "e").exists()
