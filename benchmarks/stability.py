@@ -1,9 +1,10 @@
 """The map of stability: `python benchmarks/stability.py STUDY [PICTURE]`.
 
 Reads the cells of `comas study studies/stability.toml` (STUDY is the folder with `cells`), prints
-where teams learn, stall and collapse, and draws the map. A cell is one run: it *collapsed* where
+where teams learn, stall and collapse, and draws the map. A cell is one run. It *collapsed* where
 the share of right work of its last tenth of steps is more than .1 below that of its best tenth, or
-held-out accuracy fell by more than .1; otherwise it *learnt* where held-out accuracy rose by more than .1, and *stalled* where it did not.
+held-out accuracy fell by more than .1; otherwise it *learnt* where held-out accuracy rose by more
+than .1, and *stalled* where it did not.
 """
 
 from __future__ import annotations
