@@ -24,8 +24,10 @@ EXTRAS = {
     "httpx": "api",
     "matplotlib": "plot",
     "mlflow": "mlflow",
+    "starlette": "serve",
     "tensorboard": "tensorboard",
     "trackio": "trackio",
+    "uvicorn": "serve",
     "wandb": "wandb",
 }
 """Optional packages and the extra that brings them."""
