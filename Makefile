@@ -4,6 +4,7 @@
 # make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
 # make test-web  the page of `comas view` in a browser: needs chromium, without it a line
 # make test-trackers  the tests that need the packages of trackers, in an environment of its own ($(TRACKERS_VENV))
+# make test-serve  the tests in which lm-eval and inspect_ai ask a team, in an environment of their own ($(SERVE_VENV))
 # make docs      the documentation site, build/site/index.html, with warnings as errors
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
@@ -18,6 +19,7 @@ VENV   ?= .venv
 VLLM_VENV ?= .venv-vllm
 VLLM_TESTS ?= tests/vllm
 TRACKERS_VENV ?= .venv-trackers
+SERVE_VENV ?= .venv-serve
 WHEELS ?= https://download.pytorch.org/whl/cpu
 TORCH  ?= $(if $(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),torch,torch==2.13.0+cpu),torch)
 TRAIN  ?=
@@ -27,7 +29,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all test-real test-vllm test-web test-trackers docs lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all test-real test-vllm test-web test-trackers test-serve docs lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -37,7 +39,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real"
 
 # folders whose tests neither train nor start processes
-UNIT := answers game methods objective setups storage tasks training view gates/test_gates.py gates/test_density.py
+UNIT := answers game methods objective serve setups storage tasks training view gates/test_gates.py gates/test_density.py
 
 test-unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real" $(addprefix tests/,$(UNIT))
@@ -60,6 +62,9 @@ test-vllm:
 
 test-trackers:
 	$(PYTHON) .ci/trackers_tests.py $(TRACKERS_VENV) "$(WHEELS)" "$(TORCH)"
+
+test-serve: $(VENV)/.installed-dev
+	$(PYTHON) .ci/serve_tests.py $(SERVE_VENV) $(BIN)/python
 
 docs: $(VENV)/.installed-dev
 	rm -rf build/site
@@ -91,7 +96,7 @@ package: $(VENV)/.installed-dev
 	tar -tzf dist/*.tar.gz | grep -q tests/golden/comas.json
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(TRACKERS_VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(TRACKERS_VENV) $(SERVE_VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.torch:

@@ -113,7 +113,9 @@ def test_loopback_is_known_by_its_number(host: str) -> None:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_it_answers_until_it_is_stopped(kind: signal.Signals, tmp_path: Path) -> None:
     arguments = ["serve", "seed", "threads=1", "--port", "0", "--json"]
     process = subprocess.Popen(
@@ -132,7 +134,7 @@ def test_it_answers_until_it_is_stopped(kind: signal.Signals, tmp_path: Path) ->
         assert told["models"][0] == "single"
         asked = {
             "model": "vote",
-            "n": 60,
+            "n": 2,
             "messages": [{"role": "user", "content": "1 2 4 5 -> 7"}],
         }
         address = f"{told['url']}/chat/completions"

@@ -134,6 +134,13 @@ def test_completions_refuse_what_they_cannot_do(served: Running, name: str, valu
     assert error_of(reply)["param"].partition("[")[0] == name
 
 
+def test_log_probs_as_lm_eval_wants_them_are_refused(served: Running) -> None:
+    asked = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    reply = served.post({**PROMPT, **asked}, "/completions")
+    assert reply.status_code == 400
+    assert error_of(reply)["message"].startswith("logprobs is not supported here, and is never")
+
+
 def test_what_asks_for_nothing_is_taken(served: Running) -> None:
     nothing: dict[str, Any] = {
         "logprobs": False,
