@@ -22,9 +22,9 @@ def main(environment: Path, python: str) -> int:
     """Exit code of the tests."""
     stamp = environment / ".installed"
     wanted = "\n".join((*CLIENTS, OPENAI))
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
-        if install(environment):
-            stamp.write_text(wanted, encoding="utf-8")
+    complete = stamp.exists() and stamp.read_text(encoding="utf-8") == wanted
+    if not complete and install(environment):
+        stamp.write_text(wanted, encoding="utf-8")
     tests = [python, "-m", "pytest", "-m", "evaluators", "-rs", "tests/serve"]
     env = {**os.environ, "COMAS_EVALUATORS": str(environment)}
     return subprocess.run(tests, cwd=ROOT, env=env, check=False).returncode

@@ -14,10 +14,16 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
 
+import comas
+from comas.cli.serve import named_team
+from comas.evaluation.systems import asked
+from comas.serve.limits import Refusal
 from comas.serve.listening import KEY, Place, entrance_of
 from comas.types import UserMistake
 from tests.support.command import run as command
+from tests.support.serving import running
 from tests.support.viewed import viewed_run
 
 SECRET = "sk-of-this-test-0123456789"
@@ -102,6 +108,16 @@ def test_the_key_is_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch
         entrance_of(Place("0.0.0.0", 0), None)
 
 
+def test_the_host_that_is_named_may_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY, raising=False)
+    for host, name in (("127.0.0.2", "127.0.0.2"), ("::1", "[::1]")):
+        entrance = entrance_of(Place(host, 0), None)
+        for host_asked in (name, f"{name}:8000", "localhost:8000"):
+            entrance.check(Headers({"host": host_asked}))
+        with pytest.raises(Refusal, match="is asked as localhost"):
+            entrance.check(Headers({"host": "team.example:8000"}))
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2", "::1", "0.0.0.0", "::"])
 def test_loopback_is_known_by_its_number(host: str) -> None:
     try:
@@ -111,6 +127,25 @@ def test_loopback_is_known_by_its_number(host: str) -> None:
             assert place.url(bound).endswith(f":{bound.getsockname()[1]}/v1")
     except UserMistake as error:
         pytest.skip(str(error))
+
+
+def test_runs_and_config_files_are_teams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = {"questions": 8, "test_questions": 0, "eval_every": 0, "checkpoint_every": 1}
+    comas.train(steps=2, threads=1, out="run", hooks=[], **short)
+    Path("team.toml").write_text('[hosts.home]\nbase = "seed"\n[agents.ann]\n[agents.bob]\n')
+    last, weights = named_team(["run"])
+    assert (weights is not None and weights.name) == "step-2"
+    first, weights = named_team(["run@1", "eval_temperature=0"])
+    assert (weights is not None and weights.name) == "step-1"
+    assert first.config.eval_temperature == 0
+    assert list(first.config.agents) == list(last.config.agents)
+    with running(asked(first, weights)) as served:
+        said = served.client.completions.create(model="game", prompt="1 2 4 5 -> 7", seed=1)
+        assert said.usage is not None
+        assert said.usage.completion_tokens > 0
+    described, weights = named_team(["team.toml"])
+    assert (list(described.config.agents), weights) == (["ann", "bob"], None)
 
 
 @pytest.mark.parametrize(

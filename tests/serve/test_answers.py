@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from comas.evaluation.systems import system_team, team_of
+from comas.serve.offered import models_of
 from comas.team.build import Team
-from tests.support.serving import Running, running
+from tests.support.serving import Running, running, scripted
 
 PUZZLE = [{"role": "user", "content": "10 5 6 9 -> 24"}]
 DISCUSSION = {"discussion": True}
@@ -193,6 +194,17 @@ def test_a_setup_with_options_and_a_method_are_models(team: Team) -> None:
         reply = ask(served, "vote:votes=3", extra_body=DISCUSSION)
         assert len(reply.choices[0].discussion) == 3
         assert ask(served, "comas:rounds=1").choices[0].message.content
+
+
+def test_what_cannot_be_played_is_no_model() -> None:
+    def said(*_: object) -> str:
+        return "<calculator>1 + 1</calculator>"
+
+    plain = models_of(scripted(said))
+    assert "tools" not in plain
+    assert "duel" not in plain
+    assert "tools" in models_of(scripted(said, 'tools=["calculator"]'))
+    assert list(models_of(scripted(said, "task=kuhn", "method=spiral"))) == ["duel", "game"]
 
 
 def test_one_of_different_agents_is_drawn_or_named() -> None:

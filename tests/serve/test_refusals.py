@@ -317,6 +317,21 @@ def test_beyond_its_places_it_says_so(stream: bool) -> None:
         assert served.endpoint.places.taken == 0
 
 
+def test_a_quiet_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comas.serve.app.QUIET", 0.02)
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with running(team) as served:
+        told = {"Content-Type": "application/json"}
+        asked = json.dumps({**CHAT, "stream": True}).encode()
+        address = f"{served.url}/chat/completions"
+        with httpx.stream("POST", address, content=asked, headers=told, timeout=60) as reply:
+            lines = reply.iter_lines()
+            until(lambda: next(lines) == ": the team is talking")
+            host.go.set()
+            assert list(lines)[-2:] == ["data: [DONE]", ""]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_ends_its_discussion(stream: bool) -> None:
     team = scripted(lambda *_: SAID, host=Slow)

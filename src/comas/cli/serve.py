@@ -89,7 +89,7 @@ def serve(
         chosen = [name.strip() for name in setups.split(",") if name.strip()]
         if not chosen:
             raise UserMistake("--setups names none: one or more of single, vote, debate, game")
-    resolved, weights = _team(arguments)
+    resolved, weights = named_team(arguments)
     limits = Limits(at_once=at_once, tokens=tokens, seconds=seconds, body=body)
     served = listening.Served(resolved, weights, chosen, kind, limits)
 
@@ -117,7 +117,7 @@ def _library() -> Any:
     return listening
 
 
-def _team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
+def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
     """What the arguments name, by the same rules as `comas eval`: its config, and its checkpoint
     where it is a run.
     """

@@ -42,16 +42,16 @@ class Entrance:
     """Who may ask."""
 
     key: SecretStr | None
-    """None: everybody on this machine, under its own names."""
+    """None: everybody on this machine."""
+    names: frozenset[str] = LOOPBACK
+    """By which this machine is asked, where there is no key."""
 
     def check(self, headers: Headers) -> None:
         """A Refusal for those who may not."""
         if self.key is None:
             host = headers.get("host", "")
-            if LOOPBACK.isdisjoint({host, host.rpartition(":")[0]}):
-                raise Refusal(
-                    403, f"this endpoint is asked as 127.0.0.1 or localhost, not {host!r}"
-                )
+            if self.names.isdisjoint({host, host.rpartition(":")[0]}):
+                raise Refusal(403, f"this endpoint is asked as localhost, not as {host[:100]!r}")
             return
         kind, _, given = headers.get("authorization", "").partition(" ")
         expected = self.key.get_secret_value().encode()

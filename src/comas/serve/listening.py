@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from comas.config.policies import Resolved
 from comas.evaluation.asking import asking_of
 from comas.evaluation.systems import greeted
-from comas.serve.app import Endpoint, Entrance
+from comas.serve.app import LOOPBACK, Endpoint, Entrance
 from comas.serve.asked import Desk
 from comas.serve.limits import Limits
 from comas.serve.offered import check_kind, models_of
@@ -151,8 +151,12 @@ class Place:
 
     def url(self, bound: socket.socket) -> str:
         """The base URL that clients are given."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{bound.getsockname()[1]}/v1"
+        return f"http://{self.name}:{bound.getsockname()[1]}/v1"
+
+    @property
+    def name(self) -> str:
+        """The host as it stands in addresses."""
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     def _resolved(self) -> tuple[socket.AddressFamily, str]:
         """The family and the number of the host."""
@@ -181,4 +185,4 @@ def entrance_of(place: Place, variable: str | None) -> Entrance:
             f"what the environment variable {variable or KEY} holds cannot be a key: it has spaces"
             " or letters beyond ASCII"
         )
-    return Entrance(SecretStr(key) if key else None)
+    return Entrance(SecretStr(key) if key else None, LOOPBACK | {place.name})
