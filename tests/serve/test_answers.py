@@ -15,6 +15,7 @@ import pytest
 from comas.evaluation.systems import system_team, team_of
 from comas.serve.offered import models_of
 from comas.team.build import Team
+from comas.types import UserMistake
 from tests.support.serving import Running, running, scripted
 
 PUZZLE = [{"role": "user", "content": "10 5 6 9 -> 24"}]
@@ -204,7 +205,8 @@ def test_what_cannot_be_played_is_no_model() -> None:
     assert "tools" not in plain
     assert "duel" not in plain
     assert "tools" in models_of(scripted(said, 'tools=["calculator"]'))
-    assert list(models_of(scripted(said, "task=kuhn", "method=spiral"))) == ["duel", "game"]
+    with pytest.raises(UserMistake, match="task kuhn is a game, and what clients ask is a"):
+        models_of(scripted(said, "task=kuhn", "method=spiral"))
 
 
 def test_one_of_different_agents_is_drawn_or_named() -> None:

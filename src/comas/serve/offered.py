@@ -39,8 +39,13 @@ def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Mode
     """Name -> model, of these setups, or of all shipped ones that the team can play.
 
     Where agents of different policies answer alone, each is a model as well: `single/a0`. Raises
-    UserMistake where a setup that is named cannot be played.
+    UserMistake where a setup that is named cannot be played, or where the task is a game.
     """
+    if team.task.rules is not None:
+        raise UserMistake(
+            f"task {team.task.name} is a game, and what clients ask is a question: name another"
+            " task, such as task=gsm8k"
+        )
     chosen = _playable(team) if setups is None else [_checked(team, name) for name in setups]
     games = [way.method for way in chosen]
     check_roles(team.config, team.method, team.task, games)
