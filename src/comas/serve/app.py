@@ -152,16 +152,17 @@ class Endpoint:
         usage = await self._players.play(request.wanted, answers.append)
         return answered(Wording(request).whole(answers, usage))
 
-    async def events(self, request: Request, deadline: float, send: Send) -> None:
-        """Send the events of a stream; an error that comes on the way is one of them."""
+    async def events(self, request: Request, deadline: float, send: Send) -> str:
+        """Send the events of a stream but for the last ones, which are returned: its end, or the
+        error that came on the way.
+        """
         try:
             async with asyncio.timeout_at(deadline):
-                await self._stream(request, send)
+                return await self._stream(request, send)
         except Exception as error:  # noqa: BLE001 - one request's trouble ends no other
-            refusal = refusal_of(error, self._limits)
-            await send(chunk(event(refusal.body())))
+            return event(refusal_of(error, self._limits).body())
 
-    async def _stream(self, request: Request, send: Send) -> None:
+    async def _stream(self, request: Request, send: Send) -> str:
         wording = Wording(request)
         events: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -178,14 +179,14 @@ class Endpoint:
             await send(chunk(wording.opening()))
             while (text := await _next(events)) is not None:
                 await send(chunk(text))
-            await send(chunk(wording.closing(playing.result())))
+            return wording.closing(playing.result())
         finally:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
 
 
 class Streamed:
-    """A reply in events, which holds its places until it ends."""
+    """A reply in events; its places are free before the client can know that it has ended."""
 
     def __init__(self, endpoint: Endpoint, request: Request, deadline: float) -> None:
         self._endpoint = endpoint
@@ -198,10 +199,10 @@ class Streamed:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             events = self._endpoint.events(self._request, self._deadline, send)
             try:
-                await while_connected(receive, events)
+                last = await while_connected(receive, events)
             except ClientDisconnect:
                 return
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send({**chunk(last), "more_body": False})
 
 
 async def _next(events: asyncio.Queue[str | None]) -> str | None:
