@@ -5,6 +5,7 @@
 # make test-web  the page of `comas view` in a browser: needs chromium, without it a line
 # make test-trackers  the tests that need the packages of trackers, in an environment of its own ($(TRACKERS_VENV))
 # make test-ray  the tests that need Ray, in an environment of its own ($(RAY_VENV)); where it is not to be had, a line
+# make test-serve  the tests in which lm-eval and inspect_ai ask a team, in an environment of their own ($(SERVE_VENV))
 # make docs      the documentation site, build/site/index.html, with warnings as errors
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
@@ -20,6 +21,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_TESTS ?= tests/vllm
 TRACKERS_VENV ?= .venv-trackers
 RAY_VENV ?= .venv-ray
+SERVE_VENV ?= .venv-serve
 WHEELS ?= https://download.pytorch.org/whl/cpu
 TORCH  ?= $(if $(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),torch,torch==2.13.0+cpu),torch)
 TRAIN  ?=
@@ -29,7 +31,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all test-real test-vllm test-web test-trackers test-ray docs lint check commands short-demo package clean
+.PHONY: demo test test-unit test-all test-real test-vllm test-web test-trackers test-ray test-serve docs lint check commands short-demo \
+  package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -39,7 +42,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real"
 
 # folders whose tests neither train nor start processes
-UNIT := answers game methods objective setups storage tasks training view gates/test_gates.py gates/test_density.py
+UNIT := answers game methods objective serve setups storage tasks training view gates/test_gates.py gates/test_density.py
 
 test-unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real" $(addprefix tests/,$(UNIT))
@@ -65,6 +68,9 @@ test-trackers:
 
 test-ray:
 	$(PYTHON) .ci/ray_tests.py $(RAY_VENV) "$(WHEELS)" "$(TORCH)"
+
+test-serve: $(VENV)/.installed-dev
+	$(PYTHON) .ci/serve_tests.py $(SERVE_VENV) $(BIN)/python
 
 docs: $(VENV)/.installed-dev
 	rm -rf build/site
@@ -96,7 +102,7 @@ package: $(VENV)/.installed-dev
 	tar -tzf dist/*.tar.gz | grep -q tests/golden/comas.json
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(TRACKERS_VENV) $(RAY_VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(TRACKERS_VENV) $(RAY_VENV) $(SERVE_VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.torch:

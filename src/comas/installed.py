@@ -25,8 +25,10 @@ EXTRAS = {
     "matplotlib": "plot",
     "mlflow": "mlflow",
     "ray": "ray",
+    "starlette": "serve",
     "tensorboard": "tensorboard",
     "trackio": "trackio",
+    "uvicorn": "serve",
     "wandb": "wandb",
 }
 """Optional packages and the extra that brings them."""

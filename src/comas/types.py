@@ -54,6 +54,10 @@ class HostLost(RuntimeError):
     """
 
 
+class NoRoom(HostFailure):
+    """A prompt that does not fit a context together with its reply, whatever is left out of it."""
+
+
 class ToolFailure(RuntimeError):
     """A tool could not do what it was asked; what it says goes back to the agent that called."""
 

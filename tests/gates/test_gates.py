@@ -111,6 +111,7 @@ WALLS = {
     "objective": "types",
     "questions": "config game types",
     "sandbox": "types",
+    "serve": "config evaluation game hosts signals storage sync team types",
     "setups": "game types",
     "storage": "program types",
     "tasks": "answers game questions types",

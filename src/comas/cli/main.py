@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from comas.cli import evaluate, export, play, show, study, summary, track, train, view
+from comas.cli import evaluate, export, play, serve, show, study, summary, track, train, view
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_error
 from comas.exit_codes import CLOSED, MISTAKE, STOPPED
@@ -128,6 +128,7 @@ app.command()(summary.report)
 app.command("eval")(evaluate.evaluate)
 app.command()(show.show)
 app.command()(view.view)
+app.command()(serve.serve)
 app.command()(track.track)
 app.command()(evaluate.compare)
 app.command()(export.export)

@@ -133,7 +133,7 @@ class OpenRound:
                 self.spent.append(error)
         if self.spent and episode.error:
             return
-        if _cut_off(episode):
+        if cut_off(episode):
             episode.answer = None
         turns = [dataclasses.asdict(turn) for turn in episode.turns]
         await self.judge(episode, game.who, turns)
@@ -176,7 +176,7 @@ def _judged(task: Task, episode: Episode, turns: Sequence[Any]) -> tuple[str, di
     return verdict, {**noted(task, question, answer, turns, {answer: verdict}), **breakdown}
 
 
-def _cut_off(episode: Episode) -> bool:
+def cut_off(episode: Episode) -> bool:
     """Whether the answer is a reply that ended for want of room: no answer in any setup.
 
     A setup may also return a text that is nobody's reply, cleaned or merged or read out of one:

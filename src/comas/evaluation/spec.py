@@ -130,9 +130,11 @@ class Plan:
         """What stands under this name, and was `resolved`, ready to be asked; `hosts` are those
         that are made already.
         """
-        described = run in self.teams
-        weights = None if described else checkpoint_of(self.places.get(run, run))
-        return asked(resolved, weights, hosts)
+        return asked(resolved, self.weights(run), hosts)
+
+    def weights(self, run: str) -> Path | None:
+        """The checkpoint of what stands under this name; None of what is no run."""
+        return None if run in self.teams else checkpoint_of(self.places.get(run, run))
 
     def _system(self, run: str) -> tuple[str, Sequence[str], Mapping[str, Any] | None]:
         name = self.places.get(run, run)

@@ -19,6 +19,7 @@ from comas.types import (
     Fit,
     Host,
     HostFailure,
+    NoRoom,
     NoSystemRole,
     Reply,
     Sampling,
@@ -300,7 +301,7 @@ class Agent:
                 return messages, dropped
         known = fit.needed is not None and fit.context is not None
         told = f" ({fit.needed} tokens of {fit.context})" if known else ""
-        raise HostFailure(
+        raise NoRoom(
             f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the"
             f" context of {self.member.address}{told}: lower room.{asked.role}, shorten the"
             f" question, or raise hosts.{host.name}.context where the base has room"

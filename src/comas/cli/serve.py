@@ -1,0 +1,147 @@
+"""`comas serve`: a team behind an OpenAI-compatible endpoint.
+
+Leaves out: the endpoint (`comas.serve`), evaluation on questions of ours (`comas eval`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from comas.cli.json_output import Json, print_json
+from comas.cli.stderr import print_note
+from comas.program import command
+
+if TYPE_CHECKING:
+    from comas.config.policies import Resolved
+
+UNUSED_HERE = {
+    "base": "the team, named by itself",
+    "temperature": "eval_temperature, where a request says nothing",
+    "questions": "what clients ask",
+    "data": "what clients ask",
+    "test_questions": "what clients ask",
+    "eval_questions": "what clients ask",
+    "samples": "`n` of a request, or --setups vote:votes=N",
+}
+"""Keys of the config that are of no use here -> what is meant instead."""
+
+Team = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TEAM [KEY=VALUE]...",
+        help="A run (RUN, RUN@best, RUN@40), a model, TEAM.toml; key=value of its config.",
+    ),
+]
+Setups = Annotated[
+    str | None,
+    typer.Option(
+        help="Divided by commas: single,vote:votes=16,game ...; default: all that can be played."
+    ),
+]
+Kind = Annotated[str, typer.Option(help="Of the questions, where the task has several kinds.")]
+Host = Annotated[str, typer.Option(help="Where to listen; other than loopback only with a key.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")]
+KeyEnv = Annotated[
+    str | None,
+    typer.Option(
+        help="The environment variable that holds the key.", show_default="COMAS_SERVE_KEY"
+    ),
+]
+AtOnce = Annotated[
+    int, typer.Option(min=1, help="Discussions that are played at once; others get a 429.")
+]
+Tokens = Annotated[
+    int, typer.Option(min=1, help="That a team may generate for a request, in all its replies.")
+]
+Seconds = Annotated[float, typer.Option(min=0.001, help="That a request may take.")]
+Body = Annotated[int, typer.Option(min=1, help="Bytes of a request.")]
+
+
+def serve(
+    ctx: typer.Context,
+    arguments: Team,
+    setups: Setups = None,
+    kind: Kind = "",
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    key_env: KeyEnv = None,
+    at_once: AtOnce = 64,
+    tokens: Tokens = 65_536,
+    seconds: Seconds = 600.0,
+    body: Body = 1_000_000,
+    json_: Json = False,
+) -> None:
+    """Answer clients of OpenAI's API with a team: each of its setups is a model."""
+    listening = _library()
+    from comas.serve.limits import Limits
+    from comas.sync import run_sync
+    from comas.types import UserMistake
+
+    place = listening.Place(host, port)
+    entrance = listening.entrance_of(place, key_env)
+    chosen = None
+    if setups is not None:
+        chosen = [name.strip() for name in setups.split(",") if name.strip()]
+        if not chosen:
+            raise UserMistake("--setups names none: one or more of single, vote, debate, game")
+    resolved, weights = named_team(arguments)
+    limits = Limits(at_once=at_once, tokens=tokens, seconds=seconds, body=body)
+    served = listening.Served(resolved, weights, chosen, kind, limits)
+
+    def ready(url: str, models: Sequence[str]) -> None:
+        if json_:
+            print_json(ctx, {"url": url, "models": list(models), "key": entrance.key is not None})
+            return
+        print(url, flush=True)
+        print(f"models: {' '.join(models)}", file=sys.stderr)
+        print("Ctrl-C ends it.", file=sys.stderr, flush=True)
+
+    run_sync(served.run(place, entrance, print_note, ready))
+
+
+def _library() -> Any:
+    """`comas.serve.listening`, where what it needs is installed."""
+    from comas.types import UserMistake
+
+    try:
+        from comas.serve import listening
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise UserMistake(f'comas serve needs {error.name}: pip install "comas[serve]"') from error
+    return listening
+
+
+def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
+    """What the arguments name, by the same rules as `comas eval`: its config, and its checkpoint
+    where it is a run.
+    """
+    from comas.config.systems import is_run
+    from comas.evaluation import spec
+    from comas.team.build import outline
+    from comas.types import UserMistake
+
+    names = [name for name in arguments if "=" not in name or is_run(name)]
+    if len(names) != 1 or "," in names[0]:
+        raise UserMistake(
+            f"serve takes one team, such as: {command()} serve seed; not"
+            f" {', '.join(names) or 'none'}"
+        )
+    (name,) = names
+    pairs = [pair for pair in arguments if pair != name]
+    for pair in pairs:
+        key = pair.partition("=")[0].split(".")[0].strip()
+        if key in UNUSED_HERE:
+            raise UserMistake(f"{pair}: not used where clients ask: {UNUSED_HERE[key]}")
+        if key in spec.UNUSED or key == "out":
+            raise UserMistake(f"{pair}: a key of training changes nothing here: leave it out")
+    places = spec.places([name])
+    plan = spec.Plan([name], pairs=pairs, places=places, teams=spec.teams(places, pairs))
+    resolved = plan.resolved(name)
+    spec.check_hosts(pairs, [outline(resolved)])
+    return resolved, plan.weights(name)

@@ -1,0 +1,279 @@
+"""The endpoint's HTTP: routes, who may ask, how much may come, and what happens when a client goes.
+
+A request that is cut off by its client, or by its time, cancels its discussion; hosts skip what
+nobody waits for. Leaves out: playing (`playing`), the socket (`listening`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as Asked
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from comas.serve.asked import Desk, Request, no_model
+from comas.serve.limits import Places, Refusal, refusal_of
+from comas.serve.playing import Answer, Players
+from comas.serve.replies import WAITING, Wording, as_json, event
+from comas.types import Turn
+
+T = TypeVar("T")
+QUIET = 15.0
+"""Seconds after which a stream in which nothing happens says that it is alive."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Names of this machine in a Host header; a page elsewhere may have had its own name point here."""
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """Who may ask."""
+
+    key: SecretStr | None
+    """None: everybody on this machine."""
+    names: frozenset[str] = LOOPBACK
+    """By which this machine is asked, where there is no key."""
+
+    def check(self, headers: Headers) -> None:
+        """A Refusal for those who may not."""
+        if self.key is None:
+            host = headers.get("host", "")
+            if self.names.isdisjoint({host, host.rpartition(":")[0]}):
+                raise Refusal(403, f"this endpoint is asked as localhost, not as {host[:100]!r}")
+            return
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        expected = self.key.get_secret_value().encode()
+        if kind.lower() != "bearer" or not secrets.compare_digest(given.encode(), expected):
+            why = "a key is wanted: Authorization: Bearer KEY" if not given else "the key is wrong"
+            bearer = {"WWW-Authenticate": "Bearer"}
+            raise Refusal(401, why, code="invalid_api_key", headers=bearer)
+
+
+class Guard:
+    """Lets through only those who may ask."""
+
+    def __init__(self, app: ASGIApp, entrance: Entrance) -> None:
+        self._app = app
+        self._entrance = entrance
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._entrance.check(Headers(scope=scope))
+        except Refusal as refusal:
+            await refused(refusal)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class Endpoint:
+    """The routes."""
+
+    def __init__(self, desk: Desk, players: Players) -> None:
+        self._desk = desk
+        self._players = players
+        self._limits = desk.limits
+        self.places = Places(desk.limits.at_once)
+        self._since = int(time.time())
+
+    @property
+    def models(self) -> list[str]:
+        """Names of what can be asked."""
+        return list(self._desk.models)
+
+    def app(self, entrance: Entrance) -> Starlette:
+        """The application, for a server."""
+        routes = [
+            Route("/v1/models", self._models),
+            Route("/v1/models/{name:path}", self._model),
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/completions", self._completion, methods=["POST"]),
+        ]
+        handlers: Any = {Refusal: _told, HTTPException: _told_of_route}
+        guard = Middleware(Guard, entrance=entrance)
+        return Starlette(routes=routes, exception_handlers=handlers, middleware=[guard])
+
+    async def _models(self, _: Asked) -> Response:
+        data = [self._record(name) for name in self._desk.models]
+        return answered({"object": "list", "data": data})
+
+    async def _model(self, asked: Asked) -> Response:
+        name = asked.path_params["name"]
+        if name not in self._desk.models:
+            raise no_model(name, self._desk.models)
+        return answered(self._record(name))
+
+    def _record(self, name: str) -> dict[str, Any]:
+        model = self._desk.models[name]
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._since,
+            "owned_by": "comas",
+            "answered_by": model.answerers,
+        }
+
+    async def _chat(self, asked: Asked) -> Response | Streamed:
+        return await self._answer(asked, chat=True)
+
+    async def _completion(self, asked: Asked) -> Response | Streamed:
+        return await self._answer(asked, chat=False)
+
+    async def _answer(self, asked: Asked, *, chat: bool) -> Response | Streamed:
+        deadline = asyncio.get_running_loop().time() + self._limits.seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                data = await body_of(asked, self._limits.body)
+                request = self._desk.read(data, chat)
+                if request.stream:
+                    return Streamed(self, request, deadline)
+                with self.places.take(request.wanted.discussions):
+                    return await while_connected(asked.receive, self._whole(request))
+        except ClientDisconnect:
+            return Response(status_code=499)  # which nobody reads
+        except Refusal:
+            raise
+        except Exception as error:
+            raise refusal_of(error, self._limits) from error
+
+    async def _whole(self, request: Request) -> Response:
+        answers: list[Answer] = []
+        usage = await self._players.play(request.wanted, answers.append)
+        return answered(Wording(request).whole(answers, usage))
+
+    async def events(self, request: Request, deadline: float, send: Send) -> str:
+        """Send the events of a stream but for the last ones, which are returned: its end, or the
+        error that came on the way.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._stream(request, send)
+        except Exception as error:  # noqa: BLE001 - one request's trouble ends no other
+            return event(refusal_of(error, self._limits).body())
+
+    async def _stream(self, request: Request, send: Send) -> str:
+        wording = Wording(request)
+        events: asyncio.Queue[str | None] = asyncio.Queue()
+
+        def told(answer: Answer) -> None:
+            events.put_nowait(wording.answer(answer))
+
+        def heard(index: int, turn: Turn) -> None:
+            if request.discussion:
+                events.put_nowait(wording.turn(index, turn))
+
+        playing = asyncio.ensure_future(self._players.play(request.wanted, told, heard))
+        playing.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            await send(chunk(wording.opening()))
+            while (text := await _next(events)) is not None:
+                await send(chunk(text))
+            return wording.closing(playing.result())
+        finally:
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+
+
+class Streamed:
+    """A reply in events; its places are free before the client can know that it has ended."""
+
+    def __init__(self, endpoint: Endpoint, request: Request, deadline: float) -> None:
+        self._endpoint = endpoint
+        self._request = request
+        self._deadline = deadline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._endpoint.places.take(self._request.wanted.discussions):
+            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            events = self._endpoint.events(self._request, self._deadline, send)
+            try:
+                last = await while_connected(receive, events)
+            except ClientDisconnect:
+                return
+        await send({**chunk(last), "more_body": False})
+
+
+async def _next(events: asyncio.Queue[str | None]) -> str | None:
+    """The next event of a stream; a sign of life where none comes for a while."""
+    try:
+        async with asyncio.timeout(QUIET):
+            return await events.get()
+    except TimeoutError:
+        return WAITING
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Await work, and cancel it where its client goes: ClientDisconnect."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(receive))
+    both = (working, leaving)
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in both:
+            task.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def body_of(asked: Asked, most: int) -> bytes:
+    """The bytes of a request; a Refusal where they are no JSON by their header, or too many."""
+    kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # which no page may send to another site without asking
+        raise Refusal(415, f"Content-Type is {kind!r}: send application/json")
+    length = asked.headers.get("content-length", "")
+    data = bytearray()
+    too_long = Refusal(413, f"a request has at most {most} bytes (--body)")
+    if length.isdecimal() and int(length) > most:
+        raise too_long
+    async for part in asked.stream():
+        data += part
+        if len(data) > most:
+            raise too_long
+    return bytes(data)
+
+
+def answered(record: dict[str, Any]) -> Response:
+    """A reply of 200."""
+    return Response(as_json(record), media_type="application/json")
+
+
+def refused(refusal: Refusal) -> Response:
+    """The reply of a refusal."""
+    body = as_json(refusal.body())
+    kind = "application/json"
+    return Response(body, refusal.status, dict(refusal.headers), media_type=kind)
+
+
+async def _told(_: Asked, refusal: Refusal) -> Response:
+    return refused(refusal)
+
+
+async def _told_of_route(asked: Asked, error: HTTPException) -> Response:
+    what = f"{asked.method} {asked.url.path}: {error.detail}"
+    there = "there are /v1/models, /v1/chat/completions and /v1/completions"
+    return refused(Refusal(error.status_code, f"{what}; {there}"))
+
+
+def chunk(text: str) -> dict[str, Any]:
+    """A part of a reply in events."""
+    return {"type": "http.response.body", "body": text.encode(), "more_body": True}

@@ -1,0 +1,188 @@
+"""Where an endpoint listens, by whom it may be asked, and its life: from the team's loading to its
+end.
+
+On loopback unless a host is named, and then with a key; the key comes from the environment and is
+taken out of it, so that no child has it. Leaves out: what is asked (`app`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from pydantic import SecretStr
+
+from comas.config.policies import Resolved
+from comas.evaluation.asking import asking_of
+from comas.evaluation.systems import greeted
+from comas.serve.app import LOOPBACK, Endpoint, Entrance
+from comas.serve.asked import Desk
+from comas.serve.limits import Limits
+from comas.serve.offered import check_kind, models_of
+from comas.serve.playing import Players
+from comas.signals import listening
+from comas.sync import collected_apart
+from comas.team.build import Team
+from comas.team.greeting import Note
+from comas.types import UserMistake
+
+KEY = "COMAS_SERVE_KEY"
+"""The variable of the key, where no other is named."""
+WAITING = 128
+"""Connections that wait to be accepted."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A team to be served."""
+
+    resolved: Resolved
+    weights: Path | None
+    """The checkpoint of a run."""
+    setups: Sequence[str] | None
+    """None: all that can be played."""
+    kind: str
+    limits: Limits
+
+    async def run(self, place: Place, entrance: Entrance, note: Note, ready: Ready) -> None:
+        """Load the team and answer requests until it is cancelled; `ready(URL, models)` is told
+        when it can be asked. Raises UserMistake where something cannot be served.
+        """
+        with place.bound() as bound:
+            team = await greeted(self.resolved, note, self.weights)
+            try:
+                endpoint = self.endpoint(team)
+                bound.listen(WAITING)
+                ready(place.url(bound), endpoint.models)
+                await answer_until_cancelled(server(endpoint, entrance), bound)
+            finally:
+                team.close()
+
+    def endpoint(self, team: Team) -> Endpoint:
+        """The endpoint of a team that is loaded."""
+        check_kind(team, self.kind)
+        config = team.config
+        models = models_of(team, self.setups)
+        desk = Desk(models, team.task, asking_of(config), self.limits)
+        return Endpoint(desk, Players(team.task, self.kind, config.seed, self.limits.tokens))
+
+
+Ready = Callable[[str, list[str]], None]
+
+
+async def answer_until_cancelled(http: uvicorn.Server, bound: socket.socket) -> None:
+    """Answer until cancelled, by Ctrl-C or SIGTERM; then nobody waits for an answer any more, so
+    that hosts stop what they are at.
+    """
+    current = asyncio.current_task()
+    assert current is not None
+    serving = asyncio.ensure_future(http.serve(sockets=[bound]))
+    try:
+        with listening(lambda: False, current.cancel), collected_apart():
+            await asyncio.shield(serving)
+    finally:
+        for task in list(http.server_state.tasks):
+            task.cancel()
+        http.should_exit = True
+        http.force_exit = True  # requests are over: nothing is waited for
+        await serving
+
+
+class _SignalsElsewhere(uvicorn.Server):
+    """Leaves signals to whoever runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def server(endpoint: Endpoint, entrance: Entrance) -> uvicorn.Server:
+    """The HTTP server; it writes no log, so that nothing that is asked, and no key, is in one."""
+    config = uvicorn.Config(
+        endpoint.app(entrance),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
+    )
+    return _SignalsElsewhere(config)
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address of this machine."""
+
+    host: str
+    port: int
+    """0: a free one."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        _, address = self._resolved()
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+    @contextmanager
+    def bound(self) -> Iterator[socket.socket]:
+        """A socket that is bound, and does not listen yet."""
+        family, address = self._resolved()
+        with socket.socket(family, socket.SOCK_STREAM) as bound:
+            if os.name == "posix":  # elsewhere it would let two programs have one port
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                bound.bind((address, self.port))
+            except OSError as error:
+                where = f"--host {self.host} --port {self.port}"
+                raise UserMistake(f"{where}: {error.strerror}") from error
+            yield bound
+
+    def url(self, bound: socket.socket) -> str:
+        """The base URL that clients are given."""
+        return f"http://{self.name}:{bound.getsockname()[1]}/v1"
+
+    @property
+    def name(self) -> str:
+        """The host as it stands in addresses."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    def _resolved(self) -> tuple[socket.AddressFamily, str]:
+        """The family and the number of the host."""
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except (OSError, ValueError) as error:
+            raise UserMistake(f"--host {self.host}: there is no such host ({error})") from error
+        family, *_, address = found[0]
+        return family, str(address[0])
+
+
+def entrance_of(place: Place, variable: str | None) -> Entrance:
+    """Who may ask: with the key in the environment, where there is one; without one only this
+    machine.
+    """
+    key = os.environ.pop(variable or KEY, "").strip()
+    if not key and variable is not None:
+        raise UserMistake(f"--key-env {variable}: that environment variable is not set")
+    if not key and not place.is_loopback:
+        raise UserMistake(
+            f"--host {place.host}: others than this machine can ask there, so that a key is wanted:"
+            f" set the environment variable {KEY}, or name one with --key-env"
+        )
+    if key and not re.fullmatch(r"[!-~]+", key):
+        raise UserMistake(
+            f"what the environment variable {variable or KEY} holds cannot be a key: it has spaces"
+            " or letters beyond ASCII"
+        )
+    return Entrance(SecretStr(key) if key else None, LOOPBACK | {place.name})

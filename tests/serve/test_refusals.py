@@ -1,0 +1,413 @@
+"""What an endpoint does not do is said in OpenAI's form, with the parameter's name; it stays up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from pydantic import SecretStr
+
+from comas.hosts.endpoint.ledger import BudgetSpent
+from comas.serve.app import Entrance
+from comas.serve.limits import Limits
+from comas.testing import Scripted
+from comas.types import HostFailure, UserMistake
+from tests.support.serving import Running, running, scripted
+
+HELLO = [{"role": "user", "content": "10 5 6 9 -> 24"}]
+CHAT = {"model": "single", "messages": HELLO}
+PROMPT = {"model": "single", "prompt": "10 5 6 9 -> 24"}
+SAID = "10 + 5 = 15 + 9 = 24"
+KEY = "sk-of-this-test-0123456789"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with running(scripted(lambda *_: SAID)) as endpoint:
+        yield endpoint
+
+
+def error_of(reply: httpx.Response) -> dict[str, Any]:
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("logprobs", True, "logprobs is not supported here"),
+        ("top_logprobs", 3, "not supported"),
+        ("tools", [{"type": "function"}], "not supported"),
+        ("tool_choice", "required", "not supported"),
+        ("functions", [{"name": "f"}], "not supported"),
+        ("response_format", {"type": "json_object"}, "not supported"),
+        ("logit_bias", {"5": 1}, "not supported"),
+        ("frequency_penalty", 0.5, "not supported"),
+        ("presence_penalty", True, "not supported"),
+        ("reasoning_effort", "low", "not supported"),
+        ("best_of", 3, "not supported"),
+        ("stream_options", {"include_usage": True}, "set stream=true"),
+        ("max_toks", 5, "did you mean max_tokens?"),
+        ("prompt", "x", "unknown parameter 'prompt'"),
+        ("n", 0, "greater than or equal to 1"),
+        ("n", "2", "valid integer"),
+        ("n", True, "valid integer"),
+        ("n", 65, "65 answers are wanted, and 64 are the most"),
+        ("seed", 1.5, "valid integer"),
+        ("temperature", -1, "greater than or equal to 0"),
+        ("temperature", 2.5, "less than or equal to 2"),
+        ("top_p", 0, "greater than 0"),
+        ("max_tokens", 0, "greater than or equal to 1"),
+        ("stop", "", "at least 1 character"),
+        ("stream", "yes", "valid boolean"),
+        ("discussion", 1, "valid boolean"),
+        ("model", "gpt-4", "there is no model 'gpt-4': there are single, single/a0, single/a1"),
+        ("model", "./mine.py", "there is no model './mine.py'"),
+        ("model", "vote:votes=1000", "there is no model"),
+        ("messages", [], "at least 1 item"),
+        ("messages", "hello", "valid list"),
+        ("messages", [{"role": "assistant", "content": "so"}], "has to be the user's"),
+        ("messages", [{"role": "user", "content": " \n"}], "has to be the user's"),
+    ],
+)
+def test_a_parameter_is_refused_by_its_name(
+    served: Running, name: str, value: Any, said: str
+) -> None:
+    reply = served.post({**CHAT, name: value})
+    error = error_of(reply)
+    assert reply.status_code == (404 if name == "model" else 400)
+    assert error["param"] == name
+    assert said in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "tool", "content": "4"}, "messages[0].role"),
+        ({"content": "4"}, "messages[0].role"),
+        ({"role": "user"}, "messages[0].content"),
+        ({"role": "user", "content": "x", "name": "bob"}, "messages[0].name"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
+            "messages[0].content[0].type",
+        ),
+        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
+    ],
+)
+def test_what_no_text_can_carry_is_refused(served: Running, message: Any, param: str) -> None:
+    reply = served.post({**CHAT, "messages": [message, *HELLO]})
+    assert reply.status_code == 400
+    error = error_of(reply)
+    assert param.split("[0].t")[0] in error["param"]
+    assert error["param"].startswith("messages[0]")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("echo", True),
+        ("logprobs", 0),
+        ("logprobs", 1),
+        ("suffix", "end"),
+        ("prompt", [1, 2, 3]),
+        ("prompt", [[1, 2]]),
+        ("prompt", []),
+        ("prompt", ""),
+        ("best_of", 4),
+        ("max_completion_tokens", 4),
+    ],
+)
+def test_completions_refuse_what_they_cannot_do(served: Running, name: str, value: Any) -> None:
+    reply = served.post({**PROMPT, name: value}, "/completions")
+    assert reply.status_code == 400
+    assert error_of(reply)["param"].partition("[")[0] == name
+
+
+def test_log_probs_as_lm_eval_wants_them_are_refused(served: Running) -> None:
+    asked = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    reply = served.post({**PROMPT, **asked}, "/completions")
+    assert reply.status_code == 400
+    assert error_of(reply)["message"].startswith("logprobs is not supported here, and is never")
+
+
+def test_what_asks_for_nothing_is_taken(served: Running) -> None:
+    nothing: dict[str, Any] = {
+        "logprobs": False,
+        "tools": [],
+        "response_format": {"type": "text"},
+        "frequency_penalty": 0,
+        "presence_penalty": 0.0,
+        "logit_bias": {},
+        "stop": None,
+        "max_tokens": None,
+        "user": "somebody",
+        "store": False,
+        "parallel_tool_calls": True,
+    }
+    assert served.post({**CHAT, **nothing}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"[1]", "no JSON object"),
+        (b'{"model": NaN}', "NaN is no number"),
+        (b'{"model": "\xff"}', "no JSON"),
+        (b'{"model": "\\ud800"}', "no JSON in UTF-8"),
+        (b"[" * 100_000, "no JSON"),
+        (b"{}", "model: Field required"),
+        (b'{"model": "single"}', "messages: Field required"),
+    ],
+)
+def test_bodies_that_are_no_requests(served: Running, body: bytes, said: str) -> None:
+    reply = served.post(body)
+    assert reply.status_code == 400
+    assert said in error_of(reply)["message"]
+
+
+def test_a_page_elsewhere_cannot_ask(served: Running) -> None:
+    plain = served.post(CHAT, **{"Content-Type": "text/plain"})
+    assert (plain.status_code, "send application/json" in plain.text) == (415, True)
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
+        reply = served.post(CHAT, Host=host)
+        assert reply.status_code in (400, 403), host
+    port = served.url.split(":")[2].partition("/")[0]
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "localhost"):
+        assert served.post(CHAT, Host=host).status_code == 200
+    assert "access-control-allow-origin" not in served.post(CHAT).headers
+
+
+def test_other_paths_and_verbs(served: Running) -> None:
+    for path, status in (("/embeddings", 404), ("/chat/completions", 405)):
+        reply = httpx.get(served.url + path)
+        assert reply.status_code == status
+        assert "/v1/chat/completions" in error_of(reply)["message"]
+
+
+def test_a_key_is_asked_for_and_never_told(capfd: pytest.CaptureFixture[str]) -> None:
+    team = scripted(lambda *_: SAID)
+    with running(team, entrance=Entrance(SecretStr(KEY))) as served:
+        for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {KEY}"}):
+            for reply in (served.post(CHAT, **header), httpx.get(f"{served.url}/models")):
+                assert reply.status_code == 401
+                assert error_of(reply)["code"] == "invalid_api_key"
+                assert KEY not in reply.text
+        odd = {"Authorization": "Bearer \xe9".encode("latin-1")}
+        assert httpx.get(f"{served.url}/models", headers=odd).status_code == 401
+        with pytest.raises(openai.AuthenticationError):
+            served.client.models.list()
+        # behind a key the name does not matter: a proxy may have its own
+        reply = served.post(CHAT, Authorization=f"Bearer {KEY}", Host="team.example")
+        assert reply.status_code == 200
+        with OpenAI(base_url=served.url, api_key=KEY, max_retries=0) as client:
+            assert client.models.list().data
+    said = capfd.readouterr()
+    assert KEY not in said.out + said.err
+    assert KEY not in repr(Entrance(SecretStr(KEY)))
+
+
+def test_too_long_a_body(served: Running) -> None:
+    team = scripted(lambda *_: SAID)
+    with running(team, limits=Limits(body=300)) as small:
+        assert small.post(CHAT).status_code == 200
+        long = json.dumps({**CHAT, "user": "x" * 300}).encode()
+        reply = small.post(long)
+        assert (reply.status_code, "at most 300 bytes" in reply.text) == (413, True)
+        # without a length: it is counted as it comes
+        told = {"Content-Type": "application/json"}
+        pieces = iter([long[:200], long[200:]])
+        reply = httpx.post(f"{small.url}/chat/completions", content=pieces, headers=told)
+        assert reply.status_code == 413
+        assert small.post(CHAT).status_code == 200
+
+
+def test_too_many_tokens() -> None:
+    team = scripted(lambda *_: SAID)  # ten tokens a reply
+    with running(team, limits=Limits(tokens=35)) as served:
+        assert served.post({**CHAT, "n": 3}).status_code == 200
+        reply = served.post({**CHAT, "n": 4})
+        assert reply.status_code == 400
+        error = error_of(reply)
+        assert error["code"] == "token_limit_exceeded"
+        assert "a request may cost 35 (--tokens)" in error["message"]
+        assert served.post({**CHAT, "n": 3}).json()["usage"]["completion_tokens"] == 30
+        text = served.post({**CHAT, "n": 4, "stream": True}).text
+        assert "token_limit_exceeded" in text
+        assert "[DONE]" not in text
+        assert served.endpoint.places.taken == 0
+
+
+class Slow(Scripted):
+    """Waits until it is let go, and counts who has been cancelled."""
+
+    def __init__(self, script: Any, name: str) -> None:
+        super().__init__(script, name)
+        self.go = threading.Event()
+        self.waiting = 0
+        self.cancelled = 0
+
+    async def ask(self, *arguments: Any) -> Any:
+        self.waiting += 1
+        try:
+            while not self.go.is_set():
+                await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.waiting -= 1
+        return await super().ask(*arguments)
+
+
+def until(true: Any, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_too_long_a_discussion() -> None:
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with running(team, limits=Limits(seconds=0.2)) as served:
+        reply = served.post(CHAT)
+        assert reply.status_code == 504
+        assert "no answer within 0.2 s" in error_of(reply)["message"]
+        assert reply.headers["x-should-retry"] == "false"
+        with pytest.raises(openai.APIError, match="no answer within"):
+            list(served.client.chat.completions.create(**CHAT, stream=True))
+        until(lambda: host.waiting == 0)
+        host.go.set()
+        assert served.post(CHAT).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_beyond_its_places_it_says_so(stream: bool) -> None:
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with running(team, limits=Limits(at_once=3)) as served:
+        replies: list[httpx.Response] = []
+        two = {**CHAT, "n": 2, "stream": stream}
+        asking = threading.Thread(target=lambda: replies.append(served.post(two)))
+        asking.start()
+        until(lambda: host.waiting == 2)
+        refused = served.post(two)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 0
+        assert error_of(refused)["type"] == "rate_limit_error"
+        with pytest.raises(openai.RateLimitError):
+            served.client.chat.completions.create(**two)
+        host.go.set()
+        asking.join()
+        assert replies[0].status_code == 200
+        assert served.post(two).status_code == 200
+        assert served.endpoint.places.taken == 0
+
+
+def test_a_quiet_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comas.serve.app.QUIET", 0.02)
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with running(team) as served:
+        told = {"Content-Type": "application/json"}
+        asked = json.dumps({**CHAT, "stream": True}).encode()
+        address = f"{served.url}/chat/completions"
+        with httpx.stream("POST", address, content=asked, headers=told, timeout=60) as reply:
+            lines = reply.iter_lines()
+            until(lambda: next(lines) == ": the team is talking")
+            host.go.set()
+            assert list(lines)[-2:] == ["data: [DONE]", ""]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_ends_its_discussion(stream: bool) -> None:
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with running(team) as served:
+        body = json.dumps({**CHAT, "model": "vote", "stream": stream}).encode()
+        port = int(served.url.split(":")[2].partition("/")[0])
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:{port}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(head.encode() + body)
+            until(lambda: host.waiting == 8)
+        until(lambda: host.cancelled == 8)
+        until(lambda: served.endpoint.places.taken == 0)
+        host.go.set()
+        assert served.post(CHAT).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "said"),
+    [
+        (HostFailure("the machine is down"), 502, "host_failure", "the machine is down"),
+        (UserMistake("no such thing: write another"), 400, None, "no such thing"),
+        (BudgetSpent("hosts.x.budget_tokens"), 429, "insufficient_quota", "budget_tokens"),
+        (KeyError("a bug"), 500, "internal_error", "KeyError"),
+    ],
+)
+@pytest.mark.parametrize("model", ["single", "vote"])
+def test_a_team_that_fails_is_an_error_and_the_server_stays_up(
+    error: Exception,
+    status: int,
+    code: str | None,
+    said: str,
+    model: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    errors = [error] * 2
+
+    def script(*_: Any) -> str:
+        if errors:
+            raise errors[0]
+        return SAID
+
+    with running(scripted(script)) as served:
+        asked = {**CHAT, "model": model}
+        reply = served.post(asked)
+        assert reply.status_code == status
+        assert error_of(reply)["code"] == code
+        assert said in error_of(reply)["message"]
+        streamed = served.post({**asked, "stream": True}).text
+        assert json.dumps(said)[1:-1] in streamed
+        assert "[DONE]" not in streamed
+        assert ("Traceback" in capfd.readouterr().err) is (status == 500)
+        errors.clear()
+        assert served.post(asked).status_code == 200
+
+
+def test_a_question_without_room_is_the_askers_mistake() -> None:
+    team = scripted(lambda *_: SAID)
+    for host in team.hosts.values():
+        host.room = 100
+    with running(team) as served:
+        long = [{"role": "user", "content": "1 " * 100}]
+        for model in ("single", "debate"):
+            reply = served.post({"model": model, "messages": long})
+            assert reply.status_code == 400
+            assert error_of(reply)["code"] == "context_length_exceeded"
+        assert served.post(CHAT).status_code == 200
+
+
+def test_a_team_without_an_answer_says_so() -> None:
+    with running(scripted(lambda *_: "no sum at all")) as served:
+        (choice,) = served.post({**CHAT, "model": "vote"}).json()["choices"]
+        assert choice["message"]["content"] == ""
+        assert (choice["finish_reason"], choice["answered"]) == ("stop", False)
+        (choice,) = served.post(CHAT).json()["choices"]
+        assert (choice["message"]["content"], choice["answered"]) == ("no sum at all", True)

@@ -1,0 +1,81 @@
+"""A team behind an endpoint that really listens, in a thread with a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from openai import OpenAI
+
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.serve.app import Endpoint, Entrance
+from comas.serve.limits import Limits
+from comas.serve.listening import Place, Served, answer_until_cancelled, server
+from comas.team.build import Team, members_of
+from comas.testing import Scripted
+
+OPEN = Entrance(None)
+
+
+@dataclass(frozen=True)
+class Running:
+    """An endpoint that can be asked."""
+
+    url: str
+    endpoint: Endpoint
+    client: OpenAI
+
+    def post(self, body: Any, path: str = "/chat/completions", **headers: str) -> httpx.Response:
+        """Send a body as it is, or as JSON."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        told = {"Content-Type": "application/json", **headers}
+        return httpx.post(self.url + path, content=data, headers=told, timeout=60)
+
+
+@contextmanager
+def running(
+    team: Team,
+    *,
+    setups: Sequence[str] | None = None,
+    kind: str = "",
+    limits: Limits | None = None,
+    entrance: Entrance = OPEN,
+) -> Iterator[Running]:
+    """The endpoint of a team while inside."""
+    served = Served(team.resolved, None, setups, kind, limits or Limits())
+    endpoint = served.endpoint(team)
+    loop = asyncio.new_event_loop()
+    with Place("127.0.0.1", 0).bound() as bound:
+        bound.listen()
+        http = server(endpoint, entrance)
+        answering = loop.create_task(answer_until_cancelled(http, bound))
+        thread = threading.Thread(target=_until_cancelled, args=(loop, answering))
+        thread.start()
+        try:
+            url = Place("127.0.0.1", 0).url(bound)
+            with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+                yield Running(url, endpoint, client)
+        finally:
+            loop.call_soon_threadsafe(answering.cancel)
+            thread.join()
+
+
+def _until_cancelled(loop: asyncio.AbstractEventLoop, answering: asyncio.Task[None]) -> None:
+    with suppress(asyncio.CancelledError):
+        loop.run_until_complete(answering)
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+def scripted(script: Any, *pairs: str, host: Callable[..., Any] = Scripted) -> Team:
+    """A team of the default config, or of these pairs, whose agents say what a script says."""
+    resolved = resolve(read(None, list(pairs)))
+    hosts = {name: host(script, name=name) for name in resolved.config.hosts}
+    return Team(resolved, hosts, members_of(resolved.config, hosts))
