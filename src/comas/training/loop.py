@@ -1,5 +1,5 @@
 """THE loop: play, settle, learn, write, rules; and what surrounds it once: measure before, measure
-after.
+after. Where a run plays ahead, the next step is played and settled while a step is learnt.
 
 Leaves out: how games are batched (hosts), how they are paid (methods), how a run looks on disk
 (storage), how it begins (`training.start`).
@@ -27,6 +27,7 @@ from comas.storage.run import Run
 from comas.sync import collected_apart
 from comas.team import spending
 from comas.team.build import Team
+from comas.training.ahead import Ahead
 from comas.training.clocks import Clocks, clocks_of, seconds_since
 from comas.training.digests import digests_of
 from comas.training.divergence import Divergence
@@ -41,7 +42,7 @@ from comas.training.result import Result, result_of
 from comas.training.schedule import scheduled
 from comas.training.truth import note_truth
 from comas.training.watching import Watching
-from comas.types import Episode, HostFailure, Stopped, UserMistake
+from comas.types import Episode, HostFailure, Learned, State, Stopped, UserMistake
 
 
 class Session:
@@ -65,6 +66,9 @@ class Session:
             self.hooks.note(str(self.overlap))
         self.watching = Watching(self.config.monitors or (), self.config.steps, self.hooks.note)
         self.guard = Guard(self.config.on_alarm, self.hooks)
+        self.ahead = Ahead(team, bool(asked.validation))
+        self.following: asyncio.Task[list[Episode]] | None = None
+        """The step that is played, or was, while the one before is learnt."""
         self.tokens = 0
         self.best: tuple[float, int | None] = (-1.0, None)
         self.began = time.monotonic()
@@ -138,6 +142,8 @@ class Session:
     def _stop(self) -> bool:
         """Asked to stop: after this step, if one is open."""
         self.stopping = True
+        if self.following is not None:
+            self.following.cancel()
         if self.looping:
             self.hooks.note("stopping after this step; once more gives it up")
         return self.looping
@@ -155,38 +161,85 @@ class Session:
         """Play, settle, learn, write, rules; returns the number of steps that the policies have
         behind them.
         """
+        reached = max(start, self.config.steps)
         for step in range(start, self.config.steps):
             # also where a run is resumed that ended so
             if self._spent() or self.guard.ends:
-                return step
+                reached = step
+                break
             began = time.monotonic()
             clocks = clocks_of(self.team.hosts)
             self.looping = True
             try:
-                scene = self._scene()
-                episodes = await self._play(scene, step)
-                settle_all(scene, episodes, self.memory.options("settle"))
+                episodes = await self._played(step, start)
             # nobody has learnt from this step yet: keep those before it
             except (Exception, asyncio.CancelledError):
                 await self._keep(step)
                 raise
             await self._to_the_end(self._finish(step, episodes, began, clocks))
             await self._rules(step)
-        return max(start, self.config.steps)
+        await self.ahead.publish()
+        return reached
 
-    async def _play(self, scene: Scene, step: int) -> list[Episode]:
+    async def _played(self, step: int, start: int) -> list[Episode]:
+        """The episodes of a step, settled: those that were played ahead, where it was."""
+        if self.following is not None:
+            played = self.following
+            self.following = None
+            return await played
+        state = self.memory.state
+        if step == start and self.run.marker() is not None:
+            older = await self.ahead.take_up(self.run, start)
+            state = state if older is None else older
+        return await self._play(step, state)
+
+    async def _play(self, step: int, state: State) -> list[Episode]:
+        """Play and settle a step by what the method remembers in `state`."""
+        scene = self._scene(state)
         questions = self.memory.draw(scene, step)
         self.pulse.play(step, questions)
         samples = self.config.samples or 1
         playing = play_all(scene, questions, step, samples)
-        quiet = self.team.scene(keep=False, state=self.memory.state)
+        quiet = self.team.scene(keep=False, state=state)
         episodes = await self.watching.beside(playing, quiet, step, len(questions) * samples)
         if all(episode.error for episode in episodes):
             raise UserMistake(
                 f"step {step}: every discussion failed; the first: {episodes[0].error}"
             )
         self.memory.check_posed(step, episodes)
+        settle_all(scene, episodes, self.memory.options("settle"))
         return episodes
+
+    async def _learn(self, step: int, episodes: Sequence[Episode]) -> dict[str, Learned]:
+        """Learn from a step, and play the next one meanwhile where the run is ahead."""
+        method = scheduled(self.team.method, self.config, step)
+        if not self.ahead.on:
+            return await learn(self.team, method, step, episodes)
+        await self.ahead.begin(self.memory.state)
+        if not self.stopping and self.ahead.affords(step + 1, self.tokens, episodes):
+            self.watching.hold()
+            playing = self._play(step + 1, self.memory.state)
+            self.following = asyncio.create_task(playing)
+        try:
+            learned = await learn(self.team, method, step, episodes)
+        except BaseException:
+            await self._drop_following()
+            raise
+        if self.following is not None:
+            await asyncio.wait([self.following])
+        if self.ahead.begins_at(step + 1):
+            await self.ahead.publish()
+        return learned
+
+    async def _drop_following(self) -> None:
+        """Forget the step that was played ahead: nobody is going to learn from it."""
+        dropped = self.following
+        self.following = None
+        if dropped is not None:
+            dropped.cancel()
+            await asyncio.wait([dropped])
+            if not dropped.cancelled():
+                dropped.exception()  # says that somebody has heard of it
 
     async def _finish(
         self,
@@ -197,9 +250,8 @@ class Session:
     ) -> None:
         """The second half of a step: learn, write."""
         self.pulse.turn_to("learning", step)
-        method = scheduled(self.team.method, self.config, step)
-        learned = await learn(self.team, method, step, episodes)
-        self.memory.advance(self._scene(), episodes)
+        learned = await self._learn(step, episodes)
+        self.memory.advance(self._scene(self.memory.state), episodes)
         record = StepRecord(episodes, learned, self.team.task)
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
         note_truth(record)
@@ -213,9 +265,9 @@ class Session:
             metrics |= figures
         self._write(step, metrics, episodes, validated)
 
-    def _scene(self) -> Scene:
-        """The team at its own game, with what the method remembers now."""
-        return self.team.scene(keep=True, heard=self.pulse.heard, state=self.memory.state)
+    def _scene(self, state: State) -> Scene:
+        """The team at its own game, with what the method remembers in `state`."""
+        return self.team.scene(keep=True, heard=self.pulse.heard, state=state)
 
     def _write(
         self,
@@ -241,15 +293,22 @@ class Session:
         """Commit where it is time; stop where nothing can be learnt, or where it is wished."""
         done = step + 1
         if self.guard.ends:
-            await self._to_the_end(self.guard.end(self.run, self.team.hosts, done, self.best[1]))
+            await self._to_the_end(self._end(done))
         ends = self.guard.ends or self.divergence.ends
         last = ends or self.stopping or self._spent() or done == self.config.steps
         if last or done % self.config.checkpoint_every == 0 or self.best[1] == done:
             await self._to_the_end(self._commit(done))
         self.looping = False
+        if ends or self.stopping:
+            await self._drop_following()
         self.divergence.check(step, self.run.path)
         if self.stopping:
             raise Stopped
+
+    async def _end(self, done: int) -> None:
+        """End the run by an alarm."""
+        if await self.guard.end(self.run, self.team.hosts, done, self.best[1]):
+            self.ahead.served_older = False
 
     async def _to_the_end(self, work: Awaitable[None]) -> None:
         """To the end, even where it is asked to stop at once: half an update is no state to stop
@@ -260,6 +319,8 @@ class Session:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             self.stopping = True
+            if self.following is not None:
+                self.following.cancel()
             await task
             if (working := asyncio.current_task()) is not None:
                 working.uncancel()
@@ -288,4 +349,5 @@ class Session:
             await at_host(name, f"saving step {step}", host.save(path))
         self.memory.write(path)
         self.watching.write(path)
+        await self.ahead.write(step, path)
         self.run.commit(step, self.best[1])
