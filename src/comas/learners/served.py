@@ -1,7 +1,7 @@
 """Copies of the weights that policies are sampled from, while a learner changes its own.
 
-A whole model is copied; of adapters only those, on the parameters of the same base. Leaves out: when
-they are renewed (`hosts.ahead`), engines that hold a further copy.
+A whole model is copied; of adapters only those, on the parameters of the same base. Leaves out:
+when they are renewed (`hosts.ahead`), engines that hold a further copy.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Playing a step while the one before is learnt (`ahead = 1`): when that is, with which weights, and
-what a checkpoint needs to go on in the middle of it.
+"""Playing a step while the one before is learnt (`ahead = 1`): when that is, with which weights,
+and what a checkpoint needs to go on in the middle of it.
 
 Step k + 1 is played by weights that have learnt the steps before k, while k is learnt. After steps
 that end with a regular checkpoint or a measurement nothing is in flight, and the next step is
