@@ -196,7 +196,7 @@ def sleeping(sleeps: bool) -> Any:
 
 
 def test_an_engine_that_lends_its_memory_is_refused(untaught: Path) -> None:
-    with pytest.raises(UserMistake, match="ahead=1: the engine of hosts.home gives its memory"):
+    with pytest.raises(UserMistake, match="gives its memory to the learner"):
         host_of(untaught, True, sleeping(True))
     host = host_of(untaught, False, sleeping(True))
     host.close()

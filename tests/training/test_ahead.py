@@ -23,7 +23,6 @@ from comas.types import UserMistake
 from tests.support.ahead import AHEAD, ChainedAhead, go_on, train
 from tests.support.faults import story
 
-
 SERVED = [0, 0, 1, 2, 4, 4, 6, 6, 8, 8, 9]
 """Step -> learning steps behind who plays it: all of them after steps 4 and 8, which end with a
 checkpoint, and after step 6, which ends with a measurement; otherwise one is missing.

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 
 def check_engine(engine: Engine, host: str) -> None:
-    """An error for an engine that lends its memory to the learner: it cannot sample meanwhile."""
+    """An error for an engine that lends its memory to the learner, and cannot sample meanwhile; it
+    is closed then.
+    """
     if isinstance(engine, Sleeper) and getattr(engine, "sleeps", True):
+        engine.close()
         raise UserMistake(
             f"ahead=1: the engine of hosts.{host} gives its memory to the learner while that"
             f" learns, and cannot sample meanwhile: set ahead=0, or hosts.{host}.engine=hf"

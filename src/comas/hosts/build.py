@@ -16,7 +16,7 @@ from comas.hosts.ahead import AheadHost, check_engine
 from comas.hosts.local import LocalHost
 from comas.hosts.plan import Lag
 from comas.models.loading import context_of, load_models, place_of
-from comas.seams import Adapter, EnginePlan, Learner, WholeModel
+from comas.seams import Adapter, Engine, EnginePlan, Learner, Weights, WholeModel
 from comas.types import Meter, Method
 
 
@@ -95,13 +95,7 @@ def make_local_host(
     copies = Served(learner.weights()) if ahead and learner else None
     if learner:
         weights = learner.weights() if copies is None else copies.weights
-    try:
-        built = (engine or auto).build(plan, weights)
-        if copies is not None:
-            check_engine(built, name)
-    except BaseException:
-        worker.shutdown()
-        raise
+    built = _engine(engine or auto, plan, weights, copies is not None)
     chat = Chat(tokenizer, ends, thinking, _embeddings(models))
     dtype_name = str(kind).removeprefix("torch.")
     policies = list(bases)
@@ -119,6 +113,19 @@ def make_local_host(
         meter=meter,
         worker=worker,
     )
+
+
+def _engine(module: Any, plan: EnginePlan, weights: Mapping[str, Weights], ahead: bool) -> Engine:
+    """An engine that samples in the plan's thread, which ends where there is none."""
+    try:
+        built: Engine = module.build(plan, weights)
+        if ahead:
+            check_engine(built, plan.host)
+    except BaseException:
+        assert plan.worker is not None
+        plan.worker.shutdown()
+        raise
+    return built
 
 
 def _embeddings(models: list[Any]) -> int:

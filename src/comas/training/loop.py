@@ -15,7 +15,6 @@ from typing import Any
 
 from comas.evaluation import fingerprints
 from comas.evaluation.contamination import overlap
-from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, hooks_of
 from comas.machine import peak_bytes, process_facts
 from comas.monitors.monitor import Seen
@@ -36,13 +35,14 @@ from comas.training.learning import at_host, learn
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import StepRecord, load_metrics, summarise
+from comas.training.playing import Playing
 from comas.training.progress import Pulse
 from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.schedule import scheduled
 from comas.training.truth import note_truth
 from comas.training.watching import Watching
-from comas.types import Episode, HostFailure, Learned, State, Stopped, UserMistake
+from comas.types import Episode, HostFailure, Learned, Stopped
 
 
 class Session:
@@ -67,8 +67,7 @@ class Session:
         self.watching = Watching(self.config.monitors or (), self.config.steps, self.hooks.note)
         self.guard = Guard(self.config.on_alarm, self.hooks)
         self.ahead = Ahead(team, bool(asked.validation))
-        self.following: asyncio.Task[list[Episode]] | None = None
-        """The step that is played, or was, while the one before is learnt."""
+        self.playing = Playing(team, self.memory, self.watching, self.pulse, self.ahead)
         self.tokens = 0
         self.best: tuple[float, int | None] = (-1.0, None)
         self.began = time.monotonic()
@@ -142,8 +141,7 @@ class Session:
     def _stop(self) -> bool:
         """Asked to stop: after this step, if one is open."""
         self.stopping = True
-        if self.following is not None:
-            self.following.cancel()
+        self.playing.cancel()
         if self.looping:
             self.hooks.note("stopping after this step; once more gives it up")
         return self.looping
@@ -171,7 +169,7 @@ class Session:
             clocks = clocks_of(self.team.hosts)
             self.looping = True
             try:
-                episodes = await self._played(step, start)
+                episodes = await self.playing.step(step, self.run, step == start)
             # nobody has learnt from this step yet: keep those before it
             except (Exception, asyncio.CancelledError):
                 await self._keep(step)
@@ -181,35 +179,6 @@ class Session:
         await self.ahead.publish()
         return reached
 
-    async def _played(self, step: int, start: int) -> list[Episode]:
-        """The episodes of a step, settled: those that were played ahead, where it was."""
-        if self.following is not None:
-            played = self.following
-            self.following = None
-            return await played
-        state = self.memory.state
-        if step == start and self.run.marker() is not None:
-            older = await self.ahead.take_up(self.run, start)
-            state = state if older is None else older
-        return await self._play(step, state)
-
-    async def _play(self, step: int, state: State) -> list[Episode]:
-        """Play and settle a step by what the method remembers in `state`."""
-        scene = self._scene(state)
-        questions = self.memory.draw(scene, step)
-        self.pulse.play(step, questions)
-        samples = self.config.samples or 1
-        playing = play_all(scene, questions, step, samples)
-        quiet = self.team.scene(keep=False, state=state)
-        episodes = await self.watching.beside(playing, quiet, step, len(questions) * samples)
-        if all(episode.error for episode in episodes):
-            raise UserMistake(
-                f"step {step}: every discussion failed; the first: {episodes[0].error}"
-            )
-        self.memory.check_posed(step, episodes)
-        settle_all(scene, episodes, self.memory.options("settle"))
-        return episodes
-
     async def _learn(self, step: int, episodes: Sequence[Episode]) -> dict[str, Learned]:
         """Learn from a step, and play the next one meanwhile where the run is ahead."""
         method = scheduled(self.team.method, self.config, step)
@@ -217,29 +186,16 @@ class Session:
             return await learn(self.team, method, step, episodes)
         await self.ahead.begin(self.memory.state)
         if not self.stopping and self.ahead.affords(step + 1, self.tokens, episodes):
-            self.watching.hold()
-            playing = self._play(step + 1, self.memory.state)
-            self.following = asyncio.create_task(playing)
+            self.playing.begin_next(step + 1)
         try:
             learned = await learn(self.team, method, step, episodes)
         except BaseException:
-            await self._drop_following()
+            await self.playing.drop()
             raise
-        if self.following is not None:
-            await asyncio.wait([self.following])
+        await self.playing.finish_next()
         if self.ahead.begins_at(step + 1):
             await self.ahead.publish()
         return learned
-
-    async def _drop_following(self) -> None:
-        """Forget the step that was played ahead: nobody is going to learn from it."""
-        dropped = self.following
-        self.following = None
-        if dropped is not None:
-            dropped.cancel()
-            await asyncio.wait([dropped])
-            if not dropped.cancelled():
-                dropped.exception()  # says that somebody has heard of it
 
     async def _finish(
         self,
@@ -251,7 +207,7 @@ class Session:
         """The second half of a step: learn, write."""
         self.pulse.turn_to("learning", step)
         learned = await self._learn(step, episodes)
-        self.memory.advance(self._scene(self.memory.state), episodes)
+        self.memory.advance(self.playing.scene(self.memory.state), episodes)
         record = StepRecord(episodes, learned, self.team.task)
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
         note_truth(record)
@@ -264,10 +220,6 @@ class Session:
             figures, validated = await self.measuring.validated(self.asked.validation, step + 1)
             metrics |= figures
         self._write(step, metrics, episodes, validated)
-
-    def _scene(self, state: State) -> Scene:
-        """The team at its own game, with what the method remembers in `state`."""
-        return self.team.scene(keep=True, heard=self.pulse.heard, state=state)
 
     def _write(
         self,
@@ -300,7 +252,7 @@ class Session:
             await self._to_the_end(self._commit(done))
         self.looping = False
         if ends or self.stopping:
-            await self._drop_following()
+            await self.playing.drop()
         self.divergence.check(step, self.run.path)
         if self.stopping:
             raise Stopped
@@ -319,8 +271,7 @@ class Session:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             self.stopping = True
-            if self.following is not None:
-                self.following.cancel()
+            self.playing.cancel()
             await task
             if (working := asyncio.current_task()) is not None:
                 working.uncancel()
