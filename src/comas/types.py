@@ -310,6 +310,15 @@ class Row:
     but for runs that play ahead.
     """
 
+    @property
+    def behaviour_logprobs_T(self) -> np.ndarray:
+        """Under the policy that sampled it, by the learner's numbers where that is its own: of
+        these a mean over tokens estimates a KL or an entropy.
+        """
+        if self.behind and self.sampled_logprobs_T is not None:
+            return self.sampled_logprobs_T
+        return self.logprobs_T
+
 
 State = dict[str, Any]
 """What a method remembers between steps: plain values, written into every checkpoint as JSON."""

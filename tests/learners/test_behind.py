@@ -17,6 +17,7 @@ from comas.learners.gap import gap_to_engine
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.objective.corrections import token_truncate
+from comas.objective.credit import kl_to_go, surprise
 from comas.objective.losses import clipped
 from comas.objective.preference import sppo
 from comas.types import Method, Row
@@ -85,9 +86,10 @@ def test_staleness_is_not_called_a_gap_and_stops_no_run(drift: float) -> None:
 
 def test_the_smallest_staleness_is_corrected_as_a_gap_above_the_tolerance_is() -> None:
     small = 0.001
-    stale, _ = weights_after(learner(), said_before(1, small))
-    corrected, _ = weights_after(learner(gap_tolerance=0.0), said_before(0, small))
-    left, _ = weights_after(learner(), said_before(0, small))
+    free = replace(METHOD, kl={})  # the KL of a gap is the learner's own
+    stale, _ = weights_after(learner(free), said_before(1, small), free)
+    corrected, _ = weights_after(learner(free, gap_tolerance=0.0), said_before(0, small), free)
+    left, _ = weights_after(learner(free), said_before(0, small), free)
     assert equal(stale, corrected)
     assert not equal(stale, left)
 
@@ -114,6 +116,25 @@ def test_weights_are_the_ratio_of_who_learns_to_who_said_it() -> None:
         assert importance[row.turn] == pytest.approx(expected_T, rel=1e-5)
         difference_T = row.logprobs_T - row.sampled_logprobs_T
         assert np.array_equal(importance[row.turn], token_truncate(difference_T, row.mask_T, 2.0))
+
+
+def test_the_kl_and_the_entropy_are_those_of_who_said_it() -> None:
+    """Log-probs of newer weights on older words are no KL: where an update made a word unlikely,
+    all words before it would be paid for it.
+    """
+    for behind in (0, 1):
+        (row,) = rows(1)
+        tokens = int(row.mask_T.sum())
+        assert tokens > 1
+        row.ref_logprobs_T = np.where(row.mask_T, -1.0, 0.0).astype(np.float32)
+        row.sampled_logprobs_T = row.ref_logprobs_T + row.mask_T * np.float32(0.25)
+        row.logprobs_T = row.sampled_logprobs_T.copy()
+        row.logprobs_T[-1] -= 15.0
+        row.behind = behind
+        price_T = kl_to_go(row, 1.0)[row.mask_T]
+        expected_T = 0.25 * np.arange(tokens, 0, -1) - (0.0 if behind else 15.0)
+        assert price_T == pytest.approx(expected_T, abs=1e-5)
+        assert bool(surprise(row, 1.0).any()) != bool(behind)
 
 
 def test_passes_that_do_both_know_it_beforehand() -> None:

@@ -31,7 +31,7 @@ from comas.training.clocks import Clocks, clocks_of, seconds_since
 from comas.training.digests import digests_of
 from comas.training.divergence import Divergence
 from comas.training.guard import Guard
-from comas.training.learning import at_host, learn
+from comas.training.learning import at_host
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import StepRecord, load_metrics, summarise
@@ -42,7 +42,7 @@ from comas.training.result import Result, result_of
 from comas.training.schedule import scheduled
 from comas.training.truth import note_truth
 from comas.training.watching import Watching
-from comas.types import Episode, HostFailure, Learned, Stopped
+from comas.types import Episode, HostFailure, Stopped
 
 
 class Session:
@@ -179,24 +179,6 @@ class Session:
         await self.ahead.publish()
         return reached
 
-    async def _learn(self, step: int, episodes: Sequence[Episode]) -> dict[str, Learned]:
-        """Learn from a step, and play the next one meanwhile where the run is ahead."""
-        method = scheduled(self.team.method, self.config, step)
-        if not self.ahead.on:
-            return await learn(self.team, method, step, episodes)
-        await self.ahead.begin(self.memory.state)
-        if not self.stopping and self.ahead.affords(step + 1, self.tokens, episodes):
-            self.playing.begin_next(step + 1)
-        try:
-            learned = await learn(self.team, method, step, episodes)
-        except BaseException:
-            await self.playing.drop()
-            raise
-        await self.playing.finish_next()
-        if self.ahead.begins_at(step + 1):
-            await self.ahead.publish()
-        return learned
-
     async def _finish(
         self,
         step: int,
@@ -206,7 +188,9 @@ class Session:
     ) -> None:
         """The second half of a step: learn, write."""
         self.pulse.turn_to("learning", step)
-        learned = await self._learn(step, episodes)
+        method = scheduled(self.team.method, self.config, step)
+        followed = not self.stopping and self.ahead.affords(step + 1, self.tokens, episodes)
+        learned = await self.playing.learn(method, step, episodes, followed)
         self.memory.advance(self.playing.scene(self.memory.state), episodes)
         record = StepRecord(episodes, learned, self.team.task)
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}

@@ -1,21 +1,23 @@
 """Playing the steps of a run: questions are drawn, discussions played beside what monitors ask, and
 settled; the next step's, where a run is ahead, while a step is learnt.
 
-Leaves out: when that is (`training.ahead`), learning (`training.learning`).
+Leaves out: when that is (`training.ahead`), how hosts learn (`training.learning`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from comas.game.play import Scene, play_all, settle_all
 from comas.storage.run import Run
 from comas.team.build import Team
 from comas.training.ahead import Ahead
+from comas.training.learning import learn
 from comas.training.progress import Pulse
 from comas.training.remembering import Remembering
 from comas.training.watching import Watching
-from comas.types import Episode, State, UserMistake
+from comas.types import Episode, Learned, Method, State, UserMistake
 
 
 class Playing:
@@ -50,16 +52,26 @@ class Playing:
             state = state if older is None else older
         return await self._play(step, state)
 
-    def begin_next(self, step: int) -> None:
-        """Begin to play this step, while the one before is learnt."""
-        self.watching.hold()
-        playing = self._play(step, self.memory.state)
-        self._following = asyncio.create_task(playing)
-
-    async def finish_next(self) -> None:
-        """Wait until nothing is played any more; what went wrong is raised by `step`."""
-        if self._following is not None:
-            await asyncio.wait([self._following])
+    async def learn(
+        self, method: Method, step: int, episodes: Sequence[Episode], followed: bool
+    ) -> dict[str, Learned]:
+        """Learn from a step; where it is to be `followed`, the next one is played meanwhile."""
+        if not self.ahead.on:
+            return await learn(self.team, method, step, episodes)
+        await self.ahead.begin(self.memory.state)
+        if followed:
+            self.watching.hold()
+            playing = self._play(step + 1, self.memory.state)
+            self._following = asyncio.create_task(playing)
+        try:
+            learned = await learn(self.team, method, step, episodes)
+        except BaseException:
+            await self.drop()
+            raise
+        await self._settled()
+        if self.ahead.begins_at(step + 1):
+            await self.ahead.publish()
+        return learned
 
     def cancel(self) -> None:
         """End what is played ahead, soon."""
@@ -69,11 +81,16 @@ class Playing:
     async def drop(self) -> None:
         """Forget what was played ahead: nobody is going to learn from it."""
         self.cancel()
-        await self.finish_next()
+        await self._settled()
         following = self._following
         self._following = None
         if following is not None and not following.cancelled():
             following.exception()  # says that somebody has heard of it
+
+    async def _settled(self) -> None:
+        """Wait until nothing is played any more; what went wrong is raised by `step`."""
+        if self._following is not None:
+            await asyncio.wait([self._following])
 
     async def _play(self, step: int, state: State) -> list[Episode]:
         """Play and settle a step by what the method remembers in `state`."""
