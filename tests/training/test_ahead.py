@@ -339,6 +339,16 @@ def test_what_makes_no_sense_is_refused(pairs: list[str], message: str) -> None:
     check_ahead(resolve(read(None, pairs)))
 
 
+def test_the_old_policy_is_who_said_it_where_the_loss_has_a_ratio() -> None:
+    def old_policy(*pairs: str) -> str | None:
+        return resolve(read(None, pairs)).config.hosts["home"].old_logprobs
+
+    assert old_policy() == "recomputed"
+    assert old_policy("ahead=1") == "sampled"
+    assert old_policy("ahead=1", "old_logprobs=first_pass") == "first_pass"
+    assert old_policy("ahead=1", "method=star") == "recomputed"
+
+
 def test_a_host_that_cannot_be_asked_while_it_learns_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match="ahead=1: host home cannot be asked while it learns"):
         train(tmp_path / "run", host=Scripted(golden_script, name="home"))  # type: ignore[arg-type]
