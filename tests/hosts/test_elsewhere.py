@@ -57,6 +57,19 @@ def test_the_same_bits_here_and_in_processes(learner: str, untaught: Path, tmp_p
     assert facts["where"] == "left: process, right: process"
 
 
+def test_a_step_ahead_elsewhere(untaught: Path, tmp_path: Path) -> None:
+    """Also where it goes on from a step in which older weights were served, at another place."""
+    changes: dict[str, Any] = {"ahead": 1, "checkpoint_every": 3, "steps": 5}
+    here = trained(tmp_path / "here", untaught, **changes)
+    there = trained(tmp_path / "there", untaught, "process", **changes)
+    assert essence(there) == essence(here)
+    versions = [
+        {turn["version"] for episode in here.episodes(step) for turn in episode["turns"]}
+        for step in range(5)
+    ]
+    assert versions == [{0}, {0}, {1}, {3}, {3}]
+
+
 def test_files_of_ones_own_travel(
     untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,11 @@ class Config(_Table):
     betas: tuple[Beta, Beta] | None = None
     weight_decay: float | None = Field(None, ge=0)
     grad_norm: float | None = Field(None, gt=0)
+    ahead: int = Field(0, ge=0, le=1)
+    """Steps that are played before those in front of them are learnt: with 1 a step is played while
+    the one before is learnt, by weights that have not learnt it, but for the first step after a
+    checkpoint or a measurement.
+    """
     checkpoint_every: int = Field(20, ge=1)
     eval_every: int = Field(20, ge=0)
     """Steps between measurements on the validation split; 0 is never."""

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from comas.engines.chat import Chat
 from comas.engines.module import EngineModule
+from comas.hosts.ahead import AheadHost, check_engine
 from comas.hosts.local import LocalHost
 from comas.hosts.plan import Lag
 from comas.models.loading import context_of, load_models, place_of
-from comas.seams import Adapter, EnginePlan, Learner, WholeModel
+from comas.seams import Adapter, Engine, EnginePlan, Learner, Weights, WholeModel
 from comas.types import Meter, Method
 
 
@@ -36,6 +38,7 @@ def make_local_host(
     shapes: Mapping[str, Any] | None = None,
     lags: Mapping[str, Lag] | None = None,
     seed: int = 0,
+    ahead: bool = False,
 ) -> LocalHost:
     """A host with torch inside: policies with these bases; with `method` and `recipe` also a
     learner.
@@ -43,11 +46,13 @@ def make_local_host(
     With `under`, policies are adapters on that one model: those found in the folders of `bases`,
     elsewhere new ones of `shapes` (policy -> Spec). Otherwise each has a model of its own: what
     learns is loaded in float32, and copied where `dtype` is another; what only samples is loaded in
-    `dtype`, once. `engine` is a module with `build`; None is `engines.auto`.
+    `dtype`, once. `engine` is a module with `build`; None is `engines.auto`. With `ahead` a host
+    that learns answers meanwhile.
     """
     from comas.engines import auto
     from comas.learners.lora.learner import AdapterLearner
     from comas.learners.lora.loading import load_population
+    from comas.learners.served import Served
     from comas.learners.whole import FullLearner
 
     place, kind = place_of(device, dtype)
@@ -87,15 +92,15 @@ def make_local_host(
         meter=meter,
         worker=worker,
     )
-    try:
-        built = (engine or auto).build(plan, learner.weights() if learner else weights)
-    except BaseException:
-        worker.shutdown()
-        raise
+    copies = Served(learner.weights()) if ahead and learner else None
+    if learner:
+        weights = learner.weights() if copies is None else copies.weights
+    built = _engine(engine or auto, plan, weights, copies is not None)
     chat = Chat(tokenizer, ends, thinking, _embeddings(models))
     dtype_name = str(kind).removeprefix("torch.")
     policies = list(bases)
-    return LocalHost(
+    kind_of_host = LocalHost if copies is None else partial(AheadHost, copies=copies)
+    return kind_of_host(
         name,
         policies,
         chat,
@@ -108,6 +113,19 @@ def make_local_host(
         meter=meter,
         worker=worker,
     )
+
+
+def _engine(module: Any, plan: EnginePlan, weights: Mapping[str, Weights], ahead: bool) -> Engine:
+    """An engine that samples in the plan's thread, which ends where there is none."""
+    try:
+        built: Engine = module.build(plan, weights)
+        if ahead:
+            check_engine(built, plan.host)
+    except BaseException:
+        assert plan.worker is not None
+        plan.worker.shutdown()
+        raise
+    return built
 
 
 def _embeddings(models: list[Any]) -> int:

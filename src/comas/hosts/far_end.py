@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from comas.hosts.folders import Piece, missing, pieces_of, put
-from comas.types import Host, HostFailure, Learned, Meter, Method, Payoff
+from comas.types import Host, HostFailure, Learned, Meter, Method, Payoff, PlaysAhead
 
 QUIET = 4
 """Turns of the event loop without another answer after which those at hand are sent."""
@@ -190,6 +190,20 @@ class FarEnd:
     async def _load(self, path: str | Path) -> None:
         await self.host.load(Path(path))
 
+    async def _publish(self) -> None:
+        await self._ahead.publish()
+
+    async def _save_served(self, path: str | Path) -> None:
+        await self._ahead.save_served(Path(path))
+
+    async def _load_served(self, path: str | Path) -> None:
+        await self._ahead.load_served(Path(path))
+
+    @property
+    def _ahead(self) -> PlaysAhead:
+        assert isinstance(self._host, PlaysAhead), "the near end knows whether the host is one"
+        return self._host
+
     async def _missing(self, path: str, files: Mapping[str, tuple[int, str]]) -> str | None:
         """What of these files is not here, or is another one; None where all are."""
         return await asyncio.to_thread(missing, Path(path), files)
@@ -239,6 +253,9 @@ VERBS: Mapping[str, Callable[..., Any]] = {
     "learn": FarEnd._learn,
     "save": FarEnd._save,
     "load": FarEnd._load,
+    "publish": FarEnd._publish,
+    "save_served": FarEnd._save_served,
+    "load_served": FarEnd._load_served,
     "missing": FarEnd._missing,
     "pack": FarEnd._pack,
     "piece": FarEnd._piece,

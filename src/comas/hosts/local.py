@@ -74,13 +74,18 @@ class LocalHost:
         self.device = device
         self.dtype = dtype
         self.versions = dict.fromkeys(policies, 0)
+        self.served = self.versions
+        """Versions that are sampled from."""
         self.lags = dict(lags or {})
         self.learned = 0
         """Learning steps so far: earlier selves follow at multiples."""
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         self.meter = meter or Meter()
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
+        self._filing = self._buffer
+        """Where turns are filed that are said now."""
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
+        self._learning: Executor = self._worker
         self._asking = 0
         self._asked_since = 0.0
 
@@ -128,7 +133,7 @@ class LocalHost:
         return Reply(
             text,
             done.finished,
-            self.versions[policy],
+            self.served[policy],
             len(request.prompt_ids),
             len(done.token_ids),
             float(done.logprobs.sum(dtype=np.float64)),
@@ -159,8 +164,8 @@ class LocalHost:
                 f" or raise hosts.{self.name}.context where the base has room"
             )
         if keep:
-            self._buffer[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
-        version = self.versions[policy]
+            self._filing[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
+        version = self.served[policy]
         return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
 
     def calls(self, policy: str) -> Calls | None:
@@ -207,7 +212,7 @@ class LocalHost:
         row.sampled_logprobs_T = np.concatenate([unsampled, done.logprobs])
         # a discussion that is played again after a failure says the same turns again: the later one
         # counts
-        self._buffer[request.policy][turn] = row
+        self._filing[request.policy][turn] = row
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Join payoffs with rows, take one step per policy, sample from the new weights; empties
@@ -222,7 +227,7 @@ class LocalHost:
         for buffer in self._buffer.values():
             buffer.clear()
         loop = asyncio.get_running_loop()
-        stats = await loop.run_in_executor(self._worker, self._step, rows, method)
+        stats = await loop.run_in_executor(self._learning, self._step, rows, method)
         if self.engine.facts.margin_known:
             for policy, own_stats in stats.items():
                 own_stats["near_ties_expected"] = ties[policy]
@@ -260,7 +265,7 @@ class LocalHost:
             stats = self.learner.step(rows, method)
             for policy, own_stats in stats.items():
                 self.versions[policy] += own_stats["updates"] > 0
-            self._publish([*stats, *self._follow()])
+            self._hand_over([*stats, *self._follow()])
         self.seconds["learning"] += time.perf_counter() - began
         return stats
 
@@ -274,6 +279,10 @@ class LocalHost:
             self.learner.copy(leader, name)
             self.versions[name] = self.versions[leader]
         return due
+
+    def _hand_over(self, policies: Sequence[str]) -> None:
+        """Serve what these policies have just learnt."""
+        self._publish(policies)
 
     def _publish(self, policies: Iterable[str]) -> None:
         """Have the engine sample from the learner's weights of these policies."""
@@ -307,6 +316,7 @@ class LocalHost:
         await loop.run_in_executor(self._worker, self.learner.load, path)
         record = json.loads((path / f"{self.name}.json").read_text())
         self.versions = record["versions"]
+        self.served = self.versions
         self.learned = record.get("learned", 0)
         self._publish(self.versions)
 
@@ -383,7 +393,7 @@ def _mean_kl(row: Row) -> float:
     """Mean of log(pi / pi_ref) over the row's tokens; 0 where no reference was asked for."""
     if row.ref_logprobs_T is None:
         return 0.0
-    return float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
+    return float((row.behaviour_logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
 
 
 def build(plan: HostPlan[Table]) -> LocalHost:
@@ -410,4 +420,5 @@ def build(plan: HostPlan[Table]) -> LocalHost:
             shapes=plan.shapes,
             lags=plan.lags,
             seed=plan.seed,
+            ahead=plan.ahead,
         )

@@ -136,6 +136,7 @@ method = Method(
     start=start,
     draw=draw,
     update=update,
+    draws_behind=True,
     needs=("pose",),
     presets={"stable": {"questions": 32}},
     pays=PAYS,

@@ -66,5 +66,6 @@ method = replace(
     start=start,
     draw=draw,
     update=update,
+    draws_behind=True,
     task="pick_levels",
 )

@@ -175,6 +175,7 @@ method = Method(
     KL,
     start=start,
     update=update,
+    draws_behind=True,
     paid=tuple(KL),
     pays={
         "propose": "being solved by half of the answers",

@@ -78,6 +78,7 @@ method = Method(
     {"move": 0.2},
     start=start,
     update=update,
+    draws_behind=True,
     needs=("rules",),
     paid=("move",),
     presets={"stable": STABLE, "paper": {"kl": {}}},

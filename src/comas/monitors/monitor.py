@@ -89,7 +89,7 @@ class Monitor:
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Ask the team something of one's own while a step of so many discussions is played;
-        nothing of it is learnt from.
+        nothing of it is learnt from. `memory` stays as it is: `read` may write what comes of it.
         """
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:

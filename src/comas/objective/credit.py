@@ -23,7 +23,8 @@ Weight = Annotated[float, Ge(0)]
 def kl_to_go(row: Row, beta: float) -> np.ndarray:
     """Sum the price of leaving the reference from each token to the end, shape (T,), in nats.
 
-    beta * sum_{k >= t} log(pi(o_k) / pi_ref(o_k)) on generated tokens, 0 elsewhere (CoMAS eq. 9).
+    beta * sum_{k >= t} log(pi(o_k) / pi_ref(o_k)) on generated tokens, 0 elsewhere (CoMAS eq. 9);
+    pi is who sampled the row, so that its mean is a KL.
     """
     if beta == 0:
         return np.zeros(len(row.token_ids_T))
@@ -31,7 +32,7 @@ def kl_to_go(row: Row, beta: float) -> np.ndarray:
         raise ValueError(
             f"role {row.role!r} has beta {beta}, but row {row.turn} carries no reference log-probs"
         )
-    difference_T = row.logprobs_T.astype(np.float64) - row.ref_logprobs_T
+    difference_T = row.behaviour_logprobs_T.astype(np.float64) - row.ref_logprobs_T
     from_the_end_T = on_generated(row, difference_T)[::-1]
     to_go_T = from_the_end_T.cumsum()[::-1]
     return on_generated(row, beta * to_go_T)
@@ -180,7 +181,7 @@ def surprise(row: Row, weight: float) -> np.ndarray:
     As an advantage, its expectation is `weight` times the gradient of the entropy of the policy:
     a score-function estimate, with the mean as a baseline.
     """
-    logprobs_T = row.logprobs_T.astype(np.float64)
+    logprobs_T = row.behaviour_logprobs_T.astype(np.float64)
     if not row.mask_T.any():
         return np.zeros(len(logprobs_T))
     mean = logprobs_T[row.mask_T].mean()

@@ -39,13 +39,13 @@ class Guard:
         append_alarms(run.path, records)
         self.alarmed = self.alarmed or bool(alarms)
 
-    async def end(self, run: Run, hosts: Mapping[str, Host], done: int, best: int | None) -> None:
+    async def end(self, run: Run, hosts: Mapping[str, Host], done: int, best: int | None) -> bool:
         """Say that the run ends after so many steps; put the weights of the `best` checkpoint
-        back, where that is wished.
+        back, where that is wished. Whether it was.
         """
         if self.action == "stop":
             self.hooks.note(f"stopped after step {done} by an alarm (on_alarm=stop)")
-            return
+            return False
         step = _before_the_change(run) if best is None else best
         checkpoint = run.intact(step)
         for name, host in hosts.items():
@@ -55,6 +55,7 @@ class Guard:
             f"stopped after step {done} by an alarm, with the weights after {step} steps"
             " (on_alarm=restore)"
         )
+        return True
 
 
 def _before_the_change(run: Run) -> int:

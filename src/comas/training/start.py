@@ -22,6 +22,7 @@ from comas.storage.run import Run
 from comas.team import spending
 from comas.team.greeting import assemble
 from comas.team.instances import check_instances, seated
+from comas.training.ahead import check_ahead
 from comas.training.attached import attached
 from comas.training.learning import at_host
 from comas.training.loop import Session
@@ -48,6 +49,7 @@ async def train_async(
     resolved = resolve(seated(config, hosts))
     hook = attached(hooks_of(hooks), resolved.config.track)
     check_training(*resolved[:3])
+    check_ahead(resolved)
     check_seats(resolved.config, resolved.method, learn=True)
     if resolved.config.out is not None:
         check_free(resolved.config.out)

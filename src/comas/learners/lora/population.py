@@ -9,6 +9,7 @@ gradients, moments and updates are those of one of its rows. LoRA: arXiv 2106.09
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -139,6 +140,24 @@ class Population:
                 layer.grads = grads
             self._use(self.flat_PN)
         return self.grad_PN
+
+    def copied(self) -> Population:
+        """The same adapters on the same base for sampling alone: the adapters are a copy, the
+        base's parameters are shared, and its modules are others, so that both may run at once.
+        """
+        memo: dict[int, Any] = {id(weight): weight for weight in self.model.parameters()}
+        memo |= {id(learnt): None for learnt in (self.grad_PN, self.start_PN)}
+        made = copy.deepcopy(self, memo)
+        for layer in made.layers:
+            layer.grads = None
+        made._use(made.flat_PN)
+        return made
+
+    @torch.no_grad()
+    def take(self, policy: str, other: Population) -> None:
+        """Give a policy the adapter that it has in another population of the same shape."""
+        p = self.policies.index(policy)
+        self.flat_PN[p].copy_(other.flat_PN[p])
 
     def keep_start(self) -> None:
         """What `reference` means from now on is the policies as they are."""
