@@ -58,16 +58,20 @@ def test_the_same_bits_here_and_in_processes(learner: str, untaught: Path, tmp_p
 
 
 def test_a_step_ahead_elsewhere(untaught: Path, tmp_path: Path) -> None:
-    """Also where it goes on from a step in which older weights were served, at another place."""
-    changes: dict[str, Any] = {"ahead": 1, "checkpoint_every": 3, "steps": 5}
-    here = trained(tmp_path / "here", untaught, **changes)
-    there = trained(tmp_path / "there", untaught, "process", **changes)
-    assert essence(there) == essence(here)
+    """One host: what a step ahead learns from holds the sampler's log-probs, whose last digit
+    depends on which requests of several hosts meet in a batch.
+    """
+    keys: dict[str, Any] = {**KEYS, "ahead": 1, "checkpoint_every": 3, "steps": 5}
+    for where in ("here", "process"):
+        hosts = {"home": {"base": str(untaught), "where": where}}
+        comas.train(out=str(tmp_path / where), hosts=hosts, **keys)
+    here = Run(tmp_path / "here")
+    assert essence(Run(tmp_path / "process")) == essence(here)
     versions = [
-        {turn["version"] for episode in here.episodes(step) for turn in episode["turns"]}
+        max(turn["version"] for episode in here.episodes(step) for turn in episode["turns"])
         for step in range(5)
     ]
-    assert versions == [{0}, {0}, {1}, {3}, {3}]
+    assert versions == [0, 0, 1, 3, 3]
 
 
 def test_files_of_ones_own_travel(

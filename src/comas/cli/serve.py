@@ -86,7 +86,8 @@ def serve(
     entrance = listening.entrance_of(place, key_env)
     chosen = None
     if setups is not None:
-        chosen = [name.strip() for name in setups.split(",") if name.strip()]
+        named = [name.strip() for name in setups.split(",")]
+        chosen = [name for name in named if name]
         if not chosen:
             raise UserMistake("--setups names none: one or more of single, vote, debate, game")
     resolved, weights = named_team(arguments)
@@ -141,7 +142,8 @@ def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
         if key in spec.UNUSED or key == "out":
             raise UserMistake(f"{pair}: a key of training changes nothing here: leave it out")
     places = spec.places([name])
-    plan = spec.Plan([name], pairs=pairs, places=places, teams=spec.teams(places, pairs))
+    teams = spec.teams(places, pairs)
+    plan = spec.Plan([name], pairs=pairs, places=places, teams=teams)
     resolved = plan.resolved(name)
     spec.check_hosts(pairs, [outline(resolved)])
     return resolved, plan.weights(name)

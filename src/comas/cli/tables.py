@@ -13,11 +13,11 @@ from typing import Any
 def print_cross(matrix: Mapping[str, Any]) -> None:
     """What each row came to against each column, with the intervals of both margins."""
     labels = [f"{number} {name}" for number, name in enumerate(matrix["names"], 1)]
-    numbers = [str(number) for number in range(1, len(labels) + 1)]
-    rows = [
-        [label, *(f"{cell['mean']:+.3f}" for cell in cells), _spanned(mean)]
-        for label, cells, mean in zip(labels, matrix["matrix"], matrix["rows"], strict=True)
-    ]
+    numbers = [str(place + 1) for place in range(len(labels))]
+    rows: list[list[str]] = []
+    for label, cells, mean in zip(labels, matrix["matrix"], matrix["rows"], strict=True):
+        figures = [f"{cell['mean']:+.3f}" for cell in cells]
+        rows.append([label, *figures, _spanned(mean)])
     means = [f"{mean['mean']:+.3f}" for mean in matrix["columns"]]
     rows.append(["all", *means, _spanned(matrix["mean"])])
     title = f"cross-play on {matrix['task']}: payoff of the row, {matrix['n']} games a cell"
