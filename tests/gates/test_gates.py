@@ -94,7 +94,7 @@ def test_heavy_imports_inside_functions_are_few_and_known(path: Path) -> None:
 
 WALLS = {
     "answers": "machine questions sandbox types",
-    "config": "engines game hosts learners models program storage sync types",
+    "config": "engines game hosts learners models objective program storage sync types",
     "display": "evaluation forecast hooks stats storage team types",
     "engines": "seams types",
     "evaluation": "answers config forecast game hooks hosts machine models objective program questions"
