@@ -4,6 +4,7 @@ lives and wherever a run goes on; deaths end it in a line and lose nothing that 
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -19,9 +20,14 @@ from typing import Any
 import pytest
 
 import comas
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.forecast import fitting
 from comas.hosts import folders
 from comas.hosts.remote import RemoteHost
 from comas.storage.run import Run
+from comas.team.build import build_team
+from comas.testing import check_host
 from comas.types import UserMistake
 from tests.support.command import run as run_command
 from tests.support.remembering import METHOD
@@ -55,6 +61,17 @@ def test_the_same_bits_here_and_in_processes(learner: str, untaught: Path, tmp_p
     assert essence(there) == essence(here)
     facts = json.loads((there.path / "processes.json").read_text())["processes"][-1]
     assert facts["where"] == "left: process, right: process"
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_contract_of_hosts(ahead: int, untaught: Path) -> None:
+    hosts = {"home": {"base": str(untaught), "where": "process"}}
+    resolved = resolve(read(None, {"hosts": hosts, "ahead": ahead, "lr": 1e-3, "threads": 1}))
+    team = build_team(fitting.filled(resolved, True))
+    try:
+        asyncio.run(asyncio.wait_for(check_host(team.hosts["home"], "a0", team.method), DEADLINE))
+    finally:
+        team.close()
 
 
 def test_a_step_ahead_elsewhere(untaught: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -131,19 +131,18 @@ class RemoteHost:
                 return
             whom = "" if self._line is None else f" ({self._line.where})"
             self._lost = HostLost(f"host {self.name}{whom} is lost: {words}")
-        if not self._ready.done():
+        with suppress(InvalidStateError):  # it had been built
             self._ready.set_exception(self._gone())
         for loop in {loop for loop, _ in list(self._waiting.values())}:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._fail, loop)
 
     def _built(self, well: bool, value: Any) -> None:
-        if self._ready.done():
-            return
-        if well:
-            self._ready.set_result(value)
-        else:
-            self._ready.set_exception(value)
+        with suppress(InvalidStateError):  # it was given up
+            if well:
+                self._ready.set_result(value)
+            else:
+                self._ready.set_exception(value)
 
     def _take(self, state: State) -> None:
         self._state = state

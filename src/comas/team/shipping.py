@@ -77,7 +77,7 @@ class Shipment:
         """Build the host in this process; also returns what it learns by."""
         for source in self.sources:
             import_file(source.here(), "method")
-        plan: HostPlan[Table] = pickle.loads(self.plan)
+        plan = self._plan()
         name = plan.table.engine if self.engine is None else self.engine.here()
         engine: Any = load_builder("engines", name, f"hosts.{plan.name}.engine")
         if hasattr(engine, "check"):
@@ -87,6 +87,16 @@ class Shipment:
         under = None if plan.under is None else _placed(plan.under, plan.name)
         placed = replace(plan, engine=engine, policies=policies, under=under)
         return local.build(placed), plan.method
+
+    def _plan(self) -> HostPlan[Table]:
+        """The plan, whose functions are those of comas and of the sources."""
+        try:
+            return pickle.loads(self.plan)
+        except (ImportError, AttributeError) as error:
+            raise UserMistake(
+                f"what the method learns by cannot be found at the far end ({error}): define its"
+                " advantage and loss in the method's own file, or install what that imports there"
+            ) from error
 
 
 def pack(plan: HostPlan[Table], sources: Iterable[str], threads: int) -> bytes:
