@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,15 @@ def test_what_cannot_be_talked_to_is_one_line(
 
 def all_files(folder: Path) -> dict[str, int]:
     return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*.*")}
+
+
+def test_what_a_killed_process_left_is_removed(file: Path, cache: Path) -> None:
+    place = gguf_files.copy_folder(str(file)).parent
+    for name, age in (("unfinished-old", 2 * gguf_files.ABANDONED), ("unfinished-now", 0.0)):
+        (place / name).mkdir(parents=True)
+        os.utime(place / name, (time.time() - age, time.time() - age))
+    load_models({"p": str(file)})
+    assert [left.name for left in place.glob("unfinished-*")] == ["unfinished-now"]
 
 
 def test_a_copy_is_kept_and_serves_the_same_model(file: Path, cache: Path) -> None:

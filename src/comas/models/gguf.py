@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ MAGIC = b"GGUF"
 LARGEST_COPIED = 500_000_000
 """Bytes of the largest file of which a copy is kept: in float32 it is up to eight times as large.
 """
+UNFINISHED = "unfinished-"
+"""How the name of a copy begins that is being written."""
+ABANDONED = 3600.0
+"""Seconds after which nobody writes on it any more."""
 _DESCRIBED: list[Any] = []
 """Temporary folders with the configs of such files; removed when the process ends."""
 
@@ -91,7 +96,8 @@ def keep_copy(base: str, model: Any, tokenizer: Any) -> None:
     folder = copy_folder(base)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
+        _sweep(folder.parent)
+        fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
         try:
             model.save_pretrained(fresh)
             tokenizer.save_pretrained(fresh)
@@ -111,6 +117,13 @@ def keep_copy(base: str, model: Any, tokenizer: Any) -> None:
             folder.parent,
             error,
         )
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes have left there that were killed while they wrote."""
+    for left in folder.glob(f"{UNFINISHED}*"):
+        if time.time() - left.stat().st_mtime > ABANDONED:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def check(base: str) -> None:
