@@ -258,6 +258,13 @@ def _per_host(facts: Mapping[str, Mapping[str, Any]], key: str) -> str:
     return ", ".join(f"{name}: {value}" for name, value in written.items())
 
 
+def python_path() -> str:
+    """PYTHONPATH of a child that is to import the comas that runs here, before all else."""
+    source = str(Path(__file__).parents[1])
+    known = os.environ.get("PYTHONPATH")
+    return source + (os.pathsep + known if known else "")
+
+
 def version_of(package: str) -> str | None:
     """The installed version of a package; None where it is not installed."""
     try:

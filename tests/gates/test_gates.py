@@ -120,7 +120,7 @@ WALLS = {
     "view": "game storage types",  # of game only how an unreadable reply is noted
     "tools": "sandbox types",
     "trackers": "storage types",
-    "transports": "hosts types",
+    "transports": "hosts machine types",
     "training": "config evaluation forecast game hooks machine monitors objective program questions seams"
     " signals stats storage sync team types",
 }

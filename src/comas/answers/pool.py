@@ -19,10 +19,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from comas.machine import usable_cpus
+from comas.machine import python_path, usable_cpus
 from comas.types import Question, Verdict
 
 START = 120.0
@@ -84,8 +83,6 @@ class Workers:
             self._end(worker)
 
     def _start(self) -> subprocess.Popen[str]:
-        source = str(Path(__file__).parents[2])
-        known = os.environ.get("PYTHONPATH")
         worker = subprocess.Popen(
             [sys.executable, "-m", self.module],
             stdin=subprocess.PIPE,
@@ -93,7 +90,7 @@ class Workers:
             stderr=subprocess.DEVNULL,
             env={
                 **os.environ,
-                "PYTHONPATH": source + (os.pathsep + known if known else ""),
+                "PYTHONPATH": python_path(),
                 "PYTHONHASHSEED": "0",
             },
             # with one order of sets in every process, for what depends on it

@@ -25,6 +25,15 @@ all callers were cancelled: stop early and return partial generations.
 Waiting = tuple[Request, "asyncio.Future[Generation]"]
 
 
+async def quiet(count: Callable[[], int], turns: int) -> None:
+    """Wait until so many turns of the event loop have left a count as it was."""
+    unchanged = 0
+    while unchanged < turns:
+        before = count()
+        await asyncio.sleep(0)
+        unchanged = unchanged + 1 if count() == before else 0
+
+
 class Batcher:
     """Collects requests and hands them to `generate` in one thread, in the order in which they
     came.
@@ -54,19 +63,11 @@ class Batcher:
 
     async def _flush(self) -> None:
         while self._pending:
-            await self._quiet()
+            await quiet(lambda: len(self._pending), QUIET)
             batch = [(r, f) for r, f in self._pending if not f.done()]
             self._pending = []
             if batch:
                 await self._answer(batch)
-
-    async def _quiet(self) -> None:
-        """Wait until `QUIET` turns of the event loop brought no new request."""
-        quiet = 0
-        while quiet < QUIET:
-            before = len(self._pending)
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if len(self._pending) == before else 0
 
     async def _answer(self, batch: list[Waiting]) -> None:
         requests = [request for request, _ in batch]

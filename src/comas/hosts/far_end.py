@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from comas.engines.batcher import quiet
 from comas.hosts.folders import Piece, missing, pieces_of, put
 from comas.types import Host, HostFailure, Learned, Meter, Method, Payoff, PlaysAhead
 
@@ -135,11 +136,7 @@ class FarEnd:
 
     async def _send_when_quiet(self) -> None:
         """Send all answers of a batch at once: an engine gives them in one turn of the loop."""
-        quiet = 0
-        while quiet < QUIET:
-            before = len(self._answers)
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if len(self._answers) == before else 0
+        await quiet(lambda: len(self._answers), QUIET)
         answers = self._answers
         self._answers = []
         self._tell(answers)

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from comas.engines.batcher import QUIET, quiet
 from comas.hosts.far_end import METER, Out, Ready, State
 from comas.hosts.folders import Piece, pieces_of, put, records
 from comas.hosts.line import Line
@@ -39,8 +40,6 @@ from comas.types import (
 )
 
 LOG = logging.getLogger("comas")
-QUIET = 8
-"""Turns of the event loop without a new request after which those at hand are sent."""
 LOADING = 1800.0
 """Seconds in which a host has to be built: a large model comes from a slow disk."""
 STARTING = 120.0
@@ -206,11 +205,7 @@ class RemoteHost:
             raise
 
     async def _send_when_quiet(self) -> None:
-        quiet = 0
-        while quiet < QUIET:
-            before = len(self._requests)
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if len(self._requests) == before else 0
+        await quiet(lambda: len(self._requests), QUIET)
         requests = [request for request in self._requests if request[0] in self._waiting]
         self._requests = []
         assert self._line is not None

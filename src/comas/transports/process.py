@@ -16,10 +16,10 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import IO
 
 from comas.hosts.line import Call, Ended, Heard, without
+from comas.machine import python_path
 from comas.transports.frames import Cut, read_frame, write_frame
 
 LAST_WORDS = 40
@@ -123,9 +123,7 @@ def command() -> list[str]:
 def environment(call: Call) -> dict[str, str]:
     """The environment of a child: without keys, with its threads, with its GPU alone in sight."""
     variables = without(os.environ, call.secrets)
-    source = str(Path(__file__).parents[2])
-    known = variables.get("PYTHONPATH")
-    variables["PYTHONPATH"] = source + (os.pathsep + known if known else "")
+    variables["PYTHONPATH"] = python_path()
     variables["OMP_NUM_THREADS"] = str(call.threads)
     if call.device.startswith("cuda:"):
         number = int(call.device.removeprefix("cuda:"))

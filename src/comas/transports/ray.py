@@ -21,11 +21,11 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from comas.hosts.far_end import FarEnd
 from comas.hosts.line import Call, Ended, Heard, without
+from comas.machine import python_path
 from comas.types import UserMistake
 
 OBJECT_STORE = 80 * 2**20
@@ -71,10 +71,7 @@ class RayLine:
         self._ended = ended
         self._closing = threading.Event()
         self._numbers = itertools.count()
-        source = str(Path(__file__).parents[2])
-        known = os.environ.get("PYTHONPATH")
-        path = source + (os.pathsep + known if known else "")
-        variables = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(call.threads)}
+        variables = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": str(call.threads)}
         actor: Any = ray.remote(Actor)
         self._actor = actor.options(
             num_cpus=wanted["CPU"],
