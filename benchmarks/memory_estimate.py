@@ -3,20 +3,21 @@ a process of its own.
 
 `python benchmarks/memory_estimate.py [NAME ...]` prints a table. The measured part is the resident
 memory above that of the process before its model was made (on a GPU, what torch allocated at most),
-with every large block handed back to the system as soon as it is freed. One thread: several would
-only be quicker.
+with large blocks handed back to the system as hosts have it. One thread: several would only be
+quicker.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from comas.machine import return_large_blocks
 
 TOKENS = 1536
 ROWS = 12
@@ -84,17 +85,20 @@ SHAPES["words, 4 adapters, bfloat16"] = (
     SHAPES["words"][0],
     {"learner": "adapters", "dtype": "bfloat16"},
 )
-ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": "65536",
-    "MALLOC_TRIM_THRESHOLD_": "65536",
-    "MALLOC_ARENA_MAX": "1",
-}
 
 
 def estimated(name: str) -> int:
     """Bytes at the peak, from the config alone."""
+    import torch
+
+    from comas.config.builders import load_builder
     from comas.config.schema import HostConfig
-    from comas.forecast.memory import Load, host_memory, population_memory
+    from comas.forecast.memory import (
+        Load,
+        host_memory,
+        population_memory,
+        scattered_on_cpu,
+    )
     from comas.learners.lora.population import Spec
 
     config, keys = SHAPES[name]
@@ -102,7 +106,10 @@ def estimated(name: str) -> int:
     host = HostConfig(**{"tokens_per_pass": TOKENS, "max_rows": ROWS, "dtype": "float32", **chosen})
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
-        load = Load(host, LONGEST, ROWS, reference=True)
+        engine = load_builder("engines", host.engine, "hosts.home.engine")
+        cuda = torch.cuda.is_available()
+        scattered = 0.0 if cuda else scattered_on_cpu()
+        load = Load(host, LONGEST, ROWS, reference=True, engine=engine, scattered=scattered)
         if keys.get("learner") == "adapters":
             found = population_memory(
                 folder,
@@ -119,9 +126,7 @@ def estimated(name: str) -> int:
 def measured(name: str, agents: int = AGENTS, count: int = ROWS, longest: int = LONGEST) -> int:
     """The same of a process that does it."""
     command = [sys.executable, __file__, "--measure", name, *map(str, (agents, count, longest))]
-    done = subprocess.run(
-        command, env={**os.environ, **ALLOCATOR}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
     return int(done.stdout.split()[-1])
@@ -134,6 +139,7 @@ def measure(name: str, agents: int, count: int, longest: int) -> int:
     import torch
 
     torch.set_num_threads(1)
+    return_large_blocks()  # as a host does
     config, keys = SHAPES[name]
     cuda = torch.cuda.is_available()
     keys = {**keys, "agents": agents}

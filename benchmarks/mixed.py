@@ -2,16 +2,18 @@
 
 `python benchmarks/mixed.py [--shapes tiny,25M] [--batches 1,8,64] [--vllm PYTHON]`. Prompts of 32
 to 256 tokens, replies of exactly 16 to 256 (no token ends one), drawn with a seed. Peers are our
-engine compiled (a stack of small models is not), `generate` (eager; static cache with a compiled
-forward), transformers' continuous batching, and vLLM in the environment of that PYTHON. `generate`
-has one limit per batch: its rows run to the longest, and what is counted is what was asked for. One
-thread unless told otherwise, then in CPU seconds, which neighbours on the machine disturb least. A
-peer that does not run is a cell that says why.
+engine with a copy of the model in bfloat16, our engine compiled (a stack of small models is not),
+`generate` (eager; static cache with a compiled forward), transformers' continuous batching, and
+vLLM in the environment of that PYTHON. `generate` has one limit per batch: its rows run to the
+longest, and what is counted is what was asked for. One thread unless told otherwise, then in CPU
+seconds, which neighbours on the machine disturb least. A peer that does not run is a cell that says
+why.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import platform
@@ -62,6 +64,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 6,
         "num_key_value_heads": 6,
     },
+    "135M": {
+        **LLAMA,
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    },
     "0.5B": {
         **LLAMA,
         "model_type": "qwen2",
@@ -72,7 +83,18 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 14,
         "num_key_value_heads": 2,
     },
+    "3B": {
+        **LLAMA,
+        "model_type": "qwen2",
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+    },
 }
+"""`135M` is SmolLM2's shape, `0.5B` and `3B` are those of Qwen2.5."""
 
 
 def requests(
@@ -185,11 +207,12 @@ def rows_of(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     model = (
         AutoModelForCausalLM.from_config(
             AutoConfig.for_model(**SHAPES[shape]),
-            dtype=torch.float32 if device == "cpu" else torch.bfloat16,
+            dtype=torch.bfloat16 if device == "cuda" else getattr(torch, args.dtype),
         )
         .to(device)
         .eval()
     )
+    half = copy.deepcopy(model).bfloat16() if "bfloat16" in args.peers else None
     clock = time.process_time if device == "cpu" and args.threads == 1 else waited
     every = requests(max(args.batches), SHAPES[shape]["vocab_size"], args.shortest, args.longest)
     vllm = vllm_seconds(model, every, args) if args.vllm else {}
@@ -199,6 +222,9 @@ def rows_of(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         plan = EnginePlan(end_ids=[-1], pad_id=0, context=512)
         engine: Any = auto.build(plan, {"p": WholeModel(model)})
         work: dict[str, Callable[[], object]] = {"ours": lambda e=engine, a=asked: e.generate(a)}
+        if half is not None:
+            rounded = auto.build(plan, {"p": WholeModel(half)})
+            work["ours, bfloat16"] = lambda e=rounded, a=asked: e.generate(a)
         if "compiled" in args.peers and isinstance(engine, HFEngine):
             quick = HFEngine(replace(plan, compiled=True), {"p": WholeModel(model)})
             work["ours, compiled"] = lambda e=quick, a=asked: e.generate(a)
@@ -237,6 +263,7 @@ def vllm_seconds(model: Any, asked: list[Request], args: argparse.Namespace) -> 
                     "batches": args.batches,
                     "repeats": args.repeats,
                     "threads": args.threads,
+                    "dtype": str(model.dtype).removeprefix("torch."),
                 }
             )
         )
@@ -261,7 +288,13 @@ def main() -> None:
         "--batches", type=lambda s: [int(x) for x in s.split(",")], default=[1, 8, 64]
     )
     parser.add_argument(
-        "--peers", type=listed, default=["compiled", "eager", "static", "continuous"]
+        "--peers",
+        type=listed,
+        default=["compiled", "eager", "static", "continuous"],
+        help="also bfloat16",
+    )
+    parser.add_argument(
+        "--dtype", choices=["float32", "bfloat16"], default="float32", help="everybody's, on a CPU"
     )
     parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter with vLLM")
     parser.add_argument("--shortest", type=int, default=16)

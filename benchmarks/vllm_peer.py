@@ -26,7 +26,7 @@ def main(requests: str, folder: str) -> None:
     clock = time.process_time if told["threads"] == 1 else time.perf_counter
     engine = LLM(
         folder,
-        dtype="float32",
+        dtype=told["dtype"],
         max_model_len=512,
         enforce_eager=True,
         skip_tokenizer_init=True,

@@ -19,6 +19,7 @@ from comas.config.weights import HostWeights, model_below, weights_at
 from comas.forecast.lengths import asked_at_once, lengths_of, tokens_of_question
 from comas.forecast.load import Load, engine_load, model_size, on_gpu_in_half, shape_of
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
+from comas.machine import can_return_large_blocks
 from comas.models import gguf
 from comas.models.gguf import is_gguf
 from comas.models.sources import config_folder
@@ -29,8 +30,12 @@ BYTES_PER_TURN = 800
 650.
 """
 SCATTERED = 0.7
-"""Of a pass on a CPU: SmolLM2-135M took 1.68 and 1.70 times what is counted with glibc's allocator
-as it is, and 0.9 times where every large block goes back to the system (docs/performance.md).
+"""Of a pass on a CPU whose allocator keeps large blocks: SmolLM2-135M took 1.68 and 1.70 times what
+is counted with glibc's as it is (docs/performance.md).
+"""
+COMPACT = 0.1
+"""The same where large blocks go back, as hosts have it with glibc: small blocks are still
+scattered.
 """
 COPIES = "bytes of the copies that are sampled from"
 LIBRARIES = 400_000_000
@@ -107,7 +112,7 @@ def host_needs(
         engine = load_builder("engines", host.engine, f"hosts.{name}.engine")
         if not hasattr(engine, "memory"):
             return f"{host.engine} defines no memory(load)"
-        scattered = 0.0 if on_gpu_in_half(host)[0] else SCATTERED
+        scattered = 0.0 if on_gpu_in_half(host)[0] else scattered_on_cpu()
         ahead = learn and config.ahead > 0
         load = Load(host, longest, rows, reference, engine, scattered, ahead)
         learning = [learn and plan.learns for plan in resolved.at(name)]
@@ -124,6 +129,11 @@ def host_needs(
     except Exception as error:  # noqa: BLE001 - whatever a family does that needs real numbers
         return f"{type(error).__name__} in {folders[0]}"
     return {"tokens of a row, at most": load.longest, "rows sampled at once": load.rows, **found}
+
+
+def scattered_on_cpu() -> float:
+    """What `Load.scattered` is on a CPU of this machine."""
+    return COMPACT if can_return_large_blocks() else SCATTERED
 
 
 def question_tokens(resolved: Resolved, name: str) -> int:

@@ -15,6 +15,7 @@ from comas.engines.module import EngineModule
 from comas.hosts.ahead import AheadHost, check_engine
 from comas.hosts.local import LocalHost
 from comas.hosts.plan import Lag
+from comas.machine import return_large_blocks
 from comas.models.loading import context_of, load_models, place_of
 from comas.seams import Adapter, Engine, EnginePlan, Learner, Weights, WholeModel
 from comas.types import Meter, Method
@@ -56,6 +57,8 @@ def make_local_host(
     from comas.learners.whole import FullLearner
 
     place, kind = place_of(device, dtype)
+    if str(place) == "cpu":
+        return_large_blocks()
     learns = method is not None
     meter = Meter()
     learner: Learner | None = None
