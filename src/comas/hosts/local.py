@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +25,7 @@ from comas.hosts.local_table import Table as Table
 from comas.hosts.out_of_memory import in_memory
 from comas.hosts.plan import HostPlan, Lag
 from comas.machine import peak_bytes_of
-from comas.seams import TIE, Engine, Generation, Learner, Request, Sleeper
+from comas.seams import TIE, Engine, Generation, Learner, Request, Sleeper, Weights
 from comas.types import (
     Account,
     Calls,
@@ -61,10 +61,11 @@ class LocalHost:
         lags: Mapping[str, Lag] | None = None,
         meter: Meter | None = None,
         worker: Executor | None = None,
+        another: Callable[[Mapping[str, Weights]], Engine] | None = None,
     ) -> None:
         """`lags`: earlier selves among `policies`. `meter` is the one that engine and learner
         count on; `worker` the thread that the engine samples in, where it reads the learner's
-        weights in place.
+        weights in place. `another` builds a second engine, for other weights, in that thread.
         """
         self.name = name
         self.chat = chat
@@ -86,6 +87,8 @@ class LocalHost:
         """Where turns are filed that are said now."""
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
         self._learning: Executor = self._worker
+        self._another = another
+        self._start: LocalHost | None = None
         self._asking = 0
         self._asked_since = 0.0
 
@@ -290,6 +293,36 @@ class LocalHost:
         weights = self.learner.weights()
         for policy in policies:
             self.engine.publish(policy, weights[policy], self.versions[policy])
+
+    async def at_start(self) -> LocalHost | None:
+        """See `types.KeepsStart`; None as well where the engine takes memory of its own, and there
+        is none for a second one.
+        """
+        loop = asyncio.get_running_loop()
+        # nothing is sampled in the meantime: what is copied rests
+        return await loop.run_in_executor(self._worker, self._started)
+
+    def _started(self) -> LocalHost | None:
+        """The host of the start, made when it is first asked for."""
+        if self._start is not None or self.learner is None or self._another is None:
+            return self._start
+        weights = None if isinstance(self.engine, Sleeper) else self.learner.start()
+        if weights is None:
+            return None
+        self._start = LocalHost(
+            self.name,
+            list(self.versions),
+            self.chat,
+            self._another(weights),
+            None,
+            self.context,
+            self.device,
+            self.dtype,
+            meter=self.meter,
+            worker=self._worker,
+        )
+        self._start.seconds = self.seconds
+        return self._start
 
     async def save(self, path: Path) -> None:
         """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the
