@@ -15,7 +15,7 @@ from comas.monitors import frozen_judge
 from comas.monitors.frozen_judge import FrozenJudge
 from comas.monitors.monitor import CannotWatch, Seen
 from comas.tasks import pick
-from comas.testing.scripted import Script, Scripted, scripted_scene
+from comas.testing.scripted import Said, Script, Scripted, scripted_scene
 from comas.types import Episode, Method
 
 QUESTIONS = [pick.make_question((1, 2, 4, n), 7, "three") for n in range(5, 25)]
@@ -43,7 +43,7 @@ def scoring(score: int) -> Script:
     return script
 
 
-def tossing(policy: str, role: str, prompt: str, seed: int) -> str:
+def tossing(policy: str, role: str, prompt: str, seed: int) -> Said:
     """Scores that follow from nothing."""
     return scoring(3 if seed % 2 else 1)(policy, role, prompt, seed)
 
@@ -83,8 +83,8 @@ def values(monitor: FrozenJudge, scene: Scene, number: int) -> list[float]:
 def test_judges_that_have_turned_disagree_with_those_of_the_start() -> None:
     monitor = begun(scene_of(scoring(3), scoring(3)))
     assert monitor.memory["start"] == 0.0
-    assert values(monitor, scene_of(scoring(3), scoring(3)), 1) == [0.0]
-    assert values(monitor, scene_of(scoring(1), scoring(3)), 2) == [1.0]
+    assert values(monitor, scene_of(scoring(3), scoring(3)), 1) == [0.0, 0.0]
+    assert values(monitor, scene_of(scoring(1), scoring(3)), 2) == [1.0, 1.0]
 
 
 def test_a_toss_of_a_coin_disagrees_with_itself_half_of_the_time() -> None:
@@ -146,7 +146,7 @@ def test_a_game_without_judges_that_learn_is_not_watched() -> None:
 def test_verdicts_of_judges_that_never_learn_are_not_compared() -> None:
     """A solver learns with the judge `a0`; the judges beside it accept everything, now as then."""
 
-    def now(policy: str, role: str, prompt: str, seed: int) -> str:
+    def now(policy: str, role: str, prompt: str, seed: int) -> Said:
         return scoring(1 if policy == "a0" else 3)(policy, role, prompt, seed)
 
     def team(script: Script) -> Scene:

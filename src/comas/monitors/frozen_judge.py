@@ -25,7 +25,7 @@ from comas.types import Episode, KeepsStart, Turn
 
 POOL = 128
 """Works of the first step that are judged twice, at most."""
-SHARE = 0.06
+SHARE = 0.1
 """Of a step's discussions, so many have a work judged once more."""
 APART = Hypothesis("apart", "judges disagree with the judges that they were at the start", 0.2)
 
@@ -53,18 +53,22 @@ class FrozenJudge(Monitor):
         bench = [] if any(map(is_posed, games)) else bench_of(scene, games)
         if not bench:
             return
-        values = await _disagreements(scene, bench, games[:POOL], "frozen_judge-start")
+        shown = games[:POOL]
+        values = await _disagreements(scene, bench, shown, "frozen_judge-start")
         if values:
-            self.memory = {"bench": bench, "start": sum(values) / len(values)}
+            start = sum(values) / len(values)
+            self.memory = {"bench": bench, "start": start}
 
     async def ask_about(self, scene: Scene, step: int, episodes: Sequence[Episode]) -> None:
         """Have a few works judged by the judges of the start."""
         self.seen = []
         if not self.memory:
             return
-        rng = random.Random(derive_seed(scene.seed, "frozen_judge", step))
-        count = max(1, round(SHARE * len(episodes)))
-        drawn = rng.sample(episodes, min(count, len(episodes)))
+        seed = derive_seed(scene.seed, "frozen_judge", step)
+        rng = random.Random(seed)
+        wanted = max(1, round(SHARE * len(episodes)))
+        count = min(wanted, len(episodes))
+        drawn = rng.sample(episodes, count)
         bench = self.memory["bench"]
         self.seen = await _disagreements(scene, bench, drawn, f"{step}-frozen_judge")
 
@@ -79,20 +83,31 @@ async def _disagreements(
     """Have the first judged work of each game judged by the members of the `bench` as they were at
     the start; a value per work with readable verdicts of both.
     """
-    members = [await _as_at_start(member) for member in seated(scene, bench).members]
+    bench_now = seated(scene, bench)
+    members = [await _as_at_start(member) for member in bench_now.members]
+    bench_then = replace(scene, members=members)
     judges = {member.name for member in scene.members if not member.frozen}
-    judged = [(game, work) for game in games if (work := _first_judged(game, judges))]
-    plants = [Plant(game.question, dict.fromkeys(WORK, work.text)) for game, work in judged]
-    again = await play_planted(replace(scene, members=members), plants, occasion)
+    works: list[tuple[Episode, Turn]] = []
+    plants: list[Plant] = []
+    for game in games:
+        work = _first_judged(game, judges)
+        if work is None:
+            continue
+        works.append((game, work))
+        said: dict[str, str] = dict.fromkeys(WORK, work.text)
+        plant = Plant(game.question, said)
+        plants.append(plant)
+    again = await play_planted(bench_then, plants, occasion)
     values: list[float] = []
-    for (game, work), game_again in zip(judged, again, strict=True):
-        now = _verdicts(game, work.id, judges)
+    for (game, work), game_again in zip(works, again, strict=True):
         # the game is played anew, in which the work has the same place
         place = work.id.removeprefix(game.id)
+        now = _verdicts(game, work.id, judges)
         then = _verdicts(game_again, game_again.id + place, judges)
         differing = [one is not other for one, other in product(now, then)]
         if differing:
-            values.append(sum(differing) / len(differing))
+            share = sum(differing) / len(differing)
+            values.append(share)
     return values
 
 
@@ -101,7 +116,9 @@ async def _as_at_start(member: Member) -> Member:
     if member.frozen:
         return member
     host = member.host
-    start = await host.at_start() if isinstance(host, KeepsStart) else None
+    start = None
+    if isinstance(host, KeepsStart):
+        start = await host.at_start()
     if start is None:
         raise CannotWatch(
             f"host {host.name} cannot be asked with the weights of the start of the run"

@@ -184,8 +184,8 @@ class Watching:
 
 
 def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:
-    """A reading for the record: mean, number, the start, the evidence in powers of ten, and all
-    values with their counts, so that a record can be put to another test.
+    """A reading for the record: mean, number, the start, the evidence and what makes an alarm, both
+    in powers of ten, and all values with their counts, so that a record can be put to another test.
     """
     values = reading.values
     counts = Counter(values)
@@ -197,6 +197,7 @@ def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:
     figures["n"] = count
     figures["start"] = None if math.isnan(trial.start) else trial.start
     figures["evidence"] = trial.evidence.log / math.log(10)
+    figures["needed"] = trial.level / math.log(10)
     figures["values"] = " ".join(counted)
     return figures
 
