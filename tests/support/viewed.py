@@ -116,6 +116,13 @@ def metrics(step: int) -> dict[str, Any]:
             }
         ],
         "validation": {"mean": 0.5, "low": float("-inf"), "high": float("inf"), "n": 1},
+        "monitors": {
+            "probes": {
+                name: {"evidence": 0.1 * place + step, "needed": 2.5, "values": "0.0*3"}
+                for place, name in enumerate(("strangers", "cut", "proven"))
+            },
+            HOSTILE[1]: {HOSTILE[0]: {"evidence": -0.2}},
+        },
         "notes": [HOSTILE[0]] if step == 1 else [],
     }
 

@@ -133,13 +133,44 @@ def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
 
 
 def test_watching_changes_nothing_in_what_is_watched(tmp_path: Path) -> None:
-    names = ["probes", "swaps", "rejections"]
+    names = ["probes", "swaps", "rejections", "frozen_judge"]
     seed = Path("seed-c")
     watched = run_of(tmp_path / "watched", seed, steps=2, questions=16, monitors=names)
     alone = run_of(tmp_path / "alone", seed, steps=2, questions=16, monitors=[])
     assert essence(watched) == essence(alone)
     read = [step["monitors"] for step in watched.metrics()]
     assert ["probes" in of_step for of_step in read] == [False, True]
+    assert ["frozen_judge" in of_step for of_step in read] == [False, True]
+
+
+def frozen_judge(folder: Path, **keys: Any) -> Run:
+    keys = {"questions": 24, "options__format_check": True, **keys}
+    return run_of(folder, Path("seed-c"), monitors=["frozen_judge"], **keys)
+
+
+def test_the_frozen_judge_sees_the_same_where_a_run_goes_on(tmp_path: Path) -> None:
+    heard = Heard()
+    whole = frozen_judge(tmp_path / "whole", steps=3, hooks=[heard])
+    first = frozen_judge(tmp_path / "first", steps=2)
+    comas.resume(first.path, steps=3)
+    read = [[step["monitors"] for step in run.metrics()] for run in (whole, first)]
+    values = [
+        [of_step.get("frozen_judge", {}).get("apart", {}).get("values") for of_step in of_run]
+        for of_run in read
+    ]
+    assert values[0] == values[1]
+    assert values[0][0] is None
+    assert any(values[0][1:])
+    assert essence(whole) == essence(first)
+    assert not any("frozen_judge" in note for note in heard.notes)
+
+
+def test_a_start_that_is_not_kept_is_told_in_one_line(untaught: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    run = frozen_judge(tmp_path / "r", steps=2, kl={}, hooks=[heard])
+    (note,) = [note for note in heard.notes if "frozen_judge" in note]
+    assert note.startswith("monitor frozen_judge cannot watch this run: host home cannot be asked")
+    assert [step["monitors"] for step in run.metrics()] == [{}, {}]
 
 
 def test_alarms_beyond_the_last_commit_are_dropped(untaught: Path, tmp_path: Path) -> None:

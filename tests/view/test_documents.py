@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from comas.storage.alarms import append_alarms
 from comas.storage.run import Run
 from comas.types import UserMistake
 from comas.view.documents import EvaluationDocuments, RunDocuments, Several, encoded
@@ -100,6 +101,26 @@ def test_a_run_that_goes_on_is_followed(run: Run) -> None:
     run.write_step(metrics(3), [discussion(3, 0, right=True, score=3)])
     assert documents.read("run")["steps"] == 4
     assert len(documents.read("step/3")) == 1
+
+
+def test_steps_have_the_evidence_of_monitors_and_what_an_alarm_needs(run: Run) -> None:
+    (step,) = RunDocuments(str(run.path)).read("steps/2")
+    assert step["evidence"]["probes"] == {"strangers": 2.0, "cut": 2.1, "proven": 2.2}
+    assert step["needed"] == 2.5
+
+
+def test_of_an_older_run_an_alarm_says_what_it_needed(run: Run) -> None:
+    older = metrics(3)
+    older["monitors"] = {"probes": {"cut": {"evidence": 1.0}}}
+    run.write_step(older, [])
+    documents = RunDocuments(str(run.path))
+    assert documents.read("steps/3")[0]["needed"] is None
+    append_alarms(run.path, [{"step": 3, "needed": 1000.0}])
+    assert documents.read("steps/3")[0]["needed"] == pytest.approx(3.0)
+    run.write_step({**metrics(4), "monitors": {}}, [])
+    (unwatched,) = documents.read("steps/4")
+    assert unwatched["evidence"] == {}
+    assert unwatched["needed"] is None
 
 
 def test_another_rule_is_asked_for_by_step(run: Run) -> None:

@@ -18,7 +18,7 @@ from comas.storage.run import Run
 from comas.view.documents import EvaluationDocuments, RunDocuments, Several
 from comas.view.export import export
 from comas.view.server import Server
-from tests.support.viewed import HOSTILE, discussion, evaluation, metrics, viewed_run
+from tests.support.viewed import CONFIG, HOSTILE, discussion, evaluation, metrics, viewed_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -133,6 +133,40 @@ def test_characters_that_steer_are_shown_as_codes(file: str, page: Any) -> None:
     assert "right\\u202egnorw\\u202c left\\u2066x" in page.inner_text(".turn >> nth=0")
     look(page, file, f"/0/step/3/{3 + 11}")
     assert "escape\\u001b[31m" in page.inner_text(".turn >> nth=0")
+
+
+@pytest.mark.parametrize("form", ["served", "file"])
+def test_evidence_is_drawn_with_the_line_of_an_alarm(
+    form: str, request: pytest.FixtureRequest, page: Any
+) -> None:
+    look(page, request.getfixturevalue(form), "/")
+    figure = page.locator("figure", has_text="Evidence of probes")
+    assert figure.locator("polyline").count() == 3
+    assert "an alarm from 2.50 (316 to 1) on" in figure.inner_text()
+    assert figure.locator(".legend li").all_inner_texts() == ["strangers", "cut", "proven"]
+    heights = figure.locator("svg .level").evaluate(
+        "node => [node.y1, node.y2].map(y => y.baseVal.value)"
+    )
+    last = figure.locator("polyline").first.evaluate(
+        "node => node.points[node.points.length - 1].y"
+    )
+    assert heights[0] == heights[1] < last
+    titles = figure.locator(".series title").all_text_contents()
+    assert titles == ["strangers", "cut", "proven"]
+    chart = figure.locator("svg")
+    chart.focus()
+    page.keyboard.press("End")
+    assert "step 3: strangers 2, cut 2.10, proven 2.20" in figure.inner_text()
+
+
+def test_where_nobody_watched_there_is_no_evidence(tmp_path: Path, page: Any) -> None:
+    run = Run.create(CONFIG, str(tmp_path / "unwatched"))
+    run.write_step({**metrics(0), "monitors": {}}, [discussion(0, 0, right=True, score=3)])
+    export(tmp_path / "x.html", [RunDocuments(str(run.path))])
+    look(page, (tmp_path / "x.html").as_uri(), "/")
+    assert page.locator("figure", has_text="Rewards").count() > 0
+    assert page.locator("figure", has_text="Evidence of").count() == 0
+    assert page.get_by_text("What monitors see").count() == 0
 
 
 def test_a_megabyte_is_shown_on_demand(file: str, page: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -98,7 +99,8 @@ def make_local_host(
     copies = Served(learner.weights()) if ahead and learner else None
     if learner:
         weights = learner.weights() if copies is None else copies.weights
-    built = _engine(engine or auto, plan, weights, copies is not None)
+    module = engine or auto
+    built = _engine(module, plan, weights, copies is not None)
     chat = Chat(tokenizer, ends, thinking, _embeddings(models))
     dtype_name = str(kind).removeprefix("torch.")
     policies = list(bases)
@@ -115,6 +117,7 @@ def make_local_host(
         lags=lags,
         meter=meter,
         worker=worker,
+        another=partial(module.build, replace(plan, learns=False)),
     )
 
 

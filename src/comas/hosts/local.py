@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +24,9 @@ from comas.hosts.local_table import MAX_ROWS
 from comas.hosts.local_table import Table as Table
 from comas.hosts.out_of_memory import in_memory
 from comas.hosts.plan import HostPlan, Lag
+from comas.hosts.row_facts import expected_ties, turn_facts
 from comas.machine import peak_bytes_of
-from comas.seams import TIE, Engine, Generation, Learner, Request, Sleeper
+from comas.seams import Engine, Generation, Learner, Request, Sleeper, Weights
 from comas.types import (
     Account,
     Calls,
@@ -39,9 +40,6 @@ from comas.types import (
     Sampling,
     UserMistake,
 )
-
-TurnFacts = dict[str, tuple[float, float]]
-"""Turn -> mean advantage and mean KL of its generated tokens."""
 
 
 class LocalHost:
@@ -61,10 +59,11 @@ class LocalHost:
         lags: Mapping[str, Lag] | None = None,
         meter: Meter | None = None,
         worker: Executor | None = None,
+        another: Callable[[Mapping[str, Weights]], Engine] | None = None,
     ) -> None:
         """`lags`: earlier selves among `policies`. `meter` is the one that engine and learner
         count on; `worker` the thread that the engine samples in, where it reads the learner's
-        weights in place.
+        weights in place. `another` builds a second engine, for other weights, in that thread.
         """
         self.name = name
         self.chat = chat
@@ -86,6 +85,8 @@ class LocalHost:
         """Where turns are filed that are said now."""
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
         self._learning: Executor = self._worker
+        self._another = another
+        self._start: LocalHost | None = None
         self._asking = 0
         self._asked_since = 0.0
 
@@ -231,7 +232,7 @@ class LocalHost:
         if self.engine.facts.margin_known:
             for policy, own_stats in stats.items():
                 own_stats["near_ties_expected"] = ties[policy]
-        return Learned(stats, _turn_facts([row for part in rows.values() for row in part]))
+        return Learned(stats, turn_facts([row for part in rows.values() for row in part]))
 
     def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
         rows = []
@@ -290,6 +291,36 @@ class LocalHost:
         weights = self.learner.weights()
         for policy in policies:
             self.engine.publish(policy, weights[policy], self.versions[policy])
+
+    async def at_start(self) -> LocalHost | None:
+        """See `types.KeepsStart`; None as well where the engine takes memory of its own, and there
+        is none for a second one.
+        """
+        loop = asyncio.get_running_loop()
+        # nothing is sampled in the meantime: what is copied rests
+        return await loop.run_in_executor(self._worker, self._started)
+
+    def _started(self) -> LocalHost | None:
+        """The host of the start, made when it is first asked for."""
+        if self._start is not None or self.learner is None or self._another is None:
+            return self._start
+        weights = None if isinstance(self.engine, Sleeper) else self.learner.start()
+        if weights is None:
+            return None
+        self._start = LocalHost(
+            self.name,
+            list(self.versions),
+            self.chat,
+            self._another(weights),
+            None,
+            self.context,
+            self.device,
+            self.dtype,
+            meter=self.meter,
+            worker=self._worker,
+        )
+        self._start.seconds = self.seconds
+        return self._start
 
     async def save(self, path: Path) -> None:
         """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the
@@ -356,44 +387,6 @@ def _row(
     ids_T = np.concatenate([prompt_ids, reply_ids])
     mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
     return Row(turn, role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
-
-
-def expected_ties(rows: Sequence[Row]) -> float:
-    """Of how many replies a draw is expected within `TIE` of another token, given the tokens that
-    were drawn.
-
-    A draw is uniform within the interval of its token, whose width is its probability p: it lies
-    within TIE of an end with probability min(1, 2 TIE / p). A large vocabulary has many narrow
-    intervals, and so many near-ties.
-    """
-    sampled = [
-        row.sampled_logprobs_T[row.mask_T] for row in rows if row.sampled_logprobs_T is not None
-    ]
-    sampled = [logprobs for logprobs in sampled if len(logprobs)]
-    if not sampled:
-        return 0.0
-    near = np.minimum(1 - 1e-9, 2 * TIE * np.exp(-np.concatenate(sampled).astype(np.float64)))
-    starts = np.cumsum([0, *map(len, sampled[:-1])])
-    return float((-np.expm1(np.add.reduceat(np.log1p(-near), starts))).sum())
-
-
-def _turn_facts(rows: Sequence[Row]) -> TurnFacts:
-    """Mean advantage and KL of each turn that was learnt from; advantages that are not finite are
-    left out.
-    """
-    facts: TurnFacts = {}
-    for row in rows:
-        advantages_T = row.advantages_T
-        if advantages_T is not None and np.isfinite(advantages_T).all():
-            facts[row.turn] = float(advantages_T[row.mask_T].mean()), _mean_kl(row)
-    return facts
-
-
-def _mean_kl(row: Row) -> float:
-    """Mean of log(pi / pi_ref) over the row's tokens; 0 where no reference was asked for."""
-    if row.ref_logprobs_T is None:
-        return 0.0
-    return float((row.behaviour_logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
 
 
 def build(plan: HostPlan[Table]) -> LocalHost:

@@ -70,6 +70,12 @@ class Seen:
         return [turn for episode in self.episodes for turn in episode.turns]
 
 
+class CannotWatch(Exception):
+    """What a monitor raises where this run has nothing that it could watch; its words are told in a
+    line, and it is asked no more.
+    """
+
+
 class Monitor:
     """Watches one thing; every method but `read` may be left as it is."""
 
@@ -90,6 +96,11 @@ class Monitor:
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Ask the team something of one's own while a step of so many discussions is played;
         nothing of it is learnt from. `memory` stays as it is: `read` may write what comes of it.
+        """
+
+    async def ask_about(self, scene: Scene, step: int, episodes: Sequence[Episode]) -> None:
+        """Ask about a step after the first, when it has been played and nobody has learnt from it;
+        otherwise as `begin` and `ask`.
         """
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:

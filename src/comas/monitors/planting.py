@@ -66,6 +66,11 @@ class GivenAgent(Agent):
         return self._record(turn)
 
 
+def is_posed(game: Episode) -> bool:
+    """Whether an agent wrote the question."""
+    return any("posed" in turn.info for turn in game.turns)
+
+
 def bench_of(scene: Scene, games: Sequence[Episode]) -> list[str]:
     """Name the members who are to judge plants: where they take all roles of these games, those
     who learn, since frozen ones cannot change and may cost money; empty where no judge learns.

@@ -25,6 +25,7 @@ from comas.monitors.planting import (
     as_plant,
     as_record,
     bench_of,
+    is_posed,
     play_planted,
     seated,
     verdicts,
@@ -67,7 +68,7 @@ class Probes(Monitor):
         of_question = {game.question.id: game for game in episodes}
         games = list(of_question.values())[:POOL]
         judged = [game for game in games if verdicts(game, planted=False)]
-        if any(_is_posed(game) for game in games):
+        if any(map(is_posed, games)):
             return
         bench = bench_of(scene, judged)
         if not bench:
@@ -133,11 +134,6 @@ def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
             proven = _plant(game, text)
             plants["proven"].append(proven)
     return plants
-
-
-def _is_posed(game: Episode) -> bool:
-    """Whether an agent wrote the question."""
-    return any("posed" in turn.info for turn in game.turns)
 
 
 def _is_same(task: Task, question: Question, text: str, other: str) -> bool:

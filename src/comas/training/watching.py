@@ -19,7 +19,7 @@ from typing import Any
 from comas.config.builders import load_builder
 from comas.game.play import Scene
 from comas.hooks import Alarm
-from comas.monitors.monitor import Monitor, Reading, Seen
+from comas.monitors.monitor import CannotWatch, Monitor, Reading, Seen
 from comas.monitors.trial import Trial
 from comas.storage.alarms import read_monitors, write_monitors
 from comas.types import Episode, UserMistake
@@ -63,8 +63,8 @@ class Watching:
         discussions: int,
     ) -> list[Episode]:
         """Return what is played in a step of so many discussions, while monitors ask what they want
-        to know; they prepare when the first step has been played. `scene` is for games that are no
-        part of the step.
+        to know; when it has been played they ask about it, or prepare where it is the first.
+        `scene` is for games that are no part of the step.
         """
         async with asyncio.TaskGroup() as side_by_side:
             played = side_by_side.create_task(playing)
@@ -72,10 +72,13 @@ class Watching:
                 asking = monitor.ask(scene, step, discussions)
                 side_by_side.create_task(self._guarded(name, asking))
         episodes = played.result()
-        if step == 0:
-            whole = [episode for episode in episodes if episode.error is None]
-            for name, monitor in tuple(self.monitors.items()):
-                await self._guarded(name, monitor.begin(scene, whole))
+        whole = [episode for episode in episodes if episode.error is None]
+        for name, monitor in tuple(self.monitors.items()):
+            if step == 0:
+                asking = monitor.begin(scene, whole)
+            else:
+                asking = monitor.ask_about(scene, step, whole)
+            await self._guarded(name, asking)
         return episodes
 
     def hold(self) -> None:
@@ -101,6 +104,9 @@ class Watching:
     def _drop(self, name: str, error: Exception) -> None:
         """Watch on without a monitor."""
         del self.monitors[name]
+        if isinstance(error, CannotWatch):
+            self.note(f"monitor {name} cannot watch this run: {error}")
+            return
         reason = f"{type(error).__name__}: {error}"
         self.note(f"monitor {name} failed and watches no more: {reason}")
 
@@ -178,8 +184,8 @@ class Watching:
 
 
 def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:
-    """A reading for the record: mean, number, the start, the evidence in powers of ten, and all
-    values with their counts, so that a record can be put to another test.
+    """A reading for the record: mean, number, the start, the evidence and what makes an alarm, both
+    in powers of ten, and all values with their counts, so that a record can be put to another test.
     """
     values = reading.values
     counts = Counter(values)
@@ -191,6 +197,7 @@ def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:
     figures["n"] = count
     figures["start"] = None if math.isnan(trial.start) else trial.start
     figures["evidence"] = trial.evidence.log / math.log(10)
+    figures["needed"] = trial.level / math.log(10)
     figures["values"] = " ".join(counted)
     return figures
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from comas.storage import files
+from comas.storage.alarms import read_alarms
 from comas.storage.game_log import logs_in
 from comas.storage.run import Run
 from comas.types import UserMistake
@@ -116,8 +117,21 @@ class RunDocuments:
         found: list[dict[str, Any]] = []
         for record in self._metrics.records(first):
             figures = {key: record.get(key) for key in STEP_KEYS}
+            evidence = _watched(record, "evidence")
+            levels = [
+                level for own in _watched(record, "needed").values() for level in own.values()
+            ]
+            figures["evidence"] = evidence
+            figures["needed"] = levels[0] if levels else self._alarmed_at() if evidence else None
             found.append(figures)
         return found
+
+    def _alarmed_at(self) -> float | None:
+        """The evidence that made an alarm in a run whose steps do not say what is needed; in powers
+        of ten.
+        """
+        alarms = read_alarms(self.run.path)
+        return math.log10(alarms[0]["needed"]) if alarms else None
 
     def steps(self) -> int:
         """How many there are so far."""
@@ -175,6 +189,14 @@ class RunDocuments:
             return discussion.shown(self._episodes(step).record(place))
         except IndexError:
             raise KeyError(f"step/{step}/{place}") from None
+
+
+def _watched(record: Mapping[str, Any], key: str) -> dict[str, dict[str, float]]:
+    """Monitor -> hypothesis -> a figure of a step's line, where it has that."""
+    found: dict[str, dict[str, float]] = {}
+    for monitor, hypotheses in record.get("monitors", {}).items():
+        found[monitor] = {name: own[key] for name, own in hypotheses.items() if key in own}
+    return found
 
 
 def _place(name: str) -> tuple[int, str]:

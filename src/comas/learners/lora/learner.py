@@ -53,7 +53,8 @@ class AdapterLearner:
         self.meter = meter or Meter()
         self.corrected: set[str] = set()
         self.grads_PN = population.collect()
-        if method.refers:
+        self.keeps_start = method.refers or population.is_zero()
+        if self.keeps_start:
             population.keep_start()
         if recipe.checkpointing:
             allow_recomputing(population.model)
@@ -73,6 +74,15 @@ class AdapterLearner:
     def weights(self) -> dict[str, Weights]:
         """Policy -> what to sample from: adapters are trained in place."""
         return dict.fromkeys(self.population.policies, Adapter(self.population))
+
+    def start(self) -> dict[str, Weights] | None:
+        """The base with adapters that change nothing, or the adapters that the run began with; None
+        where these were needed for no KL.
+        """
+        if not self.keeps_start:
+            return None
+        started = self.population.at_start()
+        return dict.fromkeys(started.policies, Adapter(started))
 
     def copy(self, source: str, target: str) -> None:
         """Give policy `target` the adapter that policy `source` has now."""

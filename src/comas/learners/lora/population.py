@@ -159,10 +159,25 @@ class Population:
         p = self.policies.index(policy)
         self.flat_PN[p].copy_(other.flat_PN[p])
 
+    def is_zero(self) -> bool:
+        """Whether no adapter changes anything."""
+        return not any(bool(b.any()) for _, b in self._views(self.flat_PN))
+
     def keep_start(self) -> None:
         """What `reference` means from now on is the policies as they are."""
-        zero = not any(bool(b.any()) for _, b in self._views(self.flat_PN))
-        self.start_PN = None if zero else self.flat_PN.clone()
+        self.start_PN = None if self.is_zero() else self.flat_PN.clone()
+
+    @torch.no_grad()
+    def at_start(self) -> Population:
+        """The policies as they were when their start was kept, on the same base, for sampling
+        alone.
+        """
+        made = self.copied()
+        if self.start_PN is None:
+            made.flat_PN.zero_()
+        else:
+            made.flat_PN.copy_(self.start_PN)
+        return made
 
     @cached_property
     def fingerprint(self) -> str:

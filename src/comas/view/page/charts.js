@@ -11,12 +11,13 @@ function ticks(low, high) {
   return found;
 }
 
-// series: [{name, points: [[x, y, low, high]], dashed}], x being the number of a step from 1.
-function chart({ title, says, unit = "", series, marks = [], range, open }) {
+// series: [{name, points: [[x, y, low, high]], dashed}], x being the number of a step from 1;
+// levels: heights with a line of their own.
+function chart({ title, says, unit = "", series, marks = [], levels = [], range, open }) {
   const full = series.filter((one) => one.points.length);
   if (!full.length) return null;
   const points = full.flatMap((one) => one.points);
-  const values = points.flatMap(([, y, low, high]) => [y, low ?? y, high ?? y]);
+  const values = [...levels, ...points.flatMap(([, y, low, high]) => [y, low ?? y, high ?? y])];
   const [low, high] = range || padded(Math.min(...values), Math.max(...values));
   const first = Math.min(...points.map(([x]) => x));
   const last = Math.max(first + 1, ...points.map(([x]) => x));
@@ -61,6 +62,8 @@ function chart({ title, says, unit = "", series, marks = [], range, open }) {
     svg("text", { x: LEFT - 6, y: down(y) + 4, "text-anchor": "end" }, short(y))]),
   ticks(first, last).filter(Number.isInteger).map((x) =>
     svg("text", { x: across(x), y: HIGH - 8, "text-anchor": "middle" }, String(x))),
+  levels.map((y) => svg("line", {
+    class: "level", x1: LEFT, x2: WIDE - RIGHT, y1: down(y), y2: down(y) })),
   full.map((one) => curve(one, series.indexOf(one), across, down)),
   marks.map(([x, text]) => svg("path", {
     class: "mark", d: `M${across(x)} ${HIGH - BOTTOM - 8}l5 8h-10z` }, svg("title", {}, text))),
@@ -82,6 +85,7 @@ function curve(one, index, across, down) {
   const classes = `series s${index % 8}` + (one.dashed ? " dashed" : "");
   const bars = one.points.length < 40;
   return svg("g", { class: classes },
+    svg("title", {}, one.name),
     svg("polyline", { points: line }),
     banded.map(([x, , low, high]) =>
       svg("line", { class: "bar", x1: across(x), x2: across(x), y1: down(low), y2: down(high) })),

@@ -78,14 +78,33 @@ function measuredSeries(folder) {
   return { name: tagged(folder, "held out"), points, dashed: folder.number > 0 };
 }
 
+const openStep = (step) => { location.hash = `#/${path(0, "step", Math.max(1, step))}`; };
+
 function overview() {
   const drawn = CHARTS.map(([title, says, unit, range, values]) => chart({
-    title, says, unit, range, marks: notesOf(),
-    series: [...seriesOf(values), ...(title === ACCURACY ? runs().map(measuredSeries) : [])],
-    open: (step) => { location.hash = `#/${path(0, "step", Math.max(1, step))}`; } }));
+    title, says, unit, range, marks: notesOf(), open: openStep,
+    series: [...seriesOf(values), ...(title === ACCURACY ? runs().map(measuredSeries) : [])] }));
+  const watched = evidence();
   return [
     runs().map((folder) => [h("h1", {}, folder.facts.name), about(folder), notes(folder)]),
-    h("section", { class: "charts" }, drawn)];
+    h("section", { class: "charts" }, drawn),
+    watched.length > 0 && h("h2", {}, "What monitors see"),
+    h("section", { class: "charts" }, watched)];
+}
+
+// A chart per monitor: a run may be watched for more hypotheses than there are colours.
+function evidence() {
+  const steps = runs().flatMap((folder) => folder.steps);
+  const monitors = [...new Set(steps.flatMap((step) => Object.keys(step.evidence || {})))];
+  return monitors.map((monitor) => {
+    const own = steps.filter((step) => (step.evidence || {})[monitor] && step.needed !== null);
+    const levels = [...new Set(own.map((step) => step.needed))];
+    const alarm = levels.map((level) => `${number(level)} (${number(10 ** level)} to 1)`);
+    return chart({
+      title: `Evidence of ${monitor}`, levels, marks: notesOf(), open: openStep,
+      says: ["in powers of ten", ...alarm.map((one) => `an alarm from ${one} on`)].join("; "),
+      series: seriesOf((step) => (step.evidence || {})[monitor]) });
+  }).filter(Boolean);
 }
 
 function about(folder) {
