@@ -65,6 +65,13 @@ def memory_of(device: str) -> Memory:
     return Memory(None, _physical())
 
 
+def gpus() -> int:
+    """GPUs that torch sees."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def linux_memory(root: Path) -> Memory:
     """What the kernel calls available, or less where a control group that this process is in leaves
     less.

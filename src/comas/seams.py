@@ -178,6 +178,10 @@ class EnginePlan:
     """Rows that are decoded at once, at most."""
     compiled: bool = False
     """Whether torch.compile is asked for."""
+    tensor_parallel: int = 1
+    """GPUs over which one model is spread; more than 1 only where the engine's module has
+    `check_tensor_parallel`.
+    """
     learns: bool = True
     """Whether weights are going to be published."""
     host: str = "<name>"

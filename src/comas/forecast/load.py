@@ -70,4 +70,5 @@ def engine_load(
         gpu=gpu,
         half=half,
         compiled=load.host.compile,
+        tensor_parallel=load.host.tensor_parallel,
     )

@@ -43,6 +43,10 @@ class Table(HostTable):
     """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is stacked
     for small plain Llamas of one shape on a CPU, otherwise hf.
     """
+    tensor_parallel: int = Field(1, ge=1, le=1024)
+    """GPUs over which the engine spreads one model (on a CPU processes), where it can: `vllm`. They
+    are counted from `device` on; what is trained is trained on the first.
+    """
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

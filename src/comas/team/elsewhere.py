@@ -36,6 +36,7 @@ def call_up(resolved: Resolved, plan: HostPlan[Any]) -> RemoteHost:
         shipment=pack(travelling, sources, threads),
         device=table.device,
         threads=threads,
+        gpus=table.tensor_parallel,
         address=table.address,
         secrets=frozenset(secrets_of(config.hosts)),
     )
@@ -64,7 +65,7 @@ def threads_of_each(resolved: Resolved) -> int:
 
 
 def seen_there(device: str) -> str:
-    """The device as a far end calls it that has one GPU in sight."""
+    """The device as a far end calls it that has no GPU before it in sight."""
     return "cuda:0" if device.startswith("cuda:") else device
 
 

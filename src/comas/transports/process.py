@@ -121,15 +121,17 @@ def command() -> list[str]:
 
 
 def environment(call: Call) -> dict[str, str]:
-    """The environment of a child: without keys, with its threads, with its GPU alone in sight."""
+    """The environment of a child: without keys, with its threads, with its GPUs alone in sight."""
     variables = without(os.environ, call.secrets)
     variables["PYTHONPATH"] = python_path()
     variables["OMP_NUM_THREADS"] = str(call.threads)
     if call.device.startswith("cuda:"):
-        number = int(call.device.removeprefix("cuda:"))
+        first = int(call.device.removeprefix("cuda:"))
+        numbers = range(first, first + call.gpus)
         visible = variables.get("CUDA_VISIBLE_DEVICES")
         in_sight = visible.split(",") if visible else []
-        variables["CUDA_VISIBLE_DEVICES"] = in_sight[number] if in_sight else str(number)
+        own = [in_sight[number] if in_sight else str(number) for number in numbers]
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     return variables
 
 

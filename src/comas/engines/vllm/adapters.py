@@ -17,7 +17,7 @@ from comas.engines.vllm.folders import Folders, Pairs, Shape
 from comas.engines.vllm.library import Loaded, Vllm
 from comas.engines.vllm.proof import Probe
 from comas.seams import AdaptedModel, Adapter, StaleWeights, Weights
-from comas.types import UserMistake
+from comas.types import HostLost, UserMistake
 
 PROBE_EVERY = 4
 """Log-probs are compared at the first two publishes of a policy, of which the second is the first
@@ -60,9 +60,11 @@ class Adapters:
         self.probe = probe
         self.host = host
         self.probe_every = probe_every
-        self.dtype: torch.dtype = vllm.call(worker.adapter_dtype)
+        dtypes = vllm.call(worker.adapter_dtype)
+        self.dtype: torch.dtype = proof.agreed(dtypes, vllm, "the dtype of adapters")
         modules = sorted({m for p in policies for m in pairs_of(shared, p)})
-        self.names: Mapping[str, str] = vllm.call(worker.names_of, modules)
+        names = vllm.call(worker.names_of, modules)
+        self.names: Mapping[str, str] = proof.agreed(names, vllm, "names of modules")
         self._serving: dict[str, Serving] = {}
         self._try(policies)
         for policy in policies:
@@ -123,6 +125,8 @@ class Adapters:
         """Have vLLM read an adapter; one line where it does not."""
         try:
             self.vllm.add(adapter)
+        except HostLost:
+            raise
         except Exception as error:
             if not adapter.folder.is_dir():
                 raise StaleWeights(
