@@ -37,7 +37,10 @@ def resolved(*pairs: str) -> Config:
         ("agents.a0.temprature=1.0", "unknown key agents.a0.temprature: did you mean temperature?"),
         ("method=ttlr", "method 'ttlr': did you mean ttrl?"),
         ("task=gsm8", "task 'gsm8': did you mean gsm8k?"),
-        ("zzzzzz=1", "unknown key zzzzzz: one of agents, "),
+        ("wher=process", "unknown key wher: did you mean where?"),
+        ("pacience=5", "unknown key pacience: did you mean patience?"),
+        ("bas=seed", "unknown key bas: did you mean base?"),
+        ("zzzzzz=1", "unknown key zzzzzz: one of address, agents, "),
         ("loss.zzz=1", "unknown key loss.zzz: one of clip"),
         ("options.rounds=1.5", "options.rounds = 1.5: Input should be a valid integer"),
         ("options.rounds=true", "valid integer"),
@@ -67,6 +70,18 @@ def test_mistakes_name_the_key_the_value_and_the_nearest_name(pair: str, said: s
         resolved(pair)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_keys_of_hosts_are_meant_at_the_top_level_only_where_they_may_stand_there() -> None:
+    two = {"hosts": {"one": {}, "two": {}}}
+    assert read(None, {"hosts": {"one": {}}, "patience": 5}).hosts["one"].patience == 5
+    with pytest.raises(UserMistake, match="pacience: did you mean patience"):
+        read(None, {"hosts": {"one": {}}, "pacience": 5})
+    with pytest.raises(UserMistake, match="pacience: one of agents, ") as caught:
+        read(None, {**two, "pacience": 5})
+    assert "patience" not in str(caught.value)
+    with pytest.raises(UserMistake, match="patience belongs to a host, and here are one, two"):
+        read(None, {**two, "patience": 5})
 
 
 @pytest.mark.parametrize(

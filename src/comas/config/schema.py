@@ -10,6 +10,7 @@ import os
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -319,7 +320,7 @@ def read(
             raise UserMistake(f"config {path} is not TOML: {error}") from error
         _to_the_host(data)
         if shared:
-            names = list(cast("Mapping[str, Any]", data.get("hosts") or {"home": {}}))
+            names = _host_names(data)
             check_trust(
                 data, path, [host_key(key, names) if len(names) == 1 else key for key, _ in pairs]
             )
@@ -351,13 +352,18 @@ def _to_the_host(data: dict[str, Any]) -> None:
     """Move keys of hosts from the top level, where people write them, to the only host that there
     is.
     """
-    hosts: Any = data.get("hosts") or {"home": {}}
-    if not isinstance(hosts, Mapping):
-        return  # said of it when it is checked
-    names = list(cast("Mapping[str, Any]", hosts))
-    for key in list(data):
+    names = _host_names(data)
+    for key in list(data) if names else ():
         if (place := host_key(key, names)) != key:
             _put(data, place, data.pop(key))
+
+
+def _host_names(data: Mapping[str, Any]) -> list[str]:
+    """The hosts of a config that is not checked yet; none where `hosts` is no table, which is said
+    of it when it is checked.
+    """
+    hosts: Any = data.get("hosts") or {"home": {}}
+    return list(cast("Mapping[str, Any]", hosts)) if isinstance(hosts, Mapping) else []
 
 
 def values_of(config: Config, keys: Iterable[str]) -> dict[str, Any]:
@@ -376,14 +382,18 @@ def checked(data: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise UserMistake(explain(error, _keys_beside)) from error
+        raise UserMistake(explain(error, partial(_keys_beside, data))) from error
 
 
-def _keys_beside(key: Sequence[str | int]) -> Iterable[str]:
-    """The keys of the table that a key, given as the parts of its path, stands in."""
+def _keys_beside(data: Mapping[str, Any], key: Sequence[str | int]) -> Iterable[str]:
+    """The keys of the table that a key, given as the parts of its path, stands in; at the top level
+    also those of the only host (`host_key`).
+    """
     tables = {"hosts": HostConfig, "agents": AgentConfig}
-    table = tables.get(str(key[0]), Config) if len(key) > 1 else Config
-    return table.model_fields
+    if len(key) > 1 and key[0] in tables:
+        return tables[str(key[0])].model_fields
+    of_run = [name for name, field in Config.model_fields.items() if not field.exclude]
+    return {*of_run, *HostConfig.model_fields} if len(_host_names(data)) == 1 else of_run
 
 
 def parse_pair(text: str) -> tuple[str, Any]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from comas.game.agent import Agent
-from comas.game.searching import gives, pages_of, read
+from comas.game.searching import gives, listed, pages_of, read
 from comas.game.together import together
 from comas.game.votes import agrees
 from comas.types import Question, Task, Turn
@@ -30,7 +30,7 @@ async def verify(
     end.info["sure"] = -1.0
     if answer is None:
         return
-    pages = pages_of(replies)
+    pages = listed(pages_of(replies), task)
     readings = await together(read(question, pages, reader, task, end) for _ in range(checks))
     for reading in readings:
         reading.info["confirms"] = gives(question, reading, answer, task)

@@ -1,13 +1,15 @@
-"""Questions that agents pose: a proposal is written, read by the task, solved, and kept in a pool.
+"""Questions that agents pose: a proposal is written, or another question rewritten, read by the
+task, and solved.
 
 Until it is written a proposal is a question of the kind `propose`, whose prompt is the example that
-its author sees ("" for none). Leaves out: which proposals are accepted, and what they are paid.
+its author sees ("" for none). Leaves out: keeping them (`game.pool`), which are accepted, and what
+they are paid.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from comas.game.agent import Agent, choose
@@ -48,6 +50,22 @@ async def written(
     return proposal, posed_by(proposal, task)
 
 
+async def rewritten(
+    question: Question,
+    author: Agent,
+    role: str,
+    task: Task,
+    wording: Mapping[str, str],
+    template: str | None = None,
+) -> tuple[Turn, Question | None]:
+    """Have a question rewritten: the turn, and the question that it poses, None where it poses
+    none. `template` is the wording's name where that is not the role.
+    """
+    prompt = words(wording, task, template or role, question=defuse(question.prompt))
+    turn = await author.ask(role, prompt)
+    return turn, posed_by(turn, task)
+
+
 def posed_by(turn: Turn, task: Task) -> Question | None:
     """The question that a reply poses; `info["posed"]` is its text, None where it poses none."""
     assert task.pose is not None, "Method.needs"
@@ -67,8 +85,12 @@ def solve(
     question: Question, solver: Agent, task: Task, about: Turn | None
 ) -> Coroutine[Any, Any, Turn]:
     """Ask for one solution of a question that an agent posed."""
-    prompt = words(WORDING, task, "solution", question=defuse(question.prompt), history="")
-    return solver.ask("solution", prompt, about=about)
+    return solver.ask("solution", solving_prompt(question, task), about=about)
+
+
+def solving_prompt(question: Question, task: Task) -> str:
+    """What a solver of a question that an agent posed is asked."""
+    return words(WORDING, task, "solution", question=defuse(question.prompt), history="")
 
 
 async def proposed_and_solved(
@@ -82,9 +104,3 @@ async def proposed_and_solved(
         return None, []
     solvers = [choose(agents, rng, "solution") for _ in range(answers)]
     return posed, await together(solve(posed, solver, task, proposal) for solver in solvers)
-
-
-def with_newest(pool: Sequence[str], more: Iterable[str], most: int) -> list[str]:
-    """A pool with more texts, each once; the oldest leave it where there are too many."""
-    distinct = dict.fromkeys([*pool, *more])
-    return list(distinct)[-most:]

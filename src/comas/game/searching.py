@@ -1,17 +1,19 @@
 """What games of search share: questions that a proposer makes of what it found, pages that a reader
-sees, whether an answer is the wanted one.
+sees, solvers with tools, whether an answer is the wanted one.
 
 Leaves out: what anybody is paid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from comas.game.agent import Agent
-from comas.game.dialogue import called
-from comas.game.posing import posed_by
+from comas.game.dialogue import called, converse
+from comas.game.posing import posed_by, solving_prompt
 from comas.game.prompts import defuse, words
+from comas.game.together import together
 from comas.types import Question, Task, Turn, UserMistake
 
 WORDING = {
@@ -52,13 +54,26 @@ def listed(pages: Sequence[str], task: Task) -> str:
     return "\n".join(words(WORDING, task, "document", document=page) for page in pages)
 
 
-async def read(
-    question: Question, pages: Sequence[str], reader: Agent, task: Task, about: Turn
-) -> Turn:
-    """Have a question answered from pages alone."""
-    facts = {"documents": listed(pages, task), "question": defuse(question.prompt)}
+def read(
+    question: Question, documents: str, reader: Agent, task: Task, about: Turn
+) -> Coroutine[Any, Any, Turn]:
+    """Have a question answered from documents alone, such as `listed` pages."""
+    facts = {"documents": documents, "question": defuse(question.prompt)}
     prompt = words(WORDING, task, "reading", **facts)
-    return await reader.ask("reading", prompt, about=about)
+    return reader.ask("reading", prompt, about=about)
+
+
+async def solve_with_tools(
+    question: Question, solvers: Sequence[Agent], task: Task, turns: int, about: Turn | None
+) -> list[Turn]:
+    """Have a question that an agent posed solved side by side, each in a dialogue of up to `turns`
+    replies; the last reply of each.
+    """
+    prompt = solving_prompt(question, task)
+    found = await together(
+        converse(solver, "solution", prompt, task, turns=turns, about=about) for solver in solvers
+    )
+    return [replies[-1] for replies in found]
 
 
 def gives(question: Question, turn: Turn, answer: str, task: Task) -> bool:

@@ -5,6 +5,8 @@ Leaves out: scores (`game.scores`), and what a verdict pays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from comas.game.agent import Agent
 from comas.game.prompts import defuse, words
 from comas.game.scores import last_word
@@ -26,6 +28,15 @@ def ruled(question: Question, turn: Turn, task: Task) -> str | None:
     if not turn.finished or task.extract(question, turn.text) is None:
         return None
     return task.check(question, turn.text)
+
+
+def success(solutions: Sequence[Turn]) -> float:
+    """The share of ruled solutions that are right, of those that the rules could judge; 0 of
+    none.
+    """
+    judged = [turn for turn in solutions if turn.info["verdict"] != "failed"]
+    right = sum(turn.info["verdict"] == "right" for turn in judged)
+    return right / max(1, len(judged))
 
 
 async def evaluate(question: Question, work: Turn, critic: Agent, task: Task) -> Turn:

@@ -41,6 +41,17 @@ def majority(answers: Sequence[str | None], task: Task) -> str | None:
     return max(votes, key=lambda a: votes[a], default=None)
 
 
+def most_frequent(turns: Sequence[Turn], task: Task) -> tuple[str | None, float]:
+    """The answer that most of some turns give, and its share of them; 0 where nothing can be
+    read.
+    """
+    best = majority([turn.info["answer"] for turn in turns], task)
+    if best is None:
+        return None, 0.0
+    votes = sum(agrees(turn, best, task) for turn in turns)
+    return best, votes / len(turns)
+
+
 def agrees(turn: Turn, answer: str, task: Task) -> bool:
     """Whether a turn's readable answer is the same as `answer`."""
     return turn.info["answer"] is not None and task.same(turn.info["answer"], answer)

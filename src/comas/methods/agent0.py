@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from comas.game.agent import Agent, choose
-from comas.game.dialogue import converse
+from comas.game.phases import after_step, start
 from comas.game.posing import written
-from comas.game.prompts import defuse, words
-from comas.game.together import together
+from comas.game.searching import solve_with_tools
 from comas.game.votes import agrees, decide
-from comas.methods.r_zero import TEAM, after_step, draw, likeness, most_frequent, start
+from comas.methods.r_zero import TEAM, at_frontier, draw, frequent
 from comas.objective.credit import given
 from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role, standardised
+from comas.objective.pay import compare_turns, in_role, likeness
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 MOST_CALLS = 4
 """Calls that a curriculum agent is paid for."""
 
@@ -48,12 +45,8 @@ async def play(
     if posed is None:
         return None
     solvers = [choose(agents, rng, "solution") for _ in range(answers)]
-    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
-    found = await together(
-        converse(solver, "solution", prompt, task, turns=turns, about=proposal)
-        for solver in solvers
-    )
-    return await decide(posed, [replies[-1] for replies in found], task)
+    ends = await solve_with_tools(posed, solvers, task, turns, proposal)
+    return await decide(posed, ends, task)
 
 
 def settle(
@@ -101,14 +94,7 @@ def _pay_curriculum(episodes: Sequence[Episode], task: Task, curiosity: float) -
         -1.0 if text is None else gain - repetition
         for text, gain, repetition in zip(texts, gains, repetitions, strict=True)
     ]
-    for turn, worth, raw in zip(proposals, standardised(worths), worths, strict=True):
-        turn.reward = worth
-        turn.info["raw"] = raw
-
-
-def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
-    """The most frequent answer of an episode's dialogues, and its share of all."""
-    return most_frequent([dialogue.end for dialogue in dialogues(episode, "solution")], task)
+    compare_turns(proposals, worths)
 
 
 def calls_per_answer(episode: Episode) -> float:
@@ -131,12 +117,8 @@ def update(
     """Count the steps of a phase; collect the questions at the frontier with their frequent answer
     and its share; change phases.
     """
-    labels: dict[str, list[Any]] = {}
-    for episode in episodes if state["phase"] == "propose" else ():
-        label, certainty = frequent(episode, task)
-        if label is not None and low <= certainty <= high:
-            (proposal,) = in_role(episode, "propose")
-            labels[proposal.info["posed"]] = [label, certainty]
+    found = at_frontier(state, episodes, task, low, high)
+    labels = {question: list(label) for question, label in found.items()}
     return after_step(state, labels, proposing, solving, least)
 
 

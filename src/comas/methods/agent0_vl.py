@@ -23,9 +23,9 @@ from comas.game.prompts import words
 from comas.game.together import together
 from comas.game.votes import agrees
 from comas.objective.credit import given
-from comas.objective.dialogues import Dialogue, compare, dialogues
+from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, in_role, standardised
+from comas.objective.pay import by_id, compare_turns, in_role
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
 
@@ -92,22 +92,14 @@ def settle(
         for attempt in attempts:
             end = attempt.end
             right = best is not None and agrees(end, best, task)
-            process = end.info["sure"] + tool * worked(attempt) - cost * end.info["repairs"]
+            process = end.info["sure"] + tool * attempt.worked - cost * end.info["repairs"]
             worths.append(process + outcome * right)
         compare(attempts, worths)
         for reading in in_role(episode, "reading") if best is not None else ():
             right = agrees(turns[reading.about or ""], best or "", task)
             paid.append(reading)
             verdicts.append(float(reading.info["confirms"] == right))
-    for reading, worth, raw in zip(paid, standardised(verdicts), verdicts, strict=True):
-        reading.reward = worth
-        reading.info["raw"] = raw
-
-
-def worked(attempt: Dialogue) -> float:
-    """The share of its calls that did not fail; 0 where it called nothing."""
-    calls = [reply.info["call"] for reply in attempt.replies if "call" in reply.info]
-    return sum(call["failed"] is None for call in calls) / max(1, len(calls))
+    compare_turns(paid, verdicts)
 
 
 ROLES = ("solution", "repair", "reading")

@@ -15,13 +15,13 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent
-from comas.game.posing import proposed_and_solved, with_newest
-from comas.game.verdicts import ruled
-from comas.methods.mae import draw, start
+from comas.game.pool import draw, start, with_newest
+from comas.game.posing import proposed_and_solved
+from comas.game.verdicts import ruled, success
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Count, Episode, Method, Question, State, Task, Turn
+from comas.types import Count, Episode, Method, Question, State, Task
 
 
 async def play(
@@ -55,13 +55,6 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         difficulty = 1.0 - rate if rate > 0 else 0.0
         for turn in in_role(episode, "propose"):
             turn.reward = -1.0 if turn.info["posed"] is None else difficulty
-
-
-def success(solutions: Sequence[Turn]) -> float:
-    """The share of solutions that are right, of those that the rules could judge; 0 of none."""
-    judged = [turn for turn in solutions if turn.info["verdict"] != "failed"]
-    right = sum(turn.info["verdict"] == "right" for turn in judged)
-    return right / max(1, len(judged))
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:

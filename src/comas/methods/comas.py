@@ -84,7 +84,8 @@ async def play(
                 barred.append(critic.name)
             judges.append((critic, _draw(agents, rng, "scoring", *barred)))
         judged = await together(
-            _judge(question, solution, critic, scorer, task) for critic, scorer in judges
+            judge(question, solution, task.shown(question, solution.text), critic, scorer, task)
+            for critic, scorer in judges
         )
         past.append((solution, judged))
     return _best(past).text
@@ -112,21 +113,20 @@ def _best(rounds: Sequence[Round]) -> Turn:
     return best
 
 
-async def _judge(
-    question: Question, solution: Turn, critic: Agent | None, scorer: Agent, task: Task
+async def judge(
+    question: Question, about: Turn, work: str, critic: Agent | None, scorer: Agent, task: Task
 ) -> Judged:
-    """Have a solution criticised, where there is a critic, and scored."""
-    work = defuse(task.shown(question, solution.text))
-    facts = {"question": question.prompt, "work": work}
+    """Have work criticised, where there is a critic, and scored, as what `about` said."""
+    facts = {"question": question.prompt, "work": defuse(work)}
     if critic is None:
         evaluation = None
         prompt = words(WORDING, task, "scoring_bare", **facts)
     else:
         prompt = words(WORDING, task, "evaluation", **facts)
-        evaluation = await critic.ask("evaluation", prompt, about=solution)
+        evaluation = await critic.ask("evaluation", prompt, about=about)
         criticism = defuse(evaluation.text)
         prompt = words(WORDING, task, "scoring", **facts, evaluation=criticism)
-    scoring = await scorer.ask("scoring", prompt, about=evaluation or solution)
+    scoring = await scorer.ask("scoring", prompt, about=evaluation or about)
     scoring.info["score"] = read_score(scoring)
     return evaluation, scoring
 

@@ -15,11 +15,11 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.prompts import defuse, words
+from comas.game.prompts import words
 from comas.game.together import together
-from comas.game.votes import agrees, decide, majority
+from comas.game.votes import agrees, decide, most_frequent
 from comas.methods import comas
-from comas.methods.comas import WORDING, read_score
+from comas.methods.comas import WORDING
 from comas.methods.comas_agree import pay_judges
 from comas.methods.comas_rules import closeness
 from comas.objective.credit import reinforce_pp
@@ -80,11 +80,10 @@ def _judges(agents: Sequence[Agent], rng: random.Random, count: int) -> list[tup
 
 def _agreed(solutions: Sequence[Turn], task: Task) -> list[Turn]:
     """The solutions that give the majority's answer, where that are more than half of all."""
-    best = majority([turn.info["answer"] for turn in solutions], task)
-    if best is None:
+    best, share = most_frequent(solutions, task)
+    if best is None or share <= 0.5:
         return []
-    agreeing = [turn for turn in solutions if agrees(turn, best, task)]
-    return agreeing if 2 * len(agreeing) > len(solutions) else []
+    return [turn for turn in solutions if agrees(turn, best, task)]
 
 
 async def _judge(
@@ -96,14 +95,7 @@ async def _judge(
     known: str,
 ) -> None:
     """Have work criticised and scored; `info["known"]` is its verdict, empty without one."""
-    critic, scorer = judges
-    facts = {"question": question.prompt, "work": defuse(work)}
-    prompt = words(WORDING, task, "evaluation", **facts)
-    evaluation = await critic.ask("evaluation", prompt, about=about)
-    criticism = defuse(evaluation.text)
-    prompt = words(WORDING, task, "scoring", **facts, evaluation=criticism)
-    scoring = await scorer.ask("scoring", prompt, about=evaluation)
-    scoring.info["score"] = read_score(scoring)
+    _, scoring = await comas.judge(question, about, work, *judges, task)
     scoring.info["known"] = known
 
 

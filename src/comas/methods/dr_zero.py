@@ -20,11 +20,10 @@ from typing import Literal
 
 from comas.game.agent import Agent, choose
 from comas.game.dialogue import converse
-from comas.game.posing import posed_again
+from comas.game.phases import after_step, from_pool, start
 from comas.game.prompts import defuse, words
-from comas.game.searching import gives, pages_of, posed_at_end
-from comas.game.together import together
-from comas.methods.r_zero import TEAM, after_step, start
+from comas.game.searching import gives, pages_of, posed_at_end, solve_with_tools
+from comas.methods.r_zero import TEAM
 from comas.objective.credit import given
 from comas.objective.dialogues import Dialogue, compare, dialogues
 from comas.objective.losses import clipped
@@ -37,7 +36,6 @@ WORDING = {
         " search for what is needed. When you have searched enough, write the question, = and its"
         " answer, and nothing else."
     ),
-    "solution": "{question}\n\nSolve it and end with the answer.",
 }
 HOPS = {1: 4, 2: 3, 3: 2, 4: 1}
 """Hops -> how often, against the others."""
@@ -49,8 +47,7 @@ def draw(
     """Documents of the task, or questions of the pool."""
     if state["phase"] == "propose":
         return rng.sample(list(questions), min(count, len(questions)))
-    pool = sorted(state["pool"])
-    return posed_again(rng.sample(pool, min(count, len(pool))), task)
+    return from_pool(state, count, rng, task)
 
 
 async def play(
@@ -82,13 +79,10 @@ async def play(
             about.info["form"] = form(posed, label, pages_of(proposal), hops)
     if posed is None or label is None:
         return None
-    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
-    found = await together(
-        converse(solver, "solution", prompt, task, turns=turns, about=about) for solver in solvers
-    )
-    for replies in found:
-        replies[-1].info["right"] = gives(posed, replies[-1], label, task)
-    return found[0][-1].text
+    ends = await solve_with_tools(posed, solvers, task, turns, about)
+    for end in ends:
+        end.info["right"] = gives(posed, end, label, task)
+    return ends[0].text
 
 
 def form(posed: Question, label: str, pages: Sequence[str], hops: int) -> float:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from comas.game import posing
 from comas.game.agent import Agent, choose
-from comas.game.prompts import defuse, words
 from comas.game.scores import JUDGING, judge
 from comas.game.together import together
 from comas.objective.credit import grpo
@@ -69,9 +68,8 @@ async def play(
     evolved = None
     posed: Question | None = question
     if question.kind == "evolve":
-        prompt = words(WORDING, task, "evolve", question=defuse(question.prompt))
-        evolved = await choose(agents, rng, "evolve").ask("evolve", prompt)
-        posed = posing.posed_by(evolved, task)
+        creator = choose(agents, rng, "evolve")
+        evolved, posed = await posing.rewritten(question, creator, "evolve", task, WORDING)
     if posed is None:
         return None
     solver = choose(agents, rng, "solution")

@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.posing import unwritten, with_newest, written
+from comas.game.pool import with_newest
+from comas.game.posing import unwritten, written
 from comas.game.prompts import defuse, words
 from comas.game.scores import last_word
 from comas.game.together import together

@@ -16,13 +16,14 @@ from collections.abc import Sequence
 
 from comas.game import posing
 from comas.game.agent import Agent, choose
+from comas.game.pool import draw, start, with_newest
 from comas.game.prompts import defuse, words
 from comas.game.scores import JUDGING, judge, share
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean
-from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
+from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 RATING = (
     "A proposed question:\n{question}\n\nIs it clear, complete and solvable? Check it, then end"
@@ -31,34 +32,6 @@ RATING = (
 WORDING = {**posing.WORDING, "rating": RATING, "judging": JUDGING}
 PASSES = 0.7
 """Share of the scale from which a rating accepts a question."""
-
-
-def start(questions: Sequence[Question], task: Task, *, seeds: Whole = 0) -> State:
-    """A pool of `seeds` training questions; none is the paper's zero-data setting."""
-    return {"pool": [question.prompt for question in questions[:seeds]]}
-
-
-def draw(
-    state: State,
-    questions: Sequence[Question],
-    count: int,
-    rng: random.Random,
-    task: Task,
-    *,
-    refer: float = 0.5,
-    solve: float = 0.5,
-) -> list[Question]:
-    """A share `solve` of the step from the pool, as far as it goes; the rest are proposals, of
-    which a share `refer` sees an accepted question.
-    """
-    pool = state["pool"]
-    most = int(solve * count)
-    again = posing.posed_again(rng.sample(pool, min(len(pool), most)), task)
-    examples: list[str] = []
-    for _ in range(count - len(again)):
-        refers = bool(pool) and rng.random() < refer
-        examples.append(rng.choice(pool) if refers else "")
-    return again + posing.unwritten(examples)
 
 
 async def play(
@@ -141,7 +114,7 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
             if _passes(rating):
                 proposal = turns[rating.about or ""]
                 accepted.append(proposal.info["posed"])
-    return {"pool": posing.with_newest(state["pool"], accepted, pool)}
+    return {"pool": with_newest(state["pool"], accepted, pool)}
 
 
 KL = {"propose": 0.1, "rating": 0.5, "solution": 0.1, "judging": 0.5}

@@ -13,29 +13,17 @@ those that its own proposals were measured by, not a fresh batch.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from comas.game.agent import Agent
-from comas.game.posing import posed_again, proposed_and_solved, unwritten
-from comas.game.votes import agrees, decide, majority
+from comas.game.phases import after_step, from_pool, start
+from comas.game.posing import proposed_and_solved, unwritten
+from comas.game.votes import agrees, decide, most_frequent
 from comas.objective.credit import given
+from comas.objective.dialogues import dialogues
 from comas.objective.losses import clipped
-from comas.objective.pay import Grams, grams, in_role, similarity, standardised
+from comas.objective.pay import in_role, likeness, standardised
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
-
-ALIKE = 0.5
-"""Similarity from which two questions count as alike."""
-
-
-def start(questions: Sequence[Question], task: Task) -> State:
-    """The first phase is the challenger's."""
-    return proposing_phase()
-
-
-def proposing_phase() -> State:
-    """The record at the beginning of the challenger's phase."""
-    return {"phase": "propose", "done": 0, "labels": {}, "pool": {}}
 
 
 def draw(
@@ -44,8 +32,7 @@ def draw(
     """Proposals, or questions of the pool."""
     if state["phase"] == "propose":
         return unwritten([""] * count)
-    pool = sorted(state["pool"])
-    return posed_again(rng.sample(pool, min(count, len(pool))), task)
+    return from_pool(state, count, rng, task)
 
 
 async def play(
@@ -96,30 +83,11 @@ def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
         turn.reward = worth
 
 
-def likeness(texts: Sequence[str | None]) -> list[float]:
-    """Per text the share of all that are like it, itself among them; a None was no question."""
-    posed = [grams(text) for text in texts if text is not None]
-    return [_alike(text, posed) / len(texts) for text in texts]
-
-
-def _alike(text: str | None, posed: Sequence[Grams]) -> int:
-    """How many of the questions that were posed are like this one, itself among them."""
-    own = grams(text or "")
-    return sum(similarity(own, other) >= ALIKE for other in posed)
-
-
 def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
-    """The most frequent answer of an episode, and its share of all answers."""
-    return most_frequent(in_role(episode, "solution"), task)
-
-
-def most_frequent(answers: Sequence[Turn], task: Task) -> tuple[str | None, float]:
-    """The most frequent of some answers, and its share of them."""
-    label = majority([turn.info["answer"] for turn in answers], task)
-    if label is None:
-        return None, 0.0
-    votes = sum(agrees(turn, label, task) for turn in answers)
-    return label, votes / len(answers)
+    """The most frequent answer of an episode, and its share of all answers; a dialogue gives
+    one.
+    """
+    return most_frequent([dialogue.end for dialogue in dialogues(episode, "solution")], task)
 
 
 def update(
@@ -133,33 +101,25 @@ def update(
     low: float = 0.3,
     high: float = 0.8,
 ) -> State:
-    """Count the steps of a phase; collect the questions at the frontier, and change phases.
+    """Count the steps of a phase; collect the questions at the frontier, and change phases."""
+    found = at_frontier(state, episodes, task, low, high)
+    labels = {question: label for question, (label, _) in found.items()}
+    return after_step(state, labels, proposing, solving, least)
 
-    The challenger goes on until there are `least` questions: a solver that learns from a few of
-    them forgets the others.
+
+def at_frontier(
+    state: State, episodes: Sequence[Episode], task: Task, low: float, high: float
+) -> dict[str, tuple[str, float]]:
+    """Questions that a step proposed whose most frequent answer has a share between `low` and
+    `high` -> that answer and its share.
     """
-    labels: dict[str, str] = {}
+    found: dict[str, tuple[str, float]] = {}
     for episode in episodes if state["phase"] == "propose" else ():
         label, certainty = frequent(episode, task)
         if label is not None and low <= certainty <= high:
             (proposal,) = in_role(episode, "propose")
-            labels[proposal.info["posed"]] = label
-    return after_step(state, labels, proposing, solving, least)
-
-
-def after_step(
-    state: State, labels: Mapping[str, Any], proposing: int, solving: int, least: int
-) -> State:
-    """Count a step of a phase, add the questions that it found with their labels, and change
-    phases where it was the last.
-    """
-    done = state["done"] + 1
-    if state["phase"] == "solve":
-        return proposing_phase() if done >= solving else {**state, "done": done}
-    found = {**state["labels"], **labels}
-    if done >= proposing and len(found) >= least:
-        return {"phase": "solve", "done": 0, "labels": {}, "pool": found}
-    return {**state, "done": done, "labels": found}
+            found[proposal.info["posed"]] = (label, certainty)
+    return found
 
 
 KL = {"propose": 0.1, "solution": 0.1}

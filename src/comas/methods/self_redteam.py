@@ -18,7 +18,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from comas.game.agent import Agent, choose
-from comas.game.posing import posed_by
+from comas.game.posing import rewritten
 from comas.game.prompts import defuse, words
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
@@ -80,10 +80,8 @@ async def _attacked(
     none.
     """
     harmful = is_harmful(question, task)
-    role = "attack_harmful" if harmful else "attack_benign"
-    prompt = words(WORDING, task, role, question=defuse(question.prompt))
-    attack = await attacker.ask("attack", prompt)
-    request = posed_by(attack, task)
+    template = "attack_harmful" if harmful else "attack_benign"
+    attack, request = await rewritten(question, attacker, "attack", task, WORDING, template)
     attack.info["faithful"] = request is not None and is_harmful(request, task) == harmful
     return attack, request
 

@@ -18,14 +18,14 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.posing import posed_by
+from comas.game.posing import posed_by, solve
 from comas.game.prompts import defuse, words
 from comas.game.scores import last_word
-from comas.game.searching import gives
+from comas.game.searching import gives, read
 from comas.game.together import together
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role, standardised
+from comas.objective.pay import compare_turns, in_role, standardised
 from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
 
 WORDING = {
@@ -34,8 +34,6 @@ WORDING = {
         " documents alone, then = and its answer, and nothing else."
     ),
     "reference": "An earlier question:\n{question}",
-    "solution": "{question}\n\nSolve it and end with the answer.",
-    "reading": "Documents:\n{documents}\n\nFrom these alone, answer:\n{question}",
     "comparing": (
         "One answer: {answer}\nAnother: {work}\nDo they say the same? End with one word: yes or no."
     ),
@@ -74,14 +72,11 @@ async def play(
     if posed is None or posed.answer is None:
         proposal.info["posed"] = None
         return None
-    asked = defuse(posed.prompt)
-    prompt = words(WORDING, task, "solution", question=asked, history="")
-    guess = await closed.ask("solution", prompt, about=proposal)
+    guess = await solve(posed, closed, task, proposal)
     proposal.info["grounded"] = not gives(posed, guess, posed.answer, task)
     if not proposal.info["grounded"]:
         return None
-    prompt = words(WORDING, task, "reading", documents=documents, question=asked)
-    works = await together(reader.ask("reading", prompt, about=proposal) for reader in readers)
+    works = await together(read(posed, documents, reader, task, proposal) for reader in readers)
     pairs = zip(works, judges, strict=True)
     await together(_judged(posed, posed.answer, work, board, task) for work, board in pairs)
     return works[0].text
@@ -115,9 +110,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, width: float = 1 / 6) -> 
     for episode in episodes:
         works = in_role(episode, "reading")
         right = [float(work.info["right"]) for work in works]
-        for work, worth in zip(works, standardised(right), strict=True):
-            work.reward = worth
-            work.info["raw"] = float(work.info["right"])
+        compare_turns(works, right)
         for proposal in in_role(episode, "propose"):
             proposals.append(proposal)
             worths.append(worth_of(proposal, right, width))
@@ -126,9 +119,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, width: float = 1 / 6) -> 
     agreed = [float(turn.info["agreed"]) for turn in taught]
     for turn, worth in zip(taught, standardised(agreed), strict=True):
         turn.reward = worth
-    for turn, worth, raw in zip(proposals, standardised(worths), worths, strict=True):
-        turn.reward = worth
-        turn.info["raw"] = raw
+    compare_turns(proposals, worths)
 
 
 def worth_of(proposal: Turn, right: Sequence[float], width: float) -> float:

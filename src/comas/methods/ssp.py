@@ -17,8 +17,15 @@ from collections.abc import Sequence
 from comas.game.agent import Agent, choose
 from comas.game.dialogue import converse
 from comas.game.prompts import defuse, words
-from comas.game.searching import gives, pages_of, posed_at_end, read, some_pages
-from comas.game.together import together
+from comas.game.searching import (
+    gives,
+    listed,
+    pages_of,
+    posed_at_end,
+    read,
+    solve_with_tools,
+    some_pages,
+)
 from comas.objective.credit import given
 from comas.objective.dialogues import Dialogue, compare, dialogues
 from comas.objective.losses import clipped
@@ -30,7 +37,6 @@ WORDING = {
         "Write a question whose only answer is: {answer}\nFinding it should take several searches."
         " When you have searched enough, write only the question."
     ),
-    "solution": "{question}\n\nSolve it and end with the answer.",
 }
 
 
@@ -60,17 +66,14 @@ async def play(
     if reading:
         pages = [*pages_of(proposal), *some_pages(task, seeds)]
         rng.shuffle(pages)  # nobody else draws: the dialogue is over
-        answer = await read(posed, pages, reader, task, last)
+        answer = await read(posed, listed(pages, task), reader, task, last)
         last.info["valid"] = gives(posed, answer, question.prompt, task)
     if not last.info["valid"]:
         return None
-    prompt = words(WORDING, task, "solution", question=defuse(posed.prompt), history="")
-    found = await together(
-        converse(solver, "solution", prompt, task, turns=turns, about=last) for solver in solvers
-    )
-    for replies in found:
-        replies[-1].info["right"] = gives(posed, replies[-1], question.prompt, task)
-    return found[0][-1].text
+    ends = await solve_with_tools(posed, solvers, task, turns, last)
+    for end in ends:
+        end.info["right"] = gives(posed, end, question.prompt, task)
+    return ends[0].text
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:

@@ -17,11 +17,10 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.posing import posed_again, posed_by, solve, with_newest
-from comas.game.prompts import defuse, words
+from comas.game.pool import with_newest
+from comas.game.posing import posed_again, rewritten, solve
 from comas.game.together import together
-from comas.game.verdicts import ruled
-from comas.methods.azr import success
+from comas.game.verdicts import ruled, success
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
@@ -69,9 +68,8 @@ async def play(
     fault: Question | None = question
     injection = None
     if question.kind != "fault":
-        prompt = words(WORDING, task, "inject", question=defuse(question.prompt))
-        injection = await choose(agents, rng, "inject").ask("inject", prompt)
-        fault = posed_by(injection, task)
+        injector = choose(agents, rng, "inject")
+        injection, fault = await rewritten(question, injector, "inject", task, WORDING)
         sound = fault is not None and is_consistent(fault, question, task)
         injection.info["fake"] = not sound
         if checks and not sound:

@@ -29,6 +29,12 @@ class Dialogue:
         """How many of its replies called a tool."""
         return sum("call" in reply.info for reply in self.replies)
 
+    @property
+    def worked(self) -> float:
+        """The share of its calls that did not fail; 0 where it called nothing."""
+        calls = [reply.info["call"] for reply in self.replies if "call" in reply.info]
+        return sum(call["failed"] is None for call in calls) / max(1, len(calls))
+
     def pay(self, worth: float | None, raw: float | None = None) -> None:
         """Pay every reply; `raw` is noted as what the dialogue earned, before any baseline."""
         for reply in self.replies:

@@ -13,6 +13,8 @@ from comas.types import Episode, Turn
 
 Grams = Counter[tuple[str, ...]]
 """Runs of words -> how often each is there."""
+ALIKE = 0.5
+"""Similarity from which two questions count as alike."""
 
 
 def in_role(episode: Episode, *roles: str) -> list[Turn]:
@@ -50,6 +52,15 @@ def standardised(values: Sequence[float], scale: bool = True) -> list[float]:
     return [distance / spread for distance in distances]
 
 
+def compare_turns(turns: Sequence[Turn], rewards: Sequence[float]) -> None:
+    """Pay each turn its reward less the mean of all, over their standard deviation, and note the
+    reward itself; of dialogues that is `dialogues.compare`.
+    """
+    for turn, worth, raw in zip(turns, standardised(rewards), rewards, strict=True):
+        turn.reward = worth
+        turn.info["raw"] = raw
+
+
 def grams(text: str, longest: int = 3) -> Grams:
     """Count the runs of up to `longest` words of a text."""
     words = text.split()
@@ -68,6 +79,18 @@ def similarity(one: Grams, other: Grams) -> float:
         return 0.0
     product = sum(count * other[gram] for gram, count in one.items())
     return product / math.sqrt(squares)
+
+
+def likeness(texts: Sequence[str | None]) -> list[float]:
+    """Per text the share of all that are like it, itself among them; a None was no question."""
+    posed = [grams(text) for text in texts if text is not None]
+    return [_alike(text, posed) / len(texts) for text in texts]
+
+
+def _alike(text: str | None, posed: Sequence[Grams]) -> int:
+    """How many of the questions that were posed are like this one, itself among them."""
+    own = grams(text or "")
+    return sum(similarity(own, other) >= ALIKE for other in posed)
 
 
 def _square(counts: Grams) -> int:

@@ -1,0 +1,125 @@
+"""Teams with members behind an API, served: what clients get from them, and what they are told where
+the endpoint behind fails.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.cli.serve import named_team
+from comas.evaluation.systems import greeted
+from comas.sync import run_sync
+from tests.support.command import run as command
+from tests.support.endpoint import KEY, Act, Endpoint, answers, judges, said
+from tests.support.serving import Running, running
+
+PUZZLE = [{"role": "user", "content": "10 5 6 9 -> 24"}]
+TEAM = """
+[hosts.home]
+base = "seed"
+
+[hosts.judge]
+base = "big-model"
+api = "{url}"
+retries = 0
+
+[agents.ann]
+roles = ["solution"]
+
+[agents.judge]
+host = "judge"
+roles = ["evaluation", "scoring"]
+"""
+FAR = 'agents = 2\n\n[hosts.far]\nbase = "big-model"\napi = "{url}"\n'
+
+
+def serve_file(
+    text: str, server: Endpoint, folder: Path, *pairs: str
+) -> AbstractContextManager[Running]:
+    """The endpoint of a team that a file describes."""
+    (folder / "team.toml").write_text(text.format(url=server.url))
+    resolved, weights = named_team([str(folder / "team.toml"), "threads=1", *pairs])
+    return running(run_sync(greeted(resolved, print, weights)))
+
+
+def test_a_member_elsewhere_is_asked_as_clients_ask_and_counted(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    server = serve(judges)
+    with serve_file(TEAM, server, tmp_path, "hosts.judge.key_env=JUDGE_KEY") as served:
+        asked = {"model": "game", "messages": PUZZLE, "seed": 3}
+        reply = served.post({**asked, "discussion": True, "temperature": 0.5})
+        again = served.post({**asked, "discussion": True, "temperature": 0.5})
+    told = reply.json()
+    turns = told["choices"][0]["discussion"]
+    assert [(turn["agent"], turn["role"]) for turn in turns] == [
+        ("ann", "solution"),
+        ("judge", "evaluation"),
+        ("judge", "scoring"),
+    ]
+    assert told["choices"][0]["message"]["content"] == turns[0]["text"]
+    assert told["usage"]["completion_tokens"] == turns[0]["tokens"] + 3 + 3
+    sent = server.worked
+    assert [asked["messages"][0]["content"] for asked in sent[:2]] == [
+        turn["prompt"] for turn in turns[1:]
+    ]
+    assert {(asked["temperature"], asked["key"]) for asked in sent} == {(0.5, f"Bearer {KEY}")}
+    assert [asked["seed"] for asked in sent[:2]] == [asked["seed"] for asked in sent[2:]]
+    assert again.json()["choices"] == told["choices"]
+    assert KEY not in reply.text
+
+
+def test_a_team_that_is_all_elsewhere_plays_every_setup(serve: Any, tmp_path: Path) -> None:
+    server = serve(answers(said("10 + 5 = 15 + 9 = 24")))
+    with serve_file(FAR, server, tmp_path) as served:
+        models = served.endpoint.models
+        assert {"single", "vote", "debate", "game"} < set(models)
+        for model in models:
+            asked = {"model": model, "messages": PUZZLE, "seed": 3, "n": 2}
+            choices = served.post(asked).json()["choices"]
+            assert [choice["message"]["content"] for choice in choices] == [
+                "10 + 5 = 15 + 9 = 24"
+            ] * 2
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "code", "line"),
+    [
+        (answers({"error": "x"}, 500), 502, "host_failure", "answers 500"),
+        (answers(b"<html>"), 502, "host_failure", "host judge"),
+        (answers({"error": "x"}, 401), 400, None, "answers 401"),
+    ],
+)
+def test_what_fails_elsewhere_is_one_line(
+    act: Act, status: int, code: str | None, line: str, serve: Any, tmp_path: Path
+) -> None:
+    server = serve(answers(), act)
+    with serve_file(TEAM, server, tmp_path) as served:
+        reply = served.post({"model": "game", "messages": PUZZLE, "seed": 3})
+        error = reply.json()["error"]
+        assert (reply.status_code, error["code"]) == (status, code)
+        assert line in error["message"]
+        assert "\n" not in error["message"]
+        server.acts = [judges]
+        assert served.post({"model": "game", "messages": PUZZLE}).status_code == 200
+
+
+def test_an_endpoint_that_refuses_is_told_before_anybody_is_answered(
+    serve: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server = serve(answers({"error": "x"}, 401))
+    (tmp_path / "team.toml").write_text(TEAM.format(url=server.url))
+    assert command(["serve", str(tmp_path), "threads=1", "--port", "0"], monkeypatch) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert len(err.strip().splitlines()) == 1
+    assert "answers 401" in err
+    assert "check hosts.judge.key_env (no key was sent)" in err
