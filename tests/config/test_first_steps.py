@@ -135,7 +135,9 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
     asked = {
         role
         for f in files
-        for role in re.findall(r'\.ask\(\s*"(\w+)"', f.read_text(encoding="utf-8"))
+        for role in re.findall(
+            r'(?:\.ask\(\s*|rewritten\(\w+, \w+, )"(\w+)"', f.read_text(encoding="utf-8")
+        )
     }
     assert asked == set(SHIPPED)
     (tmp_path / "mine.py").write_text(

@@ -58,9 +58,7 @@ def make_local_host(
     from comas.learners.served import Served
     from comas.learners.whole import FullLearner
 
-    place, kind = place_of(device, dtype)
-    if str(place) == "cpu":
-        return_large_blocks()
+    place, kind = _place(device, dtype)
     learns = method is not None
     meter = Meter()
     learner: Learner | None = None
@@ -121,6 +119,14 @@ def make_local_host(
         worker=worker,
         another=partial(module.build, replace(plan, learns=False)),
     )
+
+
+def _place(device: str, dtype: str) -> tuple[Any, Any]:
+    """See `place_of`; on a CPU memory is kept compact from then on."""
+    place, kind = place_of(device, dtype)
+    if place.type == "cpu":
+        return_large_blocks()
+    return place, kind
 
 
 def _engine(module: Any, plan: EnginePlan, weights: Mapping[str, Weights], ahead: bool) -> Engine:
