@@ -109,6 +109,7 @@ def test_versions_follow_each_other(engine: VLLMEngine, population: Population) 
     assert len(engine.vllm.numbers()) == len(SPECS)
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract_of_engines() -> None:
     def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
         return vllm.build(dataclasses.replace(plan, tensor_parallel=2), models)
@@ -192,6 +193,7 @@ def test_a_fault_of_one_rank_alone_is_found(
     assert gap(engine, population, "a") < 1e-4, "the version before serves on"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, 2])
 def test_layers_that_a_checkpoint_has_as_one_are_shared_part_by_part(heads: int) -> None:
     """Of queries, keys and values that are one layer each rank has a part of each."""
