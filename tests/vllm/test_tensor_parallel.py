@@ -234,16 +234,16 @@ def test_whole_models_and_heads_that_cannot_be_shared_are_one_line() -> None:
 
 
 def test_a_rank_that_dies_is_one_line_and_takes_the_others_with_it(population: Population) -> None:
+    others = {process.pid for process in ranks_below(os.getpid())}
     engine = parts.build(TWO, dict.fromkeys(SPECS, Adapter(population)))
-    before = {process.pid for process in ranks_below(os.getpid())}
+    own = {process.pid for process in ranks_below(os.getpid())} - others
     try:
-        dying = sorted(process.pid for process in ranks_below(os.getpid()))[-1]
-        os.kill(dying, signal.SIGKILL)
+        os.kill(max(own), signal.SIGKILL)
         with pytest.raises(HostLost, match=r"hosts.home.engine = 'vllm' is lost: rank 1 was ended"):
             engine.generate(requests("ab"))
     finally:
         engine.close()
-    assert not before & {process.pid for process in ranks_below(os.getpid()) if alive(process)}
+    assert not own & {process.pid for process in ranks_below(os.getpid()) if alive(process)}
 
 
 def alive(process: psutil.Process) -> bool:
