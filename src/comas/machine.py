@@ -23,6 +23,10 @@ ROOT = Path("/")
 """Below it lie `proc` and `sys`."""
 UNLIMITED = 2**60
 """A limit of a control group from which on it is none: version 1 writes a number next to 2**63."""
+LARGE_BLOCK = 2**20
+"""Bytes from which on a block of memory goes back to the system when it is freed."""
+MMAP_THRESHOLD = -3
+"""What glibc's malloc.h calls M_MMAP_THRESHOLD."""
 
 
 @dataclass(frozen=True)
@@ -194,12 +198,6 @@ def use_threads(count: int | None) -> None:
     torch.set_num_threads(count or usable_cpus())
 
 
-LARGE_BLOCK = 2**20
-"""Bytes from which on a block of memory goes back to the system when it is freed."""
-MMAP_THRESHOLD = -3
-"""What glibc's malloc.h calls M_MMAP_THRESHOLD."""
-
-
 def return_large_blocks() -> None:
     """Have this process give each large block of memory back as soon as it is freed, where
     `can_return_large_blocks`.
@@ -295,13 +293,6 @@ def _per_host(facts: Mapping[str, Mapping[str, Any]], key: str) -> str:
     values = {name: host[key] for name, host in facts.items() if key in host}
     written = {name: json.dumps(v) if isinstance(v, bool) else v for name, v in values.items()}
     return ", ".join(f"{name}: {value}" for name, value in written.items())
-
-
-def python_path() -> str:
-    """PYTHONPATH of a child that is to import the comas that runs here, before all else."""
-    source = str(Path(__file__).parents[1])
-    known = os.environ.get("PYTHONPATH")
-    return source + (os.pathsep + known if known else "")
 
 
 def version_of(package: str) -> str | None:

@@ -116,11 +116,7 @@ def test_adapters_forward_and_backward(
 
 @pytest.mark.parametrize("halved", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
-def test_log_probs_and_what_a_loss_is_made_of(
-    halved: bool, whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # asked once, when a learner is made, where waiting costs nothing
-    monkeypatch.setattr(Population, "is_zero", lambda population: True)
+def test_log_probs_and_what_a_loss_is_made_of(halved: bool, whole: bool) -> None:
     base = model()
     given = (Recipe(1e-3), replace(METHOD, kl={}), 0)
     learner = (

@@ -13,26 +13,17 @@ from typing import Any
 import pytest
 import torch
 
-from comas.engines import hf, stacked
+from comas.engines import stacked
 from comas.hosts.ahead import AheadHost
 from comas.hosts.build import make_local_host
 from comas.hosts.plan import Lag
-from comas.learners.lora.population import Spec
-from comas.learners.recipe import Recipe
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.testing import check_host
 from comas.types import Learned, Method, Payoff, PlaysAhead, Reply, UserMistake
-from tests.support.learning import say
+from tests.support.learning import KINDS, POLICIES, learning_host, say
 
 METHOD = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"solution": 0.01})  # type: ignore[arg-type, return-value]
-POLICIES = ("a", "b")
-KINDS = {
-    "whole, stacked": {"engine": stacked},
-    "whole, hf": {"engine": hf},
-    "adapters, hf": {"engine": hf, "adapters": True},
-    "adapters, stacked": {"engine": stacked, "adapters": True},
-}
 
 
 @pytest.fixture(params=[1, 2])
@@ -44,15 +35,8 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def host_of(base: Path, ahead: bool, engine: Any, adapters: bool = False, **more: Any) -> Any:
-    keys: dict[str, Any] = {}
-    if adapters:
-        keys = {"under": str(base), "shapes": dict.fromkeys(POLICIES, Spec(4, 8.0))}
     bases = dict.fromkeys(POLICIES, str(base))
-    recipe = Recipe(1e-2)
-    keys |= more
-    return make_local_host(
-        "home", bases, method=METHOD, recipe=recipe, engine=engine, ahead=ahead, **keys
-    )
+    return learning_host(bases, base, engine, adapters, METHOD, ahead, **more)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,44 +10,17 @@ from typing import Any
 
 import pytest
 
-from comas.engines import hf, stacked
-from comas.hosts.build import make_local_host
-from comas.learners.lora.population import Spec
-from comas.learners.recipe import Recipe
+from comas.engines import hf
 from comas.types import KeepsStart, Method, Payoff, Reply, Sampling
-from tests.support.learning import METHOD
+from tests.support.learning import KINDS, METHOD, POLICIES, learning_host
 
-POLICIES = ("a", "b")
-KINDS = {
-    "whole, stacked": {"engine": stacked},
-    "whole, hf": {"engine": hf},
-    "adapters, hf": {"engine": hf, "adapters": True},
-    "adapters, stacked": {"engine": stacked, "adapters": True},
-}
 IN_PLACE = ("whole, hf", "adapters, hf")
 """Kinds whose engines read the learner's own weights."""
 WITHOUT_KL = replace(METHOD, kl={})
 
 
-def host_of(
-    bases: dict[str, str],
-    below: Path,
-    engine: Any,
-    adapters: bool = False,
-    method: Method = METHOD,
-    ahead: bool = False,
-) -> Any:
-    keys: dict[str, Any] = {}
-    if adapters:
-        keys = {"under": str(below), "shapes": dict.fromkeys(POLICIES, Spec(4, 8.0))}
-    recipe = Recipe(1e-2)
-    return make_local_host(
-        "home", bases, method=method, recipe=recipe, engine=engine, ahead=ahead, **keys
-    )
-
-
 def new_host(base: Path, **more: Any) -> Any:
-    return host_of(dict.fromkeys(POLICIES, str(base)), base, **more)
+    return learning_host(dict.fromkeys(POLICIES, str(base)), base, **more)
 
 
 def say(host: Any, name: str, policy: str, place: int, keep: bool) -> Coroutine[Any, Any, Reply]:
@@ -142,7 +115,7 @@ def test_adapters_that_had_learnt_before_start_as_they_were(untaught: Path, tmp_
     async def main() -> None:
         await learn(before, [0, 1])
         await before.save(tmp_path)
-        host = host_of({p: str(tmp_path / p) for p in POLICIES}, untaught, **kind)
+        host = learning_host({p: str(tmp_path / p) for p in POLICIES}, untaught, **kind)
         first = await talk(host, "same")
         assert first == await talk(before, "same")
         await learn(host, [2, 3])
@@ -150,7 +123,7 @@ def test_adapters_that_had_learnt_before_start_as_they_were(untaught: Path, tmp_
         assert await talk(await host.at_start(), "same") == first
         host.close()
         # without a KL nobody has kept them
-        host = host_of(
+        host = learning_host(
             {p: str(tmp_path / p) for p in POLICIES}, untaught, method=WITHOUT_KL, **kind
         )
         assert await host.at_start() is None

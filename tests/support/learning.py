@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from comas.engines import hf, stacked
 from comas.hosts.build import make_local_host
+from comas.learners.lora.population import Spec
 from comas.learners.recipe import Recipe
 from comas.objective.credit import grpo, reinforce_pp
 from comas.objective.losses import clipped, plain
 from comas.types import Method, Row, Sampling
 
+POLICIES = ("a", "b")
+KINDS = {
+    "whole, stacked": {"engine": stacked},
+    "whole, hf": {"engine": hf},
+    "adapters, hf": {"engine": hf, "adapters": True},
+    "adapters, stacked": {"engine": stacked, "adapters": True},
+}
+"""Ways in which a host may learn and sample."""
 METHOD = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"solution": 0.1})  # type: ignore[arg-type, return-value]
 
 
@@ -43,6 +55,26 @@ async def say(host, turn: str, policy: str = "a", keep: bool = True, **sampling:
     messages = [{"role": "user", "content": "solve 1 2 4 5 -> 7"}]
     return await host.ask(
         turn, policy, messages, Sampling(max_tokens=12, **sampling), 9, keep, "solution"
+    )
+
+
+def learning_host(
+    bases: Mapping[str, str],
+    below: Path,
+    engine: Any,
+    adapters: bool = False,
+    method: Method = METHOD,
+    ahead: bool = False,
+    **more: Any,
+) -> Any:
+    """One of the `KINDS`; adapters are those of `bases`, or new ones, on the base `below`."""
+    keys: dict[str, Any] = {}
+    if adapters:
+        keys = {"under": str(below), "shapes": dict.fromkeys(POLICIES, Spec(4, 8.0))}
+    keys |= more
+    recipe = Recipe(1e-2)
+    return make_local_host(
+        "home", bases, method=method, recipe=recipe, engine=engine, ahead=ahead, **keys
     )
 
 

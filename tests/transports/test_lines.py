@@ -22,8 +22,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comas.children import without_keys
 from comas.config.plugins import load_plugin
-from comas.hosts.line import Call, without
+from comas.hosts.line import Call
 from comas.hosts.remote import RemoteHost
 from comas.team.shipping import of_learning
 from comas.testing import check_host
@@ -360,7 +361,7 @@ def test_keys_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_counts_as_a_key() -> None:
     variables = {"A_TOKEN": "", "TOKENIZERS_PARALLELISM": "", "PATH": "", "DB_PASSWORD": ""}
-    assert set(without(variables, frozenset({"PATH"}))) == {"TOKENIZERS_PARALLELISM"}
+    assert set(without_keys(variables, frozenset({"PATH"}))) == {"TOKENIZERS_PARALLELISM"}
 
 
 # --- checkpoints

@@ -17,66 +17,11 @@ from comas.engines.vllm.adapters import pairs_of
 from comas.engines.vllm.engine import VLLMEngine
 from comas.engines.vllm.folders import Shape
 from comas.engines.vllm.library import Ask, Library, Loaded, Reply
-from comas.learners.lora.population import Population, Spec
-from comas.seams import Adapter, EnginePlan, Request, StaleWeights, WholeModel
+from comas.learners.lora.population import Population
+from comas.seams import Adapter, Request, StaleWeights, WholeModel
 from comas.types import Sampling, UserMistake
+from tests.support.adapted import PLAN, ROOM, SPECS, gap, own, requests, shake
 from tests.support.models import llama
-
-ROOM = {
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-    "max_position_embeddings": 256,
-}
-"""Heads of a size that vLLM has kernels for, and room for more than a block of its prefix cache."""
-PLAN = EnginePlan(end_ids=[3], pad_id=0, context=256, max_rows=8)
-SPECS = {"a": Spec(4, 8.0), "b": Spec(6, 6.0, ("q_proj", "up_proj"))}
-
-
-def shake(tensors: Sequence[torch.Tensor], seed: int, size: float = 0.1) -> None:
-    """Change weights in place, as a learner does."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for tensor in tensors:
-            tensor += size * torch.randn(tensor.shape, generator=generator)
-
-
-def own(population: Population, policy: str) -> list[torch.Tensor]:
-    """What this policy's adapter is, in place: other ranks and targets have more room."""
-    return list(population.tensors(policy).values())
-
-
-def requests(policies: str, count: int = 6) -> list[Request]:
-    rng = np.random.default_rng(1)
-    sampling = Sampling(temperature=1.0, max_tokens=12)
-    return [
-        Request(policies[i % len(policies)], rng.integers(4, 50, 5 + i), sampling, 90 + i)
-        for i in range(count)
-    ]
-
-
-def gap(engine: VLLMEngine, population: Population, policy: str) -> float:
-    """Largest distance between the log-probs of replies and the population's own."""
-    asked = requests(policy)
-    worst = 0.0
-    number = population.policies.index(policy)
-    for request, done in zip(asked, engine.generate(asked), strict=True):
-        ids = torch.tensor([[*request.prompt_ids, *done.token_ids]])
-        with torch.no_grad(), population.routed([number]):
-            logits = population.model(input_ids=ids, use_cache=False).logits[0]
-        wanted = logits[len(request.prompt_ids) - 1 : -1].log_softmax(-1)
-        chosen = wanted.gather(1, torch.from_numpy(done.token_ids)[:, None])[:, 0].numpy()
-        worst = max(worst, float(np.abs(chosen - done.logprobs).max()))
-    return worst
-
-
-@pytest.fixture(scope="module")
-def population() -> Population:
-    made = Population(llama(1, tie_word_embeddings=False, **ROOM), SPECS)
-    for seed, policy in enumerate(SPECS):
-        shake(own(made, policy), seed)
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +34,6 @@ def shared(population: Population) -> Iterator[VLLMEngine]:
     assert root.is_dir()
     engine.close()
     assert not root.exists(), "folders of adapters are left behind"
-
-
-@pytest.fixture
-def engine(shared: VLLMEngine, monkeypatch: pytest.MonkeyPatch) -> VLLMEngine:
-    """The same, with log-probs compared at each publish."""
-    monkeypatch.setattr(shared.weights, "probe_every", 1)
-    return shared
 
 
 def published(engine: VLLMEngine, policy: str) -> Loaded:

@@ -32,8 +32,8 @@ from comas.seams import Adapter, Engine, EnginePlan, StaleWeights, Weights, Whol
 from comas.storage.run import Run
 from comas.testing import check_engine
 from comas.types import HostLost, UserMistake
+from tests.support.adapted import PLAN, ROOM, SPECS, gap, own, requests, shake
 from tests.support.models import llama
-from tests.vllm.test_proofs import PLAN, ROOM, SPECS, gap, own, requests, shake
 
 TWO = dataclasses.replace(PLAN, tensor_parallel=2, host="home")
 COMAS = [sys.executable, "-m", "comas"]
@@ -55,28 +55,12 @@ tensor_parallel = 2
 
 
 @pytest.fixture(scope="module")
-def population() -> Population:
-    """One head of keys and values, of which both ranks have a copy."""
-    made = Population(llama(1, tie_word_embeddings=False, **ROOM), SPECS)
-    for seed, policy in enumerate(SPECS):
-        shake(own(made, policy), seed)
-    return made
-
-
-@pytest.fixture(scope="module")
 def shared(population: Population) -> Iterator[VLLMEngine]:
     """An engine that is expensive to start."""
     engine = parts.build(TWO, dict.fromkeys(SPECS, Adapter(population)))
     yield engine
     engine.close()
     assert not ranks_below(os.getpid()), "ranks are left behind"
-
-
-@pytest.fixture
-def engine(shared: VLLMEngine, monkeypatch: pytest.MonkeyPatch) -> VLLMEngine:
-    """The same, with log-probs compared at each publish."""
-    monkeypatch.setattr(shared.weights, "probe_every", 1)
-    return shared
 
 
 def ranks_below(process: int) -> list[psutil.Process]:

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from comas.machine import python_path, usable_cpus
+from comas.children import python_path
+from comas.machine import usable_cpus
 from comas.types import Question, Verdict
 
 START = 120.0

@@ -6,7 +6,7 @@ A transport (`comas.transports`) carries frames and nothing else. Leaves out: wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,22 +72,3 @@ class Transport(Protocol):
     def start(self, call: Call, heard: Heard, ended: Ended) -> Line:
         """Start a far end and return at once; UserMistake where it cannot be had."""
         ...
-
-
-def without(environment: Mapping[str, str], secrets: frozenset[str]) -> dict[str, str]:
-    """The environment of a far end: all variables but those that hold keys it has no use for.
-
-    These are the ones named, and whatever is called like one: `..._API_KEY`, `..._TOKEN`. Tokens of
-    the model hub stay: weights may be fetched there.
-    """
-    kept: dict[str, str] = {}
-    for name, value in environment.items():
-        like_a_key = name.endswith(KEYS) and name not in HUB
-        if name not in secrets and not like_a_key:
-            kept[name] = value
-    return kept
-
-
-KEYS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS")
-"""How names of variables end that hold keys."""
-HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -18,8 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from comas.hosts.line import Call, Ended, Heard, without
-from comas.machine import python_path
+from comas.children import ending, python_path, without_keys
+from comas.hosts.line import Call, Ended, Heard
 from comas.transports.frames import Cut, read_frame, write_frame
 
 LAST_WORDS = 40
@@ -122,7 +121,7 @@ def command() -> list[str]:
 
 def environment(call: Call) -> dict[str, str]:
     """The environment of a child: without keys, with its threads, with its GPUs alone in sight."""
-    variables = without(os.environ, call.secrets)
+    variables = without_keys(os.environ, call.secrets)
     variables["PYTHONPATH"] = python_path()
     variables["OMP_NUM_THREADS"] = str(call.threads)
     if call.device.startswith("cuda:"):
@@ -140,11 +139,6 @@ def last_words(code: int | None, words: Sequence[str]) -> str:
     said = f"; its last words: {words[-1][:300]}" if words else ""
     if code is None:
         return f"it closed its end{said}"
-    if code >= 0:
-        return f"its process ended with exit code {code}{said}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    memory = ", as the system does where memory runs out" if name == "SIGKILL" else ""
-    return f"its process was ended by {name}{memory}{said}"
+    how = ending(code)
+    memory = ", as the system does where memory runs out" if how.endswith("SIGKILL") else ""
+    return f"its process {how}{memory}{said}"

@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from comas.children import python_path, without_keys
 from comas.hosts.far_end import FarEnd
-from comas.hosts.line import Call, Ended, Heard, without
-from comas.machine import python_path
+from comas.hosts.line import Call, Ended, Heard
 from comas.types import UserMistake
 
 OBJECT_STORE = 80 * 2**20
@@ -259,7 +259,7 @@ def check_resources(call: Call, wanted: dict[str, float]) -> None:
 def _without_keys(named: frozenset[str]) -> Iterator[None]:
     """In here the environment has no keys but Ray's own."""
     everything = dict(os.environ)
-    kept = without(everything, named)
+    kept = without_keys(everything, named)
     taken = {k: v for k, v in everything.items() if k not in kept and not k.startswith("RAY_")}
     for name in taken:
         del os.environ[name]

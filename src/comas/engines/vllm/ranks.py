@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 
+from comas.children import HUB, ending, without_keys
 from comas.engines.module import TensorParallel
 from comas.types import UserMistake
 
 DIVIDED = {"num_attention_heads": "attention heads", "intermediate_size": "hidden units"}
 """Keys of a config.json whose numbers are divided among ranks, and what they count."""
-KEYS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS")
-"""How names of variables end that hold keys, for which ranks have no use."""
 SHARED = "num_key_value_heads"
 """The same of heads of keys and values, of which several ranks may have one alike."""
 
@@ -88,7 +87,8 @@ def started(ranks: int, device: str) -> Iterator[None]:
         variables["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // ranks))
         variables["GLOO_SOCKET_IFNAME"] = "lo"
     names = [*variables, "OMP_NUM_THREADS", "VLLM_OMP_NUM_THREADS_SET_BY_VLLM"]
-    keys = [name for name in os.environ if name.endswith(KEYS)]
+    kept = without_keys(os.environ, HUB)  # what they read lies on the disk
+    keys = [name for name in os.environ if name not in kept]
     before = {name: os.environ.get(name) for name in [*names, *keys]}
     for name in keys:
         del os.environ[name]
@@ -111,7 +111,4 @@ def last_words(codes: Sequence[int | None]) -> str | None:
     if not ended:
         return None
     first = min(ended, key=lambda rank: (ended[rank] in (0, -signal.SIGTERM), rank))
-    code = ended[first]
-    if code >= 0:
-        return f"rank {first} ended with exit code {code}"
-    return f"rank {first} was ended by {signal.Signals(-code).name}"
+    return f"rank {first} {ending(ended[first])}"

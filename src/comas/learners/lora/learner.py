@@ -53,7 +53,8 @@ class AdapterLearner:
         self.meter = meter or Meter()
         self.corrected: set[str] = set()
         self.grads_PN = population.collect()
-        self.keeps_start = method.refers or population.is_zero()
+        self.keeps_start = method.refers
+        self.began_at_zero = population.is_zero()
         if self.keeps_start:
             population.keep_start()
         if recipe.checkpointing:
@@ -79,7 +80,7 @@ class AdapterLearner:
         """The base with adapters that change nothing, or the adapters that the run began with; None
         where these were needed for no KL.
         """
-        if not self.keeps_start:
+        if not (self.keeps_start or self.began_at_zero):
             return None
         started = self.population.at_start()
         return dict.fromkeys(started.policies, Adapter(started))

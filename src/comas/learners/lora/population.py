@@ -159,9 +159,12 @@ class Population:
         p = self.policies.index(policy)
         self.flat_PN[p].copy_(other.flat_PN[p])
 
-    def is_zero(self) -> bool:
-        """Whether no adapter changes anything."""
-        return not any(bool(b.any()) for _, b in self._views(self.flat_PN))
+    def is_zero(self) -> Tensor:
+        """Whether no adapter changes anything; a truth on the population's device, so that a GPU is
+        waited for only where it is read.
+        """
+        changing = [b.any() for _, b in self._views(self.flat_PN)]
+        return ~torch.stack(changing).any()
 
     def keep_start(self) -> None:
         """What `reference` means from now on is the policies as they are."""
