@@ -203,7 +203,7 @@ def return_large_blocks() -> None:
     `can_return_large_blocks`.
 
     Left alone, glibc raises that size to 32 MB, and keeps what is smaller in a heap that gets
-    scattered: peaks of learning were two thirds higher (docs/performance.md).
+    scattered: a pass of a learner took two thirds more (docs/performance.md).
     """
     if library := _glibc():
         library.mallopt(MMAP_THRESHOLD, LARGE_BLOCK)
