@@ -217,6 +217,7 @@ def test_whole_models_and_heads_that_cannot_be_shared_are_one_line() -> None:
         parts.build(three, dict.fromkeys(SPECS, Adapter(population)))
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_is_one_line_and_takes_the_others_with_it(population: Population) -> None:
     others = {process.pid for process in ranks_below(os.getpid())}
     engine = parts.build(TWO, dict.fromkeys(SPECS, Adapter(population)))
@@ -290,6 +291,7 @@ def gone(leader: int, seconds: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_no_process(
     run: tuple[subprocess.Popen[str], Path],
 ) -> None:
@@ -300,6 +302,7 @@ def test_a_run_that_is_killed_leaves_no_process(
     assert gone(process.pid, 20), session(process.pid)
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_for_the_run_alone(run: tuple[subprocess.Popen[str], Path]) -> None:
     process, folder = run
     assert len(ranks_below(process.pid)) == 2

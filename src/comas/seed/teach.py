@@ -69,6 +69,8 @@ COURSES = {
 }
 """The seed models that are shipped, and what each is taught."""
 
+WIDTH = 96
+"""Of the models that are shipped."""
 PERIODS = (2, 3, 4, 5, 7, 10, 13, 20, 32, 64, 128)
 """Periods of the Fourier features of a number."""
 
@@ -96,13 +98,15 @@ def make_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokenize
     return tokenizer
 
 
-def make_model(seed: int, words: int = len(VOCABULARY)) -> LlamaForCausalLM:
-    """An untaught model of 0.23M parameters that knows `words` words, drawn from `seed`."""
+def make_model(seed: int, words: int = len(VOCABULARY), width: int = WIDTH) -> LlamaForCausalLM:
+    """An untaught model that knows `words` words, drawn from `seed`: of 0.06M parameters at a
+    `width` of 48, 0.23M at 96, 0.9M at 192. A width is a multiple of 6: three heads of even size.
+    """
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=words,
-        hidden_size=96,
-        intermediate_size=256,
+        hidden_size=width,
+        intermediate_size=width * 8 // 3,
         num_hidden_layers=2,
         num_attention_heads=3,
         num_key_value_heads=3,
@@ -158,9 +162,11 @@ def warm_questions(form: str) -> list:
     return pick.load("warm", form=form)
 
 
-def teach(course: Course, steps: int, lr: float = 2e-3, log=print) -> LlamaForCausalLM:
-    """A model taught for `steps` optimizer steps."""
-    model = make_model(course.seed, len(course.vocabulary))
+def teach(
+    course: Course, steps: int, lr: float = 2e-3, width: int = WIDTH, log=print
+) -> LlamaForCausalLM:
+    """A model of `width` taught for `steps` optimizer steps."""
+    model = make_model(course.seed, len(course.vocabulary), width)
     rng = random.Random(f"teach {course.seed}")
     questions = warm_questions(course.form)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
@@ -198,11 +204,17 @@ def main() -> None:
     parser.add_argument("name", choices=COURSES)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, help="default: those of the course")
+    parser.add_argument("--width", type=int, default=WIDTH, help="48, 96, 192: 0.06M, 0.23M, 0.9M")
     args = parser.parse_args()
     torch.set_num_threads(1)
     course = COURSES[args.name]
     print(asdict(course))
-    model = teach(course, args.steps or course.steps, log=lambda line: print(line, flush=True))
+    model = teach(
+        course,
+        args.steps or course.steps,
+        width=args.width,
+        log=lambda line: print(line, flush=True),
+    )
     save(model, args.out, course.vocabulary)
 
 

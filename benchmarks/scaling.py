@@ -1,0 +1,294 @@
+"""What more agents and larger models bring per generated token: `python benchmarks/scaling.py OUT
+[--seeds 541,542] [--jobs 2] [--tokens 400000] [--picture FILE] [--report]`.
+
+Teaches two seed models besides the shipped one, with the same demonstrations (half as wide and
+twice as wide), then trains teams of 1, 2, 4, 8 and 16 copies of each by CoMAS, and a single copy by
+a true verifier: a study (`OUT/scaling.toml`, with claims that were declared before the runs) that
+goes on where it was cut off. Settings are those of the default, whatever the size: a learning rate
+for each size might change what comes out.
+
+Of each run: accuracy on held-out puzzles, and the tokens that were generated until half of the work
+in training was right. Of each size and seed: the exponent e of `tokens to half = c agents ** e`,
+fitted to the teams that came so far. Where e is 1, twice as many agents need twice as many tokens:
+each learns from its own share alone, and what the others do is worth nothing to it. Where e is
+below 0, teams pay.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import tables
+import tomli_w
+from figures import save
+from rich.console import Console
+
+from comas.config.resolve import SEED_LR, SEED_RECIPE, SEED_TEST_QUESTIONS
+from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
+from comas.stats import mean_interval
+from comas.storage.run import Run
+from comas.studies.grid import slug
+
+SEEDS = (541, 542)
+SIZES = {"0.06M": 48, "0.23M": 96, "0.9M": 192}
+"""Parameters -> the width of a seed model."""
+SHIPPED = 96
+TEAMS = (1, 2, 4, 8, 16)
+TOKENS = 400_000
+HALF = 0.5
+"""Of the work of a step: what counts as half way."""
+WINDOW = 5
+"""Steps that a share of right work is a mean of."""
+FEWEST = 3
+"""Teams that an exponent is fitted to."""
+VERIFIER = "verifier"
+PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "scaling.svg"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    size: str
+    team: str
+    """How many agents, or `VERIFIER`."""
+    seed: int
+    before: float
+    after: float
+    tokens_N: np.ndarray
+    """Generated until the end of each step of training."""
+    right_N: np.ndarray
+    """Share of right work, a mean over `WINDOW` steps."""
+
+    @property
+    def to_half(self) -> float | None:
+        """Tokens until half of the work is right, between two steps by the straight line; None
+        where it never was.
+        """
+        there = np.flatnonzero(self.right_N >= HALF)
+        if not len(there):
+            return None
+        first = int(there[0])
+        if first == 0:
+            return float(self.tokens_N[0])
+        pair = slice(first - 1, first + 1)
+        return float(np.interp(HALF, self.right_N[pair], self.tokens_N[pair]))
+
+
+def teach(models: Path) -> dict[str, str]:
+    """Size -> the base of its agents; the models that are missing are taught, side by side."""
+    bases = {}
+    taught = []
+    for size, width in SIZES.items():
+        bases[size] = "seed" if width == SHIPPED else str((models / f"seed-{width}").absolute())
+        if width == SHIPPED or (Path(bases[size]) / "tokenizer.json").is_file():
+            continue
+        models.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "comas.seed.teach", "seed", bases[size]]
+        with (models / f"seed-{width}.log").open("w") as log:
+            taught.append(subprocess.Popen([*command, "--width", str(width)], stdout=log))
+    for process in taught:
+        if process.wait():
+            sys.exit(f"{process.args}: exit code {process.returncode}")
+    return bases
+
+
+def study(
+    bases: Mapping[str, str], seeds: Sequence[int], tokens: int, out: Path
+) -> dict[str, object]:
+    """The study file: what is the default of seed models is written out, for the others too."""
+    settings: dict[str, object] = {}
+    claims = []
+    for size, base in bases.items():
+        host = {
+            "base": base,
+            "learner": "full",
+            "old_logprobs": "recomputed",
+            "share_prompts": False,
+            "checkpointing": False,
+            "tokens_per_pass": TOKENS_PER_PASS,
+            "max_rows": MAX_ROWS,
+        }
+        common = {"hosts": {"home": host}}
+        for count in TEAMS:
+            settings[f"{size}, {count}"] = {**common, "agents": count}
+        settings[f"{size}, {VERIFIER}"] = {**common, "method": "rlvr", "agents": 1}
+        claims += [
+            {
+                "says": f"{size}: four agents learn more than one, per token",
+                "left": f"{size}, 4",
+                "right": f"{size}, 1",
+                "measure": "accuracy",
+            },
+            {
+                "says": f"{size}: one agent that judges itself is at most .05 below the verifier",
+                "left": f"{size}, 1",
+                "right": f"{size}, {VERIFIER}",
+                "measure": "accuracy",
+                "margin": -0.05,
+            },
+        ]
+    config = {
+        "eval_every": 0,
+        "lr": SEED_LR,
+        "test_questions": SEED_TEST_QUESTIONS // 2,
+        "max_tokens": 256,
+        "threads": 1,
+        **{key: list(v) if isinstance(v, tuple) else v for key, v in SEED_RECIPE.items()},
+    }
+    return {
+        "says": "What more agents and larger models bring per generated token",
+        "out": str(out.absolute()),
+        "seeds": list(seeds),
+        "tokens": tokens,
+        "steps": 10_000,
+        "config": config,
+        "settings": settings,
+        "claims": claims,
+    }
+
+
+def read(run: Path, size: str, team: str) -> Cell | None:
+    """The cell of a run; None where it has not ended."""
+    if not (run / "eval" / "after.json").is_file():
+        return None
+    metrics = list(Run.open(run).metrics())
+    accuracy = {
+        name: json.loads((run / "eval" / f"{name}.json").read_text(encoding="utf-8"))["accuracy"]
+        for name in ("before", "after")
+    }
+    right_N = np.array([step["quality"]["solution"]["accuracy"] for step in metrics])
+    window = np.ones(WINDOW)
+    counted = np.convolve(np.ones(len(right_N)), window, mode="same")
+    return Cell(
+        size=size,
+        team=team,
+        seed=int(run.parent.name),
+        before=accuracy["before"]["mean"],
+        after=accuracy["after"]["mean"],
+        tokens_N=np.cumsum([step["step_tokens"] for step in metrics]),
+        right_N=np.convolve(right_N, window, mode="same") / counted,
+    )
+
+
+def cells_of(out: Path) -> list[Cell]:
+    """All runs that have ended, found by their settings' folders."""
+    found = []
+    for size in SIZES:
+        for team in (*map(str, TEAMS), VERIFIER):
+            folder = slug(f"{size}, {team}")
+            runs = sorted(out.glob(f"cells/{folder}/*/run"))
+            found += [read(run, size, team) for run in runs]
+    return [cell for cell in found if cell is not None]
+
+
+def exponents(cells: Sequence[Cell], size: str) -> list[float]:
+    """The exponent of each seed whose teams came so far in at least `FEWEST` sizes."""
+    found = []
+    for seed in sorted({cell.seed for cell in cells}):
+        own = [c for c in cells if (c.size, c.seed) == (size, seed) and c.team != VERIFIER]
+        points = [(int(c.team), c.to_half) for c in own if c.to_half is not None]
+        if len(points) >= FEWEST:
+            agents, tokens = np.log2(np.array(points, dtype=float)).T
+            found.append(float(np.polyfit(agents, tokens, 1)[0]))
+    return found
+
+
+def rows(cells: Sequence[Cell]) -> list[list[str]]:
+    """A row per size and team: accuracy, and tokens to half way."""
+    found = []
+    for size in SIZES:
+        for team in (*map(str, TEAMS), VERIFIER):
+            own = [c for c in cells if (c.size, c.team) == (size, team)]
+            if not own:
+                continue
+            halves = [c.to_half for c in own]
+            there = [half for half in halves if half is not None]
+            tokens = ", ".join(f"{round(half / 1000):d}k" for half in there)
+            missing = len(halves) - len(there)
+            never = f"{missing} of {len(halves)} never" if missing else ""
+            found.append(
+                [
+                    size,
+                    team,
+                    f"{np.mean([c.before for c in own]):.3f}",
+                    tables.show(mean_interval([c.after for c in own]), ""),
+                    "; ".join(part for part in (tokens, never) if part),
+                ]
+            )
+    return found
+
+
+def draw(cells: Sequence[Cell], target: Path) -> None:
+    """Share of right work over generated tokens, a panel per size, a line per run."""
+    figure, panels = plt.subplots(1, len(SIZES), figsize=(9.6, 3.2), sharey=True)
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(TEAMS)))
+    for axes, size in zip(panels, SIZES, strict=True):
+        for cell in [c for c in cells if c.size == size]:
+            by_rule = cell.team == VERIFIER
+            first = cell.seed == min(c.seed for c in cells)
+            axes.plot(
+                cell.tokens_N / 1000,
+                cell.right_N,
+                "--" if by_rule else "-",
+                color="black" if by_rule else colours[TEAMS.index(int(cell.team))],
+                linewidth=1.2,
+                label=_named(cell.team) if first else None,
+            )
+        axes.set(title=size, xlabel="generated tokens, thousands", ylim=(0, 1))
+    panels[0].set_ylabel("share of right work")
+    panels[-1].legend(frameon=False, fontsize=8)
+    save(figure, target)
+
+
+def _named(team: str) -> str:
+    if team == VERIFIER:
+        return "one, true verifier"
+    return "1 agent" if team == "1" else f"{team} agents"
+
+
+def report(out: Path, picture: Path) -> None:
+    """Print the tables and draw the picture of what is there."""
+    cells = cells_of(out)
+    if not cells:
+        sys.exit(f"{out}: no run has ended")
+    console = Console(width=140)
+    headings = ("model", "agents", "before", "accuracy", "tokens to half, each seed")
+    tables.show_table(console, headings, rows(cells))
+    fitted = []
+    for size in SIZES:
+        found = exponents(cells, size)
+        shown = tables.show(mean_interval(found)) if found else "-"
+        fitted.append([size, shown, str(len(found))])
+    tables.show_table(console, ("model", "exponent of agents", "seeds"), fitted)
+    draw(cells, picture)
+
+
+def main() -> None:
+    parser = tables.parser(__doc__, SEEDS)
+    parser.add_argument("--tokens", type=int, default=TOKENS)
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    args = parser.parse_args()
+    mpl.rcParams["svg.hashsalt"] = "comas"
+    mpl.rcParams["svg.fonttype"] = "none"
+    out = args.out / "scaling"
+    if not args.report:
+        bases = teach(args.out / "models")
+        file = args.out / "scaling.toml"
+        declared = study(bases, args.seeds, args.tokens, out)
+        file.write_text(tomli_w.dumps(declared), encoding="utf-8")
+        command = ["study", str(file), f"--jobs={args.jobs}"]
+        subprocess.run([sys.executable, "-m", "comas", *command], check=False)
+    report(out, args.picture)
+
+
+if __name__ == "__main__":
+    main()
