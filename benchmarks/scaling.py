@@ -1,11 +1,11 @@
 """What more agents and larger models bring per generated token: `python benchmarks/scaling.py OUT
-[--seeds 541,542] [--jobs 2] [--tokens 400000] [--picture FILE] [--report]`.
+[--sizes 0.06M,0.23M] [--seeds 541,542] [--jobs 2] [--tokens 400000] [--picture FILE] [--report]`.
 
 Teaches two seed models besides the shipped one, with the same demonstrations (half as wide and
 twice as wide), then trains teams of 1, 2, 4, 8 and 16 copies of each by CoMAS, and a single copy by
-a true verifier: a study (`OUT/scaling.toml`, with claims that were declared before the runs) that
-goes on where it was cut off. Settings are those of the default, whatever the size: a learning rate
-for each size might change what comes out.
+a true verifier: a study per size (`OUT/SIZE.toml`, with claims that were declared before the runs)
+that goes on where it was cut off. Settings are those of the default, whatever the size: a learning
+rate for each size might change what comes out.
 
 Of each run: accuracy on held-out puzzles, and the tokens that were generated until half of the work
 in training was right. Of each size and seed: the exponent e of `tokens to half = c agents ** e`,
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,6 @@ from comas.config.resolve import SEED_LR, SEED_RECIPE, SEED_TEST_QUESTIONS
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.stats import mean_interval
 from comas.storage.run import Run
-from comas.studies.grid import slug
 
 SEEDS = (541, 542)
 SIZES = {"0.06M": 48, "0.23M": 96, "0.9M": 192}
@@ -83,60 +82,50 @@ class Cell:
         return float(np.interp(HALF, self.right_N[pair], self.tokens_N[pair]))
 
 
-def teach(models: Path) -> dict[str, str]:
-    """Size -> the base of its agents; the models that are missing are taught, side by side."""
-    bases = {}
-    taught = []
-    for size, width in SIZES.items():
-        bases[size] = "seed" if width == SHIPPED else str((models / f"seed-{width}").absolute())
-        if width == SHIPPED or (Path(bases[size]) / "tokenizer.json").is_file():
-            continue
+def teach(size: str, models: Path) -> str:
+    """The base of a size's agents; where the model is missing, it is taught."""
+    width = SIZES[size]
+    if width == SHIPPED:
+        return "seed"
+    base = (models / f"seed-{width}").absolute()
+    if not (base / "tokenizer.json").is_file():
         models.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "comas.seed.teach", "seed", bases[size]]
+        command = [sys.executable, "-m", "comas.seed.teach", "seed", str(base)]
         with (models / f"seed-{width}.log").open("w") as log:
-            taught.append(subprocess.Popen([*command, "--width", str(width)], stdout=log))
-    for process in taught:
-        if process.wait():
-            sys.exit(f"{process.args}: exit code {process.returncode}")
-    return bases
+            subprocess.run([*command, "--width", str(width)], stdout=log, check=True)
+    return str(base)
 
 
-def study(
-    bases: Mapping[str, str], seeds: Sequence[int], tokens: int, out: Path
-) -> dict[str, object]:
+def study(base: str, seeds: Sequence[int], tokens: int, out: Path) -> dict[str, object]:
     """The study file: what is the default of seed models is written out, for the others too."""
-    settings: dict[str, object] = {}
-    claims = []
-    for size, base in bases.items():
-        host = {
-            "base": base,
-            "learner": "full",
-            "old_logprobs": "recomputed",
-            "share_prompts": False,
-            "checkpointing": False,
-            "tokens_per_pass": TOKENS_PER_PASS,
-            "max_rows": MAX_ROWS,
-        }
-        common = {"hosts": {"home": host}}
-        for count in TEAMS:
-            settings[f"{size}, {count}"] = {**common, "agents": count}
-        settings[f"{size}, {VERIFIER}"] = {**common, "method": "rlvr", "agents": 1}
-        claims += [
-            {
-                "says": f"{size}: four agents learn more than one, per token",
-                "left": f"{size}, 4",
-                "right": f"{size}, 1",
-                "measure": "accuracy",
-            },
-            {
-                "says": f"{size}: one agent that judges itself is at most .05 below the verifier",
-                "left": f"{size}, 1",
-                "right": f"{size}, {VERIFIER}",
-                "measure": "accuracy",
-                "margin": -0.05,
-            },
-        ]
+    host = {
+        "base": base,
+        "learner": "full",
+        "old_logprobs": "recomputed",
+        "share_prompts": False,
+        "checkpointing": False,
+        "tokens_per_pass": TOKENS_PER_PASS,
+        "max_rows": MAX_ROWS,
+    }
+    settings: dict[str, object] = {str(count): {"agents": count} for count in TEAMS}
+    settings[VERIFIER] = {"method": "rlvr", "agents": 1}
+    claims = [
+        {
+            "says": "four agents learn more than one, per token",
+            "left": "4",
+            "right": "1",
+            "measure": "accuracy",
+        },
+        {
+            "says": "one agent that judges itself is at most .05 below the verifier",
+            "left": "1",
+            "right": VERIFIER,
+            "measure": "accuracy",
+            "margin": -0.05,
+        },
+    ]
     config = {
+        "hosts": {"home": host},
         "eval_every": 0,
         "lr": SEED_LR,
         "test_questions": SEED_TEST_QUESTIONS // 2,
@@ -184,8 +173,7 @@ def cells_of(out: Path) -> list[Cell]:
     found = []
     for size in SIZES:
         for team in (*map(str, TEAMS), VERIFIER):
-            folder = slug(f"{size}, {team}")
-            runs = sorted(out.glob(f"cells/{folder}/*/run"))
+            runs = sorted((out / size).glob(f"cells/{team}/*/run"))
             found += [read(run, size, team) for run in runs]
     return [cell for cell in found if cell is not None]
 
@@ -275,19 +263,20 @@ def report(out: Path, picture: Path) -> None:
 def main() -> None:
     parser = tables.parser(__doc__, SEEDS)
     parser.add_argument("--tokens", type=int, default=TOKENS)
+    parser.add_argument("--sizes", type=lambda text: text.split(","), default=list(SIZES))
     parser.add_argument("--picture", type=Path, default=PICTURE)
     args = parser.parse_args()
     mpl.rcParams["svg.hashsalt"] = "comas"
     mpl.rcParams["svg.fonttype"] = "none"
-    out = args.out / "scaling"
     if not args.report:
-        bases = teach(args.out / "models")
-        file = args.out / "scaling.toml"
-        declared = study(bases, args.seeds, args.tokens, out)
-        file.write_text(tomli_w.dumps(declared), encoding="utf-8")
-        command = ["study", str(file), f"--jobs={args.jobs}"]
-        subprocess.run([sys.executable, "-m", "comas", *command], check=False)
-    report(out, args.picture)
+        for size in args.sizes:
+            base = teach(size, args.out / "models")
+            file = args.out / f"{size}.toml"
+            declared = study(base, args.seeds, args.tokens, args.out / size)
+            file.write_text(tomli_w.dumps(declared), encoding="utf-8")
+            command = ["study", str(file), f"--jobs={args.jobs}"]
+            subprocess.run([sys.executable, "-m", "comas", *command], check=False)
+    report(args.out, args.picture)
 
 
 if __name__ == "__main__":
