@@ -172,7 +172,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument(
-        "--seeds", type=lambda s: [int(x) for x in s.split(",")], default=list(range(611, 616))
+        "--seeds",
+        type=lambda s: [int(x) for x in s.split(",") if x],
+        default=list(range(611, 616)),
+        help='of accuracy; "": times alone',
     )
     parser.add_argument("--tokens", type=int, default=600_000)
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, of accuracy only")

@@ -12,7 +12,7 @@ import torch
 from transformers import Llama4TextConfig, LlamaConfig, MambaConfig
 
 from comas.engines.hf import lanes as lanes_module
-from comas.engines.hf.packed import can_pack
+from comas.engines.hf.packed import can_pack, packs
 from comas.engines.hf.prefill import distinct, passes, split
 from comas.engines.hf.slots import holds
 from comas.learners.lora.population import Population, Spec
@@ -154,6 +154,24 @@ def test_packed_weights_are_those_of_the_last_refresh_and_the_model_stays_as_it_
         for a, b in zip(engine.generate(asked()), plain.generate(asked()), strict=True):
             assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
     assert not any("forward" in vars(layer) for layer in second["p0"].modules())
+
+
+@pytest.mark.skipif(not packs(torch.bfloat16), reason="a processor without AVX512")
+def test_packed_weights_of_bfloat16_say_what_plain_ones_say(tmp_path: Path) -> None:
+    loaded = load_models({"p0": str(family_model(tmp_path, "qwen2.5", 0))})[0]
+    model = loaded["p0"].to(torch.bfloat16)
+    assert can_pack(model)
+    engine = engine_of({"p0": model}, [15], 0, 512)
+    plain = engine_of({"p0": model}, [15], 0, 512, packed=False)
+    for requests_of_a_batch in (asked(), asked()[:1]):  # a single row has a path of its own
+        pairs = zip(
+            engine.generate(requests_of_a_batch), plain.generate(requests_of_a_batch), strict=True
+        )
+        same = [(a, b) for a, b in pairs if a.token_ids[0] == b.token_ids[0]]
+        assert len(same) >= 0.8 * len(requests_of_a_batch)
+        for a, b in same:
+            assert abs(a.logprobs[0] - b.logprobs[0]) < 0.05
+    assert not any("forward" in vars(layer) for layer in model.modules())
 
 
 def test_the_head_reads_columns_that_lie_side_by_side() -> None:
