@@ -217,9 +217,13 @@ def rows(cells: Sequence[Cell]) -> list[list[str]]:
 
 def draw(cells: Sequence[Cell], target: Path) -> None:
     """Share of right work over generated tokens, a panel per size, a line per run."""
-    figure, panels = plt.subplots(1, len(SIZES), figsize=(9.6, 3.2), sharey=True)
+    sizes = [size for size in SIZES if any(cell.size == size for cell in cells)]
+    figure, panels_1S = plt.subplots(
+        1, len(sizes), figsize=(3.6 * len(sizes), 3.2), sharey=True, squeeze=False
+    )
+    panels = panels_1S[0]
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(TEAMS)))
-    for axes, size in zip(panels, SIZES, strict=True):
+    for axes, size in zip(panels, sizes, strict=True):
         for cell in [c for c in cells if c.size == size]:
             by_rule = cell.team == VERIFIER
             first = cell.seed == min(c.seed for c in cells)

@@ -31,7 +31,9 @@ seen to make 3e-6.
 COARSE = 0.25
 """The same where either of the two computes in halves; rounding was seen to make 6e-2."""
 LEAST = 32
-"""Tokens of a probe, where the context has room for more."""
+"""Tokens of a probe beyond a block of the prefix cache, where the context has room for them, and
+how many of its first tokens vLLM is asked the log-probs of.
+"""
 SEED = 17
 """Of the token that is drawn behind a probe."""
 
@@ -42,17 +44,22 @@ Learner = Callable[[Sequence[int]], Tensor]
 
 @dataclass(frozen=True)
 class Reading:
-    """Tokens, and vLLM's log-probs of all but the first, (T - 1,)."""
+    """Tokens, and vLLM's log-probs of some of them."""
 
     token_ids: list[int]
+    places: list[int]
+    """Which of the tokens, from the second one on; the last one was drawn behind all others."""
     logprobs: np.ndarray
+    """Of these, (places,)."""
 
     @torch.no_grad()
     def gap(self, learner: Learner) -> float:
         """Mean distance from the learner's log-probs, in nats."""
-        logprobs_TV = learner(self.token_ids).double().log_softmax(-1)[:-1]
-        chosen = torch.tensor(self.token_ids[1:], device=logprobs_TV.device)[:, None]
-        own = logprobs_TV.gather(1, chosen)[:, 0].cpu().numpy()
+        logits_TV = learner(self.token_ids)
+        before = torch.tensor(self.places, device=logits_TV.device) - 1
+        chosen = torch.tensor([self.token_ids[place] for place in self.places])
+        logprobs_PV = logits_TV[before].double().log_softmax(-1)
+        own = logprobs_PV.gather(1, chosen.to(logits_TV.device)[:, None])[:, 0].cpu().numpy()
         return float(np.abs(self.logprobs - own).mean())
 
 
@@ -74,13 +81,14 @@ class Probe:
         """What vLLM says of the probe with this adapter; StaleWeights where it found tokens of a
         version that is new in its prefix cache.
 
-        The probe is asked for twice: vLLM computes afresh what it is to tell the log-probs of, and
-        only a reply uses the cache.
+        vLLM computes afresh what it is to tell the log-probs of, and only a reply uses the cache.
+        So the beginning of the probe is read, and a token is drawn behind all of it.
         """
+        beginning = self.prompt_ids[:LEAST]
         drawn, read = self.vllm.run(
             [
                 Ask(prompt_ids=self.prompt_ids, adapter=adapter, seed=SEED),
-                Ask(prompt_ids=self.prompt_ids, adapter=adapter, seed=SEED, reads=True),
+                Ask(prompt_ids=beginning, adapter=adapter, seed=SEED, reads=True),
             ]
         )
         assert drawn is not None
@@ -90,8 +98,9 @@ class Probe:
                 f"{name}: vLLM found {drawn.cached_tokens} tokens of it in its prefix cache before"
                 " any was read: they are of an earlier version"
             )
+        places = [*range(1, len(beginning)), len(self.prompt_ids)]
         logprobs = np.array([*read.read_logprobs, *drawn.logprobs])
-        return Reading([*self.prompt_ids, *drawn.token_ids], logprobs)
+        return Reading([*self.prompt_ids, *drawn.token_ids], places, logprobs)
 
     def check(self, reading: Reading, learner: Learner, dtype: torch.dtype, name: str) -> None:
         """StaleWeights where what vLLM said is further from the learner, which computes in `dtype`,
