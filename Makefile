@@ -31,7 +31,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all test-real test-vllm test-web test-trackers test-ray test-serve docs lint check commands short-demo \
+.PHONY: demo test test-unit test-all test-real test-vllm vllm-environment test-web test-trackers test-ray test-serve docs lint check commands short-demo \
   package clean
 .DELETE_ON_ERROR:
 
@@ -62,6 +62,9 @@ test-web: $(VENV)/.installed-dev
 
 test-vllm:
 	$(PYTHON) .ci/vllm_tests.py $(VLLM_VENV) "$(WHEELS)" $(VLLM_TESTS)
+
+vllm-environment:
+	$(PYTHON) .ci/vllm_tests.py $(VLLM_VENV) "$(WHEELS)" --install
 
 test-trackers:
 	$(PYTHON) .ci/trackers_tests.py $(TRACKERS_VENV) "$(WHEELS)" "$(TORCH)"

