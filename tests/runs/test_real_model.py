@@ -43,6 +43,7 @@ ROOM = 32
 """Tokens per reply of the evaluation."""
 KEYS: dict[str, Any] = {
     "hosts__home__base": "smollm2",
+    "hosts__home__dtype": "float32",  # by default bfloat16 where the processor is faster so
     "hosts__home__context": 512,
     "hosts__home__rank": 4,
     "tokens_per_pass": 512,
@@ -225,6 +226,7 @@ def test_an_evaluation_is_a_plain_greedy_loop_answer_by_answer(
         eval_temperature=0,
         room={"solution": ROOM},
         agents=1,
+        hosts__home__dtype="float32",
         hosts__home__context=1024,
     )
     (log,) = (tmp_path / "eval" / "answers").glob("*.jsonl")
