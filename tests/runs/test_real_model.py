@@ -51,7 +51,7 @@ KEYS: dict[str, Any] = {
     "method": "rlvr",
     "agents": 2,
     "steps": 2,
-    "questions": 4,
+    "questions": 12,  # so many that some replies are right and some wrong: else nothing is learnt
     "options__votes": 4,
     "room": {"solution": 12},
     "lr": 1e-3,
