@@ -31,8 +31,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
-.PHONY: demo test test-unit test-all test-real test-vllm vllm-environment test-web test-trackers test-ray test-serve docs lint check commands short-demo \
-  package clean
+.PHONY: demo test test-unit test-all test-real test-vllm vllm-environment test-web test-trackers \
+  test-ray test-serve docs lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed

@@ -16,7 +16,6 @@ below 0, teams pay.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -33,13 +32,13 @@ from rich.console import Console
 
 from comas.config.resolve import SEED_LR, SEED_RECIPE, SEED_TEST_QUESTIONS
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
+from comas.seed.teach import WIDTH
 from comas.stats import mean_interval
 from comas.storage.run import Run
 
 SEEDS = (541, 542)
-SIZES = {"0.06M": 48, "0.23M": 96, "0.9M": 192}
+SIZES = {"0.06M": 48, "0.23M": WIDTH, "0.9M": 192}
 """Parameters -> the width of a seed model."""
-SHIPPED = 96
 TEAMS = (1, 2, 4, 8, 16)
 TOKENS = 400_000
 HALF = 0.5
@@ -85,7 +84,7 @@ class Cell:
 def teach(size: str, models: Path) -> str:
     """The base of a size's agents; where the model is missing, it is taught."""
     width = SIZES[size]
-    if width == SHIPPED:
+    if width == WIDTH:  # it is shipped
         return "seed"
     base = (models / f"seed-{width}").absolute()
     if not (base / "tokenizer.json").is_file():
@@ -147,13 +146,11 @@ def study(base: str, seeds: Sequence[int], tokens: int, out: Path) -> dict[str, 
 
 def read(run: Path, size: str, team: str) -> Cell | None:
     """The cell of a run; None where it has not ended."""
-    if not (run / "eval" / "after.json").is_file():
+    found = Run(run)
+    before, after = (found.read_eval(stage) for stage in ("before", "after"))
+    if before is None or after is None:
         return None
-    metrics = list(Run.open(run).metrics())
-    accuracy = {
-        name: json.loads((run / "eval" / f"{name}.json").read_text(encoding="utf-8"))["accuracy"]
-        for name in ("before", "after")
-    }
+    metrics = list(found.metrics())
     right_N = np.array([step["quality"]["solution"]["accuracy"] for step in metrics])
     window = np.ones(WINDOW)
     counted = np.convolve(np.ones(len(right_N)), window, mode="same")
@@ -161,9 +158,9 @@ def read(run: Path, size: str, team: str) -> Cell | None:
         size=size,
         team=team,
         seed=int(run.parent.name),
-        before=accuracy["before"]["mean"],
-        after=accuracy["after"]["mean"],
-        tokens_N=np.cumsum([step["step_tokens"] for step in metrics]),
+        before=before["accuracy"]["mean"],
+        after=after["accuracy"]["mean"],
+        tokens_N=np.array([step["tokens"] for step in metrics]),
         right_N=np.convolve(right_N, window, mode="same") / counted,
     )
 
@@ -223,17 +220,17 @@ def draw(cells: Sequence[Cell], target: Path) -> None:
     )
     panels = panels_1S[0]
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(TEAMS)))
+    named = min(cell.seed for cell in cells)  # the lines of one seed stand for those of all
     for axes, size in zip(panels, sizes, strict=True):
         for cell in [c for c in cells if c.size == size]:
             by_rule = cell.team == VERIFIER
-            first = cell.seed == min(c.seed for c in cells)
             axes.plot(
                 cell.tokens_N / 1000,
                 cell.right_N,
                 "--" if by_rule else "-",
                 color="black" if by_rule else colours[TEAMS.index(int(cell.team))],
                 linewidth=1.2,
-                label=_named(cell.team) if first else None,
+                label=_named(cell.team) if cell.seed == named else None,
             )
         axes.set(title=size, xlabel="generated tokens, thousands", ylim=(0, 1))
     panels[0].set_ylabel("share of right work")

@@ -23,6 +23,8 @@ import numpy as np
 from figures import save
 from tables import page_lines
 
+from comas.storage.run import Run
+
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "stability.svg"
 CLEAR = 0.1
 """Of accuracy: less is neither a rise nor a fall."""
@@ -64,16 +66,14 @@ def tenths(metrics: Path) -> list[float]:
 
 def read(run: Path) -> Cell | None:
     """The cell of a run; None where it has not ended."""
-    if not (run / "eval" / "after.json").is_file():
+    found = Run(run)
+    before, after = (found.read_eval(stage) for stage in ("before", "after"))
+    if before is None or after is None:
         return None
     config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
     kls = set(config["kl"].values()) or {0.0}
     if len(kls) > 1:  # the default, which is no cell of the grid
         return None
-    accuracy = {
-        name: json.loads((run / "eval" / f"{name}.json").read_text(encoding="utf-8"))["accuracy"]
-        for name in ("before", "after")
-    }
     parts = tenths(run / "metrics.jsonl")
     alarms = run / "alarms.jsonl"
     lines = alarms.read_text(encoding="utf-8").splitlines() if alarms.is_file() else []
@@ -84,8 +84,8 @@ def read(run: Path) -> Cell | None:
         lr=config["lr"],
         questions=config["questions"],
         seed=config["seed"],
-        before=accuracy["before"]["mean"],
-        after=accuracy["after"]["mean"],
+        before=before["accuracy"]["mean"],
+        after=after["accuracy"]["mean"],
         best=max(parts),
         last=parts[-1],
         alarmed=min(steps, default=None),

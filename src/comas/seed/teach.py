@@ -73,6 +73,10 @@ WIDTH = 96
 """Of the models that are shipped."""
 PERIODS = (2, 3, 4, 5, 7, 10, 13, 20, 32, 64, 128)
 """Periods of the Fourier features of a number."""
+HEADS_OF_EVEN_SIZE = 6
+"""What divides a width: three heads, of which each turns pairs of numbers."""
+LEAST_WIDTH = 24
+"""The least of them in which the features of a number have room."""
 
 TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}<assistant> {% else"
@@ -100,7 +104,7 @@ def make_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokenize
 
 def make_model(seed: int, words: int = len(VOCABULARY), width: int = WIDTH) -> LlamaForCausalLM:
     """An untaught model that knows `words` words, drawn from `seed`: of 0.06M parameters at a
-    `width` of 48, 0.23M at 96, 0.9M at 192. A width is a multiple of 6: three heads of even size.
+    `width` of 48, 0.23M at 96, 0.9M at 192.
     """
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -199,12 +203,23 @@ def save(model: LlamaForCausalLM, path: Path, vocabulary: Sequence[str] = VOCABU
     make_tokenizer(vocabulary).save_pretrained(path)
 
 
+def _width(text: str) -> int:
+    width = int(text)
+    if width % HEADS_OF_EVEN_SIZE or width < LEAST_WIDTH:
+        raise argparse.ArgumentTypeError(
+            f"{width} is no multiple of {HEADS_OF_EVEN_SIZE} from {LEAST_WIDTH} on"
+        )
+    return width
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=COURSES)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, help="default: those of the course")
-    parser.add_argument("--width", type=int, default=WIDTH, help="48, 96, 192: 0.06M, 0.23M, 0.9M")
+    parser.add_argument(
+        "--width", type=_width, default=WIDTH, help="48, 96, 192: 0.06M, 0.23M, 0.9M"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     course = COURSES[args.name]
