@@ -13,6 +13,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -336,8 +337,18 @@ os.write(1, (1000).to_bytes(8, "little") + b"half")
 """
 
 
-def test_a_line_that_is_cut_within_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+class SlowToStart(threading.Thread):
+    """A thread that runs before who started it goes on: a busy machine."""
+
+    def start(self) -> None:
+        super().start()
+        time.sleep(0.3)
+
+
+@pytest.mark.parametrize("thread", [threading.Thread, SlowToStart])
+def test_a_line_that_is_cut_within_a_message(thread: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "command", lambda: [sys.executable, "-c", CUTTING])
+    monkeypatch.setattr(process.threading, "Thread", thread)
     host = dialled(process, shipment())
     with pytest.raises(HostLost, match="cut: 4 of 1000 bytes came; its process ended"):
         host.ready()

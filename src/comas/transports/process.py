@@ -50,12 +50,13 @@ class ProcessLine:
         )
         self._outgoing.put(call.shipment)
         name = f"host-{call.host}"
-        self._threads = [
+        writer, self._listener, reader = self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
-            for work in (self._write, self._read, self._listen)
+            for work in (self._write, self._listen, self._read)
         ]
-        for thread in self._threads:
-            thread.start()
+        writer.start()
+        self._listener.start()
+        reader.start()  # last: where the child has ended already, it waits for the listener
 
     @property
     def where(self) -> str:
@@ -101,7 +102,7 @@ class ProcessLine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = None
-        self._threads[-1].join(1.0)  # its last words are read
+        self._listener.join(1.0)  # its last words are read
         self._ended(told + last_words(code, self._words))
 
     def _listen(self) -> None:
