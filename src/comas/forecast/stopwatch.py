@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from comas.game.agent import derive_seed
-from comas.hosts.local import LocalHost
+from comas.hosts.local_host import LocalHost
 from comas.seams import Generation, Request
 from comas.sync import run_sync
 from comas.types import Sampling

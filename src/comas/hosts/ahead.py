@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comas.hosts.local import LocalHost
+from comas.hosts.local_host import LocalHost
 from comas.seams import Engine, Sleeper
 from comas.types import Payoff, Row, UserMistake
 

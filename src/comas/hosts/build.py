@@ -14,7 +14,7 @@ from typing import Any
 from comas.engines.chat import Chat
 from comas.engines.module import EngineModule
 from comas.hosts.ahead import AheadHost, check_engine
-from comas.hosts.local import LocalHost
+from comas.hosts.local_host import LocalHost
 from comas.hosts.plan import Lag
 from comas.machine import return_large_blocks
 from comas.models.loading import context_of, load_models, place_of

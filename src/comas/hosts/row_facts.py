@@ -1,7 +1,7 @@
 """What a host tells of the rows that it has sampled and learnt from: how many draws were near
 another token, and what a turn's tokens came to.
 
-Leaves out: how rows are filed and joined (`hosts.local`).
+Leaves out: how rows are filed and joined (`hosts.local_host`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from comas.game.memory import at_start
 from comas.game.play import Scene, play_all, settle_all
 from comas.hosts import api, local
 from comas.hosts.api import ApiHost
-from comas.hosts.local import LocalHost
+from comas.hosts.local_host import LocalHost
 from comas.hosts.local_table import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
 from comas.hosts.remote import RemoteHost

@@ -1,0 +1,387 @@
+"""A host in this process: an engine that samples, a learner that trains, a buffer that never
+leaves.
+
+Speaks to games in text only; token ids stay here, filed under the turn's id until they are joined
+with their payoffs. Leaves out: other machines (remote hosts), other people's models (API hosts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from comas.engines.chat import Chat
+from comas.hosts.out_of_memory import in_memory
+from comas.hosts.plan import Lag
+from comas.hosts.row_facts import expected_ties, turn_facts
+from comas.machine import peak_bytes_of
+from comas.seams import Engine, Generation, Learner, Request, Sleeper, Weights
+from comas.types import (
+    Account,
+    Calls,
+    Fit,
+    Learned,
+    Meter,
+    Method,
+    Payoff,
+    Reply,
+    Row,
+    Sampling,
+    UserMistake,
+)
+
+
+class LocalHost:
+    """Owns `policies`; `context` is the number of tokens that prompt and reply share."""
+
+    def __init__(
+        self,
+        name: str,
+        policies: Sequence[str],
+        chat: Chat,
+        engine: Engine,
+        learner: Learner | None,
+        context: int,
+        device: str = "cpu",
+        dtype: str = "float32",
+        *,
+        lags: Mapping[str, Lag] | None = None,
+        meter: Meter | None = None,
+        worker: Executor | None = None,
+        another: Callable[[Mapping[str, Weights]], Engine] | None = None,
+    ) -> None:
+        """`lags`: earlier selves among `policies`. `meter` is the one that engine and learner
+        count on; `worker` the thread that the engine samples in, where it reads the learner's
+        weights in place. `another` builds a second engine, for other weights, in that thread.
+        """
+        self.name = name
+        self.chat = chat
+        self.engine = engine
+        self.learner = learner
+        self.context = context
+        self.device = device
+        self.dtype = dtype
+        self.versions = dict.fromkeys(policies, 0)
+        self.served = self.versions
+        """Versions that are sampled from."""
+        self.lags = dict(lags or {})
+        self.learned = 0
+        """Learning steps so far: earlier selves follow at multiples."""
+        self.seconds = {"sampling": 0.0, "learning": 0.0}
+        self.meter = meter or Meter()
+        self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
+        self._filing = self._buffer
+        """Where turns are filed that are said now."""
+        self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
+        self._learning: Executor = self._worker
+        self._another = another
+        self._start: LocalHost | None = None
+        self._asking = 0
+        self._asked_since = 0.0
+
+    @property
+    def learns(self) -> bool:
+        """Whether it was made with a learner."""
+        return self.learner is not None
+
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
+        """Whether prompt and reply have room in the context."""
+        needed = len(self.chat.encode(messages)) + sampling.max_tokens
+        return Fit(needed <= self.context, needed, self.context)
+
+    async def ask(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Sample one reply; with `keep` its tokens are filed under `turn`."""
+        if keep and (sampling.top_p < 1 or sampling.temperature == 0):
+            raise UserMistake(
+                f"training samples from the whole softmax: top_p is {sampling.top_p}, temperature"
+                f" {sampling.temperature}; set top_p = 1 and temperature > 0"
+            )
+        if keep:
+            self._check_learns(turn)
+        request = Request(policy, self.chat.encode(messages), sampling, seed)
+        done = await self._sample(request)
+        if not np.isfinite(done.logprobs).all():
+            raise UserMistake(
+                f"turn {turn}: the probabilities of policy {self.name}/{policy} are not finite: the"
+                " weights of its base are broken, or too large for their dtype"
+            )
+        if keep:
+            self._file(turn, role, request, done)
+        opened = self.chat.opens(messages)
+        text, thoughts = self.chat.decode(done.token_ids, done.finished, opened)
+        return Reply(
+            text,
+            done.finished,
+            self.served[policy],
+            len(request.prompt_ids),
+            len(done.token_ids),
+            float(done.logprobs.sum(dtype=np.float64)),
+            done.seconds,
+            done.margin,
+            thoughts,
+        )
+
+    async def tell(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        text: str,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return `text` as a reply; with `keep` its tokens and an end token are filed."""
+        if keep:
+            self._check_learns(turn)
+        prompt_ids = self.chat.encode(messages)
+        reply_ids = self.chat.encode_reply(messages, text)
+        needed = len(prompt_ids) + len(reply_ids)
+        if needed > self.context:
+            raise UserMistake(
+                f"turn {turn}: this demonstration needs {needed} tokens with its prompt, and the"
+                f" context of {self.name}/{policy} has {self.context}: shorten it or leave it out,"
+                f" or raise hosts.{self.name}.context where the base has room"
+            )
+        if keep:
+            self._filing[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
+        version = self.served[policy]
+        return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
+
+    def calls(self, policy: str) -> Calls | None:
+        """How the chat template of all policies writes calls of tools."""
+        return self.chat.calls
+
+    def _check_learns(self, turn: str) -> None:
+        """Refuse to keep a turn where nobody learns."""
+        if self.learner is None:
+            raise UserMistake(
+                f"turn {turn}: host {self.name} was loaded without a learner: nothing is kept for"
+                " learning"
+            )
+
+    async def _sample(self, request: Request) -> Generation:
+        remedy = (
+            "lower {host}.max_rows or {host}.context"
+            + f" (now {self.context}), or have fewer agents"
+        )
+        with self._sampling(), in_memory(self.name, f"sampling on {self.device}", remedy):
+            done = await self.engine.sample(request)
+        if not self.engine.facts.counts:
+            self.meter.replies += 1
+            self.meter.tokens += len(done.token_ids)
+        return done
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """Count seconds in which at least one reply is waited for."""
+        if self._asking == 0:
+            self._asked_since = time.perf_counter()
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
+            if self._asking == 0:
+                self.seconds["sampling"] += time.perf_counter() - self._asked_since
+
+    def _file(self, turn: str, role: str, request: Request, done: Generation) -> None:
+        temperature = request.sampling.temperature
+        row = _row(turn, role, temperature, request.prompt_ids, done.token_ids)
+        unsampled = np.zeros(len(request.prompt_ids), np.float32)
+        row.sampled_logprobs_T = np.concatenate([unsampled, done.logprobs])
+        # a discussion that is played again after a failure says the same turns again: the later one
+        # counts
+        self._filing[request.policy][turn] = row
+
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
+        """Join payoffs with rows, take one step per policy, sample from the new weights; empties
+        the buffer.
+        """
+        if self.learner is None:
+            raise UserMistake(
+                f"host {self.name} was loaded without a learner: load it for training"
+            )
+        rows = {policy: self._join(policy, paid) for policy, paid in payoffs.items()}
+        ties = {p: expected_ties(list(buffer.values())) for p, buffer in self._buffer.items()}
+        for buffer in self._buffer.values():
+            buffer.clear()
+        loop = asyncio.get_running_loop()
+        stats = await loop.run_in_executor(self._learning, self._step, rows, method)
+        if self.engine.facts.margin_known:
+            for policy, own_stats in stats.items():
+                own_stats["near_ties_expected"] = ties[policy]
+        return Learned(stats, turn_facts([row for part in rows.values() for row in part]))
+
+    def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
+        rows = []
+        for payoff in paid:
+            row = self._buffer.get(policy, {}).get(payoff.turn)
+            if row is None:
+                raise KeyError(
+                    f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was"
+                    " never said here"
+                )
+            row.reward = payoff.reward
+            row.group = payoff.group
+            rows.append(row)
+        if len({r.turn for r in rows}) != len(paid):
+            raise KeyError(f"host {self.name}, policy {policy}: a turn was paid twice")
+        return rows
+
+    def _step(
+        self, rows: Mapping[str, Sequence[Row]], method: Method
+    ) -> dict[str, dict[str, float]]:
+        assert self.learner is not None
+        began = time.perf_counter()
+        remedy = (
+            "lower {host}.tokens_per_pass or {host}.context"
+            + f" (now {self.context}), set {{host}}.checkpointing=true, or have fewer agents"
+        )
+        self.meter.rows_due += method.epochs * sum(map(len, rows.values()))
+        if isinstance(self.engine, Sleeper):
+            self.engine.sleep()
+        with in_memory(self.name, f"learning on {self.device}", remedy):
+            stats = self.learner.step(rows, method)
+            for policy, own_stats in stats.items():
+                self.versions[policy] += own_stats["updates"] > 0
+            self._hand_over([*stats, *self._follow()])
+        self.seconds["learning"] += time.perf_counter() - began
+        return stats
+
+    def _follow(self) -> list[str]:
+        """Give earlier selves whose time has come the weights of their policies."""
+        assert self.learner is not None
+        self.learned += 1
+        due = [name for name, lag in self.lags.items() if self.learned % lag.steps == 0]
+        for name in due:
+            leader = self.lags[name].policy
+            self.learner.copy(leader, name)
+            self.versions[name] = self.versions[leader]
+        return due
+
+    def _hand_over(self, policies: Sequence[str]) -> None:
+        """Serve what these policies have just learnt."""
+        self._publish(policies)
+
+    def _publish(self, policies: Iterable[str]) -> None:
+        """Have the engine sample from the learner's weights of these policies."""
+        assert self.learner is not None
+        weights = self.learner.weights()
+        for policy in policies:
+            self.engine.publish(policy, weights[policy], self.versions[policy])
+
+    async def at_start(self) -> LocalHost | None:
+        """See `types.KeepsStart`; None as well where the engine takes memory of its own, and there
+        is none for a second one.
+        """
+        loop = asyncio.get_running_loop()
+        # nothing is sampled in the meantime: what is copied rests
+        return await loop.run_in_executor(self._worker, self._started)
+
+    def _started(self) -> LocalHost | None:
+        """The host of the start, made when it is first asked for."""
+        if self._start is not None or self.learner is None or self._another is None:
+            return self._start
+        weights = None if isinstance(self.engine, Sleeper) else self.learner.start()
+        if weights is None:
+            return None
+        self._start = LocalHost(
+            self.name,
+            list(self.versions),
+            self.chat,
+            self._another(weights),
+            None,
+            self.context,
+            self.device,
+            self.dtype,
+            meter=self.meter,
+            worker=self._worker,
+        )
+        self._start.seconds = self.seconds
+        return self._start
+
+    async def save(self, path: Path) -> None:
+        """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the
+        versions.
+        """
+        if self.learner is None:
+            raise UserMistake(f"host {self.name} was loaded without a learner: nothing to save")
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.save, path)
+        except SafetensorError as error:  # a full disk, in the words of another language
+            raise OSError(f"{path}: {error}") from error
+        for policy in self.versions:
+            self.chat.tokenizer.save_pretrained(path / policy)
+        record: dict[str, Any] = {"versions": self.versions}
+        if self.lags:
+            record["learned"] = self.learned
+        (path / f"{self.name}.json").write_text(json.dumps(record))
+
+    async def load(self, path: Path) -> None:
+        """The inverse of `save`."""
+        if self.learner is None:
+            raise UserMistake(f"host {self.name} was loaded without a learner")
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._worker, self.learner.load, path)
+        record = json.loads((path / f"{self.name}.json").read_text())
+        self.versions = record["versions"]
+        self.served = self.versions
+        self.learned = record.get("learned", 0)
+        self._publish(self.versions)
+
+    def clock(self) -> Mapping[str, float]:
+        """Seconds in which the engine, or the learner, worked."""
+        return dict(self.seconds)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Tell the device with its peak, the dtype of sampling and of learning, and what the engine
+        promises of its texts.
+        """
+        library = self.engine.facts.library
+        return {
+            **({"engine": library} if library else {}),
+            "device": self.device,
+            "dtype": self.dtype,
+            "context": self.context,
+            "peak_bytes": peak_bytes_of(self.device),
+            "deterministic": self.engine.facts.deterministic,
+            "margin_known": self.engine.facts.margin_known,
+        }
+
+    def account(self) -> Account:
+        """Nothing is paid for."""
+        return {}
+
+    def close(self) -> None:
+        """End the engine and the worker thread."""
+        self.engine.close()
+        self._worker.shutdown(wait=True)
+
+
+def _row(
+    turn: str, role: str, temperature: float, prompt_ids: np.ndarray, reply_ids: np.ndarray
+) -> Row:
+    """A row of T = prompt + reply tokens, not yet paid."""
+    ids_T = np.concatenate([prompt_ids, reply_ids])
+    mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
+    return Row(turn, role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
