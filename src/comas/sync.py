@@ -11,13 +11,15 @@ import gc
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from comas.seams import StaleWeights
 from comas.types import HostFailure, HostLost, Stopped, UserMistake
 
 T = TypeVar("T")
+BEGINNING = 10.0
+"""Seconds that a thread has to begin."""
 PLAIN = (UserMistake, HostFailure, HostLost, StaleWeights)
 """What is raised without the exception groups around it: each is told in one line."""
 
@@ -56,13 +58,17 @@ def _beside(work: Coroutine[Any, Any, T]) -> T:
         except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="comas").start()
+    worker = threading.Thread(target=run, name="comas")
     try:
+        worker.start()
         return outcome.result()
     except KeyboardInterrupt:  # it reaches the main thread only
-        loop, task = started.result()
-        loop.call_soon_threadsafe(task.cancel)
-        outcome.exception()  # waits for the end
+        with suppress(TimeoutError):  # it came before the thread was there
+            loop, task = started.result(BEGINNING)
+            with suppress(RuntimeError):  # the work has ended meanwhile
+                loop.call_soon_threadsafe(task.cancel)
+            outcome.exception()  # waits for the end
+            worker.join()
         raise
 
 

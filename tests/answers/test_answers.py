@@ -284,7 +284,7 @@ def test_looks_are_no_difference() -> None:
 def test_an_answer_that_hangs_the_checker_is_wrong_and_costs_its_limit_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hasty = Workers("comas.answers.maths_worker", limit=1.0, count=1)
+    hasty = Workers("comas.answers.maths_worker", limit=4.0, count=1)
     monkeypatch.setattr(maths, "WORKERS", hasty)
     hostile = Question(id="q", prompt="?", answer="5"), r"\boxed{9^{9^{9^{9^9}}}}"
     try:
@@ -292,7 +292,7 @@ def test_an_answer_that_hangs_the_checker_is_wrong_and_costs_its_limit_only(
         began = time.monotonic()
         assert maths.verify(*hostile) == "wrong"
         # it is asked once more by itself, so that it and not the reference is to blame
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         assert maths.verify(hostile[0], r"\boxed{5.0}") == "right"  # by a fresh process
         assert not maths.same("5", "9^{9^{9^{9^8}}}")
     finally:

@@ -137,7 +137,7 @@ def test_spaces_between_digits_stay() -> None:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
-    workers = Workers("comas.answers.maths_worker", limit=1.5, count=1)
+    workers = Workers("comas.answers.maths_worker", limit=4.0, count=1)
     monkeypatch.setattr(maths, "WORKERS", workers)
     maths.told.cache_clear()
     yield workers

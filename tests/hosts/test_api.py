@@ -25,7 +25,17 @@ from comas.hosts.api import ApiHost
 from comas.hosts.endpoint.completion import Said, Trouble, read_said, wait_of
 from comas.hosts.endpoint.server import LARGEST
 from comas.types import HostFailure, Sampling, UserMistake
-from tests.support.endpoint import KEY, Act, Handler, answers, ask, breaks_off, hangs, said
+from tests.support.endpoint import (
+    KEY,
+    Act,
+    Handler,
+    answers,
+    ask,
+    breaks_off,
+    given_up,
+    hangs,
+    said,
+)
 
 
 def test_an_answer_arrives_with_its_costs(
@@ -324,11 +334,11 @@ def test_a_thousand_at_once_wait_for_their_turn(serve: Any, host_at: Any) -> Non
 
 
 def test_an_ask_that_is_cancelled_gives_its_place_back(serve: Any, host_at: Any) -> None:
-    host = host_at(serve(hangs, answers()).url, concurrency=1, retries=0)
+    server = serve(hangs, answers())
+    host = host_at(server.url, concurrency=1, retries=0)
 
     async def impatient() -> Any:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(ask(host), 0.2)
+        await given_up(ask(host), server)
         return await ask(host)
 
     assert asyncio.run(impatient()).text == "4"

@@ -61,13 +61,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env) as process,
     ):
         try:
-            for _ in range(600):
+            for _ in range(3000):
                 try:
                     urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
                     break
                 except OSError:
                     assert process.poll() is None, said.read_text()
                     time.sleep(0.1)
+            else:
+                raise AssertionError(said.read_text())
             yield f"http://127.0.0.1:{port}/v1"
         finally:
             process.kill()

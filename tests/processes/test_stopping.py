@@ -128,12 +128,16 @@ def test_a_signal_while_measuring_stops_at_once(
 def test_in_a_notebook_an_interrupt_ends_the_thread_too(tmp_path: Path) -> None:
     main = threading.main_thread().ident or 0
 
+    class Interrupts(Hook):
+        def step(self, metrics: Any, episodes: Any) -> None:
+            if metrics["step"] == 2:
+                signal.pthread_kill(main, signal.SIGINT)
+
     # a loop is running already: the work goes to a thread, the interrupt to this one
     async def cell() -> None:
-        threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
         pairs = [*KEYS, "steps=100000", f"out={tmp_path / 'r'}"]
         with pytest.raises(KeyboardInterrupt):
-            run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Chained()}))
+            run_sync(train_async(read(None, pairs), Interrupts(), hosts={"home": Chained()}))
 
     with closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(cell())

@@ -475,4 +475,4 @@ def test_what_a_killed_process_has_spent_is_counted_but_for_seconds(
     server, keys = mixed(slow, concurrency=2)
     server.acts = [slow]
     comas.train(out=str(tmp_path / "r"), **{**keys, "steps": 1})
-    assert max(seen) >= len(server.asked) - 6 > 0
+    assert max(seen) >= len(server.asked) / 2 > 0

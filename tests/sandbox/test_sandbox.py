@@ -392,7 +392,7 @@ def test_sandboxes_end_with_the_process_that_started_them(kind: str) -> None:
         " time.sleep(300)', 'assert f() == 1', names=['f'])"
     )
     with subprocess.Popen([sys.executable, "-c", script, kind]) as ours:
-        marked = ["pgrep", "-f", f'"owner": {ours.pid}']
+        marked = ["pgrep", "-f", f'"owner": {ours.pid}([^0-9]|$)']
         deadline = time.monotonic() + 30
         while (
             len(found := subprocess.run(marked, capture_output=True, check=False).stdout.split())

@@ -435,7 +435,7 @@ program = "import ctypes, time\\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\\ntime.s
 sandbox.check(program, "assert f() == 1", names=["f"], limits=sandbox.Limits(seconds=40))
 """
     with subprocess.Popen([sys.executable, "-c", script, kind]) as ours:
-        marked = ["pgrep", "-f", f'"owner": {ours.pid}']
+        marked = ["pgrep", "-f", f'"owner": {ours.pid}([^0-9]|$)']
         deadline = time.monotonic() + 30
         while (
             len(found := subprocess.run(marked, capture_output=True, check=False).stdout.split())

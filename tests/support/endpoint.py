@@ -8,8 +8,9 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,16 @@ async def ask(
         False,
         "solution",
     )
+
+
+async def given_up(asking: Coroutine[Any, Any, Any], server: Endpoint) -> None:
+    """Ask, and wait no more once the request has come to the server."""
+    waiting = asyncio.create_task(asking)
+    while not server.asked:
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiting
 
 
 MIXED = {

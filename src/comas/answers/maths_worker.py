@@ -123,6 +123,7 @@ def main() -> None:
             told = {"error": f"{type(error).__name__}: {error}"[:300]}
         if hasattr(signal, "alarm"):
             signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.alarm(0)  # idle: it ends with its stdin
         print(json.dumps(told), file=out, flush=True)
 
 

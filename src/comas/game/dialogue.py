@@ -13,6 +13,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -177,7 +178,7 @@ async def _run(tool: Tool, argument: str) -> str:
             failure = error
         except Exception as error:  # noqa: BLE001 - a tool may be anybody's: what it raises is told
             failure = ToolFailure(f"{tool.name} failed: {type(error).__name__}: {error}")
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=work, daemon=True, name=f"tool-{tool.name}").start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -33,6 +34,8 @@ SMALL = 4_000_000
 """Parameters below which policies learn side by side on CPU, and AdamW may take temporaries of the
 weights' size.
 """
+_THREADS = threading.Lock()
+"""Held by whom the number of threads, which is the process's, belongs to."""
 
 
 class FullLearner:
@@ -117,15 +120,16 @@ class FullLearner:
 
         if len(policies) < 2 or not all(map(_is_small, self.models.values())):
             return {policy: learn_alone(policy) for policy in policies}
-        threads = torch.get_num_threads()
-        workers = min(threads, os.cpu_count() or 1)
         # small operations: a thread per policy beats threads per operation
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(max(1, workers)) as pool:
-                return dict(zip(policies, pool.map(learn_alone, policies), strict=True))
-        finally:
-            torch.set_num_threads(threads)
+        with _THREADS:
+            threads = torch.get_num_threads()
+            workers = min(threads, os.cpu_count() or 1)
+            torch.set_num_threads(1)
+            try:
+                with ThreadPoolExecutor(max(1, workers)) as pool:
+                    return dict(zip(policies, pool.map(learn_alone, policies), strict=True))
+            finally:
+                torch.set_num_threads(threads)
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
         """Log-probs of one policy's rows, (B, T); see `learning_batch.Weights`."""

@@ -20,6 +20,7 @@ import select
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +38,8 @@ from comas.types import UserMistake
 FIRST_UID = 1_879_048_192
 """Uids from here on belong to nobody."""
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+_MAKING = threading.Lock()
+"""Held while the forks are looked up, or made."""
 """All that there is of one: in a set, texts have the same order in every run, so that a verdict can
 be had again.
 """
@@ -88,9 +91,14 @@ def _command(*told: str) -> list[str]:
     return [python(), "-s", "-P", "-S", "-B", "-X", "utf8", "-c", _source(), *told]
 
 
-@lru_cache
 def forks() -> Forks:
-    """Where sandboxes come from that build their own walls."""
+    """Where sandboxes come from that build their own walls: one for all threads."""
+    with _MAKING:  # a cache makes one for each thread that asks before the first is there
+        return _forks()
+
+
+@lru_cache
+def _forks() -> Forks:
     return Forks(_command("forks", f'"owner": {os.getpid()}'), ENVIRONMENT)
 
 

@@ -7,6 +7,7 @@ Leaves out: starting a far end (`team.elsewhere`), building the host (`hosts.loc
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import tempfile
 from collections.abc import Iterable
@@ -57,7 +58,9 @@ class SourceFile:
         folder = Path(tempfile.gettempdir()) / f"comas-{self.sha256[:16]}"
         folder.mkdir(mode=0o700, exist_ok=True)
         file = folder / with_same_text.name
-        file.write_text(self.text, encoding="utf-8")
+        written = file.with_name(f"{file.name}.{os.getpid()}")
+        written.write_text(self.text, encoding="utf-8")
+        written.replace(file)  # whole, whoever else is reading it
         return str(file)
 
 
