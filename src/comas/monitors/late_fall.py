@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.stats import accuracy_interval
 
-FALLEN = Hypothesis("fallen", "validation accuracy falls below its best", 0.05)
+FALLEN = Hypothesis(
+    "fallen",
+    "validation accuracy falls below its best",
+    0.05,
+    lately="of answers wrong lately",
+    before="at the best",
+)
 
 
 def watch() -> Monitor:

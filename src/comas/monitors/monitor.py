@@ -28,6 +28,10 @@ class Hypothesis:
     """What it means that it does not hold, in a few words: the alarm."""
     margin: float
     """Fixed before the run."""
+    lately: str = "lately"
+    """What the values are of, in the words of the alarm: `0.42 lately`."""
+    before: str = "at the start"
+    """What they are compared with, where it is no start."""
 
 
 @dataclass(frozen=True)

@@ -211,8 +211,9 @@ def _alarm(step: int, name: str, trial: Trial) -> Alarm:
     most = min(700.0, trial.evidence.log)
     evidence = math.exp(most)
     needed = math.exp(trial.level)
-    seen = f"{name}: {lately:.2f} lately, {start:.2f} at the start"
-    text = f"{hypothesis.says} ({seen}; since step {since + 1}, evidence {evidence:,.0f} to 1)"
+    odds = "over a million" if evidence > 1e6 else f"{evidence:,.0f}"
+    seen = f"{name}: {lately:.2f} {hypothesis.lately}, {start:.2f} {hypothesis.before}"
+    text = f"{hypothesis.says} ({seen}; since step {since + 1}, evidence {odds} to 1)"
     kind = f"{name}.{hypothesis.name}"
     margin = hypothesis.margin
     return Alarm(step, kind, (), lately, text, start, margin, since, evidence, needed)
