@@ -18,7 +18,7 @@ WARM = 5
 fewer than ten times as many.
 """
 LATEST = 10
-"""Readings whose mean is told with an alarm."""
+"""Readings whose mean is told with an alarm, at most."""
 
 
 class Trial:
@@ -34,8 +34,8 @@ class Trial:
         self.start_sum = 0.0
         self.start = math.nan
         """What the latest values were compared with."""
-        self.latest: list[float] = []
-        """Means of the latest readings."""
+        self.latest: list[tuple[int, float]] = []
+        """Steps and means of the latest readings."""
         self.alarmed = False
 
     def hear(self, reading: Reading | None) -> bool:
@@ -46,7 +46,8 @@ class Trial:
         if reading is None or bound is None:
             self.evidence.add([], 1.0)
             return False
-        self.latest = [*self.latest, _mean(reading)][-LATEST:]
+        read = (self.evidence.steps, _mean(reading))
+        self.latest = [*self.latest, read][-LATEST:]
         self.evidence.add(reading.values, bound)
         if self.alarmed or self.evidence.log < self.level:
             return False
@@ -68,8 +69,10 @@ class Trial:
 
     @property
     def observed(self) -> float:
-        """The mean of the latest readings."""
-        return sum(self.latest) / len(self.latest) if self.latest else math.nan
+        """The mean of the latest readings, of those since the change began."""
+        since = self.evidence.since
+        means = [mean for step, mean in self.latest if step >= since]
+        return math.fsum(means) / len(means) if means else math.nan
 
     def as_record(self) -> dict[str, Any]:
         """All that has to be known to go on, as JSON."""
@@ -77,7 +80,7 @@ class Trial:
         record["readings"] = self.readings
         record["start_sum"] = self.start_sum
         record["start"] = None if math.isnan(self.start) else self.start
-        record["latest"] = self.latest
+        record["latest_readings"] = self.latest
         record["alarmed"] = self.alarmed
         return record
 
@@ -85,7 +88,8 @@ class Trial:
         """Go on from a record."""
         self.readings = record["readings"]
         self.start_sum = record["start_sum"]
-        self.latest = list(record["latest"])
+        # a checkpoint from before readings had steps knows of none
+        self.latest = [(step, mean) for step, mean in record.get("latest_readings", [])]
         self.start = math.nan if record["start"] is None else record["start"]
         self.alarmed = record["alarmed"]
         self.evidence.take_up(record)
