@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from comas.stats import mean_interval
+from comas.evaluation.as_json import interval_record
+from comas.stats import seeds_interval
 
 SETTINGS = {
     "mars, kuhn": ["method=mars", "task=kuhn"],
@@ -90,8 +91,8 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         own = [found for found in rows if found["setting"] == setting]
         for measure in own[0] if own else ():
             if measure not in ("setting", "seed"):
-                interval = mean_interval([found[measure] for found in own])
-                lines.append({"setting": setting, "measure": measure, **interval._asdict()})
+                interval = seeds_interval([found[measure] for found in own])
+                lines.append({"setting": setting, "measure": measure, "found": interval})
     return lines
 
 
@@ -111,8 +112,10 @@ def main() -> None:
     lines = table(rows)
     print("| setting | measure | seeds | mean, 95 % interval |\n|---|---|---|---|")
     for line in lines:
-        span = f"{line['mean']:.3f} [{line['low']:.3f}, {line['high']:.3f}]"
-        print(f"| {line['setting']} | {line['measure']} | {line['n']} | {span} |")
+        found = line.pop("found")
+        span = f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
+        print(f"| {line['setting']} | {line['measure']} | {found.n} | {span} |")
+        line |= interval_record(found)
     if args.json:
         print(json.dumps({"rows": rows, "table": lines}))
 

@@ -13,6 +13,7 @@ import sys
 from contextlib import closing
 from typing import Any
 
+from comas.evaluation.as_json import interval_record
 from comas.evaluation.kuhn_policy import measured_bets, measured_exploitability
 from comas.evaluation.systems import system_team
 from comas.team.build import run_sync
@@ -25,7 +26,7 @@ def measured(name: str, asks: int, seed: int) -> dict[str, Any]:
         bets = run_sync(measured_bets(team.members[0], asks, seed))
     found = measured_exploitability(bets, asks)
     shares = {view: count / asks for view, count in bets.items()}
-    return {"system": name, **found._asdict(), "bets": shares}
+    return {"system": name, **interval_record(found), "bets": shares}
 
 
 def main() -> None:

@@ -2,9 +2,11 @@
 [--only paper,default] [--jobs 1] [--report] [--json] [--write PAGE]`.
 
 Runs that are healthy and runs that collapse, each watched by every monitor that is shipped. A run
-has collapsed where its validation accuracy falls by a tenth below the best before it; it is judged
-by that alone, whatever it was meant to be. For every hypothesis: in how many collapsed runs its
-alarm came before the fall, by how many steps, and in how many healthy runs it came at all.
+has collapsed where its validation accuracy falls by a tenth below the best before it, or below the
+accuracy on 512 held-out questions at its start, since a fast one falls before anything is
+validated; it is judged by that alone, whatever it was meant to be. For every hypothesis: in how
+many collapsed runs its alarm came before the fall, by how many steps, and in how many healthy runs
+it came at all.
 Finished runs are kept, so that an interrupted report goes on where it stopped.
 """
 
@@ -79,7 +81,7 @@ def work(job: tuple[Path, str, int]) -> None:
     out, kind, seed = job
     folder = folder_of(out, kind, seed)
     names = builder_names("monitors")
-    keys = [f"seed={seed}", "threads=1", f"eval_every={EVERY}", "test_questions=64"]
+    keys = [f"seed={seed}", "threads=1", f"eval_every={EVERY}", "test_questions=512"]
     keys += [f"monitors={json.dumps(names)}", f"out={folder}", *KINDS[kind].keys]
     script = str(Path(__file__).with_name("learning.py"))
     run_training((folder, [sys.executable, script, "--one", *keys]))

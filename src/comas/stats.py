@@ -292,6 +292,23 @@ def ratio_interval(
     return delta_interval(top / bottom, slopes, (tops_SQ, bottoms_SQ))
 
 
+def share_ratio_interval(
+    tops_SQ: Sequence[Sequence[float]], bottoms_SQ: Sequence[Sequence[float]]
+) -> Interval:
+    """`ratio_interval` of two shares, clipped at 0.
+
+    Where all questions say the same (every answer wrong in both, say), it is what as many questions
+    without an exception allow: one that is seen in neither may add up to 1 above or below.
+    """
+    found = ratio_interval(tops_SQ, bottoms_SQ)
+    if found.low < found.high:
+        return found._replace(low=max(0.0, found.low))
+    bottom = float(np.mean(bottoms_SQ))
+    unseen = _unanimous(0.0, found.n, 0.95, lowest=-found.mean, highest=1.0)
+    low = max(0.0, found.mean + unseen.low / bottom)
+    return found._replace(low=low, high=found.mean + unseen.high / bottom)
+
+
 def delta_interval(
     value: float, slopes: Sequence[float], tables_KSQ: Sequence[Sequence[Sequence[float]]]
 ) -> Interval:

@@ -51,10 +51,10 @@ method = Method(play, settle, grpo, plain, start=start, draw=draw, update=update
 FINE = {"posed": "None", "start": "{}", "draw": "questions[:count]", "update": "state"}
 HELD_OUT = 'task.load("test", limit=1)[0]'
 FAULTS = [
-    ({"draw": "[]"}, "step 0: draw chose no question: it has to return one at least"),
-    ({"draw": "[questions[0], questions[0]]"}, "step 0: draw chose two questions with the id"),
-    ({"draw": "questions[:count + 1]"}, "step 0: draw chose 3 questions, and a step has 2"),
-    ({"draw": "['1 2 -> 3']"}, "step 0: draw returned '1 2 -> 3', which is no Question"),
+    ({"draw": "[]"}, "step 1: draw chose no question: it has to return one at least"),
+    ({"draw": "[questions[0], questions[0]]"}, "step 1: draw chose two questions with the id"),
+    ({"draw": "questions[:count + 1]"}, "step 1: draw chose 3 questions, and a step has 2"),
+    ({"draw": "['1 2 -> 3']"}, "step 1: draw returned '1 2 -> 3', which is no Question"),
     ({"draw": f"[{HELD_OUT}]"}, "is a held-out one"),
     ({"start": "[]"}, "start returned []: the state of a method is a dict"),
     ({"start": "{'pool': {1, 2}}"}, "start: its state cannot be written as JSON"),

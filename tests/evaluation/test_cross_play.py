@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,7 +23,7 @@ from comas.stats import mean_interval
 from comas.tasks import gate, kuhn, pick
 from comas.team.build import run_sync
 from comas.testing.scripted import Scripted
-from comas.types import UserMistake
+from comas.types import HostFailure, Question, UserMistake
 
 # --- the matrix
 
@@ -202,6 +203,44 @@ def test_an_evaluation_of_two_models_at_kuhn(tmp_path: Path) -> None:
         known = [line for line in lines if "answer" in line]
         after = [json.loads(line) for line in path.read_bytes().splitlines()]
         assert known == [line for line in after if "answer" in line], "nothing is asked twice"
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Question], bool]) -> None:
+    """Games of some questions raise."""
+
+    async def facing(question: Question, *_: Any) -> float:
+        if fails(question):
+            raise HostFailure("connection reset")
+        return 1.0
+
+    monkeypatch.setattr("comas.evaluation.cross_play.facing", facing)
+
+
+def test_where_every_game_failed_nothing_was_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, lambda _: True)
+    exam = Exam.create(Plan(["seed-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e"))
+    with pytest.raises(UserMistake, match=r"every game failed; the first: .*connection reset"):
+        run_sync(exam.go())
+    report = json.loads((tmp_path / "e" / "report.json").read_text())
+    assert report["cross"] == []
+    assert "cross of kuhn: no question was played to its end by all pairs" in report["notes"]
+
+
+def test_questions_that_nobody_played_to_their_end_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fails(question: Question) -> bool:
+        asked.append(question.id)
+        return question.id == asked[0]
+
+    failing(monkeypatch, fails)
+    exam = Exam.create(Plan(["seed-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e"))
+    (found,) = run_sync(exam.go())["cross"]
+    assert (found["n"], found["missing"]) == (3, 1)
 
 
 def test_puzzles_are_no_game(tmp_path: Path) -> None:

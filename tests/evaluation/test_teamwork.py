@@ -530,7 +530,8 @@ def test_a_relay_that_does_as_the_pair_gains_nothing() -> None:
     led = relays(*games, setup="relay:turns=4:lead=3")
     both = relays(*games, setup="relay:turns=4")
     found = relay.figures(led, [cell("single", STRONG), both, led])["relay gain"]
-    assert tuple(found) == (0.0, 0.0, 0.0, 3)
+    assert (found.mean, found.n) == (0.0, 3)
+    assert found.low < 0.0 < found.high, "three games are no proof"
 
 
 def test_only_the_pair_that_differs_in_nothing_else_is_together() -> None:
@@ -540,3 +541,56 @@ def test_only_the_pair_that_differs_in_nothing_else_is_together() -> None:
     assert relay.together_of(led, [other, same]) is same
     assert relay.together_of(same, [other, same]) is None
     assert relay.together_of(cell("vote:lead=2", STRONG), [other]) is None
+
+
+# --- where all questions say the same, their spread says nothing
+
+
+UNSEEN = 1 - 0.025 ** (1 / 20)
+"""So large a share of exceptions may stay unseen among twenty questions."""
+
+
+def twenty(team: str, single: str) -> tuple[Cell, Beside]:
+    games = [played(f"q{i:02}", team, [said("s", "a")]) for i in range(20)]
+    singles = [one for i in range(20) for one in alone(f"q{i:02}", a=single)]
+    game = cell("vote", games)
+    compared = beside(game, [cell("single", singles)])
+    assert compared is not None
+    return game, compared
+
+
+def test_errors_that_were_not_seen_may_be_there() -> None:
+    game, compared = twenty("right", "wrong")
+    found = coordination.figures(game, compared)["error amplification"]
+    assert found.mean == 0.0
+    assert (found.low, found.high) == pytest.approx((0.0, UNSEEN))
+    game, compared = twenty("wrong", "wrong")
+    found = coordination.figures(game, compared)["error amplification"]
+    assert (found.mean, found.low, found.high) == pytest.approx((1.0, 1 - UNSEEN, 1 + UNSEEN))
+
+
+def test_an_efficiency_without_spread_has_the_interval_of_its_accuracy() -> None:
+    game, compared = twenty("right", "wrong")
+    found = coordination.figures(game, compared)["efficiency"]
+    price = found.mean
+    wanted = accuracy_interval([1.0] * 20)
+    assert (found.low, found.high) == pytest.approx((wanted.low * price, wanted.high * price))
+    assert found.low < found.mean
+
+
+def test_a_gap_and_a_loss_without_spread_are_not_known_exactly() -> None:
+    singles = members(*[("right", "right")] * 20)
+    games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("right", 0)) for i in range(20)]
+    found = experts.figures(compared_with(games, singles))
+    gap = found["collaboration gap"]
+    assert (gap.mean, gap.low, gap.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))
+    loss = found["expert loss"]
+    assert (loss.mean, loss.low, loss.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))
+
+
+def test_a_gain_of_a_relay_without_spread_is_not_known_exactly() -> None:
+    led = relays(*[("a", "right")] * 20, setup="relay:lead=2")
+    both = relays(*[("a", "right")] * 20, setup="relay")
+    singles = members(*[("right", "wrong")] * 20)
+    found = relay.figures(led, [cell("single", singles), both, led])["relay gain"]
+    assert (found.mean, found.low, found.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))

@@ -128,3 +128,37 @@ def test_a_start_that_was_measured_needs_no_first_steps() -> None:
     heard = [trial.hear(Reading([1.0] * 8, start=0.1)) for _ in range(4)]
     assert heard.index(True) <= 1
     assert sum(heard) == 1
+
+
+def test_a_short_run_that_is_made_longer_keeps_the_start_that_it_measured() -> None:
+    """Of twelve steps the first alone is the start; of a hundred, five would be."""
+    hypothesis = Hypothesis("worse", "it is worse", 0.1)
+    first = Trial(hypothesis, 12, math.log(100))
+    heard = readings(3, 0.2)
+    for reading in heard:
+        first.hear(reading)
+    longer = Trial(hypothesis, 100, math.log(100))
+    longer.take_up(json.loads(json.dumps(first.as_record())))
+    assert longer.start == first.start == sum(heard[0].values) / 8
+    before = longer.evidence.log
+    longer.hear(Reading([1.0] * 8))
+    assert longer.start == first.start
+    assert longer.evidence.log > before, "what comes now is compared, not measured"
+
+
+def test_no_change_is_older_than_the_start_that_it_is_compared_with() -> None:
+    trial = Trial(Hypothesis("worse", "it is worse", 0.1), 100, math.log(100))
+    heard = [Reading([0.0] * 8)] * 5 + [Reading([1.0] * 8)] * 5
+    alarms = [trial.hear(reading) for reading in heard]
+    assert sum(alarms) == 1
+    assert trial.evidence.since == 5
+
+
+def test_a_change_between_two_readings_may_be_as_old_as_the_first() -> None:
+    """As validation accuracy is read: every third step."""
+    trial = Trial(Hypothesis("worse", "it is worse", 0.1), 100, math.log(100))
+    good = Reading([0.0] * 8, start=0.1)
+    bad = Reading([1.0] * 8, start=0.1)
+    alarms = [trial.hear(one) for one in (good, None, None, good, None, None, bad, None, bad)]
+    assert any(alarms)
+    assert trial.evidence.since == 4

@@ -105,7 +105,7 @@ def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
     ]
     with pytest.raises(
         UserMistake,
-        match=r"step 3: loss or gradient of policy home/a1 was not finite in 3 steps in a row",
+        match=r"step 4: loss or gradient of policy home/a1 was not finite in 3 steps in a row",
     ):
         run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Broken()}))
     run = Run.open(tmp_path / "r")
@@ -143,7 +143,7 @@ class Dying(Chained):
     ("duty", "said"),
     [
         ("ask", r"every discussion failed; the first: host home, turn 0/.*: connection reset"),
-        ("learn", r"host home, learning of step 0: connection reset"),
+        ("learn", r"host home, learning of step 1: connection reset"),
         ("save", r"host home, saving step 2: connection reset"),
     ],
 )
@@ -184,7 +184,7 @@ def test_an_error_in_a_game_loses_no_step_that_was_learnt(
         "checkpoint_every=100",
         f"out={tmp_path / 'r'}",
     ]
-    with pytest.raises(UserMistake, match="step 7: every discussion failed"):
+    with pytest.raises(UserMistake, match="step 8: every discussion failed"):
         run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Chained()}))
     assert (Run.open(tmp_path / "r").marker() or {})["step"] == 7
 
@@ -203,4 +203,4 @@ def test_a_bug_in_a_host_keeps_its_traceback_and_names_it(
                 hosts={"home": Dying()},
             )
         )
-    assert caught.value.exceptions[0].__notes__ == ["in host home, learning of step 0"]
+    assert caught.value.exceptions[0].__notes__ == ["in host home, learning of step 1"]

@@ -116,3 +116,9 @@ def test_figures_are_found_by_dotted_paths() -> None:
     assert figure_at(step, "cost.scoring.tokens") == 7
     assert figure_at(step, "cost.a1.tokens") == 9
     assert figure_at(step, "notes") is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_figure_that_is_no_number_is_not_known(value: float) -> None:
+    """As JSON of a metric of one's own may have it: it must not make other claims' p 1."""
+    assert figure_at({"mine": {"x": value}}, "mine.x") is None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import comas.setups.vote
+import comas.tasks.pick
 from comas.studies.file import StudyFile, read_file
 from comas.studies.grid import described, flat, merged, nested, slug
+from comas.studies.ledger import declaration
 from comas.studies.verb import Study
 from comas.types import UserMistake
 
@@ -162,3 +167,71 @@ def test_what_a_method_of_ones_own_says_is_part_of_a_setting(tmp_path: Path) -> 
     (tmp_path / "mine.py").write_text(source + "\n")
     after = Study.read(file).settings[0].essence
     assert {key for key in before if before[key] != after[key]} == {"method"}
+
+
+MINE = """
+[settings.a]
+[measures.m]
+setup = "./mine.py:votes=3"
+task = "own.py"
+data = "rows.jsonl"
+games = 2
+"""
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """A study whose measure names three files beside it."""
+    source = Path(comas.setups.vote.__file__).read_text()
+    (tmp_path / "mine.py").write_text(source)
+    (tmp_path / "own.py").write_text(Path(comas.tasks.pick.__file__).read_text())
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    file = tmp_path / "s.toml"
+    file.write_text(HEAD + MINE)
+    return file
+
+
+def test_files_of_measures_are_those_beside_the_study(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    measure = Study.read(measured).described.measures["m"]
+    assert measure.setup == f"{tmp_path / 'mine.py'}:votes=3"
+    assert measure.task == str(tmp_path / "own.py")
+    assert measure.data == str(tmp_path / "rows.jsonl")
+    (tmp_path / "rows.jsonl").unlink()
+    with pytest.raises(UserMistake, match=r"measures\.m: data = 'rows\.jsonl': there is no such"):
+        Study.read(measured)
+
+
+def declared(file: Path) -> dict[str, Any]:
+    study = Study.read(file)
+    return declaration(study.described, study.settings)["measures"]["m"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("mine.py", "setup"), ("own.py", "task"), ("rows.jsonl", "data")]
+)
+def test_what_files_of_measures_say_is_part_of_what_is_declared(
+    name: str, key: str, measured: Path, tmp_path: Path
+) -> None:
+    before = declared(measured)
+    moved = tmp_path / "moved"
+    shutil.copytree(tmp_path, moved)
+    assert declared(moved / "s.toml") == before, "wherever they lie"
+    file = tmp_path / name
+    file.write_text(file.read_text() + "\n")
+    after = declared(measured)
+    assert {each for each in before if before[each] != after[each]} == {key}
+
+
+def test_a_folder_of_data_is_declared_by_what_is_in_it(measured: Path, tmp_path: Path) -> None:
+    measured.write_text(measured.read_text().replace("rows.jsonl", "rows"))
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text("1")
+    before = declared(measured)
+    (folder / "b.jsonl").write_text("1")
+    assert declared(measured)["data"] != before["data"]

@@ -174,7 +174,7 @@ def test_what_fails_to_learn_is_told_and_the_step_that_was_played_is_dropped(
         train(tmp_path / "run", host=FailsToLearn())
     (error,) = caught.value.exceptions
     assert str(error) == "it broke"
-    assert error.__notes__ == ["in host home, learning of step 4"]
+    assert error.__notes__ == ["in host home, learning of step 5"]
     assert (Run.open(tmp_path / "run").marker() or {})["step"] == 4
     go_on(tmp_path / "run")
     assert story(tmp_path / "run") == whole

@@ -111,6 +111,23 @@ def test_a_run_that_was_ended_goes_on_where_that_is_asked(untaught: Path, tmp_pa
     assert len(read_alarms(run.path)) == 1
 
 
+def test_an_alarm_that_came_while_the_run_was_to_go_on_does_not_end_it_later(
+    untaught: Path, tmp_path: Path
+) -> None:
+    late = tmp_path / "late.py"
+    late.write_text(LOUD.replace("FROM", "7"))
+    run = alarmed(tmp_path, untaught, monitors=[loud(tmp_path), str(late)])
+    comas.resume(run.path, steps=12, on_alarm="stop")
+    assert len(list(run.metrics())) == 8, "the second alarm ends it"
+    told = [(alarm["kind"], alarm["action"]) for alarm in read_alarms(run.path)]
+    assert told == [("loud.worse", "warn"), ("late.worse", "stop")]
+    comas.resume(run.path)
+    assert len(list(run.metrics())) == 8
+    comas.resume(run.path, on_alarm="warn", steps=9)
+    comas.resume(run.path, on_alarm="restore", steps=10)
+    assert len(list(run.metrics())) == 10, "it went beyond the alarm that had ended it"
+
+
 def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
     untaught: Path, tmp_path: Path
 ) -> None:

@@ -28,20 +28,20 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
     for table in with_bases:
         base = table.get("base")
         if isinstance(base, str) and base not in seed_models():
-            table["base"] = _beside(base, folder)
+            table["base"] = beside(base, folder)
     for host in hosts.values():
         _anchor_files(host, ("engine", "kind", "where"), folder)
     _anchor_files(data, ("method", "task"), folder)
     if isinstance(questions := data.get("data"), str):
-        data["data"] = _beside(questions, folder)
+        data["data"] = beside(questions, folder)
     for options in _tables(data, "tool_options").values():
         if isinstance(texts := options.get("folder"), str):
-            options["folder"] = _beside(texts, folder)
+            options["folder"] = beside(texts, folder)
     for key in ("metrics", "monitors", "tools", "track"):
         listed = data.get(key)
         if isinstance(listed, list):
             names = cast("list[Any]", listed)
-            data[key] = [_beside(n, folder) if _is_file(n) else n for n in names]
+            data[key] = [beside(n, folder) if _is_file(n) else n for n in names]
 
 
 def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
@@ -66,10 +66,11 @@ def _anchor_files(table: dict[str, Any], keys: Sequence[str], folder: Path) -> N
     """Anchor those of these keys that name a file of the user's own."""
     for key in keys:
         if _is_file(table.get(key)):
-            table[key] = _beside(table[key], folder)
+            table[key] = beside(table[key], folder)
 
 
-def _beside(name: str, folder: Path) -> str:
+def beside(name: str, folder: Path) -> str:
+    """Where a path from `folder` leads, as an absolute one; as it is where nothing lies there."""
     there = str((folder / name).resolve())
     if name and (Path(there).exists() or run_at(there) is not None):
         return there

@@ -21,7 +21,14 @@ from comas.evaluation.beside import Beside, Numbers
 from comas.evaluation.report import Cell, Record
 from comas.evaluation.turns import first_answers
 from comas.objective.pay import grams, similarity
-from comas.stats import Interval, delta_interval, ratio_interval, share_interval
+from comas.stats import (
+    Interval,
+    accuracy_interval,
+    delta_interval,
+    ratio_interval,
+    share_interval,
+    share_ratio_interval,
+)
 
 
 def figures(cell: Cell, compared: Beside) -> dict[str, Interval]:
@@ -54,7 +61,12 @@ def efficiency(compared: Beside) -> Interval | None:
         return None
     value = right * alone / tokens
     slopes = (alone / tokens, -value / tokens, right / tokens)
-    return _not_negative(delta_interval(value, slopes, tables))
+    found = delta_interval(value, slopes, tables)
+    if found.low == found.high:  # all questions cost as much, and say the same
+        said = accuracy_interval([right] * found.n)
+        price = alone / tokens
+        return found._replace(low=said.low * price, high=said.high * price)
+    return found._replace(low=max(0.0, found.low))
 
 
 def error_amplification(compared: Beside) -> Interval | None:
@@ -63,12 +75,7 @@ def error_amplification(compared: Beside) -> Interval | None:
     wrong_alone = _complements(compared.right_alone())
     if not _mean(wrong_alone):
         return None
-    return _not_negative(ratio_interval(wrong, wrong_alone))
-
-
-def _not_negative(found: Interval) -> Interval:
-    """The part of an interval that such a figure can have."""
-    return found._replace(low=max(0.0, found.low))
+    return share_ratio_interval(wrong, wrong_alone)
 
 
 def redundancy(cell: Cell) -> Interval | None:

@@ -105,6 +105,11 @@ class Matrix:
     missing: int = 0
     """Questions that are left out, since a game of theirs has no payoff."""
 
+    @property
+    def questions(self) -> int:
+        """Q."""
+        return len(self.values[0][0])
+
     def cell(self, row: int, column: int) -> Interval:
         """The mean payoff of a row against a column, over questions."""
         return mean_interval(self.values[row][column])
@@ -165,7 +170,7 @@ class Matrix:
         return {
             "task": task,
             "names": list(self.names),
-            "n": len(self.values[0][0]),
+            "n": self.questions,
             "missing": self.missing,
             "matrix": [[interval_record(self.cell(i, j)) for j in every] for i in every],
             "rows": [interval_record(self.row(i)) for i in every],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comas.evaluation import cross_play
-from comas.evaluation.cross_play import COLUMN, ROW, SETUP
+from comas.evaluation.cross_play import COLUMN, ROW, SETUP, Matrix
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import Round
 from comas.evaluation.ways import Way
@@ -88,15 +88,37 @@ class Crossing:
             judged = cross_play.judging(task)
             yield Round(pair, pair, both, judged, questions, way, log), account
 
+    def games(self) -> list[dict[str, Any]]:
+        """All that were played, those that failed included."""
+        found: list[dict[str, Any]] = []
+        for of_task in self._logs.values():
+            for log in of_task.values():
+                found += log.found.values()
+        return found
+
+    def notes(self) -> list[str]:
+        """Which tasks have no matrix."""
+        reason = "no question was played to its end by all pairs"
+        without = [task for task in self._logs if self._matrix(task) is None]
+        return [f"cross of {task}: {reason}" for task in without]
+
     def _records(self) -> list[dict[str, Any]]:
         """The matrix of each task, as JSON; none where no question was played by all pairs."""
         found: list[dict[str, Any]] = []
-        for task, logs in self._logs.items():
-            pairs = {pair: payoffs_in(log) for pair, log in logs.items()}
-            made = cross_play.matrix(self.runs, pairs)
+        for task in self._logs:
+            made = self._matrix(task)
             if made is not None:
                 found.append(made.record(task))
         return found
+
+    def _matrix(self, name: str) -> Matrix | None:
+        """Of a task, with the number of all its questions that are left out."""
+        pairs = {pair: payoffs_in(log) for pair, log in self._logs[name].items()}
+        made = cross_play.matrix(self.runs, pairs)
+        if made is None:
+            return None
+        (asked,) = [len(questions) for task, questions in self.asked if task.name == name]
+        return replace(made, missing=asked - made.questions)
 
 
 def check_roles(members: Sequence[Member], roles: Sequence[str]) -> None:

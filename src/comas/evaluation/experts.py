@@ -13,7 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from comas.evaluation.beside import TEAM, Beside, Numbers
 from comas.evaluation.report import Record
 from comas.evaluation.turns import first_answers
-from comas.stats import Interval, delta_interval, ratio_interval, share_interval
+from comas.stats import (
+    Interval,
+    delta_interval,
+    gain_interval,
+    share_interval,
+    share_ratio_interval,
+)
 
 Case = tuple[bool, bool]
 """Whether something could be seen in a game, and whether it was so."""
@@ -31,7 +37,7 @@ def figures(compared: Beside) -> dict[str, Interval]:
     expert = share_interval(alone, _ones(alone))
     found: dict[str, Interval | None] = {"expert accuracy": expert}
     if expert is not None and expert.mean > 0:
-        found["expert loss"] = _loss(ratio_interval(compared.right(), alone))
+        found["expert loss"] = _loss(share_ratio_interval(compared.right(), alone))
     found["identifying"] = _share(compared, experts, _identifies)
     found["leveraging"] = _share(compared, experts, _leverages)
     found["compromise"] = _share(compared, experts, _compromises)
@@ -48,6 +54,8 @@ def collaboration_gap(compared: Beside) -> Interval:
     pair = compared.right()
     value = _mean(weaker) - _mean(pair)
     found = delta_interval(value, (1.0, -1.0), (weaker, pair))
+    if found.low == found.high:
+        return gain_interval([value] * found.n)
     low = max(-1.0, found.low)
     high = min(1.0, found.high)
     return found._replace(low=low, high=high)
@@ -133,8 +141,7 @@ def _share(
 
 def _loss(kept: Interval) -> Interval:
     """1 minus the share of the expert's accuracy that the team keeps, which is not negative."""
-    least = max(0.0, kept.low)
-    return Interval(1 - kept.mean, 1 - kept.high, 1 - least, kept.n)
+    return Interval(1 - kept.mean, 1 - kept.high, 1 - kept.low, kept.n)
 
 
 def _ones(table: Numbers) -> Numbers:

@@ -19,7 +19,7 @@ from comas.evaluation.spec import Plan
 from comas.evaluation.teamwork import teamwork
 from comas.team import spending
 from comas.team.build import Team
-from comas.types import Account, Question, Task
+from comas.types import Account, Question, Task, UserMistake
 
 
 class Trained(NamedTuple):
@@ -95,6 +95,16 @@ def outcome(
         "notes": [*report.notes(everything), *warnings, *dict.fromkeys(notes)],
         "overlap": [each.record() for each in trained],
     }
+
+
+def conclude(folder: Folder, games: Sequence[Mapping[str, Any]]) -> None:
+    """An error where every game failed; where none did, no checkpoint is needed any more."""
+    if games and all(game["error"] for game in games):
+        first = games[0]["error"]
+        raise UserMistake(f"{folder.path}: every game failed; the first: {first}")
+    verdicts = {game["verdict"] for game in games}
+    if "failed" not in verdicts:
+        folder.release_checkpoints()
 
 
 def _unknown(trained: Sequence[Trained]) -> Iterator[str]:

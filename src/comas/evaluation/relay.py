@@ -16,7 +16,7 @@ from statistics import fmean
 from comas.evaluation.beside import Beside, Numbers, beside
 from comas.evaluation.experts import chosen
 from comas.evaluation.report import Cell
-from comas.stats import Interval, ratio_interval
+from comas.stats import Interval, gain_interval, ratio_interval
 
 _LEAD = re.compile(r":lead=[1-9]\d*")
 
@@ -61,6 +61,8 @@ def gain(led: Beside, together: Beside) -> Interval | None:
         gaps.append([lead * (a - b) for lead, a, b in zip(*rows, strict=True)])
     found = ratio_interval(gaps, leads)
     used = round(fmean(sum(run) for run in leads))
+    if found.low == found.high:
+        return gain_interval([found.mean] * used)
     low = max(-1.0, found.low)
     high = min(1.0, found.high)
     return Interval(found.mean, low, high, used)

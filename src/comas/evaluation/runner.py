@@ -21,7 +21,7 @@ from comas.evaluation.asking import Asking, asked_otherwise, asking_of
 from comas.evaluation.crossing import Crossing
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import OpenRound, Played, Round
-from comas.evaluation.outcome import Trained, cell_of, outcome, trained_on_asked
+from comas.evaluation.outcome import Trained, cell_of, conclude, outcome, trained_on_asked
 from comas.evaluation.questions import load_questions
 from comas.evaluation.report import Cell, Key
 from comas.evaluation.spec import Plan
@@ -34,7 +34,7 @@ from comas.signals import listening
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, outline
 from comas.team.greeting import greet
-from comas.types import Account, Host, Question, Sampling, Task, UserMistake
+from comas.types import Account, Host, Question, Sampling, Task
 
 
 class Exam:
@@ -105,14 +105,13 @@ class Exam:
             matched = await self._match(cells, hook) if self.plan.equal_tokens else []
             play = functools.partial(self._play, hook=hook)
             crossed = await self._crossing.play(self._load, self._check_weights, play)
+            self._notes += self._crossing.notes()
         report = outcome(self._folder, cells, matched, self._accounts, self._trained, self._notes)
         report["cross"] = crossed
         self._folder.write_report(report)
         records = [record for cell in cells for record in cell.records]
-        if records and all(record["error"] for record in records):
-            raise UserMistake(f"{self.folder}: every game failed; the first: {records[0]['error']}")
-        if not any(record["verdict"] == "failed" for record in records):
-            self._folder.release_checkpoints()
+        records += self._crossing.games()
+        conclude(self._folder, records)
         return report
 
     # --- before a model is loaded

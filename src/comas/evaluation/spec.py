@@ -26,7 +26,7 @@ from comas.config.systems import (
 )
 from comas.evaluation.cross_play import SETUP
 from comas.evaluation.systems import asked
-from comas.evaluation.ways import OPTIONS
+from comas.evaluation.ways import parts_of
 from comas.program import command
 from comas.storage import files as disk
 from comas.team import spending
@@ -159,7 +159,7 @@ class Plan:
 
 def file_of(setup: str) -> str | None:
     """`./mine.py` of `./mine.py:votes=3`, and of itself; None for what is no file."""
-    name = re.split(OPTIONS, setup)[0]
+    name = parts_of(setup)[0]
     return name if name.endswith(".py") else None
 
 
@@ -184,7 +184,7 @@ def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
     task = teams[0].config.task
     if not plan.tasks or task in plan.tasks:
         own.append(task)
-    if any(re.split(OPTIONS, setup)[0] == "game" for setup in plan.setups):
+    if any(parts_of(setup)[0] == "game" for setup in plan.setups):
         own += [team.config.method for team in teams]
     own_files = {name: name for name in own if name.endswith(".py")}
     return {

@@ -37,7 +37,7 @@ def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
     """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own; `files`
     are those of the plan.
     """
-    plugin, *pairs = re.split(OPTIONS, name)
+    plugin, *pairs = parts_of(name)
     plugin = (files or {}).get(plugin, plugin)
     options = dict(map(parse_pair, pairs))
     if plugin == "game":
@@ -49,6 +49,11 @@ def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
     if isinstance(found, Setup):
         return Way(name, _game(found), found.alone, options)
     return Way(name, replace(found, supervised=False), False, options)  # labels are for training
+
+
+def parts_of(name: str) -> list[str]:
+    """The name or file of a setup, and its options."""
+    return re.split(OPTIONS, name)
 
 
 def _kind_of(plugin: str) -> Literal["method", "setup"]:

@@ -47,19 +47,21 @@ def draw(
         seen = _seen(scene, questions)
         drawn = choose(scene.state, seen, count, rng, scene.permitted, **options)
     if not drawn:
-        raise UserMistake(f"step {step}: draw chose no question: it has to return one at least")
+        raise UserMistake(f"step {step + 1}: draw chose no question: it has to return one at least")
     for question in drawn:
         if not isinstance(question, Question):
-            raise UserMistake(f"step {step}: draw returned {brief(question)}, which is no Question")
+            raise UserMistake(
+                f"step {step + 1}: draw returned {brief(question)}, which is no Question"
+            )
     if len(drawn) > count:
         raise UserMistake(
-            f"step {step}: draw chose {len(drawn)} questions, and a step has {count}: return at"
+            f"step {step + 1}: draw chose {len(drawn)} questions, and a step has {count}: return at"
             " most as many"
         )
     ids = [question.id for question in drawn]
     twice = next((name for name in ids if ids.count(name) > 1), None)
     if twice is not None:
-        raise UserMistake(f"step {step}: draw chose two questions with the id {twice!r}")
+        raise UserMistake(f"step {step + 1}: draw chose two questions with the id {twice!r}")
     return _labelled(scene, drawn, questions)
 
 
@@ -90,8 +92,8 @@ def refuse_held_out(step: int, questions: Sequence[str], held_out: Collection[st
     leaked = next((prompt for prompt in questions if prompt in held_out), None)
     if leaked is not None:
         raise UserMistake(
-            f"step {step}: the question {brief(leaked)} is a held-out one: pose has to return None"
-            " for it"
+            f"step {step + 1}: the question {brief(leaked)} is a held-out one: pose has to return"
+            " None for it"
         )
 
 

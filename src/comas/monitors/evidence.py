@@ -57,6 +57,10 @@ class Evidence:
         self._sums = self._sums + gains
         self.steps += 1
 
+    def begin_here(self) -> None:
+        """No change is older than this: what came before is what later steps are compared with."""
+        self._since[:] = self.steps
+
     def _gains(self, values: np.ndarray, bound: float) -> np.ndarray:
         """Per stake, what a step adds to the log capital."""
         if values.min() < 0.0 or values.max() > 1.0:

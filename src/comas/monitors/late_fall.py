@@ -16,7 +16,7 @@ FALLEN = Hypothesis(
     "validation accuracy falls below its best",
     0.05,
     lately="of answers wrong lately",
-    before="at the best",
+    before="at most at the best",
 )
 
 

@@ -45,6 +45,8 @@ class Trial:
         bound = self._bound(reading) if reading is not None else None
         if reading is None or bound is None:
             self.evidence.add([], 1.0)
+            if reading is not None and reading.values:
+                self.evidence.begin_here()
             return False
         read = (self.evidence.steps, _mean(reading))
         self.latest = [*self.latest, read][-LATEST:]
@@ -77,6 +79,7 @@ class Trial:
     def as_record(self) -> dict[str, Any]:
         """All that has to be known to go on, as JSON."""
         record = self.evidence.as_record()
+        record["warm"] = self.warm
         record["readings"] = self.readings
         record["start_sum"] = self.start_sum
         record["start"] = None if math.isnan(self.start) else self.start
@@ -86,6 +89,9 @@ class Trial:
 
     def take_up(self, record: Mapping[str, Any]) -> None:
         """Go on from a record."""
+        # the start is measured as it was begun, however long the run has become since; a checkpoint
+        # from before this was recorded does not know
+        self.warm = record.get("warm", self.warm)
         self.readings = record["readings"]
         self.start_sum = record["start_sum"]
         # a checkpoint from before readings had steps knows of none

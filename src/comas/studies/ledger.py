@@ -15,6 +15,7 @@ from typing import Any
 
 from comas.storage import files
 from comas.studies.file import StudyFile, extended_file
+from comas.studies.named_files import declared_measure
 from comas.studies.settings import Setting
 from comas.types import UserMistake
 
@@ -23,10 +24,7 @@ DECLARED = "declared.json"
 
 def declaration(study: StudyFile, settings: Sequence[Setting]) -> dict[str, Any]:
     """What the results depend on, and what is claimed, as plain values."""
-    measures = {
-        name: table.model_dump(exclude={"says", "settings"})
-        for name, table in study.measures.items()
-    }
+    measures = {name: declared_measure(table) for name, table in study.measures.items()}
     return {
         "budget": {"tokens": study.tokens, "steps": study.steps},
         "settings": {setting.name: setting.essence for setting in settings},

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from comas.evaluation.as_json import finite
 from comas.program import VERSION
 from comas.stats import Interval, seeds_interval
 from comas.storage import files
@@ -31,6 +32,7 @@ from comas.studies.document import (
 )
 from comas.studies.file import OWN, StudyFile
 from comas.studies.ledger import Ledger
+from comas.studies.named_files import setup_told
 from comas.studies.settings import Setting
 from comas.studies.values import Row, over_seeds
 
@@ -218,8 +220,9 @@ def _measures_table(report: Report) -> Table:
 def _measures_told(study: StudyFile) -> Iterator[tuple[str, str]]:
     for name, measure in study.measures.items():
         if measure.metric is None:
-            what = f"{measure.setup}, {measure.games} questions"
-            what += "" if measure.task is None else f" of {measure.task}"
+            assert measure.setup is not None
+            what = f"{setup_told(measure.setup)}, {measure.games} questions"
+            what += "" if measure.task is None else f" of {Path(measure.task).name}"
         else:
             end = "first" if measure.first is not None else "last"
             what = f"{measure.metric}, {end} {measure.first or measure.last or 20} steps"
@@ -327,8 +330,8 @@ def _claim_data(verdict: Verdict) -> dict[str, Any]:
     interval: dict[str, float | None] = {"n": 0, "difference": None, "low": None, "high": None}
     if found is not None:
         interval |= {"n": found.n, "difference": found.mean}
-    if found is not None and found.n > 1:  # JSON has no infinity
-        interval |= {"low": found.low, "high": found.high}
+    if found is not None and found.n > 1:
+        interval |= {"low": finite(found.low), "high": finite(found.high)}
     return {
         **verdict.claim.model_dump(),
         **interval,

@@ -16,9 +16,9 @@ from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.roles import check_seats, check_training
 from comas.config.schema import Config, read
-from comas.storage import files
 from comas.studies.file import StudyFile
 from comas.studies.grid import Described, described, flat, nested
+from comas.studies.named_files import content_of
 from comas.types import UserMistake
 
 MANY_STEPS = 10_000
@@ -45,16 +45,8 @@ class Setting:
         """What it is, whatever the seed: plain values."""
         config = self.resolved.config.model_dump(mode="json", exclude={"seed", "out"})
         for key in ("method", "task"):
-            config[key] = _content(config[key])
+            config[key] = content_of(config[key])
         return {"trained": self.trained, **config}
-
-
-def _content(name: str) -> str:
-    """The name of a shipped method or task; of a file its name and digest, wherever it lies."""
-    file = Path(name)
-    if file.suffix != ".py":
-        return name
-    return f"{file.name} {files.digest(file)}"
 
 
 def settings_of(study: StudyFile, file: Path) -> list[Setting]:

@@ -146,7 +146,7 @@ def figure_at(step: Mapping[str, Any], path: str) -> float | None:
     places: list[Any] = [step]
     for part in path.split("."):
         places = [below for place in places for below in _below(place, part)]
-    numbers = [place for place in places if type(place) in (int, float)]
+    numbers = [n for n in places if type(n) in (int, float) and math.isfinite(n)]
     return float(math.fsum(numbers)) if numbers else None
 
 

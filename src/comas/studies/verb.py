@@ -17,6 +17,7 @@ from comas.studies.cost import Cost, check_cost, cost_of
 from comas.studies.file import StudyFile, read_file
 from comas.studies.here import Here, Place
 from comas.studies.ledger import Ledger, declaration
+from comas.studies.named_files import located
 from comas.studies.report import Report, report_of, write_report
 from comas.studies.running import Ended, run_cells
 from comas.studies.settings import Setting, settings_of
@@ -39,6 +40,10 @@ class Study:
         """Read and check everything that can be known without models."""
         path = Path(file)
         described = read_file(path)
+        try:
+            described = located(described, path.parent)
+        except UserMistake as error:
+            raise UserMistake(f"{path}: {error}") from error
         settings = settings_of(described, path)
         check_measures(described, settings, path)
         check_claims(described, settings, path)

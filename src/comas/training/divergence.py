@@ -39,7 +39,7 @@ class Divergence:
             if times < PATIENCE:
                 continue
             raise UserMistake(
-                f"step {step}: loss or gradient of policy {policy} was not finite in {times}"
+                f"step {step + 1}: loss or gradient of policy {policy} was not finite in {times}"
                 " steps in a row; its weights are those before. Start again with a lower lr,"
                 f" or from an earlier checkpoint of {run}"
             )

@@ -25,19 +25,23 @@ class Guard:
     def __init__(self, action: Action, hooks: Hook) -> None:
         self.action: Action = action
         self.hooks = hooks
-        self.alarmed = False
-        """Whether there was an alarm, in whichever process of the run."""
+        self.ends = False
+        """Whether an alarm has ended the run, in whichever process of it."""
 
-    @property
-    def ends(self) -> bool:
-        """Whether an alarm has ended the run."""
-        return self.alarmed and self.action != "warn"
+    def take_up(self, run: Run, done: int) -> None:
+        """Go on with a run that has so many steps: it has ended where its last one was alarmed. An
+        alarm that came while it was told to go on ends nothing later.
+        """
+        last = [alarm for alarm in read_alarms(run.path) if alarm["step"] == done - 1]
+        # one that was written before actions were says nothing of its own
+        actions = [alarm.get("action", self.action) for alarm in last]
+        self.ends = self.action != "warn" and any(action != "warn" for action in actions)
 
     def write(self, run: Run, alarms: Sequence[Alarm]) -> None:
-        """Write down the alarms of a step."""
-        records = [asdict(alarm) for alarm in alarms]
+        """Write down the alarms of a step, and what they do."""
+        records = [{**asdict(alarm), "action": self.action} for alarm in alarms]
         append_alarms(run.path, records)
-        self.alarmed = self.alarmed or bool(alarms)
+        self.ends = self.ends or (bool(alarms) and self.action != "warn")
 
     async def end(self, run: Run, hosts: Mapping[str, Host], done: int, best: int | None) -> bool:
         """Say that the run ends after so many steps; put the weights of the `best` checkpoint

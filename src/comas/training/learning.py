@@ -34,7 +34,7 @@ async def learn(
     the turns.
     """
     paid = payoffs(episodes, team.members)
-    doing = f"learning of step {step}"
+    doing = f"learning of step {step + 1}"
     learning: dict[str, asyncio.Task[Any]] = {}
     async with asyncio.TaskGroup() as group:
         for name, host in team.hosts.items():

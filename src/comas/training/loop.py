@@ -114,7 +114,7 @@ class Session:
         self._account()  # what the first requests have cost
         if run.marker() is not None:
             self.watching.take_up(run.path, start)
-            self.guard.alarmed = self.watching.alarmed
+            self.guard.take_up(run, start)
         self.hooks.begin(run, self.team, start)
 
     async def _listening(self, start: int) -> None:

@@ -103,7 +103,7 @@ class Playing:
         episodes = await self.watching.beside(playing, quiet, step, len(questions) * samples)
         if all(episode.error for episode in episodes):
             raise UserMistake(
-                f"step {step}: every discussion failed; the first: {episodes[0].error}"
+                f"step {step + 1}: every discussion failed; the first: {episodes[0].error}"
             )
         self.memory.check_posed(step, episodes)
         settle_all(scene, episodes, self.memory.options("settle"))

@@ -177,11 +177,6 @@ class Watching:
         for key, trial in self.trials.items():
             trial.take_up(record["trials"]["/".join(key)])
 
-    @property
-    def alarmed(self) -> bool:
-        """Whether anything was alarmed in this run."""
-        return any(trial.alarmed for trial in self.trials.values())
-
 
 def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:
     """A reading for the record: mean, number, the start, the evidence and what makes an alarm, both

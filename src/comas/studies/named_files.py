@@ -1,0 +1,87 @@
+"""Files that a study names: measures find theirs beside the study file, as settings do, and what
+they say is part of what is declared.
+
+Leaves out: those of settings, which are looked for as any config's are (`config.named_places`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from comas.config.named_places import beside
+from comas.evaluation.ways import parts_of
+from comas.storage import files
+from comas.studies.file import Measure, StudyFile
+from comas.types import UserMistake
+
+
+def located(study: StudyFile, folder: Path) -> StudyFile:
+    """The study with the files that its measures name by a path from its folder found from
+    anywhere; an error for data that are not there.
+    """
+    measures: dict[str, Measure] = {}
+    for name, measure in study.measures.items():
+        try:
+            measures[name] = _located(measure, folder)
+        except UserMistake as error:
+            raise UserMistake(f"measures.{name}: {error}") from error
+    return study.model_copy(update={"measures": measures})
+
+
+def _located(measure: Measure, folder: Path) -> Measure:
+    found: dict[str, str] = {}
+    if measure.setup is not None:
+        plugin, *options = parts_of(measure.setup)
+        if plugin.endswith(".py"):
+            found["setup"] = ":".join((beside(plugin, folder), *options))
+    if measure.task is not None and measure.task.endswith(".py"):
+        found["task"] = beside(measure.task, folder)
+    if measure.data is not None:
+        found["data"] = beside(measure.data, folder)
+        if not Path(found["data"]).exists():
+            raise UserMistake(
+                f"data = {measure.data!r}: there is no such file or folder, beside the study file"
+                " or from here"
+            )
+    return measure.model_copy(update=found)
+
+
+def setup_told(setup: str) -> str:
+    """A setup as a report names it: of a file its name."""
+    plugin, *options = parts_of(setup)
+    return ":".join((Path(plugin).name, *options))
+
+
+def declared_measure(measure: Measure) -> dict[str, Any]:
+    """What a measure is, wherever its files lie."""
+    facts = measure.model_dump(exclude={"says", "settings"})
+    if measure.setup is not None:
+        plugin, *options = parts_of(measure.setup)
+        facts["setup"] = ":".join((content_of(plugin), *options))
+    if measure.task is not None:
+        facts["task"] = content_of(measure.task)
+    if measure.data is not None:
+        facts["data"] = content_of(measure.data, is_data=True)
+    return facts
+
+
+def content_of(name: str, is_data: bool = False) -> str:
+    """The name of something that is shipped; of a file, or of a folder of data, its name and the
+    SHA-256 of what is in it, wherever it lies.
+    """
+    path = Path(name)
+    if not is_data and path.suffix != ".py":
+        return name
+    if path.is_dir():
+        return f"{path.name} {_digest_of_folder(path)}"
+    return f"{path.name} {files.digest(path)}"
+
+
+def _digest_of_folder(folder: Path) -> str:
+    found = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        place = file.relative_to(folder).as_posix()
+        found.update(f"{place} {files.digest(file)}\n".encode())
+    return found.hexdigest()
