@@ -106,6 +106,26 @@ def counted(cells: Sequence[Cell], key: str) -> list[dict[str, Any]]:
     return rows
 
 
+def agreement(cells: Sequence[Cell]) -> str:
+    """How alike two seeds of a cell are, over all cells that have two."""
+    by_place: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        place = (cell.kl, cell.normalise, cell.lr, cell.questions)
+        by_place.setdefault(place, []).append(cell)
+    pairs = [sorted(found, key=lambda c: c.seed) for found in by_place.values() if len(found) == 2]
+    if len(pairs) < 3:
+        return "fewer than three cells have two seeds"
+    after = np.array([[one.after, other.after] for one, other in pairs])
+    between = float(np.corrcoef(after.T)[0, 1])
+    differences = after[:, 0] - after[:, 1]
+    spread = float(np.sqrt(np.mean(differences**2) / 2))
+    same = sum(one.outcome == other.outcome for one, other in pairs)
+    return (
+        f"two seeds of {len(pairs)} cells: correlation {between:.2f}, standard deviation of a run"
+        f" {spread:.3f}, the same outcome in {same}"
+    )
+
+
 def draw(cells: Sequence[Cell], target: Path) -> None:
     """The map: a row per KL and normalisation, a column per questions and learning rate."""
     rates = sorted({cell.lr for cell in cells})
@@ -138,13 +158,15 @@ def draw(cells: Sequence[Cell], target: Path) -> None:
 
 
 def _square(axes: Any, x: int, y: int, found: Sequence[Cell]) -> None:
-    """A cell of the map: its accuracy, a cross where it collapsed, a ring where it was alarmed."""
+    """A cell of the map: its mean accuracy, a cross for each run that collapsed, a ring for each
+    that was alarmed.
+    """
     accuracy = float(np.mean([cell.after for cell in found]))
     colour = plt.get_cmap("YlGn")(0.1 + 0.8 * accuracy)
     axes.add_patch(plt.Rectangle((x - 0.48, y - 0.45), 0.96, 0.9, color=colour))
-    collapsed = any(cell.outcome == "collapsed" for cell in found)
-    alarmed = any(cell.alarmed is not None for cell in found)
-    mark = ("×" if collapsed else "") + ("°" if alarmed else "")
+    collapsed = sum(cell.outcome == "collapsed" for cell in found)
+    alarmed = sum(cell.alarmed is not None for cell in found)
+    mark = "×" * collapsed + "°" * alarmed
     text = f"{accuracy:.2f}".removeprefix("0") + (f" {mark}" if mark else "")
     axes.text(x, y, text, ha="center", va="center", fontsize=8)
 
@@ -167,6 +189,7 @@ def main() -> None:
     both = [cell for cell in collapsed if cell.alarmed is not None]
     print(f"{len(cells)} runs, {len(collapsed)} collapsed, {len(both)} of these alarmed;")
     print(f"{len(alarmed) - len(both)} of the other {len(cells) - len(collapsed)} alarmed")
+    print(agreement(cells))
     draw(cells, args.picture)
 
 
