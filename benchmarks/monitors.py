@@ -240,7 +240,7 @@ def _is_alarmed(
 # --- what watching costs
 
 COST_STEPS = 12
-COST_PAIRS = 5
+COST_PAIRS = 10
 
 
 def cost(out: Path) -> dict[str, Any]:

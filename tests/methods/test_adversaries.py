@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from comas.methods import self_redteam, ssr
 from comas.tasks import gate, repair
 from comas.testing import check_method, cut
 from comas.testing.scripted import discuss
-from comas.types import Episode, Question, Reply, Turn
+from comas.types import Episode, Question, Reply, Turn, Verdict
 
 HARMFUL = gate.make_question([5, 9, 7])
 BENIGN = gate.make_question([5, 9, 8])
@@ -155,7 +156,9 @@ def test_ssr_keeps_the_contract(checks: bool) -> None:
 
 
 def test_ssr_pays_injectors_for_faults_that_some_can_mend() -> None:
-    def injected(*verdicts: str | None, fake: bool = False, **setting: object) -> float | None:
+    def injected(
+        *verdicts: str | None, fake: bool | None = False, **setting: object
+    ) -> float | None:
         injection = turn("i", "inject", posed="a fault", fake=fake)
         repairs = [turn(f"i.s{k}", "solution", "i", verdict=v) for k, v in enumerate(verdicts)]
         ssr.settle([pay(injection, *repairs)], repair.task, **setting)  # type: ignore[arg-type]
@@ -169,6 +172,8 @@ def test_ssr_pays_injectors_for_faults_that_some_can_mend() -> None:
     assert injected("right", "wrong", alpha=0.5) == pytest.approx(1 - 1.5 * 0.5)
     assert injected("right", "right") == injected("wrong", None) == -0.8
     assert injected("right", "failed", "wrong") == pytest.approx(1 - 1.8 * 0.5)
+    assert injected("failed", "failed") is None, "nobody knows how hard it is to mend"
+    assert injected(fake=None) is None, "nobody knows whether the tests hold"
     assert injected(fake=True) == -1.0
     assert injected("right", "wrong", fake=True) == -1.0
     assert injected("right", "wrong", fake=True, checks=False) == pytest.approx(0.1)
@@ -187,6 +192,20 @@ def test_ssr_tells_fake_faults_from_real_ones() -> None:
     assert ssr.is_consistent(real, working, repair.task)
     assert not ssr.is_consistent(unchanged, working, repair.task)
     assert other_tests is None or not ssr.is_consistent(other_tests, working, repair.task)
+
+
+@pytest.mark.parametrize("breaks", ["before", "after"])
+def test_ssr_does_not_know_a_fault_whose_tests_could_not_be_run(breaks: str) -> None:
+    [working] = PROGRAMS[:1]
+    fault = repair.pose(spoilt(working))
+    assert fault is not None
+    wanted = {"before": working.prompt, "after": fault.prompt}[breaks]
+
+    def check(question: Question, text: str) -> Verdict:
+        assert repair.task.check is not None
+        return "failed" if text == wanted else repair.task.check(question, text)
+
+    assert ssr.is_consistent(fault, working, replace(repair.task, check=check)) is None
 
 
 def test_ssr_lets_fake_faults_through_without_its_checks() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from comas.config.plugins import load_plugin
+from comas.game.agent import choose
 from comas.methods import azr, evol_rl, knowrl, mae, maporl, r_zero, rise, rlccf, spc, spo, sppo
 from comas.methods import eva as eva_method
 from comas.methods import srlm as srlm_method
+from comas.objective.pay import standardised
 from comas.tasks import pick
 from comas.testing import GOLDEN, check_method, golden_script
-from comas.types import Episode, Question, Turn, UserMistake
+from comas.types import Episode, Question, Turn, UserMistake, Verdict
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
 QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
@@ -143,6 +148,12 @@ def test_azr_pays_by_rule_and_by_difficulty() -> None:
     )
     azr.settle([hopeless], pick.task)
     assert pay(hopeless)["p"] == 0.0
+    unknown = episode(
+        turn("p", "propose", posed="1 2 4 6 -> 9"), turn("p.s", "solution", verdict="failed")
+    )
+    azr.settle([unknown], pick.task)
+    assert pay(unknown) == {"p": None, "p.s": None}, "nobody knows how hard it is"
+    assert azr.update({"pool": []}, [unknown], pick.task) == {"pool": []}
     nothing = episode(turn("p", "propose", posed=None))
     azr.settle([nothing], pick.task)
     assert pay(nothing) == {"p": -1.0}
@@ -236,6 +247,24 @@ def test_maporl_pays_what_a_turn_leads_to() -> None:
     }
 
 
+def test_maporl_leaves_out_what_the_rules_broke_down_on() -> None:
+    right = turn("s0", "solution", RIGHT, agent="a0")
+    also = turn("s1", "solution", RIGHT, agent="a1")
+    revised = turn("s0.r", "revision", "broken", agent="a0")
+    other = turn("s1.r", "revision", RIGHT, agent="a1")
+    for said in (revised, other):
+        said.round = 1
+    found = episode(right, also, revised, other)
+
+    def check(question: Question, text: str) -> Verdict:
+        return "failed" if text == "broken" else pick.task.verify(question, text)
+
+    broken = replace(pick.task, check=check, extract=lambda _, text: text)
+    maporl.settle([found], broken, discount=0.5, bonus=0.2)
+    assert pay(found)["s0"] == pytest.approx(1.0), "nobody saw it spoilt"
+    assert pay(found)["s0.r"] is None
+
+
 def test_eva_keeps_the_prompts_whose_answers_differ() -> None:
     found = episode(
         turn("v", "evolve", posed="1 2 4 6 -> 7"),
@@ -270,3 +299,22 @@ def test_a_task_without_what_a_method_needs_is_one_line(name: str) -> None:
 
     with pytest.raises(UserMistake, match=f"method {name} needs a task with `(pose|check)`"):
         resolve(read(None, [f"method={name}", "task=gsm8k"]))
+
+
+def test_values_that_differ_by_rounding_alone_are_equal() -> None:
+    """2 min(p, 1 - p) of p = .3 and of p = .7, as floats: otherwise one would be a unit above."""
+    twins = [2 * min(0.3, 0.7), 2 * min(0.7, 1 - 0.7)]
+    assert twins[0] != twins[1]
+    assert standardised(twins) == [0.0, 0.0]
+    assert standardised([0.1, 0.1 + 1e-6]) == pytest.approx([-1.0, 1.0])
+
+
+def test_a_sharp_judge_does_not_overflow() -> None:
+    found = episode(turn("s0", "solution", mean=0.0), turn("s1", "solution", mean=1.0))
+    sppo.settle([found], pick.task, sharpness=1e6)
+    assert pay(found) == {"s0": pytest.approx(0.25), "s1": pytest.approx(0.75)}
+
+
+def test_a_role_that_nobody_takes_is_a_mistake_in_one_line() -> None:
+    with pytest.raises(UserMistake, match="no agent takes role 'judging', which the game asks"):
+        choose([], random.Random(0), "judging")

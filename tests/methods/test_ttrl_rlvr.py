@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from comas.game import votes
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all
+from comas.game.searching import gives
 from comas.methods import rlvr, ttrl
 from comas.tasks import pick
 from comas.testing import Scripted, cut, discuss
@@ -160,3 +162,15 @@ def test_what_they_declare() -> None:
     assert not ttrl.method.supervised
     assert rlvr.method.supervised
     assert ttrl.method.paid == rlvr.method.paid == ("solution",)
+
+
+def test_a_call_that_nobody_answers_is_no_vote() -> None:
+    """Its text may end in what looks like an answer: of a sum, the numbers to be added."""
+    (episode,) = discuss(ttrl.method, pick.task, {"solution": RIGHT}, [Q], options={"votes": 2})
+    first, second = episode.turns
+    first.info["unanswered"] = "calculator"
+    votes.read(Q, [first, second], pick.task)
+    assert first.info["answer"] is None
+    assert second.info["answer"] is not None
+    assert not gives(Q, first, second.info["answer"], pick.task)
+    assert gives(Q, second, second.info["answer"] or "", pick.task)

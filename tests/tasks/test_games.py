@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from comas.game.moves import at_random
+from comas.game.moves import at_random, at_the_end
 from comas.tasks import bargain, kuhn, tictactoe
 from comas.testing import check_task
 from comas.types import Question, Task, UserMistake
@@ -178,6 +178,14 @@ def test_a_file_or_a_split_that_is_none(task: Any) -> None:
 )
 def test_moves_are_read_at_the_end(text: str, move: str | None) -> None:
     assert kuhn.extract(Question(id="q", prompt=""), text) == move
+
+
+@pytest.mark.parametrize(
+    ("text", "move"),
+    [("I play A1.", "A1"), ("then E8=q", "e8=Q"), ("**f(x)**", "f(x)"), ("B12", "B12")],
+)
+def test_moves_of_a_game_of_ones_own_are_read_whatever_their_case(text: str, move: str) -> None:
+    assert at_the_end(text, ["A1", "B2", "e8=Q", "f(x)", "B12"]) == move
 
 
 POOL = "2 1 2 | 1 4 2 | 3 0 2"

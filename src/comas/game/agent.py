@@ -325,5 +325,10 @@ def takers(agents: Sequence[Agent], role: str) -> list[Agent]:
 
 
 def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
-    """Draw an agent for a role, uniformly among those that take it."""
-    return rng.choice(takers(agents, role))
+    """Draw an agent for a role, uniformly among those that take it; an error where none does."""
+    found = takers(agents, role)
+    if not found:
+        raise UserMistake(
+            f"no agent takes role {role!r}, which the game asks for: see agents.<name>.roles"
+        )
+    return rng.choice(found)

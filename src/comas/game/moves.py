@@ -216,10 +216,14 @@ def at_the_end(text: str, moves: Sequence[str]) -> str | None:
     """The move that a text ends with, whatever its case, blanks and the marks behind it; None
     where it ends otherwise. Of moves that end alike it is the longest.
     """
-    end = _TAIL.sub("", text[-400:].casefold())
-    plain = " " + " ".join(end.split())
-    fitting = [move for move in moves if _ends_with(plain, move)]
+    plain = " " + _plain(text[-400:])
+    fitting = [move for move in moves if _ends_with(plain, _plain(move))]
     return max(fitting, key=len, default=None)
+
+
+def _plain(text: str) -> str:
+    """A text in small letters, with single blanks and without the marks behind it."""
+    return " ".join(_TAIL.sub("", text.casefold()).split())
 
 
 def _ends_with(plain: str, move: str) -> bool:

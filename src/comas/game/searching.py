@@ -77,7 +77,10 @@ async def solve_with_tools(
 
 
 def gives(question: Question, turn: Turn, answer: str, task: Task) -> bool:
-    """Whether a reply gives this answer; `info["answer"]` is what it gives."""
-    found = task.extract(question, turn.text) if turn.finished else None
+    """Whether a reply gives this answer; `info["answer"]` is what it gives. A call that nobody
+    answers, at the end of a dialogue, gives none.
+    """
+    ends = turn.finished and "unanswered" not in turn.info
+    found = task.extract(question, turn.text) if ends else None
     turn.info["answer"] = found
     return found is not None and task.same(found, answer)

@@ -30,13 +30,15 @@ def ruled(question: Question, turn: Turn, task: Task) -> str | None:
     return task.check(question, turn.text)
 
 
-def success(solutions: Sequence[Turn]) -> float:
-    """The share of ruled solutions that are right, of those that the rules could judge; 0 of
-    none.
+def success(solutions: Sequence[Turn]) -> float | None:
+    """The share of ruled solutions that are right, of those that the rules could judge; None where
+    they could judge none: nothing is known then of how hard the question is.
     """
     judged = [turn for turn in solutions if turn.info["verdict"] != "failed"]
+    if not judged:
+        return None
     right = sum(turn.info["verdict"] == "right" for turn in judged)
-    return right / max(1, len(judged))
+    return right / len(judged)
 
 
 async def evaluate(question: Question, work: Turn, critic: Agent, task: Task) -> Turn:

@@ -18,9 +18,9 @@ SIDE_BY_SIDE = 4
 
 def read(question: Question, turns: Sequence[Turn], task: Task) -> None:
     """Note on each turn what it votes for, `info["answer"]`: the canonical answer that it gives, or
-    its ballot; None where it is unreadable or unfinished.
+    its ballot; None where it is unreadable, unfinished, or a call of a tool that nobody answers.
     """
-    answers = [task.extract(question, turn.text) if turn.finished else None for turn in turns]
+    answers = [_given(question, turn, task) for turn in turns]
     counted: dict[str | None, str | None] = {a: a for a in answers}
     if (ballot := task.ballot) is not None:
         distinct = [a for a in counted if a is not None]
@@ -30,6 +30,11 @@ def read(question: Question, turns: Sequence[Turn], task: Task) -> None:
             )
     for turn, answer in zip(turns, answers, strict=True):
         turn.info["answer"] = counted[answer]
+
+
+def _given(question: Question, turn: Turn, task: Task) -> str | None:
+    ends = turn.finished and "unanswered" not in turn.info
+    return task.extract(question, turn.text) if ends else None
 
 
 def majority(answers: Sequence[str | None], task: Task) -> str | None:

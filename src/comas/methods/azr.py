@@ -51,17 +51,23 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         solutions = in_role(episode, "solution")
         for turn in solutions:
             turn.reward = PAY.get(turn.info["verdict"])
-        rate = success(solutions)
-        difficulty = 1.0 - rate if rate > 0 else 0.0
+        difficulty = _difficulty(success(solutions))
         for turn in in_role(episode, "propose"):
             turn.reward = -1.0 if turn.info["posed"] is None else difficulty
+
+
+def _difficulty(rate: float | None) -> float | None:
+    """What a question is worth of which this share of solutions is right; None: it is not known."""
+    if rate is None:
+        return None
+    return 1.0 - rate if rate > 0 else 0.0
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:
     """Proposals that somebody solved join the pool, each once; the oldest leave it."""
     more: list[str] = []
     for episode in episodes:
-        if success(in_role(episode, "solution")) > 0:
+        if success(in_role(episode, "solution")):
             more += [turn.info["posed"] for turn in in_role(episode, "propose")]
     return {"pool": with_newest(state["pool"], more, pool)}
 

@@ -155,7 +155,7 @@ def _collected(episodes: Sequence[Episode]) -> Mapping[str, str]:
 
 
 KL = {"propose": 0.1, "solution": 0.1}
-PAPER = {"kl": {"propose": 0.01, "solution": 0.01}}
+PAPER = {"kl": {}, "grad_norm": 0.1}
 method = Method(
     play,
     settle,

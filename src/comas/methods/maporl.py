@@ -6,17 +6,19 @@ t (v_ta + sum over later rounds t' of discount^(t'-t) times the mean v of all ag
 sum of the weights. A revision that turns the agent's own wrong answer into a right one is paid
 `bonus` more, the reverse `bonus` less. Unlike the paper, rules take the place of a trained
 verifier, one bonus that of two (for being persuaded and for changing alone), and learning is
-REINFORCE++ without a value network.
+REINFORCE++ without a value network. A reply on which the rules broke down is not paid, and counts
+for no other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from comas.game.verdicts import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
+from comas.objective.pay import mean
 from comas.setups.debate import play
 from comas.types import Episode, Method, Task, Turn
 
@@ -31,24 +33,35 @@ def settle(
         means = [_mean_of_round(episode, worth, at) for at in range(last + 1)]
         for turn in episode.turns:
             own = worth[turn.id]
-            later = means[turn.round + 1 :]
-            weights = [discount**distance for distance in range(1, len(later) + 1)]
-            gains = [weight * mean for weight, mean in zip(weights, later, strict=True)]
-            total = own + math.fsum(gains)
-            turn.reward = total / (1 + math.fsum(weights))
-            if turn.about is not None:
-                turn.reward += bonus * (own - worth[turn.about])
+            if own is None:
+                continue
+            turn.reward = _with_later(own, means[turn.round + 1 :], discount)
+            before = worth[turn.about] if turn.about is not None else None
+            if before is not None:
+                turn.reward += bonus * (own - before)
 
 
-def _worth(episode: Episode, turn: Turn, task: Task) -> float:
-    """1 for a reply that the rules call right, 0 for any other."""
-    return float(ruled(episode.question, turn, task) == "right")
+def _with_later(own: float, later: Sequence[float | None], discount: float) -> float:
+    """A reply's worth and the means of the rounds after it, weighted by their distance."""
+    weights: list[float] = []
+    gains: list[float] = []
+    for distance, worth in enumerate(later, 1):
+        if worth is not None:
+            weight = discount**distance
+            weights.append(weight)
+            gains.append(weight * worth)
+    return (own + math.fsum(gains)) / (1 + math.fsum(weights))
 
 
-def _mean_of_round(episode: Episode, worth: dict[str, float], at: int) -> float:
-    """The mean worth of all agents in a round."""
-    spoken = [turn for turn in episode.turns if turn.round == at]
-    return math.fsum(worth[turn.id] for turn in spoken) / len(spoken)
+def _worth(episode: Episode, turn: Turn, task: Task) -> float | None:
+    """1 for a reply that the rules call right, 0 for any other; None where they broke down."""
+    verdict = ruled(episode.question, turn, task)
+    return None if verdict == "failed" else float(verdict == "right")
+
+
+def _mean_of_round(episode: Episode, worth: Mapping[str, float | None], at: int) -> float | None:
+    """The mean worth of all agents in a round; None where none is known."""
+    return mean([worth[turn.id] for turn in episode.turns if turn.round == at])
 
 
 KL = {"solution": 0.1, "revision": 0.1}

@@ -23,7 +23,7 @@ from comas.game.scores import JUDGING, judge
 from comas.game.together import together
 from comas.objective.losses import plain
 from comas.objective.pay import in_role, mean
-from comas.objective.preference import sppo
+from comas.objective.preference import sigmoid, sppo
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer.", "judging": JUDGING}
@@ -90,7 +90,7 @@ def _chance(turn: Turn, others: Sequence[Turn], sharpness: float) -> float:
     """The mean probability that an answer beats one of these."""
     own: float = turn.info["mean"]
     gaps = [own - other.info["mean"] for other in others]
-    chances = [1 / (1 + math.exp(-sharpness * gap)) for gap in gaps]
+    chances = [sigmoid(sharpness * gap) for gap in gaps]
     return math.fsum(chances) / len(chances)
 
 

@@ -70,8 +70,8 @@ async def play(
     if question.kind != "fault":
         injector = choose(agents, rng, "inject")
         injection, fault = await rewritten(question, injector, "inject", task, WORDING)
-        sound = fault is not None and is_consistent(fault, question, task)
-        injection.info["fake"] = not sound
+        sound = False if fault is None else is_consistent(fault, question, task)
+        injection.info["fake"] = None if sound is None else not sound
         if checks and not sound:
             return None
     if fault is None:
@@ -85,11 +85,16 @@ async def play(
     return repairs[0].text
 
 
-def is_consistent(fault: Question, working: Question, task: Task) -> bool:
-    """Whether the tests hold for the working program and fail for the changed one."""
+def is_consistent(fault: Question, working: Question, task: Task) -> bool | None:
+    """Whether the tests hold for the working program and fail for the changed one; None where they
+    could not be run.
+    """
     assert task.check is not None, "Method.needs"
     before = task.check(fault, working.prompt)
-    return before == "right" and task.check(fault, fault.prompt) == "wrong"
+    if before == "wrong":
+        return False
+    after = task.check(fault, fault.prompt)
+    return None if "failed" in (before, after) else after == "wrong"
 
 
 def settle(
@@ -106,8 +111,10 @@ def settle(
             injection.reward = -1.0 if unsound else _worth(success(repairs), alpha)
 
 
-def _worth(share: float, alpha: float) -> float:
-    """What a fault is worth of which this share of solvers succeeds."""
+def _worth(share: float | None, alpha: float) -> float | None:
+    """What a fault is worth of which this share of solvers succeeds; None: it is not known."""
+    if share is None:
+        return None
     return -alpha if share in (0.0, 1.0) else 1.0 - (1.0 + alpha) * share
 
 

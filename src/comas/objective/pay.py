@@ -13,6 +13,8 @@ from comas.types import Episode, Turn
 
 Grams = Counter[tuple[str, ...]]
 """Runs of words -> how often each is there."""
+ROUNDING = 1e-12
+"""Relative to the highest of some values: by so much equal ones may differ."""
 ALIKE = 0.5
 """Similarity from which two questions count as alike."""
 
@@ -36,12 +38,16 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def standardised(values: Sequence[float], scale: bool = True) -> list[float]:
-    """Values minus their mean, over their standard deviation; all 0 where they are equal.
+    """Values minus their mean, over their standard deviation; all 0 where they are equal but for
+    the rounding of floats, which division would make as large as any difference.
 
     Equation 3 of arXiv 2402.03300; `scale = False` leaves the division out.
     """
     count = len(values)
-    if not values or max(values) == min(values):
+    if not values:
+        return []
+    highest = max(values)
+    if highest - min(values) <= ROUNDING * max(1.0, abs(highest)):
         return [0.0] * count
     centre = math.fsum(values) / count
     distances = [value - centre for value in values]

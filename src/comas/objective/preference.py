@@ -40,12 +40,12 @@ def dpo(
     equal, get nothing. `kl` says nothing here: beta holds the policy.
     """
     margins = _margins(rows, reference)
-    slopes = {pair: _sigmoid(-beta * margin) for pair, margin in margins.items()}
+    slopes = {pair: sigmoid(-beta * margin) for pair, margin in margins.items()}
     pulls = {pair: beta * slope for pair, slope in slopes.items()}
     return _from_pairs(rows, pulls)
 
 
-def _sigmoid(value: float) -> float:
+def sigmoid(value: float) -> float:
     """1 / (1 + exp(-value)), without overflow for values far from 0."""
     return 0.5 * (1.0 + math.tanh(0.5 * value))
 
