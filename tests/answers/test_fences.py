@@ -129,3 +129,7 @@ def test_reading_is_linear(piece: str) -> None:
     began = time.perf_counter()
     fences.blocks(piece * 20_000 + "x")
     assert time.perf_counter() - began < 2
+
+
+def test_a_greek_letter_is_no_program() -> None:
+    assert mix.same(r"2\lambda", r"2 \lambda")

@@ -123,3 +123,19 @@ def test_a_pair_for_one_systems_host_does_not_concern_the_others(theirs: Path) -
     assert plan.resolved("theirs")[0].hosts["h"].key_env == "JUDGE_KEY"
     seed = plan.resolved("seed")[0]
     assert (list(seed.hosts), seed.eval_temperature) == (["home"], 0.5)
+
+
+def test_a_strangers_code_is_not_run_to_find_out_that_it_is_refused(theirs: Path) -> None:
+    theirs.write_text('[hosts.home]\nkind = "./evil.py"\n')
+    code = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
+    (theirs.parent / "evil.py").write_text(code)
+    with pytest.raises(UserMistake, match="would run the code in that file"):
+        table_of(str(theirs.parent))
+    assert not (theirs.parent / "ran").exists()
+
+
+@pytest.mark.parametrize("key", ["tools", "metrics", "monitors"])
+def test_files_of_a_stranger_are_run_nowhere(key: str, theirs: Path) -> None:
+    theirs.write_text(f'{key} = ["./mine.py"]\n')
+    with pytest.raises(UserMistake, match="would run the code in that file"):
+        read(theirs)

@@ -481,3 +481,27 @@ def test_the_doctor_proves_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
         "files in /dev",
     ):
         assert "NOT HELD" in open_[name] or (name == "files in /dev" and os.geteuid()), name
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "class TestF:\n    def test_a(self):\n        assert f(1) == 2",
+        "async def test_a():\n    assert f(1) == 2",
+        "if __name__ == '__main__':\n    assert f(1) == 2",
+        "def helper():\n    assert f(1) == 2",
+    ],
+)
+def test_asserts_that_nobody_runs_are_no_tests(tests: str) -> None:
+    """Otherwise any program would pass them."""
+    found = check("def f(x):\n    return 'nonsense'", tests, names=["f"])
+    assert (found.verdict, found.why) == ("failed", "there are no tests")
+
+
+@pytest.mark.parametrize(
+    "tests",
+    ["for x in (1, 2):\n    assert f(x) == x + 1", "def g():\n    assert f(1) == 2\ng()"],
+)
+def test_asserts_that_are_run_are_tests_wherever_they_stand(tests: str) -> None:
+    assert check("def f(x): return x + 1", tests, names=["f"]).verdict == "right"
+    assert check("def f(x): return x", tests, names=["f"]).verdict == "wrong"

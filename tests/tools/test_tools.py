@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from comas.config.builders import builder_names
 from comas.config.resolve import resolve
 from comas.config.schema import checked
+from comas.sandbox import Ran
+from comas.sandbox.jail import Limits
 from comas.tools import calculator, python, search
 from comas.types import ToolFailure, UserMistake
 
@@ -104,18 +107,29 @@ def test_the_best_passages_come_back_whatever_kind_of_file_they_are_in(texts: Pa
 
 def test_an_index_is_made_once_and_anew_where_a_text_changed(texts: Path) -> None:
     search.make(folder=str(texts)).run("cat")
-    kept = texts / search.INDEX / "passages.json"
+    (kept,) = (texts / search.INDEX).glob("*/passages.json")
     made = kept.stat().st_mtime_ns
     assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
     assert kept.stat().st_mtime_ns == made
     (texts / "animals.txt").write_text("A zebra has stripes.")
     os.utime(texts / "animals.txt", ns=(1, 1))
     assert search.make(folder=str(texts)).run("zebra") == "A zebra has stripes."
+    assert len(list((texts / search.INDEX).iterdir())) == 1, "the older one is gone"
+
+
+def test_an_index_in_use_goes_on_where_another_process_makes_a_new_one(texts: Path) -> None:
+    """It is mapped into memory: a file that is written anew in its place would end the process."""
+    search.make(folder=str(texts)).run("cat")
+    using = search.make(folder=str(texts))
+    assert using.run("cat") == "A cat is a feline."
+    (texts / "animals.txt").write_text("A zebra has stripes.")
+    assert search.make(folder=str(texts)).run("zebra") == "A zebra has stripes."
+    assert using.run("cat") == "A cat is a feline."
 
 
 def test_an_index_that_was_cut_off_is_made_anew(texts: Path) -> None:
+    (texts / search.INDEX / "new-cut").mkdir(parents=True)
     search.make(folder=str(texts)).run("cat")
-    (texts / search.INDEX / "digest").unlink()
     assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
 
 
@@ -166,3 +180,16 @@ def test_a_tool_of_ones_own_is_a_file(tmp_path: Path) -> None:
 
 def test_all_that_are_shipped_are_found_by_name() -> None:
     assert builder_names("tools") == ["calculator", "python", "search"]
+
+
+def test_python_may_compute_as_long_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds of the clock and of the processor are two limits."""
+    limits: list[Limits] = []
+
+    def run(program: str, **given: Any) -> Ran:
+        limits.append(given["limits"])
+        return Ran("1", "")
+
+    monkeypatch.setattr("comas.sandbox.run", run)
+    assert python.run("print(1)", seconds=25) == "1"
+    assert (limits[0].seconds, limits[0].cpu) == (25, 25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,12 @@ def test_several_folders_are_told_apart_by_number(run: Run, tmp_path: Path) -> N
     for name in ("2/run", "run", "x/run", "-1/run"):
         with pytest.raises(KeyError):
             documents.read(name)
+
+
+def test_threads_that_look_at_a_file_at_once_find_its_lines_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n' * 50_000)
+    lines = JsonLines(path)
+    with ThreadPoolExecutor(4) as threads:
+        counts = list(threads.map(lambda _: len(lines), range(4)))
+    assert counts == [50_000] * 4

@@ -310,14 +310,7 @@ def read(
                 f" {shlex.quote(str(path))}`"
             )
         path = team_file(path) or path
-        try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-        except OSError as error:
-            raise UserMistake(
-                f"config {path}: {error.strerror}; keys are set by key=value, without spaces"
-            ) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserMistake(f"config {path} is not TOML: {error}") from error
+        data = _table(path)
         _to_the_host(data)
         if shared:
             names = _host_names(data)
@@ -356,6 +349,23 @@ def _to_the_host(data: dict[str, Any]) -> None:
     for key in list(data) if names else ():
         if (place := host_key(key, names)) != key:
             _put(data, place, data.pop(key))
+
+
+def _table(path: str | Path) -> dict[str, Any]:
+    """What stands in a config file, not checked yet."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserMistake(
+            f"config {path}: {error.strerror}; keys are set by key=value, without spaces"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserMistake(f"config {path} is not TOML: {error}") from error
+
+
+def hosts_named_in(path: str | Path) -> list[str]:
+    """The names of a config file's hosts; nothing that it names is looked at, or run."""
+    return _host_names(_table(team_file(path) or path))
 
 
 def _host_names(data: Mapping[str, Any]) -> list[str]:

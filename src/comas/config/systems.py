@@ -13,7 +13,7 @@ from typing import Any
 
 from comas.config.policies import Resolved, with_copies
 from comas.config.resolve import resolve
-from comas.config.schema import Config, parse_pair, read
+from comas.config.schema import Config, hosts_named_in, parse_pair, read
 from comas.models.gguf import is_gguf
 from comas.models.packaged import is_packaged
 from comas.models.sources import TEAM, exported, is_place, is_seed, meant, run_at, team_file
@@ -159,7 +159,8 @@ def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The team that a config file describes, untrained, for `system_config`. Agents that start from
     the same base at the same host are copies of one model, which is not asked once for each.
     """
-    hosts = read(file, shared=False).hosts
+    # its own code is not run before it is trusted
+    hosts = hosts_named_in(file)
     concerning = [pair for pair in overrides if _concerns(pair, hosts)]
     resolved = resolve(_untrained(file, concerning))
     return with_copies(resolved).model_dump()

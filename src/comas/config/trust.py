@@ -66,7 +66,7 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 "true",
                 f"would run code that comes with {host.get('base', 'its base')}",
             )
-    for key in ("track", "monitors"):
+    for key in ("track", "monitors", "tools", "metrics"):
         names = cast("list[Any]", data[key] if isinstance(data.get(key), list) else [])
         if any(isinstance(name, str) and name.endswith(".py") for name in names):
             yield key, shlex.quote(json.dumps(names)), "would run the code in that file"

@@ -38,8 +38,8 @@ WORDING = {
         " problem asks for."
     ),
 }
-_PROGRAM = re.compile(r"\n|\b(?:def|class|lambda|import)\b")
-"""What no answer to a question of mathematics or science holds."""
+_PROGRAM = re.compile(r"\n|(?<!\\)\b(?:def|class|lambda|import)\b")
+"""What no answer to a question of mathematics or science holds; `\\lambda` is a letter."""
 SOURCE = Source(
     "mix",
     None,

@@ -6,6 +6,7 @@ writer reads. Leaves out: state between calls, files, the network.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 
@@ -23,7 +24,7 @@ def run(program: str, seconds: float = 10.0) -> str:
     fenced = _FENCE.match(program.strip())
     source = fenced[1] if fenced else program
     try:
-        ran = sandbox.run(source, limits=Limits(seconds=seconds))
+        ran = sandbox.run(source, limits=Limits(seconds=seconds, cpu=math.ceil(seconds)))
     except Broken as error:
         raise HostFailure(f"the sandbox broke down: {error}") from error
     if ran.why:

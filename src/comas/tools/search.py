@@ -11,6 +11,8 @@ import hashlib
 import json
 import random
 import re
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 from functools import cached_property
@@ -20,6 +22,8 @@ from typing import Any
 from comas.types import Count, Tool, ToolFailure, UserMistake
 
 INDEX = ".comas-search"
+PASSAGES = "passages.json"
+UNFINISHED = "new-"
 KINDS = (".txt", ".md", ".jsonl")
 LONGEST = 2000
 """Characters of a passage; a longer paragraph is several."""
@@ -59,10 +63,9 @@ class Index:
         below = self.folder.rglob("*")
         files = sorted(path for path in below if path.suffix in KINDS and path.is_file())
         digest = _digest(self.folder, files)
-        kept = self.folder / INDEX
-        made = kept / "digest"
-        passages_file = kept / "passages.json"
-        if made.is_file() and made.read_text() == digest:
+        kept = self.folder / INDEX / digest[:16]
+        passages_file = kept / PASSAGES
+        if passages_file.is_file():
             passages = json.loads(passages_file.read_text(encoding="utf-8"))
             return bm25s.BM25.load(kept, mmap=True, show_progress=False), passages
         passages = [passage for file in files for passage in _passages(file)]
@@ -73,22 +76,30 @@ class Index:
             )
         ranking = bm25s.BM25()
         ranking.index(_tokens(passages), show_progress=False)
-        _keep(ranking, passages, digest, kept)
+        _keep(ranking, passages, kept)
         return ranking, passages
 
 
-def _keep(ranking: Any, passages: list[str], digest: str, kept: Path) -> None:
-    """Write an index beside its texts, its digest last; a folder that cannot be written to is
-    indexed anew by the next process.
+def _keep(ranking: Any, passages: list[str], kept: Path) -> None:
+    """Put an index beside its texts, whole or not at all, in a folder of its own: another process
+    may have the one before it mapped into its memory. A folder that cannot be written to is indexed
+    anew by the next process.
     """
+    made: Path | None = None
     try:
-        kept.mkdir(exist_ok=True)
-        (kept / "digest").unlink(missing_ok=True)
-        ranking.save(kept, show_progress=False)
-        (kept / "passages.json").write_text(json.dumps(passages), encoding="utf-8")
-        (kept / "digest").write_text(digest)
+        kept.parent.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=kept.parent))
+        ranking.save(made, show_progress=False)
+        (made / PASSAGES).write_text(json.dumps(passages), encoding="utf-8")
+        made.replace(kept)
     except OSError:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
         return
+    for older in kept.parent.iterdir():
+        # what others have mapped stays theirs until they end
+        if older != kept and older.is_dir() and not older.name.startswith(UNFINISHED):
+            shutil.rmtree(older, ignore_errors=True)
 
 
 def _tokens(texts: list[str]) -> list[list[str]]:

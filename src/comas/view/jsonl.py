@@ -7,6 +7,7 @@ Leaves out: what the records mean.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ class JsonLines:
         self._starts: list[int] = []
         self._end = 0
         """Behind the last line that is whole."""
+        self._looking = threading.Lock()
+        """Held while lines are found: every request is served by a thread of its own."""
 
     def __len__(self) -> int:
         self._look()
@@ -49,6 +52,10 @@ class JsonLines:
 
     def _look(self) -> None:
         """Find the lines that were added; start over where the file was cut."""
+        with self._looking:
+            self._find()
+
+    def _find(self) -> None:
         try:
             size = self.path.stat().st_size
         except FileNotFoundError:
