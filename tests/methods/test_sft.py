@@ -359,6 +359,7 @@ def test_sft_on_another_task_is_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("COMAS_DATA", raising=False)
     words = ["train", "method=sft", f"hosts.home.base={untaught}", "lr=1e-3", "steps=1"]
     assert run([*words, f"out={tmp_path / 'r'}"], monkeypatch) == 2
     error = capsys.readouterr().err.splitlines()[-1]
