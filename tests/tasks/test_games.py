@@ -188,6 +188,10 @@ def test_moves_of_a_game_of_ones_own_are_read_whatever_their_case(text: str, mov
     assert at_the_end(text, ["A1", "B2", "e8=Q", "f(x)", "B12"]) == move
 
 
+def test_a_move_of_marks_alone_is_not_read_out_of_every_sentence() -> None:
+    assert at_the_end("I do not know.", ["!", "a1"]) is None
+
+
 POOL = "2 1 2 | 1 4 2 | 3 0 2"
 
 

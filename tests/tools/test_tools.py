@@ -127,6 +127,12 @@ def test_an_index_in_use_goes_on_where_another_process_makes_a_new_one(texts: Pa
     assert using.run("cat") == "A cat is a feline."
 
 
+def test_an_index_may_be_read_by_whoever_may_read_a_folder(texts: Path) -> None:
+    search.make(folder=str(texts)).run("cat")
+    (kept,) = (texts / search.INDEX).iterdir()
+    assert kept.stat().st_mode == texts.joinpath(search.INDEX).stat().st_mode
+
+
 def test_an_index_that_was_cut_off_is_made_anew(texts: Path) -> None:
     (texts / search.INDEX / "new-cut").mkdir(parents=True)
     search.make(folder=str(texts)).run("cat")

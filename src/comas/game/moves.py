@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from comas.game.agent import Agent, choose
@@ -217,8 +218,18 @@ def at_the_end(text: str, moves: Sequence[str]) -> str | None:
     where it ends otherwise. Of moves that end alike it is the longest.
     """
     plain = " " + _plain(text[-400:])
-    fitting = [move for move in moves if _ends_with(plain, _plain(move))]
+    ends = _ends_of(tuple(moves))
+    fitting = [move for move, end in ends.items() if _ends_with(plain, end)]
     return max(fitting, key=len, default=None)
+
+
+@lru_cache(maxsize=64)
+def _ends_of(moves: tuple[str, ...]) -> dict[str, str]:
+    """Move -> what a reply that makes it ends with; a game asks for the same ones again and again.
+    A move that is nothing but marks cannot be told from those behind a sentence.
+    """
+    ends = {move: _plain(move) for move in moves}
+    return {move: end for move, end in ends.items() if end}
 
 
 def _plain(text: str) -> str:
@@ -226,7 +237,7 @@ def _plain(text: str) -> str:
     return " ".join(_TAIL.sub("", text.casefold()).split())
 
 
-def _ends_with(plain: str, move: str) -> bool:
-    """Whether a text ends with a move as words of their own."""
-    before = plain[-len(move) - 1 : -len(move)]
-    return plain.endswith(move) and not (before.isalnum() or before == "_")
+def _ends_with(plain: str, end: str) -> bool:
+    """Whether a text ends with this, as words of their own."""
+    before = plain[-len(end) - 1 : -len(end)]
+    return plain.endswith(end) and not (before.isalnum() or before == "_")

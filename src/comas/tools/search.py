@@ -12,8 +12,8 @@ import json
 import random
 import re
 import shutil
-import tempfile
 import threading
+import uuid
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -88,7 +88,8 @@ def _keep(ranking: Any, passages: list[str], kept: Path) -> None:
     made: Path | None = None
     try:
         kept.parent.mkdir(exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=kept.parent))
+        made = kept.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
+        made.mkdir()  # as others may read it, whom a temporary folder would keep out
         ranking.save(made, show_progress=False)
         (made / PASSAGES).write_text(json.dumps(passages), encoding="utf-8")
         made.replace(kept)
