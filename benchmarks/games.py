@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.evaluation.as_json import interval_record
-from comas.stats import seeds_interval
+from comas.stats import Interval, seeds_interval
 
 SETTINGS = {
     "mars, kuhn": ["method=mars", "task=kuhn"],
@@ -84,15 +84,15 @@ def row(out: Path, setting: str, seed: int, more: list[str]) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def table(rows: list[dict[str, Any]]) -> list[tuple[str, str, Interval]]:
     """Per setting and measure the mean over seeds with its interval."""
-    lines: list[dict[str, Any]] = []
+    lines: list[tuple[str, str, Interval]] = []
     for setting in SETTINGS:
         own = [found for found in rows if found["setting"] == setting]
         for measure in own[0] if own else ():
             if measure not in ("setting", "seed"):
                 interval = seeds_interval([found[measure] for found in own])
-                lines.append({"setting": setting, "measure": measure, "found": interval})
+                lines.append((setting, measure, interval))
     return lines
 
 
@@ -111,13 +111,12 @@ def main() -> None:
         rows = list(pool.map(lambda pair: row(args.out, *pair, args.pair), pairs))
     lines = table(rows)
     print("| setting | measure | seeds | mean, 95 % interval |\n|---|---|---|---|")
-    for line in lines:
-        found = line.pop("found")
+    for setting, measure, found in lines:
         span = f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
-        print(f"| {line['setting']} | {line['measure']} | {found.n} | {span} |")
-        line |= interval_record(found)
+        print(f"| {setting} | {measure} | {found.n} | {span} |")
     if args.json:
-        print(json.dumps({"rows": rows, "table": lines}))
+        records = [{"setting": s, "measure": m, **interval_record(i)} for s, m, i in lines]
+        print(json.dumps({"rows": rows, "table": records}))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The map of stability: `python benchmarks/stability.py STUDY [PICTURE]`.
 
 Reads the cells of `comas study studies/stability.toml` (STUDY is the folder with `cells`), prints
-where teams learn, stall and collapse, and draws the map. A cell is one run. It *collapsed* where
-the share of right work of its last tenth of steps is more than .1 below that of its best tenth, or
-held-out accuracy fell by more than .1; otherwise it *learnt* where held-out accuracy rose by more
-than .1, and *stalled* where it did not.
+where teams learn, stall and collapse and what a setting is worth, and draws the map. A run
+*collapsed* where the share of right work of its last tenth of steps is more than .1 below that of
+its best tenth, or held-out accuracy fell by more than .1; otherwise it *learnt* where held-out
+accuracy rose by more than .1, and *stalled* where it did not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
@@ -23,12 +24,19 @@ import numpy as np
 from figures import save
 from tables import page_lines
 
+from comas.stats import mean_interval
 from comas.storage.run import Run
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "stability.svg"
 CLEAR = 0.1
 """Of accuracy: less is neither a rise nor a fall."""
 NORMALISED = ("role", "all", "none")
+PLACE = ("kl", "normalise", "lr", "questions")
+"""What makes a cell of the map."""
+CONTRASTS = (
+    *(("kl", 0.1, 0.0), ("kl", 0.1, 0.02), ("kl", 0.1, 0.5)),
+    *(("normalise", "none", "role"), ("normalise", "none", "all")),
+)
 
 
 @dataclass(frozen=True)
@@ -106,11 +114,28 @@ def counted(cells: Sequence[Cell], key: str) -> list[dict[str, Any]]:
     return rows
 
 
+def contrast(cells: Sequence[Cell], key: str, one: Any, other: Any) -> str:
+    """How much higher runs end with one value of a setting than with another: over the values of
+    the other settings, each the mean of its seeds.
+    """
+    rest = [name for name in PLACE if name != key]
+    after: dict[tuple[Any, ...], dict[Any, list[float]]] = {}
+    for cell in cells:
+        values = after.setdefault(tuple(getattr(cell, name) for name in rest), {})
+        values.setdefault(getattr(cell, key), []).append(cell.after)
+    both = [values for values in after.values() if one in values and other in values]
+    if not both:
+        return f"{key} {one} - {other}: no cells"
+    found = mean_interval([fmean(values[one]) - fmean(values[other]) for values in both])
+    span = f"{found.mean:+.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return f"{key} {one} - {other}: {span}, {found.n} pairs of cells"
+
+
 def agreement(cells: Sequence[Cell]) -> str:
     """How alike two seeds of a cell are, over all cells that have two."""
     by_place: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
-        place = (cell.kl, cell.normalise, cell.lr, cell.questions)
+        place = tuple(getattr(cell, name) for name in PLACE)
         by_place.setdefault(place, []).append(cell)
     pairs = [sorted(found, key=lambda c: c.seed) for found in by_place.values() if len(found) == 2]
     if len(pairs) < 3:
@@ -122,7 +147,8 @@ def agreement(cells: Sequence[Cell]) -> str:
     same = sum(one.outcome == other.outcome for one, other in pairs)
     return (
         f"two seeds of {len(pairs)} cells: correlation {between:.2f}, standard deviation of a run"
-        f" {spread:.3f}, the same outcome in {same}"
+        f" {spread:.3f}, greatest difference {np.abs(differences).max():.3f}, mean difference"
+        f" {differences.mean():+.3f}, the same outcome in {same}"
     )
 
 
@@ -180,15 +206,16 @@ def main() -> None:
     mpl.rcParams["svg.fonttype"] = "none"
     found = [read(run) for run in sorted(args.study.glob("cells/*/*/run"))]
     cells = [cell for cell in found if cell is not None]
-    for key in ("kl", "normalise", "lr", "questions"):
+    for key in PLACE:
         rows = counted(cells, key)
         texts = [[str(value) for value in row.values()] for row in rows]
         print("\n".join(page_lines(list(rows[0]), texts)), end="\n\n")
-    alarmed = [cell for cell in cells if cell.alarmed is not None]
-    collapsed = [cell for cell in cells if cell.outcome == "collapsed"]
-    both = [cell for cell in collapsed if cell.alarmed is not None]
-    print(f"{len(cells)} runs, {len(collapsed)} collapsed, {len(both)} of these alarmed;")
-    print(f"{len(alarmed) - len(both)} of the other {len(cells) - len(collapsed)} alarmed")
+    for key, one, other in CONTRASTS:
+        print(contrast(cells, key, one, other))
+    for outcome in ("collapsed", "stalled", "learnt"):
+        own = [cell for cell in cells if cell.outcome == outcome]
+        alarmed = sum(cell.alarmed is not None for cell in own)
+        print(f"{outcome}: {len(own)} of {len(cells)} runs, {alarmed} of these alarmed")
     print(agreement(cells))
     draw(cells, args.picture)
 
