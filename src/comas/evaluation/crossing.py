@@ -96,11 +96,11 @@ class Crossing:
                 found += log.found.values()
         return found
 
-    def notes(self) -> list[str]:
-        """Which tasks have no matrix."""
+    def notes(self, crossed: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Which tasks have no matrix among these."""
         reason = "no question was played to its end by all pairs"
-        without = [task for task in self._logs if self._matrix(task) is None]
-        return [f"cross of {task}: {reason}" for task in without]
+        known = {record["task"] for record in crossed}
+        return [f"cross of {task}: {reason}" for task in self._logs if task not in known]
 
     def _records(self) -> list[dict[str, Any]]:
         """The matrix of each task, as JSON; none where no question was played by all pairs."""

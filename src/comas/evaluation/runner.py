@@ -105,7 +105,7 @@ class Exam:
             matched = await self._match(cells, hook) if self.plan.equal_tokens else []
             play = functools.partial(self._play, hook=hook)
             crossed = await self._crossing.play(self._load, self._check_weights, play)
-            self._notes += self._crossing.notes()
+            self._notes += self._crossing.notes(crossed)
         report = outcome(self._folder, cells, matched, self._accounts, self._trained, self._notes)
         report["cross"] = crossed
         self._folder.write_report(report)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent
 from comas.game.searching import gives, listed, pages_of, read
 from comas.game.together import together
-from comas.game.votes import agrees
+from comas.game.votes import agrees, given
 from comas.types import Question, Task, Turn
 
 
@@ -24,8 +24,7 @@ async def verify(
     confidence is the share of them that bears the score out. Each notes whether it `confirms`.
     """
     end = replies[-1]
-    readable = end.finished and "unanswered" not in end.info
-    answer = task.extract(question, end.text) if readable else None
+    answer = given(question, end, task)
     end.info["answer"] = answer
     end.info["sure"] = -1.0
     if answer is None:

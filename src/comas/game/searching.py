@@ -14,6 +14,7 @@ from comas.game.dialogue import called, converse
 from comas.game.posing import posed_by, solving_prompt
 from comas.game.prompts import defuse, words
 from comas.game.together import together
+from comas.game.votes import given
 from comas.types import Question, Task, Turn, UserMistake
 
 WORDING = {
@@ -77,10 +78,7 @@ async def solve_with_tools(
 
 
 def gives(question: Question, turn: Turn, answer: str, task: Task) -> bool:
-    """Whether a reply gives this answer; `info["answer"]` is what it gives. A call that nobody
-    answers, at the end of a dialogue, gives none.
-    """
-    ends = turn.finished and "unanswered" not in turn.info
-    found = task.extract(question, turn.text) if ends else None
+    """Whether a reply gives this answer; `info["answer"]` is what it gives."""
+    found = given(question, turn, task)
     turn.info["answer"] = found
     return found is not None and task.same(found, answer)

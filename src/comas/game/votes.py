@@ -20,7 +20,7 @@ def read(question: Question, turns: Sequence[Turn], task: Task) -> None:
     """Note on each turn what it votes for, `info["answer"]`: the canonical answer that it gives, or
     its ballot; None where it is unreadable, unfinished, or a call of a tool that nobody answers.
     """
-    answers = [_given(question, turn, task) for turn in turns]
+    answers = [given(question, turn, task) for turn in turns]
     counted: dict[str | None, str | None] = {a: a for a in answers}
     if (ballot := task.ballot) is not None:
         distinct = [a for a in counted if a is not None]
@@ -32,9 +32,14 @@ def read(question: Question, turns: Sequence[Turn], task: Task) -> None:
         turn.info["answer"] = counted[answer]
 
 
-def _given(question: Question, turn: Turn, task: Task) -> str | None:
-    ends = turn.finished and "unanswered" not in turn.info
-    return task.extract(question, turn.text) if ends else None
+def given(question: Question, turn: Turn, task: Task) -> str | None:
+    """The canonical answer that a reply gives; None where it gives none, or is none."""
+    return task.extract(question, turn.text) if is_answer(turn) else None
+
+
+def is_answer(turn: Turn) -> bool:
+    """Whether a reply came to its end, and is no call of a tool that nobody answers."""
+    return turn.finished and "unanswered" not in turn.info
 
 
 def majority(answers: Sequence[str | None], task: Task) -> str | None:

@@ -91,10 +91,10 @@ def is_consistent(fault: Question, working: Question, task: Task) -> bool | None
     """
     assert task.check is not None, "Method.needs"
     before = task.check(fault, working.prompt)
-    if before == "wrong":
-        return False
+    if before != "right":
+        return None if before == "failed" else False
     after = task.check(fault, fault.prompt)
-    return None if "failed" in (before, after) else after == "wrong"
+    return None if after == "failed" else after == "wrong"
 
 
 def settle(

@@ -187,14 +187,16 @@ def _passes(
         """
 
         def visit_Assert(self, node: ast.Assert) -> Any:
-            call = ast.Call(ast.Name("__reached__", ast.Load()), [], [])
-            return [ast.copy_location(ast.Expr(call), node), node]
+            return self._told(node)
 
         def visit_Try(self, node: ast.Try) -> Any:
-            holds = any(isinstance(below, ast.Assert) for below in ast.walk(node))
+            tests = any(isinstance(below, ast.Assert) for below in ast.walk(node))
             self.generic_visit(node)
+            return self._told(node) if tests else node
+
+        def _told(self, node: ast.stmt) -> list[ast.stmt]:
             call = ast.Call(ast.Name("__reached__", ast.Load()), [], [])
-            return [ast.copy_location(ast.Expr(call), node), node] if holds else node
+            return [ast.copy_location(ast.Expr(call), node), node]
 
     reached: list[int] = []
     space["__reached__"] = lambda: reached.append(1)

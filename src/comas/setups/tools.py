@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent
 from comas.game.dialogue import converse
 from comas.game.prompts import words
+from comas.game.votes import is_answer
 from comas.types import Count, Question, Setup, Task, UserMistake
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
@@ -29,7 +30,7 @@ async def play(
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     replies = await converse(agents[0], "solution", prompt, task, turns=turns)
     answer = replies[-1]
-    return answer.text if answer.finished and "unanswered" not in answer.info else None
+    return answer.text if is_answer(answer) else None
 
 
 setup = Setup(play, alone=True)

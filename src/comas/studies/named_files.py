@@ -7,6 +7,7 @@ Leaves out: those of settings, which are looked for as any config's are (`config
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,14 @@ def located(study: StudyFile, folder: Path) -> StudyFile:
 
 def _located(measure: Measure, folder: Path) -> Measure:
     found: dict[str, str] = {}
+
+    def place_of(plugin: str) -> str:
+        return beside(plugin, folder) if plugin.endswith(".py") else plugin
+
     if measure.setup is not None:
-        plugin, *options = parts_of(measure.setup)
-        if plugin.endswith(".py"):
-            found["setup"] = ":".join((beside(plugin, folder), *options))
-    if measure.task is not None and measure.task.endswith(".py"):
-        found["task"] = beside(measure.task, folder)
+        found["setup"] = _with_plugin(measure.setup, place_of)
+    if measure.task is not None:
+        found["task"] = place_of(measure.task)
     if measure.data is not None:
         found["data"] = beside(measure.data, folder)
         if not Path(found["data"]).exists():
@@ -50,33 +53,36 @@ def _located(measure: Measure, folder: Path) -> Measure:
 
 def setup_told(setup: str) -> str:
     """A setup as a report names it: of a file its name."""
+    return _with_plugin(setup, lambda plugin: Path(plugin).name)
+
+
+def _with_plugin(setup: str, said: Callable[[str], str]) -> str:
+    """A setup with its name or file said in another way, and its options."""
     plugin, *options = parts_of(setup)
-    return ":".join((Path(plugin).name, *options))
+    return ":".join((said(plugin), *options))
 
 
 def declared_measure(measure: Measure) -> dict[str, Any]:
     """What a measure is, wherever its files lie."""
     facts = measure.model_dump(exclude={"says", "settings"})
     if measure.setup is not None:
-        plugin, *options = parts_of(measure.setup)
-        facts["setup"] = ":".join((content_of(plugin), *options))
+        facts["setup"] = _with_plugin(measure.setup, content_of)
     if measure.task is not None:
         facts["task"] = content_of(measure.task)
     if measure.data is not None:
-        facts["data"] = content_of(measure.data, is_data=True)
+        facts["data"] = _digested(Path(measure.data))
     return facts
 
 
-def content_of(name: str, is_data: bool = False) -> str:
-    """The name of something that is shipped; of a file, or of a folder of data, its name and the
-    SHA-256 of what is in it, wherever it lies.
-    """
-    path = Path(name)
-    if not is_data and path.suffix != ".py":
-        return name
-    if path.is_dir():
-        return f"{path.name} {_digest_of_folder(path)}"
-    return f"{path.name} {files.digest(path)}"
+def content_of(plugin: str) -> str:
+    """The name of something that is shipped; of a file its name and digest, wherever it lies."""
+    return _digested(Path(plugin)) if plugin.endswith(".py") else plugin
+
+
+def _digested(path: Path) -> str:
+    """The name of a file or of a folder, and the SHA-256 of what is in it."""
+    digest = _digest_of_folder(path) if path.is_dir() else files.digest(path)
+    return f"{path.name} {digest}"
 
 
 def _digest_of_folder(folder: Path) -> str:
