@@ -505,3 +505,33 @@ def test_asserts_that_nobody_runs_are_no_tests(tests: str) -> None:
 def test_asserts_that_are_run_are_tests_wherever_they_stand(tests: str) -> None:
     assert check("def f(x): return x + 1", tests, names=["f"]).verdict == "right"
     assert check("def f(x): return x", tests, names=["f"]).verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "import not_a_module\n\ndef test_f():\n    assert f(1) == 2",
+        "def test_f():\n    from not_a_module import helper\n    assert f(1) == helper",
+        "def test_f(fixture):\n    assert f(1) == fixture",
+        "def test_f(*, fixture):\n    assert f(1) == fixture",
+    ],
+)
+def test_what_no_program_could_pass_is_no_verdict_on_one(tests: str) -> None:
+    found = check("def f(x): return x + 1", tests, names=["f"])
+    assert found.verdict == "failed"
+    assert found.why.startswith("the tests do not run: ")
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "try:\n    import not_a_module\nexcept ImportError:\n    pass\nassert f(1) == 2",
+        "def test_f():\n    from solution import f\n    assert f(1) == 2",
+        "def test_f(wanted=2, *, given=1):\n    assert f(given) == wanted",
+        "def twice(test):\n    return lambda: test(1, 2)\n\n"
+        "@twice\ndef test_f(given, wanted):\n    assert f(given) == wanted",
+    ],
+)
+def test_tests_that_help_themselves_are_run(tests: str) -> None:
+    assert check("def f(x): return x + 1", tests, names=["f"]).verdict == "right"
+    assert check("def f(x): return x", tests, names=["f"]).verdict == "wrong"

@@ -384,6 +384,24 @@ def test_a_completion_gets_what_stands_before_its_function(tmp_path: Path) -> No
     task = load_plugin("task", "humaneval")
     (question,) = task.load("test", path=str(write(tmp_path / "rows.jsonl", [CODING["humaneval"]])))
     assert task.verify(question, block("def root(x):\n    return math.isqrt(x)")) == "right"
+    newer = "from __future__ import annotations\n\ndef root(x: int) -> int:\n    return math.isqrt(x)"
+    assert task.verify(question, block(newer)) == "right"
+
+
+def test_what_the_setup_of_tests_binds_is_not_asked_of_the_program(tmp_path: Path) -> None:
+    row = {
+        **CODING["mbpp"],
+        "test_setup_code": "import math\n\ndef near(x):\n    return math.isclose(half(x), x / 2)",
+        "test_list": ["assert near(3)", "assert math.isclose(half(1), 0.5)"],
+    }
+    task = load_plugin("task", "mbpp")
+    (question,) = task.load("test", path=str(write(tmp_path / "rows.jsonl", [row])))
+    assert question.meta["names"] == ["half"]
+    assert task.verify(question, block("def half(x):\n    return x / 2")) == "right"
+    assert task.verify(question, block("def half(x):\n    return x / 3")) == "wrong"
+    broken = str(write(tmp_path / "broken.jsonl", [{**row, "test_list": ["assert half("]}]))
+    with pytest.raises(UserMistake, match="its tests or their setup are no Python"):
+        task.load("test", path=broken)
 
 
 def test_the_same_program() -> None:

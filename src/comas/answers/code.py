@@ -127,7 +127,7 @@ def ballot(question: Question, program: str, before: str = "") -> str | None:
     if not shown:
         return program
     try:
-        seen = _observed(before + program, shown)
+        seen = _observed(_behind(before, program), shown)
     except Broken as error:
         raise HostFailure(
             f"the sandbox broke down while {question.id} was counted: {error}"
@@ -202,7 +202,17 @@ def verify(question: Question, text: str) -> Verdict:
     if program is None:
         return "wrong"
     how = {key: meta[key] for key in ("names", "setup", "check") if key in meta}
-    return sandbox.check(meta.get("before", "") + program, meta["tests"], **how).verdict
+    return sandbox.check(_behind(meta.get("before", ""), program), meta["tests"], **how).verdict
+
+
+def _behind(before: str, program: str) -> str:
+    """A program behind what it is given; imports from `__future__` have to stand before both."""
+    tree = _parsed(program)
+    future = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
+    if not before or not future:
+        return before + program
+    tree.body = [node for node in tree.body if node not in future]
+    return "\n".join([*map(ast.unparse, future), before, ast.unparse(tree)])
 
 
 def question(task: str, prompt: str, tests: str) -> Question:
@@ -219,12 +229,13 @@ def question(task: str, prompt: str, tests: str) -> Question:
     )
 
 
-def called(tests: str) -> list[str]:
-    """The functions that tests call and neither define nor import: those of the program.
+def called(tests: str, setup: str = "") -> list[str]:
+    """The functions that tests, and what is run before them, call and neither define nor import:
+    those of the program.
 
     Raises SyntaxError.
     """
-    tree = _parsed(tests)
+    tree = _parsed(f"{setup}\n{tests}")
     own: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

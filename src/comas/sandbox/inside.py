@@ -164,13 +164,46 @@ def _prepared(case: dict[str, Any], receive: Any, send: Any) -> tuple[dict[str, 
 
     space: dict[str, Any] = {"__name__": "tests"}
     exec(compile(case["setup"], "<setup>", "exec"), space)
-    tests = ast.parse(case["tests"])
-    tests.body = [
-        n for n in tests.body if not (isinstance(n, ast.ImportFrom) and n.module == "solution")
-    ]
+
+    class WithoutSolution(ast.NodeTransformer):
+        def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
+            return ast.Pass() if node.module == "solution" else node
+
+    tests = ast.fix_missing_locations(WithoutSolution().visit(ast.parse(case["tests"])))
+    if "seen" not in case:
+        _check_runnable(tests)
     for name in case["names"]:
         space[name] = _Asked(name, receive, send, case.get("seen"))
     return space, tests
+
+
+def _check_runnable(tests: ast.Module) -> None:
+    """An error where tests cannot run whatever the program is: they import what is not here, or
+    are functions of arguments that nobody gives.
+    """
+    import ast
+
+    waiting: list[ast.AST] = list(tests.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            exec(compile(ast.Module([node], []), "<imports>", "exec"), {"__name__": "tests"})
+        elif not isinstance(node, ast.Try):  # it says itself what happens without
+            waiting.extend(ast.iter_child_nodes(node))
+    for test in _functions(tests):
+        given = test.args
+        wanted = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+        wanted += sum(default is None for default in given.kw_defaults)
+        if wanted and not test.decorator_list:  # a decorator may give them
+            raise TypeError(f"{test.name} takes arguments, and nothing gives it any")
+
+
+def _functions(tests: ast.Module) -> list[ast.FunctionDef]:
+    """The tests that are functions."""
+    import ast
+
+    functions = [node for node in tests.body if isinstance(node, ast.FunctionDef)]
+    return [function for function in functions if function.name.startswith("test")]
 
 
 def _passes(
@@ -205,11 +238,9 @@ def _passes(
     if case["check"]:
         space["check"](_Asked(case["check"], receive, send))
         return True
-    found = [
-        n.name for n in tests.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test")
-    ]
-    for name in found:
-        space[name]()
+    found = _functions(tests)
+    for test in found:
+        space[test.name]()
     return bool(found) or bool(reached)
 
 
@@ -224,11 +255,8 @@ def _call_all(space: dict[str, Any], tests: ast.Module) -> None:
             handler = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
             return ast.copy_location(ast.Try([ast.Expr(node.test)], [handler], [], []), node)
 
-    names = [
-        n.name for n in tests.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test")
-    ]
     calls: list[ast.stmt] = [
-        ast.Expr(ast.Call(ast.Name(name, ast.Load()), [], [])) for name in names
+        ast.Expr(ast.Call(ast.Name(test.name, ast.Load()), [], [])) for test in _functions(tests)
     ]
     for statement in tests.body + calls:
         module = ast.fix_missing_locations(ast.Module([Harmless().visit(statement)], []))

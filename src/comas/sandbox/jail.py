@@ -72,17 +72,20 @@ class Broken(RuntimeError):
 @lru_cache
 def _source() -> str:
     """`inside`, with the modules that it imports: none of our files is there where it runs.
-    Compiled here, by the same Python, since that is much of what it costs to start.
+    Compiled here, by the same Python, since that is much of what it costs to start; in hex digits,
+    since Linux takes 128 KiB in one argument, and escapes double what bytes need.
     """
     made = []
     for name in ("literals", "walls", "inside"):
         text = (resources.files("comas.sandbox") / f"{name}.py").read_text(encoding="utf-8")
-        made.append((f"comas.sandbox.{name}", marshal.dumps(compile(text, f"<{name}>", "exec"))))
+        code = marshal.dumps(compile(text, f"<{name}>", "exec"))
+        made.append((f"comas.sandbox.{name}", code.hex()))
     *modules, (_, inside) = made
     return (
         f"import marshal, sys\nfor name, code in {modules!r}:\n    module = type(sys)(name)\n"
-        "    exec(marshal.loads(code), module.__dict__)\n    sys.modules[name] = module\n"
-        f"exec(marshal.loads({inside!r}))"
+        "    exec(marshal.loads(bytes.fromhex(code)), module.__dict__)\n"
+        "    sys.modules[name] = module\n"
+        f"exec(marshal.loads(bytes.fromhex({inside!r})))"
     )
 
 

@@ -36,7 +36,12 @@ def _question(row: Row, where: str) -> Question:
         raise UserMistake(f"{where}: expected `test_list`, a list of asserts, got {lines!r}")
     tests = "\n".join(lines)
     prompt = f"{row['text'].strip()}\nYour program has to pass these tests:\n{tests}"
-    meta = {"tests": tests, "names": code.called(tests), "setup": row["test_setup_code"]}
+    setup = row["test_setup_code"]
+    try:
+        names = code.called(tests, setup)
+    except SyntaxError as error:
+        raise UserMistake(f"{where}: its tests or their setup are no Python: {error}") from error
+    meta = {"tests": tests, "names": names, "setup": setup}
     return Question(
         id=identity("mbpp", prompt), prompt=prompt, kind="coding", answer="tests", meta=meta
     )
