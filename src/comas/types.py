@@ -228,6 +228,12 @@ class Reply:
     """
 
 
+TRUTH = ("right", "accepts")
+"""Keys of `Turn.info` that are noted after a step has been learnt from: whether work is right by
+its label, and whether a judgement accepts it. No game, settlement or memory may see them.
+"""
+
+
 @dataclass(repr=False)
 class Turn:
     """One utterance in a discussion, and what it was paid."""
@@ -258,7 +264,9 @@ class Turn:
     dropped: int = 0
     """Pieces of history left out of the prompt, oldest first, for want of room."""
     info: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Facts of the game: a score that was read, for instance."""
+    """Facts of the game: a score that was read, for instance; under any key but those of
+    `TRUTH`.
+    """
     thoughts: str = ""
     """The reply's thoughts, for the record: no game, judge or colleague reads them."""
 

@@ -97,6 +97,10 @@ def line(error: str) -> str:
         ),
         ({"reward": "'1.0'"}, "is paid '1.0': settle has to pay a finite number"),
         ({"answer": "turn"}, "play returned Turn(0/"),
+        (
+            {"answer": "turn.info.update(right=True) or turn.text"},
+            'play notes info["right"] of turn 0/',
+        ),
         ({"answer": "3"}, "play returned 3; wanted is the text that answers, or None"),
     ],
 )

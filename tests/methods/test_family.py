@@ -8,6 +8,9 @@ from dataclasses import replace
 import pytest
 
 from comas.config.plugins import load_plugin
+from comas.config.rehearsal import check_taken
+from comas.config.resolve import resolve
+from comas.config.schema import read
 from comas.game.agent import choose
 from comas.methods import azr, evol_rl, knowrl, mae, maporl, r_zero, rise, rlccf, spc, spo, sppo
 from comas.methods import eva as eva_method
@@ -294,9 +297,6 @@ def test_knowrl_pays_for_agreeing_with_oneself() -> None:
 
 @pytest.mark.parametrize("name", ["mae", "azr", "r_zero", "eva", "knowrl", "spc", "rise", "maporl"])
 def test_a_task_without_what_a_method_needs_is_one_line(name: str) -> None:
-    from comas.config.resolve import resolve
-    from comas.config.schema import read
-
     with pytest.raises(UserMistake, match=f"method {name} needs a task with `(pose|check)`"):
         resolve(read(None, [f"method={name}", "task=gsm8k"]))
 
@@ -318,3 +318,21 @@ def test_a_sharp_judge_does_not_overflow() -> None:
 def test_a_role_that_nobody_takes_is_a_mistake_in_one_line() -> None:
     with pytest.raises(UserMistake, match="no agent takes role 'judging', which the game asks"):
         choose([], random.Random(0), "judging")
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "missing"),
+    [
+        ("ssp", ["propose", "solution"], "reading"),
+        ("spc", ["sabotage", "evaluation"], "solution"),
+        ("sppo", ["solution"], "judging"),
+        ("eva", ["solution", "evolve"], "judging"),
+    ],
+)
+def test_roles_that_nobody_takes_are_told_before_a_model_is_loaded(
+    name: str, taken: list[str], missing: str
+) -> None:
+    config = read(None, {"method": name, "agents": {"a": {"roles": taken}}})
+    with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
+        check_taken(resolve(config))
+    check_taken(resolve(read(None, [f"method={name}"])))

@@ -83,7 +83,7 @@ def solved(*right: bool) -> list[Turn]:
         first = f"solution{place}"
         call = {"tool": "search", "back": "", "failed": None, "cut": 0, "seconds": 0.0}
         turns.append(turn(first, "solution", first, call=call))
-        turns.append(turn(f"{first}.solution0", "solution", first, right=outcome, answer="x"))
+        turns.append(turn(f"{first}.solution0", "solution", first, solves=outcome, answer="x"))
     return turns
 
 

@@ -18,6 +18,7 @@ from comas.config.schema import read
 from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.testing import Scripted, golden_script
+from comas.testing import replay
 from comas.training.ahead import check_ahead
 from comas.types import UserMistake
 from tests.support.ahead import AHEAD, ChainedAhead, go_on, train
@@ -52,6 +53,42 @@ def test_two_runs_are_the_same_and_another_than_one_that_is_not_ahead(
     assert [turns[0][-1] for turns in talk] == list(range(11))
     assert talk[0] == whole[1][0]
     assert [t[:3] for t in talk[1]] != [t[:3] for t in whole[1][1]]
+
+
+REMEMBERING = """
+import dataclasses
+from comas.methods import ttrl
+
+
+async def play(question, agents, rng, task, *, state):
+    solution = await agents[0].ask("solution", f"Step {state['step']}: {question.prompt}")
+    return solution.text
+
+
+def settle(episodes, task):
+    for episode in episodes:
+        episode.turns[0].reward = 1.0
+
+
+method = dataclasses.replace(
+    ttrl.method,
+    play=play,
+    settle=settle,
+    start=lambda questions, task: {"step": 0},
+    update=lambda state, episodes, task: {"step": state["step"] + 1},
+    draws_behind=True,
+    presets={},
+)
+"""
+
+
+def test_a_step_is_replayed_with_what_was_remembered_when_it_was_played(tmp_path: Path) -> None:
+    method = tmp_path / "remembering.py"
+    method.write_text(REMEMBERING)
+    train(tmp_path / "run", f"method={method}")
+    for step, remembered in enumerate(SERVED):
+        turns = [turn for e in replay(tmp_path / "run", step) for turn in e.turns]
+        assert {turn.prompt.split(":")[0] for turn in turns} == {f"Step {remembered}"}
 
 
 class Behind(ChainedAhead):

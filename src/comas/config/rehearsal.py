@@ -14,11 +14,12 @@ from typing import Any
 
 from comas.config.options import split_options
 from comas.config.policies import Resolved
-from comas.game.agent import Member
+from comas.config.schema import Config
+from comas.game.agent import Member, NobodyTakes
 from comas.game.memory import at_start
-from comas.game.play import Scene, play_all
+from comas.game.play import Scene, first, play_all
 from comas.sync import run_sync
-from comas.types import Fit, Method, Question, Reply, Sampling, Task, Turn
+from comas.types import Episode, Fit, Method, Question, Reply, Sampling, Task, Turn
 
 WORD = "rehearsed"
 """In every reply, so that those that a prompt shows can be counted."""
@@ -103,16 +104,22 @@ def _same_game(one: Resolved, other: Resolved) -> bool:
     )
 
 
+def check_taken(resolved: Resolved) -> None:
+    """An error where the game asks for a role that no agent takes: before a model is loaded."""
+    members = _members(resolved.config, {name: _Host(name) for name in resolved.config.hosts})
+    options = split_options(resolved.config.options, resolved.method.play)
+    _, error = _episode(resolved.method, readable(resolved.task), members, options)
+    cause = first(error) if error is not None else None
+    if isinstance(cause, NobodyTakes):
+        raise cause
+
+
 def _rehearse(resolved: Resolved) -> Rehearsal | None:
     config = resolved.config
     method = resolved.method
     options = split_options(config.options, method.play)
     hosts = {name: _Host(name) for name in config.hosts}
-    members: list[Member] = []
-    for name, agent in config.agents.items():
-        roles = tuple(agent.roles) if agent.roles is not None else None
-        member = _member(name, hosts[agent.host])
-        members.append(replace(member, policy=agent.policy_name(name), roles=roles))
+    members = _members(config, hosts)
     turns = _played(method, readable(resolved.task), members, options)
     if turns is None:
         return None
@@ -125,6 +132,16 @@ def _rehearse(resolved: Resolved) -> Rehearsal | None:
         at_once=at_once,
         exactly=unread is not None and len(unread) == len(turns),
     )
+
+
+def _members(config: Config, hosts: Mapping[str, _Host]) -> list[Member]:
+    """The agents of a config, each with the roles that it takes."""
+    members: list[Member] = []
+    for name, agent in config.agents.items():
+        roles = tuple(agent.roles) if agent.roles is not None else None
+        member = _member(name, hosts[agent.host])
+        members.append(replace(member, policy=agent.policy_name(name), roles=roles))
+    return members
 
 
 def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> set[str]:
@@ -174,12 +191,20 @@ def _question(task: Task) -> Question:
 def _played(
     method: Method, task: Task, members: Sequence[Member], options: Mapping[str, Any]
 ) -> list[Turn] | None:
+    episode, error = _episode(method, task, members, options)
+    return None if episode is None or error is not None or episode.error else episode.turns
+
+
+def _episode(
+    method: Method, task: Task, members: Sequence[Member], options: Mapping[str, Any]
+) -> tuple[Episode | None, Exception | None]:
+    """A discussion by these agents, or why it cannot be played."""
     task = replace(task, shown=lambda _, text: text)
     try:
         question = _question(task)
         scene = at_start(Scene(method, task, members, 0, options))
         played = asyncio.wait_for(play_all(scene, [question], "rehearsal"), SECONDS)
         (episode,) = run_sync(played)
-    except Exception:  # noqa: BLE001 - whatever somebody's game does with a question of no task
-        return None
-    return None if episode.error else episode.turns
+    except Exception as error:  # noqa: BLE001 - whatever somebody's game does with a question of no task
+        return None, error
+    return episode, None

@@ -324,11 +324,15 @@ def takers(agents: Sequence[Agent], role: str) -> list[Agent]:
     return [agent for agent in agents if agent.takes(role)]
 
 
+class NobodyTakes(UserMistake):
+    """A game asks for a role that no agent of the team takes."""
+
+
 def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
     """Draw an agent for a role, uniformly among those that take it; an error where none does."""
     found = takers(agents, role)
     if not found:
-        raise UserMistake(
+        raise NobodyTakes(
             f"no agent takes role {role!r}, which the game asks for: see agents.<name>.roles"
         )
     return rng.choice(found)

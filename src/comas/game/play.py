@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from comas.game.agent import Agent, Member, Table, derive_seed
 from comas.types import (
+    TRUTH,
     Episode,
     HostFailure,
     Method,
@@ -99,6 +100,7 @@ async def play_one(scene: Scene, episode: Episode) -> None:
             with own_file(method.play, "play"):
                 answer = await method.play(question, agents, rng, task, **settings)
             episode.answer = _checked_answer(answer)
+            _check_notes(episode.turns)
         except* HostFailure as failures:  # bare, or out of the game's own task groups
             episode.error = str(first(failures))
         episode.turns.sort(key=_place)  # the order of completion may depend on batching
@@ -140,6 +142,17 @@ def _checked_answer(answer: Any) -> str | None:
     raise UserMistake(
         f"play returned {brief(answer)}; wanted is the text that answers, or None: {hint}"
     )
+
+
+def _check_notes(turns: Sequence[Turn]) -> None:
+    """An error where a game takes a key for itself that is kept for labels."""
+    for turn in turns:
+        for key in TRUTH:
+            if key in turn.info:
+                raise UserMistake(
+                    f'play notes info["{key}"] of turn {turn.id} ({turn.role}): after a step is'
+                    " learnt from, what its label says is noted there; choose another name"
+                )
 
 
 def brief(value: object) -> str:

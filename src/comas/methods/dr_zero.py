@@ -81,7 +81,7 @@ async def play(
         return None
     ends = await solve_with_tools(posed, solvers, task, turns, about)
     for end in ends:
-        end.info["right"] = gives(posed, end, label, task)
+        end.info["solves"] = gives(posed, end, label, task)
     return ends[0].text
 
 
@@ -107,7 +107,7 @@ def settle(
     peers: dict[str, list[tuple[Dialogue, float]]] = {}
     for episode in episodes:
         solving = dialogues(episode, "solution")
-        right = [float(dialogue.end.info["right"]) for dialogue in solving]
+        right = [float(dialogue.end.info["solves"]) for dialogue in solving]
         if state["phase"] == "solve":
             compare(solving, right)
             continue
@@ -147,7 +147,7 @@ def _collected(episodes: Sequence[Episode]) -> Mapping[str, str]:
     """Question -> the proposer's answer, where some solvers gave it and others did not."""
     found: dict[str, str] = {}
     for episode in episodes:
-        right = [float(d.end.info["right"]) for d in dialogues(episode, "solution")]
+        right = [float(d.end.info["solves"]) for d in dialogues(episode, "solution")]
         for proposal in dialogues(episode, "propose"):
             if difficulty(right) > 0:
                 found[proposal.end.info["posed"]] = proposal.end.info["label"]

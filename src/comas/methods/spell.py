@@ -85,7 +85,7 @@ async def play(
 async def _judged(
     posed: Question, answer: str, work: Turn, judges: Sequence[Agent], task: Task
 ) -> None:
-    """Compare an answer with the questioner's, by rule and by judges; `info["right"]` is what
+    """Compare an answer with the questioner's, by rule and by judges; `info["solves"]` is what
     either says.
     """
     ruled = gives(posed, work, answer, task)
@@ -96,7 +96,7 @@ async def _judged(
         turn.info["said"] = last_word(turn, ("yes", "no"))
     votes = [turn.info["said"] == "yes" for turn in turns if turn.info["said"] is not None]
     accepted = 2 * sum(votes) > len(votes)
-    work.info |= {"ruled": ruled, "right": ruled or accepted}
+    work.info |= {"ruled": ruled, "solves": ruled or accepted}
     share = max(sum(votes), len(votes) - sum(votes)) / max(1, len(votes))
     for turn in turns:
         taught = accepted == ruled and 0.51 <= share <= 0.99 and turn.info["said"] is not None
@@ -109,7 +109,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, width: float = 1 / 6) -> 
     worths: list[float] = []
     for episode in episodes:
         works = in_role(episode, "reading")
-        right = [float(work.info["right"]) for work in works]
+        right = [float(work.info["solves"]) for work in works]
         compare_turns(works, right)
         for proposal in in_role(episode, "propose"):
             proposals.append(proposal)
@@ -139,7 +139,7 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, memory: Who
     """Remember the last questions about each text that somebody solved."""
     solved: dict[str, list[str]] = dict(state["solved"])
     for episode in episodes:
-        if any(turn.info["right"] for turn in in_role(episode, "reading")) and memory:
+        if any(turn.info["solves"] for turn in in_role(episode, "reading")) and memory:
             (proposal,) = in_role(episode, "propose")
             earlier = solved.get(episode.question.prompt, [])
             fresh = dict.fromkeys([*earlier, proposal.info["posed"]])

@@ -72,7 +72,7 @@ async def play(
         return None
     ends = await solve_with_tools(posed, solvers, task, turns, last)
     for end in ends:
-        end.info["right"] = gives(posed, end, question.prompt, task)
+        end.info["solves"] = gives(posed, end, question.prompt, task)
     return ends[0].text
 
 
@@ -82,7 +82,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
     difficulties: list[float] = []
     for episode in episodes:
         solving = dialogues(episode, "solution")
-        right = [float(dialogue.end.info["right"]) for dialogue in solving]
+        right = [float(dialogue.end.info["solves"]) for dialogue in solving]
         compare(solving, right)
         for proposal in dialogues(episode, "propose"):
             proposals.append(proposal)

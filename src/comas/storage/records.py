@@ -14,12 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from comas.storage import files
-from comas.types import Episode, Question, Turn, UserMistake
-
-TRUTH = ("right", "accepts")
-"""Keys of `Turn.info` that are noted after a step has been learnt from: whether work is right by
-its label, and whether a judgement accepts it. No game, settlement or memory may see them.
-"""
+from comas.types import TRUTH, Episode, Question, Turn, UserMistake
 
 
 def episode_record(episode: Episode) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from comas.config.builders import check_trackers
 from comas.config.named_places import anchor
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
+from comas.config.rehearsal import check_taken
 from comas.config.roles import check_seats, check_training
 from comas.config.schema import Config, read
 from comas.studies.file import StudyFile
@@ -96,6 +97,7 @@ def _resolved(keys: dict[str, Any]) -> Resolved:
     check_training(*resolved[:3])
     check_trackers(resolved.config.track)
     check_seats(resolved.config, resolved.method, learn=True)
+    check_taken(resolved)
     return resolved
 
 

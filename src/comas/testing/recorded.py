@@ -16,11 +16,12 @@ from comas.config.resolve import resolve
 from comas.config.schema import Config, read
 from comas.game import memory
 from comas.game.play import Scene, play_all, settle_all
-from comas.questions.checked import of_split
+from comas.questions.checked import of_run
 from comas.storage.records import episode_of, without_truth
 from comas.storage.run import Run
 from comas.team.build import members_of, run_sync
 from comas.testing.scripted import Scripted
+from comas.training.ahead import begins_at
 from comas.types import Episode, Fit, Reply, Sampling, State
 
 
@@ -122,15 +123,18 @@ def _finished(record: Run, step: int) -> list[Episode]:
 
 
 def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:
-    """What the run's method remembered before a step: made again from the steps before it."""
+    """What the run's method remembered when a step was played: made again from the steps before
+    it, but for the last of them where the step was played ahead.
+    """
     method = scene.method
     if not method.remembers:
         return {}
     of_start = split_options(config.options, method.start) if method.start else {}
     of_update = split_options(config.options, method.update) if method.update else {}
-    questions = of_split(config, scene.task, "train")
-    state = memory.first_state(scene, questions, of_start)
-    for earlier in range(step):
+    asked = of_run(config, scene.task, lambda _: None)
+    state = memory.first_state(scene, asked.train, of_start)
+    learnt = step if begins_at(config, bool(asked.validation), step) else step - 1
+    for earlier in range(learnt):
         before = dataclasses.replace(scene, state=state)
         state = memory.next_state(before, _finished(record, earlier), of_update)
     return state

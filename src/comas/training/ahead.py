@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from comas.config.policies import Resolved
+from comas.config.schema import Config
 from comas.objective.losses import plain
 from comas.storage.run import Run
 from comas.team.build import Team
@@ -51,6 +52,16 @@ def check_ahead(resolved: Resolved) -> None:
             )
 
 
+def begins_at(config: Config, measures: bool, step: int) -> bool:
+    """Whether a step of such a run, which `measures` accuracy on its way or not, is played by what
+    was learnt and remembered of all steps before it; otherwise the last of them is missing.
+    """
+    every = [config.checkpoint_every]
+    if measures:
+        every.append(config.eval_every)
+    return not config.ahead or any(step % count == 0 for count in every)
+
+
 class Ahead:
     """What of a run is played ahead; nothing where the config does not ask for it."""
 
@@ -58,9 +69,7 @@ class Ahead:
         """`measures`: whether there are questions for measurements on the way."""
         self.team = team
         self.config = team.config
-        self.every = [self.config.checkpoint_every]
-        if measures:
-            self.every.append(self.config.eval_every)
+        self.measures = measures
         self.state: State = {}
         """What the method remembered when the step ahead began."""
         self.served_older = False
@@ -79,7 +88,7 @@ class Ahead:
 
     def begins_at(self, step: int) -> bool:
         """Whether this step is played by weights that have learnt all before it."""
-        return not self.on or any(step % every == 0 for every in self.every)
+        return begins_at(self.config, self.measures, step)
 
     def affords(self, step: int, tokens: int, episodes: Sequence[Episode]) -> bool:
         """Whether this step is to be played while `episodes`, those of the step before, are learnt;

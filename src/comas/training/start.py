@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from comas.config.resolve import resolve
+from comas.config.rehearsal import check_taken
 from comas.config.roles import check_room, check_seats, check_training
 from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
 from comas.forecast import fitting
@@ -51,6 +52,7 @@ async def train_async(
     check_training(*resolved[:3])
     check_ahead(resolved)
     check_seats(resolved.config, resolved.method, learn=True)
+    check_taken(resolved)
     if resolved.config.out is not None:
         check_free(resolved.config.out)
     # before what takes long; mistakes in them leave no folder behind

@@ -11,7 +11,7 @@ from comas.training.metrics.record import StepRecord
 
 
 def note_truth(step: StepRecord) -> None:
-    """Note (`storage.records.TRUTH`) `info["right"]` of work whose label is known, where the task's
+    """Note (`types.TRUTH`) `info["right"]` of work whose label is known, where the task's
     verifier is quick, and `info["accepts"]` of judgements: None where they cannot be read.
     """
     labels = step.labels if step.task.quick else {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from comas.game.replies import unreadable
-from comas.storage.records import TRUTH
+from comas.types import TRUTH
 
 PAID = 0.5
 """Reward from which work counts as paid: shipped methods pay it from 0 to 1."""
