@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comas.game.agent import Agent, Member
+from comas.game.calls import Call, Unread, in_tags
 from comas.game.dialogue import converse
 from comas.game.play import Scene, play_all
 from comas.objective.dialogues import compare, dialogues
@@ -114,6 +115,17 @@ def test_what_is_no_call_ends_the_dialogue_and_is_noted(text: str, why: str | No
     (turn,) = episode.turns
     assert turn.info.get("unread") == why
     assert episode.answer == text
+
+
+@pytest.mark.parametrize("order", [("ask", "find"), ("find", "ask")])
+def test_the_call_that_ends_a_reply_is_read_in_whatever_order_tools_are_named(
+    order: tuple[str, str],
+) -> None:
+    tools = {name: tool(str, name) for name in order}
+    assert in_tags("<ask> x </ask> or <find> y </find>", tools) == Call("find", "y")
+    assert in_tags("<ask> x </ask> or <find> y", tools) == Unread(
+        "a call of find that does not end the reply"
+    )
 
 
 def test_a_program_may_hold_what_looks_like_marks() -> None:

@@ -210,8 +210,9 @@ nobody else.
 
 
 def test_nothing_is_evaluated_and_no_pickles_are_read() -> None:
-    inside = SOURCE / "sandbox" / "inside.py"  # which runs behind walls
-    for path, tree in [(p, t) for p, t in TREES.items() if p != inside]:
+    # which run behind walls
+    inside = {SOURCE / "sandbox" / name for name in ("inside.py", "judging.py")}
+    for path, tree in [(p, t) for p, t in TREES.items() if p not in inside]:
         calls = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
         if path in LINES:
             calls -= {"pickle.loads"}

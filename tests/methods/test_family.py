@@ -24,6 +24,7 @@ OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
 QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
 RIGHT = "1 + 2 = 3 + 4 = 7"
 WRONG = "2 + 4 = 6 + 6 = 12"
+POSED = "2 4 6 8 -> 14"
 
 
 def turn(name: str, role: str, text: str = RIGHT, agent: str = "a", **info: object) -> Turn:
@@ -128,6 +129,12 @@ def test_mae_pays_thirds_and_halves() -> None:
         "p.s2.j": 0.0,
     }
     assert mae.update({"pool": ["a"]}, [found], pick.task, pool=1) == {"pool": ["1 2 4 6 -> 7"]}
+    unrated = episode(turn("p", "propose", posed="1 2 4 6 -> 7"), turn("p.r", "rating", score=None))
+    mae.settle([unrated], pick.task)
+    assert pay(unrated) == {"p": None, "p.r": 0.0}
+    malformed = episode(turn("p", "propose", posed=None))
+    mae.settle([malformed], pick.task)
+    assert pay(malformed) == {"p": 0.0}
 
 
 def test_azr_pays_by_rule_and_by_difficulty() -> None:
@@ -183,6 +190,9 @@ def test_r_zero_goes_through_its_phases() -> None:
     solved = Episode("e", QUESTIONS[0], found.turns[1:])
     r_zero.settle([solved], pick.task, state=later)
     assert [t.reward for t in solved.turns] == [1.0, 1.0, -1.0, -1.0]
+    assert [t.info["raw"] for t in solved.turns] == [1.0, 1.0, 0.0, 0.0]
+    with pytest.raises(UserMistake, match=r"options\.low is 0\.9, and options\.high 0\.8"):
+        r_zero.update(first, [found], pick.task, low=0.9)
 
 
 def test_spc_is_won_by_generator_or_critic() -> None:
@@ -282,6 +292,17 @@ def test_eva_keeps_the_prompts_whose_answers_differ() -> None:
     assert eva_method.update({"pool": {"b": 0.0}}, [], pick.task) == {"pool": {"b": 1.0}}
 
 
+def test_eva_asks_questions_of_the_task_again_as_they_are() -> None:
+    two = [pick.make_question(offer, offer[0] + offer[2], "two") for offer in OFFERS]
+    assert pick.pose(two[0].prompt) != two[0], "what poses it is a question of another form"
+    state = eva_method.start(two, pick.task)
+    state["pool"][POSED] = 1.0
+    drawn = eva_method.draw(state, two, 4, random.Random(0), pick.task, evolve=0.0)
+    asked = {question.prompt: question for question in drawn}
+    assert asked.pop(POSED).prompt == POSED
+    assert asked == {question.prompt: question for question in two}
+
+
 def test_knowrl_pays_for_agreeing_with_oneself() -> None:
     found = episode(
         turn("p", "propose", posed="1 2 4 6 -> 7"),
@@ -336,3 +357,10 @@ def test_roles_that_nobody_takes_are_told_before_a_model_is_loaded(
     with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
         check_taken(resolve(config))
     check_taken(resolve(read(None, [f"method={name}"])))
+
+
+def test_a_credit_held_by_the_start_of_the_run_keeps_it() -> None:
+    held = resolve(read(None, ["method=srlm", "credit.reference=start"]))
+    assert held.method.reference == ("solution",)
+    assert held.method.refers
+    assert not resolve(read(None, ["method=srlm"])).method.refers

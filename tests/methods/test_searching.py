@@ -170,6 +170,8 @@ def test_agent0_trusts_a_label_by_its_share() -> None:
     state["pool"]["7 ->"][1] = 0.8
     agent0.settle([found], facts.task, state=state, doubt=0.6)
     assert [said.reward for said in answers] == pytest.approx([1.0, 1.0, -1.0, -1.0])
+    agent0.settle([found], facts.task, state=state, low=0.8, high=0.8)
+    assert [said.reward for said in answers] == pytest.approx([1.0, 1.0, -1.0, -1.0])
 
 
 @pytest.mark.parametrize("method", [ssp.method, dr_zero.method, agent0.method, spell.method])

@@ -384,7 +384,9 @@ def test_a_completion_gets_what_stands_before_its_function(tmp_path: Path) -> No
     task = load_plugin("task", "humaneval")
     (question,) = task.load("test", path=str(write(tmp_path / "rows.jsonl", [CODING["humaneval"]])))
     assert task.verify(question, block("def root(x):\n    return math.isqrt(x)")) == "right"
-    newer = "from __future__ import annotations\n\ndef root(x: int) -> int:\n    return math.isqrt(x)"
+    newer = (
+        "from __future__ import annotations\n\ndef root(x: int) -> int:\n    return math.isqrt(x)"
+    )
     assert task.verify(question, block(newer)) == "right"
 
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
+from comas.config.ahead import check_ahead
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.hooks import Hook
 from comas.storage.run import Run
-from comas.testing import Scripted, golden_script
-from comas.testing import replay
-from comas.training.ahead import check_ahead
+from comas.testing import Scripted, golden_script, replay
 from comas.types import UserMistake
 from tests.support.ahead import AHEAD, ChainedAhead, go_on, train
 from tests.support.faults import story

@@ -283,6 +283,24 @@ def test_novelty_by_hand() -> None:
     assert novelty(["a b", "a b", "c"]) == pytest.approx(1 / 3)
 
 
+def test_words_that_an_agent_was_told_are_not_its_work() -> None:
+    told = turn("solution2", RIGHT, 1.0, info={"told": True})
+    turns = [turn("solution0", WRONG, 0.0), turn("solution1", WRONG, 0.0)]
+    assert metrics(record(*turns, told)) == metrics(record(*turns))
+
+
+def test_pay_that_was_compared_counts_as_what_it_was_before() -> None:
+    """All right or all wrong: what is left over the mean is 0, or of either sign."""
+    paid = turn("solution0", RIGHT, 0.0, info={"raw": 1.0})
+    unpaid = turn("solution1", WRONG, 0.7, info={"raw": 0.4})
+    assert metrics(record(paid, unpaid))["pay"] == {
+        "n": 2,
+        "accuracy": 0.5,
+        "precision": 1.0,
+        "recall": 1.0,
+    }
+
+
 def test_the_frontier_has_both_ends() -> None:
     assert [at_frontier(share) for share in (0.29, 0.3, 0.8, 0.81)] == [False, True, True, False]
 

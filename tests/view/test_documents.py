@@ -13,7 +13,7 @@ from comas.storage.run import Run
 from comas.types import UserMistake
 from comas.view.documents import EvaluationDocuments, RunDocuments, Several, encoded
 from comas.view.jsonl import JsonLines
-from tests.support.viewed import HOSTILE, discussion, evaluation, metrics, viewed_run
+from tests.support.viewed import CONFIG, HOSTILE, discussion, evaluation, metrics, viewed_run
 
 
 @pytest.fixture
@@ -164,3 +164,16 @@ def test_threads_that_look_at_a_file_at_once_find_its_lines_once(tmp_path: Path)
     with ThreadPoolExecutor(4) as threads:
         counts = list(threads.map(lambda _: len(lines), range(4)))
     assert counts == [50_000] * 4
+
+
+def test_pay_that_was_compared_is_listed_as_what_it_was_before(tmp_path: Path) -> None:
+    """Right and paid 0, as all answers were right: nobody went unpaid."""
+    run = Run.create(CONFIG, str(tmp_path / "r"))
+    episode = discussion(0, 0, right=True, score=3)
+    episode.turns[0].reward = 0.0
+    run.write_step(metrics(0), [episode])
+    episode.turns[0].info["raw"] = 1.0
+    run.write_step(metrics(1), [episode])
+    documents = RunDocuments(str(run.path))
+    assert documents.read("step/0")[0]["kinds"] == ["right-but-unpaid"]
+    assert documents.read("step/1")[0]["kinds"] == []

@@ -98,8 +98,11 @@ def resolve(config: Config) -> Resolved:
     if data["metrics"] is None:
         data["metrics"] = [*METRICS, *LABELLED] if task.quick else [*METRICS]
     _absolute(data, [name for name, host in config.hosts.items() if host.here])
+    # a credit that is held by the policy at the start of the run has to have it
+    starts = data["credit"].get("reference") == "start" and not method.reference
     method = replace(
         method,
+        reference=method.paid if starts else method.reference,
         advantage=partial(method.advantage, **data["credit"]),
         loss=partial(method.loss, **data["loss"]),
         kl=data["kl"],

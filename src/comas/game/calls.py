@@ -37,15 +37,16 @@ Found = Call | Unread | None
 def in_tags(text: str, tools: Mapping[str, Tool]) -> Found:
     """The call `<name>argument</name>` that ends a text."""
     text = text.rstrip()
-    for name in tools:
-        opening, closing = f"<{name}>", f"</{name}>"
-        start = text.rfind(opening)
-        if start < 0:
-            continue
-        if not text.endswith(closing):
-            return Unread(f"a call of {name} that does not end the reply")
-        return Call(name, text[start + len(opening) : -len(closing)].strip())
-    return None
+    begun = {name: start for name in tools if (start := text.rfind(f"<{name}>")) >= 0}
+    for name, start in begun.items():
+        closing = f"</{name}>"
+        if text.endswith(closing):
+            argument = text[start : -len(closing)].removeprefix(f"<{name}>")
+            return Call(name, argument.strip())
+    if not begun:
+        return None
+    latest = max(begun, key=lambda name: begun[name])
+    return Unread(f"a call of {latest} that does not end the reply")
 
 
 def in_template(text: str, tools: Mapping[str, Tool], calls: Calls) -> Found:

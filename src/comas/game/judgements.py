@@ -23,8 +23,10 @@ POINTS = (1, 2, 3)
 
 
 def is_work(turn: Turn) -> bool:
-    """Whether a reply answers a question, rather than to call a tool on the way."""
-    return turn.role in WORK and "call" not in turn.info
+    """Whether a reply answers a question in words of its agent, rather than to call a tool on the
+    way, or to be told what to say.
+    """
+    return turn.role in WORK and "call" not in turn.info and not turn.info.get("told")
 
 
 def accepts(turn: Turn) -> bool | None:

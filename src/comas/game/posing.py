@@ -74,10 +74,13 @@ def posed_by(turn: Turn, task: Task) -> Question | None:
     return posed
 
 
-def posed_again(prompts: Iterable[str], task: Task) -> list[Question]:
-    """The questions that the texts of a pool pose."""
+def posed_again(prompts: Iterable[str], task: Task, own: Sequence[Question] = ()) -> list[Question]:
+    """The questions that the texts of a pool pose; the task's `own` as they are, since what is read
+    from a text need not have their form.
+    """
     assert task.pose is not None, "Method.needs"
-    posed = [task.pose(prompt) for prompt in prompts]
+    known = {question.prompt: question for question in own}
+    posed = [known.get(prompt) or task.pose(prompt) for prompt in prompts]
     return [question for question in posed if question is not None]
 
 

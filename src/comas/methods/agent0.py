@@ -71,7 +71,8 @@ def settle(
         solving = dialogues(episode, "solution")
         right = [float(agrees(dialogue.end, answer, task)) for dialogue in solving]
         compare(solving, right)
-        sure = min(1.0, max(0.0, (certainty - low) / (high - low)))
+        above = (certainty - low) / (high - low) if high > low else 1.0
+        sure = min(1.0, max(0.0, above))
         for dialogue in solving:
             dialogue.pay((dialogue.end.reward or 0.0) * (doubt + (1.0 - doubt) * sure))
 

@@ -6,7 +6,7 @@ step before for another question, and work that is likely to be right, since mor
 solutions agree with it. They are paid 1 for a score of 1 (planted) or of 3 (agreed), 1/2 for a 2, 0
 for the opposite, -1 for one that cannot be read; a critic is paid what its scorer is. Nothing tells
 judges which work is planted but the work itself. The judges of the game are not paid: they hold by
-what they learn here.
+what they learn here. Judges are drawn from all who take their role, an author among them.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def draw(
         Question(id=f"evolve-{place}", prompt=prompt, kind="evolve")
         for place, prompt in enumerate(chosen[:evolving])
     ]
-    return evolved + posing.posed_again(chosen[evolving:], task)
+    return evolved + posing.posed_again(chosen[evolving:], task, questions)
 
 
 async def play(

@@ -6,7 +6,8 @@ A proposer writes a question, from nothing or after an accepted one. A judge rat
 difficulty (1 - mean score of its answers) and for form; a solution half for its score and half for
 form; a judge for form. Accepted questions go into a pool, which later steps solve again and refer
 to. Unlike the paper, the answers that measure difficulty are trained on as well, an unreadable
-score pays and measures nothing (the paper: 0.5), and proposers write no answers.
+score, a proposal's rating among them, pays and measures nothing (the paper: 0.5), and proposers
+write no answers.
 """
 
 from __future__ import annotations
@@ -100,9 +101,10 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         success = mean([scores[turn.id] for turn in solutions])
         difficulty = 0.0 if success is None else 1.0 - success
         for turn in in_role(episode, "propose"):
-            quality = scores.get(turn.id) or 0.0
-            form = float(turn.info["posed"] is not None)
-            turn.reward = (quality + difficulty + form) / 3
+            quality = scores.get(turn.id, 0.0)
+            if quality is not None:
+                form = float(turn.info["posed"] is not None)
+                turn.reward = (quality + difficulty + form) / 3
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:

@@ -22,8 +22,8 @@ from comas.game.votes import agrees, decide, most_frequent
 from comas.objective.credit import given
 from comas.objective.dialogues import dialogues
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role, likeness, standardised
-from comas.types import Count, Episode, Method, Question, State, Task, Turn
+from comas.objective.pay import compare_turns, in_role, likeness
+from comas.types import Count, Episode, Method, Question, State, Task, Turn, UserMistake
 
 
 def draw(
@@ -61,8 +61,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
             continue
         solutions = in_role(episode, "solution")
         agreeing = [float(agrees(turn, label, task)) for turn in solutions]
-        for turn, worth in zip(solutions, standardised(agreeing), strict=True):
-            turn.reward = worth
+        compare_turns(solutions, agreeing)
 
 
 def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
@@ -79,8 +78,7 @@ def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
     for text, share, repetition in zip(texts, shares, likeness(texts), strict=True):
         uncertainty = 1 - 2 * abs(share - 0.5)
         worths.append(-1.0 if text is None else uncertainty - repetition)
-    for turn, worth in zip(proposals, standardised(worths), strict=True):
-        turn.reward = worth
+    compare_turns(proposals, worths)
 
 
 def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:
@@ -113,6 +111,8 @@ def at_frontier(
     """Questions that a step proposed whose most frequent answer has a share between `low` and
     `high` -> that answer and its share.
     """
+    if low > high:
+        raise UserMistake(f"options.low is {low}, and options.high {high}: nothing lies between")
     found: dict[str, tuple[str, float]] = {}
     for episode in episodes if state["phase"] == "propose" else ():
         label, certainty = frequent(episode, task)

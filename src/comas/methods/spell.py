@@ -25,7 +25,7 @@ from comas.game.searching import gives, read
 from comas.game.together import together
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import compare_turns, in_role, standardised
+from comas.objective.pay import compare_turns, in_role
 from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
 
 WORDING = {
@@ -117,8 +117,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, width: float = 1 / 6) -> 
     judges = [turn for e in episodes for turn in in_role(e, "comparing")]
     taught = [turn for turn in judges if turn.info["agreed"] is not None]
     agreed = [float(turn.info["agreed"]) for turn in taught]
-    for turn, worth in zip(taught, standardised(agreed), strict=True):
-        turn.reward = worth
+    compare_turns(taught, agreed)
     compare_turns(proposals, worths)
 
 

@@ -2,9 +2,10 @@
 
 An agent solves a question `votes` times, and its right solutions are learnt. Where all are wrong
 it is asked once more with the answer as a hint; reasons that lead there are told it as the solution
-of the question *without* the hint (rationalisation), and learnt as well. Right ones are paid
-1, and credit is filtered: fine-tuning on what was kept. Unlike the paper, whose rounds begin again
-from the base model, a step is a round and goes on from the last. Only `preset=paper` gives hints:
+of the question *without* the hint (rationalisation), and learnt as well. Right ones are paid 1, and
+credit is filtered: fine-tuning on what was kept, whose mean is over the wrong ones too, so that a
+step with few right ones is a small one. Unlike the paper, whose rounds begin again from the base
+model, a step is a round and goes on from the last. Only `preset=paper` gives hints:
 they are for models that can follow them, and the small seed models are spoilt by reasons that they
 could not have found (docs/methods.md). Leaves out: few-shot prompts.
 """

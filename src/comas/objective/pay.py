@@ -67,6 +67,14 @@ def compare_turns(turns: Sequence[Turn], rewards: Sequence[float]) -> None:
         turn.info["raw"] = raw
 
 
+def earned(turn: Turn) -> float:
+    """What a turn was found to be worth before others' worth was taken off it, on the scale of its
+    method; 0 where it was not paid.
+    """
+    worth = turn.info.get("raw", turn.reward)
+    return 0.0 if worth is None else float(worth)
+
+
 def grams(text: str, longest: int = 3) -> Grams:
     """Count the runs of up to `longest` words of a text."""
     words = text.split()

@@ -3,29 +3,27 @@ that a model wrote and answers calls of its functions, or runs tests and asks fo
 
 Two processes, so that the verdict is never in reach of the program: the tests see nothing of it but
 literal values. Given to Python by `-c`; imports nothing of ours but what is given with it
-(`literals`, `walls`), and what only one side needs only there, since starting is most of what a
-small program costs. With the word `forks` it is a warm process instead, of which each sandbox is a
-fork (see `forks`), and goes in nowhere itself. Leaves out: how it goes in (`walls`).
+(`literals`, `walls`, `judging`), and what only one side needs only there, since starting is most of
+what a small program costs. With the word `forks` it is a warm process instead, of which each
+sandbox is a fork (see `forks`), and goes in nowhere itself. Leaves out: how it goes in (`walls`),
+how tests are run (`judging`).
 """
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import signal
 import sys
 
-from comas.sandbox.literals import decode, encode, plain
+from comas.sandbox.judging import judge, words
+from comas.sandbox.literals import decode, encode
 from comas.sandbox.walls import close, enter, forget_keys, limit
 
 TYPE_CHECKING = False  # importing typing takes three milliseconds
 if TYPE_CHECKING:
-    import ast
     import socket
     from typing import Any
-
-# --- the program's side
 
 
 def answer(receive: Any, send: Any) -> None:
@@ -43,241 +41,8 @@ def answer(receive: Any, send: Any) -> None:
                 value = space[asked["call"]](*given, **named)
                 told = {"value": encode(value), "args": encode(given)}
         except BaseException as error:  # noqa: BLE001 - whatever a program does is an answer to its tests
-            told = {"error": type(error).__name__, "text": _words(error)[:200]}
+            told = {"error": type(error).__name__, "text": words(error)[:200]}
         send(told)
-
-
-def _words(error: BaseException) -> str:
-    """What an error says; nothing where that fails, as with a key of too many digits."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - whatever a program's own error does
-        return ""
-
-
-# --- the tests' side
-
-
-class _Asked:
-    """A function of the program, as its tests see it."""
-
-    def __init__(self, name: str, receive: Any, send: Any, seen: list[Any] | None = None) -> None:
-        self.name = name
-        self.receive = receive
-        self.send = send
-        self.seen = seen
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        self.send({"call": self.name, "args": encode(given), "named": encode(named)})
-        try:
-            told = _told(self.receive)
-        except Exception as error:
-            if self.seen is not None:
-                self.seen.append(["raised", type(error).__name__])
-            raise
-        if self.seen is not None:
-            self.seen.append(["gave", plain(decode(told["value"])), plain(decode(told["args"]))])
-        # what it did to its arguments
-        for before, after in zip(given, decode(told["args"]), strict=True):
-            if isinstance(before, list) and type(after) is list:
-                before[:] = after
-            elif isinstance(before, dict | set) and type(after) is type(before):
-                before.clear()
-                before.update(after)
-        return decode(told["value"])
-
-
-class _Gone(BaseException):
-    """The program ended, or was ended, before it answered."""
-
-
-def _told(receive: Any) -> Any:
-    line = receive.readline()
-    if not line.endswith("\n"):
-        raise _Gone
-    told = json.loads(line)
-    if "error" in told:
-        kind = getattr(builtins, str(told["error"]), None)
-        known = isinstance(kind, type) and issubclass(kind, Exception)
-        # would end a loop of the tests as if all of it had held
-        if told["error"] == "StopIteration":
-            known = False
-        made: Any = kind if known else RuntimeError
-        raise made(told.get("text", "") if known else f"{told['error']}: {told.get('text', '')}")
-    return told
-
-
-def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
-    """Run the tests of a case against the program on the other side, and say how it went."""
-    try:
-        space, tests = _prepared(case, receive, send)
-    except BaseException as error:  # noqa: BLE001 - the tests' own
-        send(
-            {
-                "verdict": "failed",
-                "why": f"the tests do not run: {type(error).__name__}: {_words(error)}"[:300],
-            }
-        )
-        return
-    try:
-        send({"program": case["program"]})
-        try:
-            _told(receive)
-        except Exception as error:  # noqa: BLE001 - the program's own
-            send(
-                {
-                    "verdict": "wrong",
-                    "why": f"the program does not run: {type(error).__name__}: {_words(error)}"[
-                        :300
-                    ],
-                }
-            )
-            return
-        if "value" in case:
-            value = _Asked(case["value"], receive, send)()
-            send({"verdict": "right", "why": "", "value": value})
-            return
-        if "seen" in case:
-            _call_all(space, tests)
-            send({"verdict": "right", "why": "", "seen": _summed(case["seen"])})
-            return
-        tested = _passes(case, space, tests, receive, send)
-        send(
-            {"verdict": "right", "why": ""}
-            if tested
-            else {"verdict": "failed", "why": "there are no tests"}
-        )
-    except _Gone:
-        send({"verdict": "wrong", "why": "the program ended before it answered"})
-    except AssertionError as error:
-        send({"verdict": "wrong", "why": f"a test does not hold {_words(error)}"[:300]})
-    except BaseException as error:  # noqa: BLE001 - raised by the program, or by what it returned
-        send({"verdict": "wrong", "why": f"{type(error).__name__}: {_words(error)}"[:300]})
-
-
-def _prepared(case: dict[str, Any], receive: Any, send: Any) -> tuple[dict[str, Any], ast.Module]:
-    """Return the names that the tests see, and the tests.
-
-    The functions of the program are stand-ins that ask the other process.
-    """
-    import ast
-
-    space: dict[str, Any] = {"__name__": "tests"}
-    exec(compile(case["setup"], "<setup>", "exec"), space)
-
-    class WithoutSolution(ast.NodeTransformer):
-        def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
-            return ast.Pass() if node.module == "solution" else node
-
-    tests = ast.fix_missing_locations(WithoutSolution().visit(ast.parse(case["tests"])))
-    if "seen" not in case:
-        _check_runnable(tests)
-    for name in case["names"]:
-        space[name] = _Asked(name, receive, send, case.get("seen"))
-    return space, tests
-
-
-def _check_runnable(tests: ast.Module) -> None:
-    """An error where tests cannot run whatever the program is: they import what is not here, or
-    are functions of arguments that nobody gives.
-    """
-    import ast
-
-    waiting: list[ast.AST] = list(tests.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            exec(compile(ast.Module([node], []), "<imports>", "exec"), {"__name__": "tests"})
-        elif not isinstance(node, ast.Try):  # it says itself what happens without
-            waiting.extend(ast.iter_child_nodes(node))
-    for test in _functions(tests):
-        given = test.args
-        wanted = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-        wanted += sum(default is None for default in given.kw_defaults)
-        if wanted and not test.decorator_list:  # a decorator may give them
-            raise TypeError(f"{test.name} takes arguments, and nothing gives it any")
-
-
-def _functions(tests: ast.Module) -> list[ast.FunctionDef]:
-    """The tests that are functions."""
-    import ast
-
-    functions = [node for node in tests.body if isinstance(node, ast.FunctionDef)]
-    return [function for function in functions if function.name.startswith("test")]
-
-
-def _passes(
-    case: dict[str, Any], space: dict[str, Any], tests: ast.Module, receive: Any, send: Any
-) -> bool:
-    """Run the tests; returns whether any was run: an assert in a class, in a coroutine or below
-    `__main__`, where nobody runs it, is none. A failing test raises.
-    """
-    import ast
-
-    class Counting(ast.NodeTransformer):
-        """Has each assert say that it is reached; so does a `try` around one, which is a test where
-        the error that it waits for comes.
-        """
-
-        def visit_Assert(self, node: ast.Assert) -> Any:
-            return self._told(node)
-
-        def visit_Try(self, node: ast.Try) -> Any:
-            tests = any(isinstance(below, ast.Assert) for below in ast.walk(node))
-            self.generic_visit(node)
-            return self._told(node) if tests else node
-
-        def _told(self, node: ast.stmt) -> list[ast.stmt]:
-            call = ast.Call(ast.Name("__reached__", ast.Load()), [], [])
-            return [ast.copy_location(ast.Expr(call), node), node]
-
-    reached: list[int] = []
-    space["__reached__"] = lambda: reached.append(1)
-    counted = ast.fix_missing_locations(Counting().visit(tests))
-    exec(compile(counted, "<tests>", "exec"), space)
-    if case["check"]:
-        space["check"](_Asked(case["check"], receive, send))
-        return True
-    found = _functions(tests)
-    for test in found:
-        space[test.name]()
-    return bool(found) or bool(reached)
-
-
-def _call_all(space: dict[str, Any], tests: ast.Module) -> None:
-    """Run the tests, each statement by itself; whether an assert holds changes nothing of what
-    follows.
-    """
-    import ast
-
-    class Harmless(ast.NodeTransformer):
-        def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-            handler = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
-            return ast.copy_location(ast.Try([ast.Expr(node.test)], [handler], [], []), node)
-
-    calls: list[ast.stmt] = [
-        ast.Expr(ast.Call(ast.Name(test.name, ast.Load()), [], [])) for test in _functions(tests)
-    ]
-    for statement in tests.body + calls:
-        module = ast.fix_missing_locations(ast.Module([Harmless().visit(statement)], []))
-        try:
-            exec(compile(module, "<calls>", "exec"), space)
-        except Exception:  # noqa: BLE001 - the program's, or an example that does not run
-            continue
-
-
-def _summed(seen: list[Any]) -> dict[str, Any]:
-    import hashlib
-
-    values = sum(one[0] == "gave" for one in seen)
-    return {
-        "calls": len(seen),
-        "values": values,
-        "digest": hashlib.sha256(json.dumps(seen).encode()).hexdigest(),
-    }
-
-
-# --- starting
 
 
 def take_side(limits: dict[str, Any]) -> None:

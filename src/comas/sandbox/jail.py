@@ -76,7 +76,7 @@ def _source() -> str:
     since Linux takes 128 KiB in one argument, and escapes double what bytes need.
     """
     made = []
-    for name in ("literals", "walls", "inside"):
+    for name in ("literals", "walls", "judging", "inside"):
         text = (resources.files("comas.sandbox") / f"{name}.py").read_text(encoding="utf-8")
         code = marshal.dumps(compile(text, f"<{name}>", "exec"))
         made.append((f"comas.sandbox.{name}", code.hex()))

@@ -13,8 +13,8 @@ from typing import Any
 from comas.config.builders import check_trackers
 from comas.config.named_places import anchor
 from comas.config.policies import Resolved
-from comas.config.resolve import resolve
 from comas.config.rehearsal import check_taken
+from comas.config.resolve import resolve
 from comas.config.roles import check_seats, check_training
 from comas.config.schema import Config, read
 from comas.studies.file import StudyFile

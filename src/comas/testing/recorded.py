@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from comas.config.ahead import begins_at
 from comas.config.options import split_options
 from comas.config.plugins import load_plugin
 from comas.config.resolve import resolve
@@ -21,7 +22,6 @@ from comas.storage.records import episode_of, without_truth
 from comas.storage.run import Run
 from comas.team.build import members_of, run_sync
 from comas.testing.scripted import Scripted
-from comas.training.ahead import begins_at
 from comas.types import Episode, Fit, Reply, Sampling, State
 
 

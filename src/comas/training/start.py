@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from comas.config.resolve import resolve
+from comas.config.ahead import check_ahead
 from comas.config.rehearsal import check_taken
+from comas.config.resolve import resolve
 from comas.config.roles import check_room, check_seats, check_training
 from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
 from comas.forecast import fitting
@@ -23,7 +24,6 @@ from comas.storage.run import Run
 from comas.team import spending
 from comas.team.greeting import assemble
 from comas.team.instances import check_instances, seated
-from comas.training.ahead import check_ahead
 from comas.training.attached import attached
 from comas.training.learning import at_host
 from comas.training.loop import Session

@@ -12,7 +12,9 @@ from comas.game.replies import unreadable
 from comas.types import TRUTH
 
 PAID = 0.5
-"""Reward from which work counts as paid: shipped methods pay it from 0 to 1."""
+"""Worth from which work counts as paid: shipped methods pay it from 0 to 1, or compare what they
+would pay so, and note that as `raw`.
+"""
 QUOTE = 200
 """Characters of a question or an answer in a list."""
 SHOWN_APART = (*TRUTH, "advantage", "kl")
@@ -95,15 +97,15 @@ def _kinds(record: Mapping[str, Any]) -> Iterator[str]:
     pays = _any_pay(record)
     for turn in record["turns"]:
         info = turn["info"]
-        reward = turn["reward"] or 0.0
+        worth = info.get("raw", turn["reward"]) or 0.0
         right = info.get("right")
         if not turn["finished"]:
             yield "cut"
         if unreadable(info):
             yield "unreadable"
-        if right is False and reward >= PAID:
+        if right is False and worth >= PAID:
             yield "paid-but-wrong"
-        if right is True and reward < PAID and pays:
+        if right is True and worth < PAID and pays:
             yield "right-but-unpaid"
         if _misjudges(turn, turns):
             yield "misjudged"

@@ -6,19 +6,22 @@ For reports only: no method sees them. On by default where the task says that it
 
 from __future__ import annotations
 
+from comas.objective.pay import earned
 from comas.training.metrics.record import StepRecord, mean
 
 PAID = 0.5
-"""Reward from which a solution counts as paid: shipped methods pay from 0 to 1."""
+"""Worth from which a solution counts as paid: shipped methods pay from 0 to 1, or compare what
+they would pay so.
+"""
 
 
 def metric(step: StepRecord) -> dict[str, float | int | None]:
     """Over paid solutions whose verdict is known (`n`): the share that is right (`accuracy`), the
-    share of right ones among those that got a reward of at least 0.5 (`precision`), and the share
+    share of right ones among those that were worth at least 0.5 (`precision`), and the share
     of right ones that got it (`recall`); None of none.
     """
     solutions = [turn for turn in step.paid if turn.role == "solution" and turn.id in step.labels]
-    pairs = [((turn.reward or 0.0) >= PAID, step.labels[turn.id]) for turn in solutions]
+    pairs = [(earned(turn) >= PAID, step.labels[turn.id]) for turn in solutions]
     return {
         "n": len(pairs),
         "accuracy": _share([right for _, right in pairs]),
