@@ -18,6 +18,9 @@ from tests.support.command import run
 STEALS = '[hosts.h]\nbase = "m"\napi = "http://127.0.0.1:1/v1"\nkey_env = "AWS_SECRET_ACCESS_KEY"\n'
 WISHES = {
     "hosts.h.key_env=AWS_SECRET_ACCESS_KEY": STEALS,
+    "hosts.h.api=https://elsewhere.example/v1": (
+        '[hosts.h]\nbase = "m"\napi = "https://elsewhere.example/v1"\n'
+    ),
     "hosts.h.trust_remote_code=true": '[hosts.h]\nbase = "some/model"\ntrust_remote_code = true\n',
     "sandbox=none": 'sandbox = "none"\n',
 }
@@ -97,6 +100,12 @@ def test_the_command_line_may_ask_for_it(theirs: Path) -> None:
         read(theirs.parent, [remedy])
         with pytest.raises(UserMistake, match="would "):
             comas.load(theirs.parent)
+
+
+@pytest.mark.parametrize("address", ["http://localhost:8000/v1", "http://[::1]:8000/v1"])
+def test_a_server_of_this_machine_may_be_asked(address: str, theirs: Path) -> None:
+    theirs.write_text(f'[hosts.h]\nbase = "m"\napi = "{address}"\n')
+    assert read(theirs).hosts["h"].api == address
 
 
 def test_a_config_of_ones_own_may_name_its_key(theirs: Path) -> None:

@@ -262,6 +262,15 @@ def test_a_policy_that_several_agents_share_is_told_once() -> None:
     assert [turn.agent for turn in episode.turns] == ["a0", "a2"]
 
 
+def test_of_agents_that_share_a_policy_one_that_learns_is_told() -> None:
+    members, _ = scripted_team({}, agents=2)
+    shared = [replace(members[0], frozen=True), replace(members[1], policy="a0")]
+    scene = Scene(sft.method, demonstrations.task, shared, 0)
+    question = Question(id="q", prompt="p", answer="r", meta={"role": "solution"})
+    (episode,) = run_sync(play_all(scene, [question], 0))
+    assert [turn.agent for turn in episode.turns] == ["a1"]
+
+
 MISTAKES = [
     ({"role": "solution", "prompt": "p", "reply": "r", "weight": 2}, "unknown key 'weight'"),
     ({"role": "solution", "prompt": "p", "reply": " \n"}, "`reply` is empty"),

@@ -139,6 +139,16 @@ def test_an_index_that_was_cut_off_is_made_anew(texts: Path) -> None:
     assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
 
 
+def test_an_index_of_which_a_part_is_gone_is_made_anew(texts: Path) -> None:
+    """As where another process takes it away while it is read."""
+    search.make(folder=str(texts)).run("cat")
+    (kept,) = (texts / search.INDEX).iterdir()
+    for part in kept.iterdir():
+        if part.name != search.PASSAGES:
+            part.unlink()
+    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

@@ -1,5 +1,5 @@
-"""What a team's file from elsewhere may not ask for by itself: a secret to be sent, foreign code,
-programs without walls.
+"""What a team's file from elsewhere may not ask for by itself: discussions or a secret to be sent,
+foreign code, programs without walls.
 
 Such a file says where requests go and which environment variable goes with them, so a stranger's
 `team.toml` could have any variable posted to any address. Leaves out: a method or task that is a
@@ -13,9 +13,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from comas.models.sources import TEAM
 from comas.types import UserMistake
+
+HERE = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine."""
 
 
 def is_shared(path: str | Path) -> bool:
@@ -39,6 +43,14 @@ def check_trust(data: Mapping[str, Any], path: str | Path, asked_for: Sequence[s
             )
 
 
+def _is_here(address: str) -> bool:
+    """Whether an address is this machine's own."""
+    try:
+        return urlsplit(address).hostname in HERE
+    except ValueError:  # which is told where the config is read
+        return True
+
+
 def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Key, value and meaning of everything in a config that needs its reader's consent."""
     hosts: Any = data.get("hosts")
@@ -53,6 +65,8 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 variable,
                 f"would send what that environment variable holds to {place}",
             )
+        elif isinstance(address := host.get("api"), str) and not _is_here(address):
+            yield f"hosts.{name}.api", address, "would send every discussion there"
         for key in ("kind", "engine", "where"):
             place = host.get(key)
             if isinstance(place, str) and place.endswith(".py"):

@@ -5,7 +5,8 @@ them ends the talk. R of a talk is 1 if its answer is right, else 0, minus `leng
 over those of the longest of the `samples` talks about the question. The best is learnt, by both
 agents, if its R is at least `least`: fine-tuning on what was kept, the paper's iterative SFT with a
 step as an iteration. Unlike the paper, R has no term for readability (the loss of the base model on
-the talk). Leaves out: the variant on pairs from a tree of talks (iDPO).
+the talk), and `least` is .3 (the paper: .6, of the R with that term). Leaves out: the variant on
+pairs from a tree of talks (iDPO).
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
             f"question {question.id} of task {task.name} is no demonstration, and method sft learns"
             " nothing else: set task=demonstrations data=FILE"
         )
-    pupils = {agent.member.address: agent for agent in reversed(agents) if agent.takes(role)}
+    takers = [agent for agent in agents if agent.takes(role)]
+    pupils: dict[str, Agent] = {}
+    for agent in sorted(takers, key=lambda agent: agent.member.frozen):
+        pupils.setdefault(agent.member.address, agent)  # one that learns, where there is one
     if not pupils:
         raise UserMistake(
             f"demonstration {question.id} is for role {role!r}, which no agent takes: see"
@@ -36,7 +39,7 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
         )
     messages = question.meta.get("messages", question.prompt)
     async with asyncio.TaskGroup() as group:
-        for agent in reversed(pupils.values()):
+        for agent in pupils.values():
             group.create_task(agent.tell(role, messages, question.answer))
 
 

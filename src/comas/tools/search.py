@@ -7,6 +7,7 @@ one is only read; it is made anew where a file has changed. Leaves out: embeddin
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
@@ -65,7 +66,8 @@ class Index:
         digest = _digest(self.folder, files)
         kept = self.folder / INDEX / digest[:16]
         passages_file = kept / PASSAGES
-        if passages_file.is_file():
+        # what another process takes away meanwhile is made again
+        with contextlib.suppress(FileNotFoundError):
             passages = json.loads(passages_file.read_text(encoding="utf-8"))
             return bm25s.BM25.load(kept, mmap=True, show_progress=False), passages
         passages = [passage for file in files for passage in _passages(file)]
