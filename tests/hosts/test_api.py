@@ -410,6 +410,13 @@ def test_budgets_of_tokens_and_of_money(serve: Any, host_at: Any, tmp_path: Path
     assert KEY not in (tmp_path / "judge.json").read_text()
 
 
+@pytest.mark.parametrize("pair", ["thinking=false", "context=4096", "device=cpu", "engine=vllm"])
+def test_what_only_own_weights_read_is_refused_at_an_api(pair: str) -> None:
+    judge = ["hosts.judge.api=http://127.0.0.1:1/v1", "hosts.judge.base=m"]
+    with pytest.raises(UserMistake, match="is for a host with weights of our own"):
+        read(None, [*judge, f"hosts.judge.{pair}"])
+
+
 @pytest.mark.parametrize(
     ("pair", "words"),
     [

@@ -20,6 +20,8 @@ Agents = Mapping[str, "AgentConfig"]
 
 ONLY_API = ("key_env", "price", "budget_tokens", "budget_money")
 """Keys of hosts that say nothing without `api`."""
+ONLY_WEIGHTS = ("engine", "device", "dtype", "context", "thinking", "compile", "trust_remote_code")
+"""Keys of hosts that say nothing with `api`."""
 ONLY_ADAPTERS = ("rank", "alpha", "targets")
 """Keys of hosts and agents that say nothing where whole models are trained, or none."""
 
@@ -174,6 +176,12 @@ def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
             raise ValueError(
                 f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or leave it"
                 " out"
+            )
+    for key in ONLY_WEIGHTS if host.built_by == "api" else ():
+        if getattr(host, key) != type(host).model_fields[key].default:
+            raise ValueError(
+                f"hosts.{name}.{key} is for a host with weights of our own, and says nothing to one"
+                " behind an API: leave it out"
             )
     if host.where != "here" and not host.here:
         raise ValueError(f"hosts.{name}.where is for hosts with weights of our own: leave it out")
