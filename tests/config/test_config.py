@@ -108,6 +108,9 @@ def test_names_that_are_no_folders_are_refused(name: str) -> None:
     for data in ({"agents": {name: {}}}, {"agents": {"a": {"policy": name}}}, host):
         with pytest.raises(UserMistake, match="files are named after it"):
             read(None, data)
+    for taken in ("manifest", "state", "monitors", "ahead"):  # of a checkpoint
+        with pytest.raises(UserMistake, match="files are named after it"):
+            read(None, {"hosts": {taken: {}}, "agents": {"a": {"host": taken}}})
     assert list(read(None, {"agents": {n: {} for n in ("a", "Ann Lee", "gpt-4.1", "ä_1")}}).agents)
 
 

@@ -409,6 +409,26 @@ def test_the_seed_model(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
+def test_earlier_selves_are_exported_as_they_were(untaught: Path, tmp_path: Path) -> None:
+    agents = {"a0": {}, "past": {"policy": "a0", "lag": 2}}
+    own = tmp_path / "own.py"
+    own.write_text("def metric(step):\n    return 1\n")
+    keys = {**KEYS, "agents": agents, "learner": "full", "test_questions": 0, "eval_every": 0}
+    trained = run_of(tmp_path / "r", untaught, **keys, metrics=["rewards", str(own)])
+    comas.export(trained.path, tmp_path / "team")
+    data = tomllib.loads((tmp_path / "team" / "team.toml").read_text())
+    assert data["agents"]["past"]["frozen"]
+    assert data["metrics"] == ["rewards"], "a file of its owner's is no part of the team"
+    team = comas.load(tmp_path / "team")
+    assert {member.address for member in team.members} == {"home/a0", "home/past"}
+    team.close()
+    step = trained.path / "checkpoints" / "step-3"
+    for policy in ("a0", "past"):
+        then = load_file(step / policy / "model.safetensors")
+        now = load_file(tmp_path / "team" / policy / "model" / "model.safetensors")
+        assert all(torch.equal(now[name], weight) for name, weight in then.items())
+
+
 def test_a_model_that_cannot_be_merged_is_not_written(
     runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

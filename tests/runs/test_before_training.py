@@ -110,6 +110,8 @@ def test_what_is_not_equal_is_measured_by_itself(untaught: Path) -> None:
     seeds = {f"home/a{i}": "seed" for i in range(3)}
     assert of(seeds) == {"a0": "a0", "a1": "a1", "a2": "a2"}  # trained whole, as ever
     assert of(seeds, "hosts.home.learner=adapters") == {"a0": "a0", "a1": "a0", "a2": "a0"}
+    persona = "agents={a0={}, a1={system='You doubt.'}, a2={system='You doubt.'}}"
+    assert of(same, base, persona) == {"a0": "a0", "a1": "a1", "a2": "a1"}
 
 
 def test_fewer_questions_are_asked_off_the_seed_models(untaught: Path) -> None:

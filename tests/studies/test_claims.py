@@ -58,6 +58,20 @@ def test_p_is_that_of_a_one_sided_paired_t_test() -> None:
     assert margin.p == pytest.approx(t_tail(T / 2))
 
 
+def test_whole_numbers_are_claimed_about_like_others() -> None:
+    """A difference of two whole numbers is one, and was taken for the name of what is missing."""
+    cells = [
+        Row(name, seed, "", "done", "", {"tokens": tokens + seed})
+        for name, tokens in (("a", 900), ("b", 1_400))
+        for seed in range(3)
+    ]
+    (verdict,) = verdicts_of(study({"measure": "tokens", "direction": "below"}), cells)
+    assert verdict.word == "not shown"
+    assert verdict.p == 0.5**3
+    assert verdict.difference is not None
+    assert verdict.difference.mean == -500
+
+
 def test_a_margin_below_zero_allows_so_much_the_other_way() -> None:
     found = study({"direction": "below", "margin": -0.5})
     assert p_of([0.1, 0.2, 0.3], found.claims[0]) == pytest.approx(

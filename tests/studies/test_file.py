@@ -10,9 +10,12 @@ import pytest
 
 import comas.setups.vote
 import comas.tasks.pick
+from comas.config.resolve import resolve
+from comas.config.schema import read
 from comas.studies.file import StudyFile, read_file
 from comas.studies.grid import described, flat, merged, nested, slug
 from comas.studies.ledger import declaration
+from comas.studies.named_files import declared_config
 from comas.studies.verb import Study
 from comas.types import UserMistake
 
@@ -167,6 +170,21 @@ def test_what_a_method_of_ones_own_says_is_part_of_a_setting(tmp_path: Path) -> 
     (tmp_path / "mine.py").write_text(source + "\n")
     after = Study.read(file).settings[0].essence
     assert {key for key in before if before[key] != after[key]} == {"method"}
+
+
+@pytest.mark.parametrize("key", ["metrics", "monitors", "tools", "track", "data", "hosts"])
+def test_what_files_of_a_setting_say_is_part_of_it_wherever_they_lie(
+    key: str, tmp_path: Path
+) -> None:
+    config = resolve(read(None, {})).config.model_dump(mode="json")
+    found: list[object] = []
+    for folder, text in (("one", "x = 1"), ("two", "x = 1"), ("three", "x = 2")):
+        (tmp_path / folder).mkdir()
+        own = tmp_path / folder / "own.py"
+        own.write_text(text)
+        named = {"data": str(own), "hosts": {"h": {**config["hosts"]["home"], "engine": str(own)}}}
+        found.append(declared_config({**config, key: named.get(key, [str(own)])})[key])
+    assert found[0] == found[1] != found[2]
 
 
 MINE = """

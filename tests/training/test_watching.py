@@ -16,6 +16,9 @@ import comas
 from comas.hooks import Alarm, Hook
 from comas.storage.alarms import drop_alarms, read_alarms
 from comas.storage.run import Run
+from comas.sync import run_sync
+from comas.testing import Scripted
+from comas.training.guard import Guard
 from tests.support.command import run as command
 from tests.support.runs import essence, run_of
 
@@ -92,6 +95,26 @@ def test_an_alarm_ends_the_run_where_that_is_wished(action: str, tmp_path: Path)
     assert at_end.keys() == before.keys() != set()
     equal = [bool((at_end[name] == before[name]).all()) for name in at_end]
     assert all(equal) is (action == "restore")
+
+
+def test_where_the_last_weights_are_the_best_nothing_is_loaded(tmp_path: Path) -> None:
+    """They are not written down yet when the alarm comes."""
+    heard = Heard()
+    run = Run(tmp_path)
+    assert run_sync(Guard("restore", heard).end(run, {"home": LoadsNothing()}, 20, 20))
+    assert heard.notes == [
+        "stopped after step 20 by an alarm, with the weights after 20 steps (on_alarm=restore)"
+    ]
+
+
+class LoadsNothing(Scripted):
+    learns = True
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    async def load(self, path: Path) -> None:
+        raise AssertionError(path)
 
 
 def weights(run: Run, step: int) -> dict[str, Any]:

@@ -120,7 +120,8 @@ def _next(run: Run, result: Result) -> Iterator[str]:
     if result.ended_by_alarm:
         yield f"resume {folder} on_alarm=warn"
     elif result.steps >= config["steps"]:
-        yield f"resume {folder} steps={2 * max(1, result.steps)}"
+        if config.get("schedule", "constant") == "constant":  # others have fallen to their end
+            yield f"resume {folder} steps={2 * max(1, result.steps)}"
     elif config.get("tokens") is not None:
         yield f"resume {folder} tokens={2 * config['tokens']}"
     else:

@@ -209,13 +209,21 @@ def trained_whole(source: Source) -> bool:
 
 def with_copies(resolved: Resolved) -> Config:
     """The config in which agents that start from the same base at the same host share a policy;
-    the policies of a run differ.
+    the policies of a run differ, and one that earlier selves lag behind stays by itself.
     """
     agents = dict(resolved.config.agents)
+    followed = {agent.policy for agent in agents.values() if agent.lag is not None}
     first: dict[tuple[str, str], str] = {}
     for plan in resolved.policies:
         own = [name for name in plan.agents if agents[name].policy is None]
-        if plan.source.kind != "run" and own:
+        if plan.source.kind == "run" or not own:
+            continue
+        if plan.name in followed:
+            policy = plan.name
+        else:
             policy = first.setdefault((plan.host, plan.source.name), own[0])
-            agents |= {name: agents[name].model_copy(update={"policy": policy}) for name in own}
+        # what of a policy is trained, and how fast, is the same for all who speak with it
+        learner = agents[policy].model_dump(include={"lr", "rank", "alpha", "targets"})
+        copied = {**learner, "policy": policy}
+        agents |= {name: agents[name].model_copy(update=copied) for name in own}
     return resolved.config.model_copy(update={"agents": agents})

@@ -78,9 +78,9 @@ def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
     """Who plays: every policy by itself, or the team."""
     if not chosen.alone:
         return {"team": list(team.members)}
-    # copies of one policy answer once, by the first of them
-    different = {m.address: m for m in reversed(team.members)}
-    return {m.name: [m] for m in team.members if different[m.address] is m}
+    # copies of one policy answer once, by the first of them; another persona makes another answer
+    different = {(m.address, m.system): m for m in reversed(team.members)}
+    return {m.name: [m] for m in team.members if different[m.address, m.system] is m}
 
 
 def asked_roles(chosen: Sequence[tuple[Team, Way]]) -> set[str]:

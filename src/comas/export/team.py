@@ -28,7 +28,9 @@ from comas.storage.records import without_none
 from comas.types import UserMistake
 
 MACHINE = ("out", "threads", "sandbox", "track")
-"""Keys that are about a machine, not about the team, and stay behind; of hosts `device`."""
+"""Keys that are about a machine, not about the team, and stay behind; of hosts `device`, of metrics
+and monitors files of somebody's own.
+"""
 
 
 @dataclass(frozen=True)
@@ -156,10 +158,10 @@ def _base(job: Job, policy: str) -> str:
 
 
 def _plugins(job: Job) -> dict[str, Path]:
-    """File name in the export -> method and task of the run that are files."""
+    """File name in the export -> method, task and tools of the run that are files."""
     found: dict[str, Path] = {}
-    for kind in ("method", "task"):
-        plugin = getattr(job.config, kind)
+    tools = [("tool", tool) for tool in job.config.tools]
+    for kind, plugin in (("method", job.config.method), ("task", job.config.task), *tools):
         if not plugin.endswith(".py"):
             continue
         path = Path(plugin).resolve()
@@ -210,9 +212,11 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
     """The run's config, in which every agent's base is its folder here, by its path from here."""
     table = without_none(job.config.model_dump(mode="json", exclude=set(MACHINE)))
     for kind in ("method", "task"):
-        file = str(Path(table[kind]).resolve())
-        if file in plugins:
-            table[kind] = f"./{plugins[file]}"
+        table[kind] = _place_here(table[kind], plugins)
+    table["tools"] = [_place_here(tool, plugins) for tool in table.get("tools", ())]
+    for kind in ("metrics", "monitors"):
+        if kind in table:
+            table[kind] = [name for name in table[kind] if not name.endswith(".py")]
     adapters = job.adapters()
     kinds = {policy: "adapter" if policy in adapters else "model" for policy in job.policies()}
     folders = {policy: f"./{policy}/{kind}" for policy, kind in kinds.items()}
@@ -220,16 +224,27 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
     for name, agent in table["agents"].items():
         if name in policies:
             agent["base"] = folders[policies[name]]
+            if agent.pop("lag", None) is not None:
+                agent.pop("policy")  # it stays what it was
+                agent["frozen"] = True
             host = table["hosts"][agent["host"]]
             host.pop("device", None)
             first = next(iter(job.policies(agent["host"])))
             host["base"] = folders[first]
+    lagged = any(agent.lag is not None for agent in job.config.agents.values())
+    earlier = "# Earlier selves are frozen as they were.\n" if lagged else ""
     head = (
         f"# The team of run {job.run.path.resolve().name} after {job.step} steps. Places are"
         " relative to this file:\n# comas play FOLDER, comas eval FOLDER, comas train"
-        f" FOLDER/{TEAM} steps=20, comas.load(FOLDER)\n\n"
+        f" FOLDER/{TEAM} steps=20, comas.load(FOLDER)\n{earlier}\n"
     )
     return head + tomli_w.dumps(table)
+
+
+def _place_here(plugin: str, plugins: Mapping[str, str]) -> str:
+    """A method, task or tool as the export names it: a file by its copy."""
+    copied = plugins.get(str(Path(plugin).resolve()))
+    return plugin if copied is None else f"./{copied}"
 
 
 def _exported(job: Job, target: Path) -> Exported:

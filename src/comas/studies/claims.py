@@ -73,7 +73,7 @@ def _difference(claim: Claim, seed: int, cells: dict[tuple[str, int], Row]) -> f
             return f"{setting}, seed {seed}: {state}"
         values.append(row.values[measure])
     right = values[1] if isinstance(claim.right, str) else float(claim.right)
-    return values[0] - right
+    return float(values[0] - right)
 
 
 def p_of(differences: Sequence[float], claim: Claim) -> float:

@@ -1,13 +1,13 @@
 """Files that a study names: measures find theirs beside the study file, as settings do, and what
 they say is part of what is declared.
 
-Leaves out: those of settings, which are looked for as any config's are (`config.named_places`).
+Leaves out: where those of settings are looked for, as any config's are (`config.named_places`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +70,35 @@ def declared_measure(measure: Measure) -> dict[str, Any]:
     if measure.task is not None:
         facts["task"] = content_of(measure.task)
     if measure.data is not None:
-        facts["data"] = _digested(Path(measure.data))
+        facts["data"] = digested(Path(measure.data))
     return facts
+
+
+def declared_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A setting's config, plain values, wherever the files lie that it names."""
+    facts = dict(config)
+    for key in ("method", "task"):
+        facts[key] = content_of(config[key])
+    for key in ("metrics", "monitors", "tools", "track"):
+        facts[key] = [content_of(name) for name in config[key]]
+    data = config["data"]
+    if data is not None and Path(data).exists():  # where it does not, a run says so
+        facts["data"] = digested(Path(data))
+    facts["hosts"] = {name: _declared_host(host) for name, host in config["hosts"].items()}
+    return facts
+
+
+def _declared_host(host: Mapping[str, Any]) -> dict[str, Any]:
+    named = {key: host[key] for key in ("kind", "engine", "where") if host[key] is not None}
+    return {**host, **{key: content_of(plugin) for key, plugin in named.items()}}
 
 
 def content_of(plugin: str) -> str:
     """The name of something that is shipped; of a file its name and digest, wherever it lies."""
-    return _digested(Path(plugin)) if plugin.endswith(".py") else plugin
+    return digested(Path(plugin)) if plugin.endswith(".py") else plugin
 
 
-def _digested(path: Path) -> str:
+def digested(path: Path) -> str:
     """The name of a file or of a folder, and the SHA-256 of what is in it."""
     digest = _digest_of_folder(path) if path.is_dir() else files.digest(path)
     return f"{path.name} {digest}"

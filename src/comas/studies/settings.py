@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from comas.config.roles import check_seats, check_training
 from comas.config.schema import Config, read
 from comas.studies.file import StudyFile
 from comas.studies.grid import Described, described, flat, nested
-from comas.studies.named_files import content_of
+from comas.studies.named_files import declared_config
 from comas.types import UserMistake
 
 MANY_STEPS = 10_000
@@ -41,13 +42,11 @@ class Setting:
         """The config file of one run."""
         return {**self.keys, "seed": seed, "out": str(out)}
 
-    @property
+    @cached_property
     def essence(self) -> dict[str, Any]:
         """What it is, whatever the seed: plain values."""
         config = self.resolved.config.model_dump(mode="json", exclude={"seed", "out"})
-        for key in ("method", "task"):
-            config[key] = content_of(config[key])
-        return {"trained": self.trained, **config}
+        return {"trained": self.trained, **declared_config(config)}
 
 
 def settings_of(study: StudyFile, file: Path) -> list[Setting]:

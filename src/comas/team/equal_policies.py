@@ -21,8 +21,8 @@ def measured_for(
     """Agent -> the agent that is measured in its place before training: often itself.
 
     `sources` is host/policy -> the folder or name that the policy's weights come from. Agents are
-    equal whose policies are at the same host, come from the same source and have as much room for a
-    reply.
+    equal whose policies are at the same host, come from the same source, have as much room for a
+    reply and the same persona.
     """
     first: dict[tuple[object, ...], str] = {}
     measured: dict[str, str] = {}
@@ -32,7 +32,7 @@ def measured_for(
         if source is None or _whole_seeds(resolved, host):
             key: tuple[object, ...] = (member.name,)
         else:
-            key = (host, source, member.sampling.max_tokens)
+            key = (host, source, member.sampling.max_tokens, member.system)
         measured[member.name] = first.setdefault(key, member.name)
     return measured
 

@@ -51,10 +51,11 @@ class Guard:
             self.hooks.note(f"stopped after step {done} by an alarm (on_alarm=stop)")
             return False
         step = _before_the_change(run) if best is None else best
-        checkpoint = run.intact(step)
-        for name, host in hosts.items():
-            if host.learns:
-                await at_host(name, f"loading step {step}", host.load(checkpoint))
+        if step != done:  # otherwise hosts have those weights, which are not written down yet
+            checkpoint = run.intact(step)
+            for name, host in hosts.items():
+                if host.learns:
+                    await at_host(name, f"loading step {step}", host.load(checkpoint))
         self.hooks.note(
             f"stopped after step {done} by an alarm, with the weights after {step} steps"
             " (on_alarm=restore)"
