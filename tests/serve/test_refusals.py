@@ -20,7 +20,7 @@ from comas.hosts.endpoint.ledger import BudgetSpent
 from comas.serve.app import Entrance
 from comas.serve.limits import Limits
 from comas.testing import Scripted
-from comas.types import HostFailure, UserMistake
+from comas.types import HostFailure, HostLost, UserMistake
 from tests.support.serving import Running, running, scripted
 
 HELLO = [{"role": "user", "content": "10 5 6 9 -> 24"}]
@@ -389,6 +389,19 @@ def test_a_team_that_fails_is_an_error_and_the_server_stays_up(
         assert ("Traceback" in capfd.readouterr().err) is (status == 500)
         errors.clear()
         assert served.post(asked).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_host_that_is_gone_is_told_and_ends_the_server(stream: bool) -> None:
+    def script(*_: Any) -> str:
+        raise HostLost("host home is lost: its process ended")
+
+    with running(scripted(script)) as served:
+        reply = served.post({**CHAT, "stream": stream})
+        assert reply.status_code == (200 if stream else 503)
+        assert "host home is lost: its process ended; the server ends" in reply.text
+        until(served.answering.done)
+    assert isinstance(served.answering.exception(), HostLost)
 
 
 def test_a_question_without_room_is_the_askers_mistake() -> None:

@@ -20,6 +20,7 @@ from comas.serve.limits import Limits
 from comas.serve.listening import Place, Served, answer_until_cancelled, server
 from comas.team.build import Team, members_of
 from comas.testing import Scripted
+from comas.types import HostLost
 
 OPEN = Entrance(None)
 
@@ -31,6 +32,7 @@ class Running:
     url: str
     endpoint: Endpoint
     client: OpenAI
+    answering: asyncio.Task[None]
 
     def post(self, body: Any, path: str = "/chat/completions", **headers: str) -> httpx.Response:
         """Send a body as it is, or as JSON."""
@@ -55,20 +57,21 @@ def running(
     with Place("127.0.0.1", 0).bound() as bound:
         bound.listen()
         http = server(endpoint, entrance)
-        answering = loop.create_task(answer_until_cancelled(http, bound))
+        answering = loop.create_task(answer_until_cancelled(http, bound, endpoint))
         thread = threading.Thread(target=_until_cancelled, args=(loop, answering))
         thread.start()
         try:
             url = Place("127.0.0.1", 0).url(bound)
             with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
-                yield Running(url, endpoint, client)
+                yield Running(url, endpoint, client, answering)
         finally:
-            loop.call_soon_threadsafe(answering.cancel)
+            with suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(answering.cancel)
             thread.join()
 
 
 def _until_cancelled(loop: asyncio.AbstractEventLoop, answering: asyncio.Task[None]) -> None:
-    with suppress(asyncio.CancelledError):
+    with suppress(asyncio.CancelledError, HostLost):
         loop.run_until_complete(answering)
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()

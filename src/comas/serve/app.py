@@ -28,7 +28,7 @@ from comas.serve.asked import Desk, Request, no_model
 from comas.serve.limits import Places, Refusal, refusal_of
 from comas.serve.playing import Answer, Players
 from comas.serve.replies import WAITING, Wording, as_json, event
-from comas.types import Turn
+from comas.types import HostLost, Turn
 
 T = TypeVar("T")
 QUIET = 15.0
@@ -85,12 +85,22 @@ class Endpoint:
         self._players = players
         self._limits = desk.limits
         self.places = Places(desk.limits.at_once)
+        self._lost: asyncio.Queue[HostLost] = asyncio.Queue()
         self._since = int(time.time())
 
     @property
     def models(self) -> list[str]:
         """Names of what can be asked."""
         return list(self._desk.models)
+
+    async def lost(self) -> HostLost:
+        """Waits until a request has found a host gone, without which nobody can be answered."""
+        return await self._lost.get()
+
+    def _refusal(self, error: BaseException) -> Refusal:
+        if isinstance(error, HostLost):
+            self._lost.put_nowait(error)
+        return refusal_of(error, self._limits)
 
     def app(self, entrance: Entrance) -> Starlette:
         """The application, for a server."""
@@ -145,7 +155,7 @@ class Endpoint:
         except Refusal:
             raise
         except Exception as error:
-            raise refusal_of(error, self._limits) from error
+            raise self._refusal(error) from error
 
     async def _whole(self, request: Request) -> Response:
         answers: list[Answer] = []
@@ -160,7 +170,7 @@ class Endpoint:
             async with asyncio.timeout_at(deadline):
                 return await self._stream(request, send)
         except Exception as error:  # noqa: BLE001 - one request's trouble ends no other
-            return event(refusal_of(error, self._limits).body())
+            return event(self._refusal(error).body())
 
     async def _stream(self, request: Request, send: Send) -> str:
         wording = Wording(request)

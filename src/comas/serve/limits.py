@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comas.hosts.endpoint.ledger import BudgetSpent
-from comas.types import HostFailure, UserMistake
+from comas.types import HostFailure, HostLost, UserMistake
 
 LATER = {"Retry-After": "1"}
 """Seconds after which a place may be free."""
@@ -90,6 +90,8 @@ def refusal_of(error: BaseException, limits: Limits) -> Refusal:
         return Refusal(400, text)
     if isinstance(error, HostFailure):
         return Refusal(502, text, code="host_failure")
+    if isinstance(error, HostLost):
+        return Refusal(503, f"{text}; the server ends", code="host_lost", headers=NEVER)
     print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
     told = f"{type(error).__name__}: a bug; the server's stderr has its traceback"
     return Refusal(500, told, code="internal_error", headers=NEVER)

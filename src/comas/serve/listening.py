@@ -64,7 +64,7 @@ class Served:
                 bound.listen(WAITING)
                 ready(place.url(bound), endpoint.models)
                 http = server(endpoint, entrance, place.certificate)
-                await answer_until_cancelled(http, bound)
+                await answer_until_cancelled(http, bound, endpoint)
             finally:
                 team.close()
 
@@ -80,17 +80,27 @@ class Served:
 Ready = Callable[[str, list[str]], None]
 
 
-async def answer_until_cancelled(http: uvicorn.Server, bound: socket.socket) -> None:
+async def answer_until_cancelled(
+    http: uvicorn.Server, bound: socket.socket, endpoint: Endpoint
+) -> None:
     """Answer until cancelled, by Ctrl-C or SIGTERM; then nobody waits for an answer any more, so
-    that hosts stop what they are at.
+    that hosts stop what they are at. Raises HostLost where a host is gone: those who asked are told
+    first.
     """
     current = asyncio.current_task()
     assert current is not None
     serving = asyncio.ensure_future(http.serve(sockets=[bound]))
+    losing = asyncio.ensure_future(endpoint.lost())
     try:
         with listening(lambda: False, current.cancel), collected_apart():
-            await asyncio.shield(serving)
+            await asyncio.wait((serving, losing), return_when=asyncio.FIRST_COMPLETED)
+        if losing.done():
+            http.should_exit = True
+            await serving
+            raise losing.result()
+        await serving
     finally:
+        losing.cancel()
         for task in list(http.server_state.tasks):
             task.cancel()
         http.should_exit = True

@@ -6,9 +6,11 @@ Leaves out: starting a far end (`team.elsewhere`), building the host (`hosts.loc
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pickle
+import stat
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -55,13 +57,24 @@ class SourceFile:
                 return self.path
         except OSError:
             pass  # it is another machine
-        folder = Path(tempfile.gettempdir()) / f"comas-{self.sha256[:16]}"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder = _private(Path(tempfile.gettempdir()) / f"comas-{self.sha256[:16]}")
         file = folder / with_same_text.name
         written = file.with_name(f"{file.name}.{os.getpid()}")
         written.write_text(self.text, encoding="utf-8")
         written.replace(file)  # whole, whoever else is reading it
         return str(file)
+
+
+def _private(folder: Path) -> Path:
+    """The folder, where nobody else can write to it; otherwise a new one: what lies there is run."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        return Path(tempfile.mkdtemp(prefix="comas-"))
+    if os.name == "posix" and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+        return Path(tempfile.mkdtemp(prefix="comas-"))
+    return folder
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,14 @@ class History(Sink):
     def __init__(self, run: Tracked) -> None:
         import wandb
 
-        settings = wandb.Settings(console="off", quiet=True, x_disable_stats=True, disable_git=True)
+        settings = wandb.Settings(
+            console="off",
+            quiet=True,
+            disable_git=True,
+            x_disable_stats=True,
+            x_disable_meta=True,  # the host's name, the user's, paths
+            x_disable_machine_info=True,
+        )
         self.before = last_step(run.folder)  # in files of processes before this one
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
