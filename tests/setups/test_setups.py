@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -183,6 +184,22 @@ def test_the_assistant_reads_what_the_user_said() -> None:
     assert r"boxed{1}" in asked[2][1]
     alone = played(autogen.setup, {"solution": box(1), "proxy": "TERMINATE"}, agents=1)[1]
     assert [policy for policy, _ in alone] == ["a0", "a0"]
+
+
+@pytest.mark.parametrize(
+    ("roles", "asked"),
+    [
+        ([("proxy",), ("solution",), ("scoring",)], ["a1", "a0"]),
+        ([("solution",), ("scoring",), ("proxy",)], ["a0", "a2"]),
+        ([("scoring",), ("solution",), ("scoring",)], ["a1", "a1"]),
+    ],
+)
+def test_who_checks_takes_that_role(roles: list[tuple[str, ...]], asked: list[str]) -> None:
+    members, _ = scripted_team({"solution": "1 + 2 = 3", "proxy": "right"}, 3)
+    seated = [replace(member, roles=own) for member, own in zip(members, roles, strict=True)]
+    scene = Scene(Method(autogen.play, *[lambda *_: None] * 3), pick.task, seated, 0)
+    (episode,) = asyncio.run(play_all(scene, [Question(id="q", prompt="?")], "eval"))
+    assert [turn.agent for turn in episode.turns] == asked
 
 
 def test_the_puzzles_have_their_own_word_for_the_end() -> None:

@@ -1,10 +1,10 @@
 """The two-agent conversation of AutoGen (arXiv 2308.08155): an assistant answers, a user proxy
 checks and asks on, until one of them declares the end.
 
-The first agent is the assistant, the second (the first again where it is alone) the proxy. A reply
-that ends with the word TERMINATE, or the task's own word for it (`wording["end"]`), ends the
-conversation; so do `turns` answers. The assistant's last answer counts. Leaves out: tools, code
-execution, group chats.
+The first agent that takes solutions is the assistant, the first other one that takes the role
+`proxy` the proxy; where nobody else does, the assistant checks itself. A reply that ends with the
+word TERMINATE, or the task's own word for it (`wording["end"]`), ends the conversation; so do
+`turns` answers. The assistant's last answer counts. Leaves out: tools, code execution, group chats.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ async def play(
 ) -> str | None:
     """Answer with the assistant's last answer; None where it was cut."""
     assistant = next(a for a in agents if a.takes("solution"))
-    proxy = agents[1] if len(agents) > 1 else agents[0]
-    answer = await talk(question, assistant, proxy, task, turns)
+    others = [a for a in agents if a is not assistant and a.takes("proxy")]
+    answer = await talk(question, assistant, others[0] if others else assistant, task, turns)
     return answer.text if answer.finished else None
 
 

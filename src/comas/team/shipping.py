@@ -66,7 +66,7 @@ class SourceFile:
 
 
 def _private(folder: Path) -> Path:
-    """The folder, where nobody else can write to it; otherwise a new one: what lies there is run."""
+    """The folder if nobody else can write to it, or a new one: what lies there is run."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
