@@ -29,6 +29,16 @@ from tests.support.viewed import evaluation, viewed_run
         (["r", "--html", "none/x.html"], "No such file or directory"),
         (["r", "--settle", "odd"], "method 'odd'"),
         (["r", "--settle", "ttrl:votes"], "'votes' is not of the form key=value"),
+        (
+            ["r", "--settle", "comas:formatcheck=false"],
+            "--settle comas:formatcheck=false: unknown key options.formatcheck: did you mean"
+            " format_check?",
+        ),
+        (
+            ["r", "--settle", "comas:format_check=7"],
+            "--settle comas:format_check=7: options.format_check = 7",
+        ),
+        (["r", "e", "--settle", "comas"], "--settle comas: e is an evaluation"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -40,6 +50,7 @@ def test_a_mistake_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     viewed_run(tmp_path / "r")
+    evaluation(tmp_path / "e")
     (tmp_path / "empty").mkdir()
     assert command(["view", *arguments], monkeypatch) == 2
     said = capsys.readouterr().err.strip().splitlines()

@@ -24,7 +24,7 @@ from comas.storage.run import Run
 from comas.tasks import pick
 from comas.team.build import build_team, run_sync
 from comas.testing import Recorded, Scripted, golden_script, replay, scripted_scene
-from comas.types import Episode, Fit, Reply
+from comas.types import Episode, Fit, Reply, UserMistake
 from tests.support.runs import SMALL, essence, run_of
 
 
@@ -140,6 +140,8 @@ def test_a_recorded_run_is_paid_by_another_rule(whole: Run, tmp_path: Path) -> N
         assert {
             t.reward for e in replay(whole.path, 0, method=str(rule), fine=fine) for t in e.turns
         } == {-fine}
+    with pytest.raises(UserMistake, match=r"options\.fines: did you mean fine\?"):
+        replay(whole.path, 0, method=str(rule), fines=2.5)
 
 
 def test_what_was_not_recorded_is_an_error(whole: Run) -> None:

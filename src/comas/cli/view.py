@@ -70,6 +70,7 @@ def view(
 
 
 def _documents(name: str, settle: str | None) -> RunDocuments | EvaluationDocuments:
+    from comas.types import UserMistake
     from comas.view.documents import (
         EvaluationDocuments,
         RunDocuments,
@@ -79,6 +80,11 @@ def _documents(name: str, settle: str | None) -> RunDocuments | EvaluationDocume
 
     check_folder(name)
     if is_evaluation(name):
+        if settle:
+            raise UserMistake(
+                f"--settle {settle}: {name} is an evaluation, in which nobody is paid: name runs"
+                " alone, or leave --settle out"
+            )
         return EvaluationDocuments(name)
     return RunDocuments(name, _pays(name), _settlement(name, settle) if settle else None, settle)
 
@@ -103,13 +109,19 @@ def _settlement(name: str, rule: str) -> Settle:
     """What the rule `METHOD[:option=value]...` pays for the discussions of a step."""
     from functools import lru_cache
 
+    from comas.config.options import filled
     from comas.config.plugins import load_plugin
     from comas.config.schema import parse_pair
     from comas.testing.recorded import replay
+    from comas.types import UserMistake
 
     method, *pairs = rule.split(":")
-    load_plugin("method", method)
-    options = dict(map(parse_pair, pairs))
+    own = load_plugin("method", method).settle
+    given = dict(map(parse_pair, pairs))
+    try:
+        options = filled("options", given, own)
+    except UserMistake as error:
+        raise UserMistake(f"--settle {rule}: {error}") from error
 
     @lru_cache(maxsize=16)
     def settled(step: int) -> dict[str, float | None]:

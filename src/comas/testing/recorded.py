@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.ahead import begins_at
-from comas.config.options import split_options
+from comas.config.options import filled, split_options
 from comas.config.plugins import load_plugin
 from comas.config.resolve import resolve
 from comas.config.schema import Config, read
@@ -110,8 +110,8 @@ def replay(
     by_id = {episode.id: episode for episode in again}
     played = [by_id[episode.id] for episode in recorded]
     rule = load_plugin("method", method) if method else game
-    kept = {} if method else config.options
-    settings = split_options({**kept, **options}, rule.settle)
+    kept = {} if method else split_options(config.options, rule.settle)
+    settings = filled("options", {**kept, **options}, rule.settle)
     settle_all(dataclasses.replace(scene, method=rule), played, settings)
     return played
 
