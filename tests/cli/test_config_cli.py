@@ -108,6 +108,19 @@ def test_dry_run_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_where_no_question_is_held_out_one_is_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    task = tmp_path / "mine.py"
+    task.write_text(
+        "from dataclasses import replace\nfrom comas.tasks import pick\n"
+        "def load(split, path=None, limit=None, seed=0):\n    return []\n"
+        "task = replace(pick.task, load=load)\n"
+    )
+    assert run(["play", "seed", f"task={task}"], monkeypatch) == 2
+    assert "no held-out question to be played: ask one of your own" in capsys.readouterr().err
+
+
 def test_train_play_eval_resume_in_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

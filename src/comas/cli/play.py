@@ -53,7 +53,13 @@ def play(
         asked = question
         if asked is None:
             options = config.task_options
-            asked = loaded(team.task, "test", path=config.data, limit=1, seed=seed, **options)[0]
+            held_out = loaded(team.task, "test", path=config.data, limit=1, seed=seed, **options)
+            if not held_out:
+                raise UserMistake(
+                    f"task {config.task} has no held-out question to be played: ask one of your own"
+                    ' with --question "..."'
+                )
+            asked = held_out[0]
         episode = team.discuss(asked, seed)
         if episode.error:
             raise UserMistake(episode.error)
