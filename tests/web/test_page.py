@@ -212,6 +212,24 @@ def test_keys_turn_pages(served: str, page: Any) -> None:
     page.wait_for_selector('#main[data-ready="#/find/any/"]')
 
 
+def test_a_click_on_a_curve_opens_the_run_that_it_belongs_to(
+    run: Run, tmp_path: Path, page: Any
+) -> None:
+    """The second run's rewards lie at the foot of the picture, the first one's at its head."""
+    other = viewed_run(tmp_path / "other")
+    lines = (other.path / "metrics.jsonl").read_text().replace('"solution": 0.5', '"solution": 0.1')
+    (other.path / "metrics.jsonl").write_text(lines)
+    export(tmp_path / "x.html", [RunDocuments(str(run.path)), RunDocuments(str(other.path))])
+    look(page, (tmp_path / "x.html").as_uri(), "/")
+    picture = page.locator("figure", has_text="mean over paid turns, by role").locator("svg").first
+    box = picture.bounding_box()
+    for height, number in ((0.1, 0), (0.7, 1)):
+        picture.click(position={"x": 0.5 * box["width"], "y": height * box["height"]})
+        page.wait_for_selector(f'#main[data-ready^="#/{number}/step/"]')
+        page.go_back()
+        page.wait_for_selector("figure")
+
+
 def test_one_question_at_two_steps_side_by_side(served: str, page: Any) -> None:
     look(page, served, "/question/q1")
     page.get_by_text("discussions of it: 3 found", exact=True).wait_for()

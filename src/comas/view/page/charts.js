@@ -11,8 +11,8 @@ function ticks(low, high) {
   return found;
 }
 
-// series: [{name, points: [[x, y, low, high]], dashed}], x being the number of a step from 1;
-// levels: heights with a line of their own.
+// series: [{name, points: [[x, y, low, high]], dashed, folder}], x being the number of a step from 1;
+// levels: heights with a line of their own; open(step, series): the one nearest to the pointer.
 function chart({ title, says, unit = "", series, marks = [], levels = [], range, open }) {
   const full = series.filter((one) => one.points.length);
   if (!full.length) return null;
@@ -42,10 +42,19 @@ function chart({ title, says, unit = "", series, marks = [], levels = [], range,
     const distances = xs.map((step) => Math.abs(across(step) - x));
     return distances.indexOf(Math.min(...distances));
   }
+  function openAt(index, event) {
+    const box = picture.getBoundingClientRect();
+    const height = event ? ((event.clientY - box.top) / box.height) * HIGH : TOP;
+    const there = full.map((one) => [one, one.points.find(([x]) => x === xs[index])])
+      .filter(([, point]) => point)
+      .map(([one, [, y]]) => [Math.abs(down(y) - height), one]);
+    const [, found] = there.reduce((best, other) => (other[0] < best[0] ? other : best));
+    open(xs[index], found);
+  }
   function key(event) {
     const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 };
     if (event.key in moves) show((at < 0 ? 0 : at) + moves[event.key]);
-    else if (event.key === "Enter" && open && at >= 0) open(xs[at]);
+    else if (event.key === "Enter" && open && at >= 0) openAt(at);
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -55,7 +64,7 @@ function chart({ title, says, unit = "", series, marks = [], levels = [], range,
   const picture = svg("svg", {
     viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", tabindex: 0, keydown: key,
     "aria-label": `${title}: ${ends}. Arrow keys move along the steps, Enter opens one.`,
-    pointermove: (event) => show(nearest(event)), click: (event) => open && open(xs[nearest(event)]),
+    pointermove: (event) => show(nearest(event)), click: (event) => open && openAt(nearest(event), event),
   },
   ticks(low, high).map((y) => [
     svg("line", { class: "grid", x1: LEFT, x2: WIDE - RIGHT, y1: down(y), y2: down(y) }),

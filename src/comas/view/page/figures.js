@@ -11,7 +11,9 @@ function seriesOf(values, chosen = runs()) {
       for (const [name, value] of Object.entries(values(step) || {})) {
         if (value === null || value === undefined) continue;
         const key = tagged(folder, name);
-        if (!found.has(key)) found.set(key, { name: key, points: [], dashed: folder.number > 0 });
+        if (!found.has(key)) {
+          found.set(key, { name: key, points: [], dashed: folder.number > 0, folder: folder.number });
+        }
         const [y, low, high] = typeof value === "object" ? [value.mean, value.low, value.high] : [value];
         found.get(key).points.push([step.step + 1, y, low, high]);
       }
@@ -75,10 +77,12 @@ const CHARTS = [
 function measuredSeries(folder) {
   const points = Object.entries(folder.facts.measured).filter(([, found]) => found && found.accuracy)
     .map(([, { step, accuracy }]) => [step, accuracy.mean, accuracy.low, accuracy.high]);
-  return { name: tagged(folder, "held out"), points, dashed: folder.number > 0 };
+  return { name: tagged(folder, "held out"), points, dashed: folder.number > 0, folder: folder.number };
 }
 
-const openStep = (step) => { location.hash = `#/${path(0, "step", Math.max(1, step))}`; };
+const openStep = (step, { folder }) => {
+  location.hash = `#/${path(folder, "step", Math.max(1, step))}`;
+};
 
 function overview() {
   const drawn = CHARTS.map(([title, says, unit, range, values]) => chart({
