@@ -79,8 +79,10 @@ def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
     if not chosen.alone:
         return {"team": list(team.members)}
     # copies of one policy answer once, by the first of them; another persona makes another answer
-    different = {(m.address, m.system): m for m in reversed(team.members)}
-    return {m.name: [m] for m in team.members if different[m.address, m.system] is m}
+    first: dict[tuple[str, str | None], Member] = {}
+    for member in team.members:
+        first.setdefault((member.address, member.system), member)
+    return {member.name: [member] for member in first.values()}
 
 
 def asked_roles(chosen: Sequence[tuple[Team, Way]]) -> set[str]:

@@ -160,8 +160,9 @@ def _base(job: Job, policy: str) -> str:
 def _plugins(job: Job) -> dict[str, Path]:
     """File name in the export -> method, task and tools of the run that are files."""
     found: dict[str, Path] = {}
-    tools = [("tool", tool) for tool in job.config.tools]
-    for kind, plugin in (("method", job.config.method), ("task", job.config.task), *tools):
+    named = [("method", job.config.method), ("task", job.config.task)]
+    named += [("tool", tool) for tool in job.config.tools]
+    for kind, plugin in named:
         if not plugin.endswith(".py"):
             continue
         path = Path(plugin).resolve()
@@ -213,7 +214,7 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
     table = without_none(job.config.model_dump(mode="json", exclude=set(MACHINE)))
     for kind in ("method", "task"):
         table[kind] = _place_here(table[kind], plugins)
-    table["tools"] = [_place_here(tool, plugins) for tool in table.get("tools", ())]
+    table["tools"] = [_place_here(tool, plugins) for tool in job.config.tools]
     for kind in ("metrics", "monitors"):
         if kind in table:
             table[kind] = [name for name in table[kind] if not name.endswith(".py")]
@@ -231,10 +232,11 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
             host.pop("device", None)
             first = next(iter(job.policies(agent["host"])))
             host["base"] = folders[first]
-    lagged = any(agent.lag is not None for agent in job.config.agents.values())
-    earlier = "# Earlier selves are frozen as they were.\n" if lagged else ""
+    run = job.run.path.resolve().name
+    lags = [agent.lag for agent in job.config.agents.values()]
+    earlier = "# Earlier selves are frozen as they were.\n" if any(lags) else ""
     head = (
-        f"# The team of run {job.run.path.resolve().name} after {job.step} steps. Places are"
+        f"# The team of run {run} after {job.step} steps. Places are"
         " relative to this file:\n# comas play FOLDER, comas eval FOLDER, comas train"
         f" FOLDER/{TEAM} steps=20, comas.load(FOLDER)\n{earlier}\n"
     )

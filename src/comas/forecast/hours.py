@@ -23,6 +23,8 @@ from comas.config.rehearsal import readable
 from comas.config.schema import Config
 from comas.config.weights import weights_at
 from comas.forecast.stopwatch import PIECES, SLOW, Stopwatch
+from comas.game.agent import Member
+from comas.game.memory import at_start
 from comas.game.play import Scene, play_all
 from comas.game.prompts import words
 from comas.machine import use_threads
@@ -30,7 +32,7 @@ from comas.seams import Request
 from comas.setups import single
 from comas.sync import run_sync
 from comas.team.build import local_host, members_of
-from comas.team.equal_policies import measured_for
+from comas.team.equal_policies import measurable, measured_for
 from comas.testing import Scripted
 from comas.types import Method, Question, Reply, Row, Task
 
@@ -169,7 +171,8 @@ def _added(
             seconds += paces[name].sampling(replies * length, replies * prompts[name], replies)
         return seconds
 
-    everyone = {name: sum(a.host == name for a in config.agents.values()) for name in paces}
+    measured_by = [member.host.name for member in _measured(resolved, paces)]
+    everyone = {name: measured_by.count(name) for name in paces}
     rounds = steps // config.eval_every if config.eval_every else 0
     sampling = {n: paces[n].sampling(w.generated, w.prompts, w.replies) for n, w in work.items()}
     parts = {
@@ -185,8 +188,7 @@ def _added(
 
 def _different(resolved: Resolved, names: Mapping[str, Any]) -> dict[str, int]:
     """Host -> agents that are measured before training: equal ones once."""
-    hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
-    members = [m for m in members_of(resolved.config, hosts) if m.host.name in names]
+    members = _measured(resolved, names)
     sources = {
         f"{name}/{policy}": place
         for name in names
@@ -194,6 +196,12 @@ def _different(resolved: Resolved, names: Mapping[str, Any]) -> dict[str, int]:
     }
     chosen = set(measured_for(resolved, sources, members).values())
     return {name: sum(m.host.name == name and m.name in chosen for m in members) for name in names}
+
+
+def _measured(resolved: Resolved, names: Mapping[str, Any]) -> list[Member]:
+    """The agents whose accuracy is measured, at the hosts of these names."""
+    hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
+    return measurable([m for m in members_of(resolved.config, hosts) if m.host.name in names])
 
 
 def _room(config: Config, task: Task, role: str) -> int:
@@ -322,6 +330,8 @@ def work_of_step(host: Any, resolved: Resolved, asked: Sequence[Question], found
     played = readable(task)  # every work is judged
     members = members_of(config, hosts)
     scene = Scene(method, played, members, config.seed, options, max_tokens=config.room)
+    if method.start is not None:
+        scene = at_start(scene, split_options(config.options, method.start))
     games = list(asked[:GAMES])
     episodes = run_sync(play_all(scene, games, "timing"))
     discussions = (config.questions or 0) * (config.samples or 1)

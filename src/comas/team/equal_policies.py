@@ -1,5 +1,5 @@
-"""Policies that start from the same weights are the same model until they have learnt: before
-training one of them is measured.
+"""Whose accuracy a run measures. Policies that start from the same weights are the same model until
+they have learnt: before training one of them is measured.
 
 New adapters change nothing (one of their two factors is zero), and copies of one base are copies.
 Seed models that are trained whole are measured each by itself, as ever: they answer in seconds, and
@@ -13,6 +13,14 @@ from collections.abc import Mapping, Sequence
 
 from comas.config.policies import Resolved
 from comas.game.agent import Member
+
+
+def measurable(learning: Sequence[Member]) -> list[Member]:
+    """Of the members at hosts that learn those who solve, or all of them where nobody does: whose
+    accuracy a run measures. What the others would answer alone is no part of the game, and costs.
+    """
+    solving = [member for member in learning if member.solves]
+    return solving or list(learning)
 
 
 def measured_for(

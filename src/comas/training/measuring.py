@@ -15,7 +15,7 @@ from comas.hooks import Hook, Stage
 from comas.stats import Interval
 from comas.storage.run import Run
 from comas.team.build import Team
-from comas.team.equal_policies import measured_for
+from comas.team.equal_policies import measurable, measured_for
 from comas.training.progress import Pulse
 from comas.types import Question
 
@@ -66,13 +66,7 @@ class Measuring:
         return measured_for(team.resolved, team.sources, self._measurable())
 
     def _measurable(self) -> list[Member]:
-        """Members at hosts that learn and who solve, or all of those where nobody does.
-
-        The others cost, and what they would answer alone is no part of the game.
-        """
-        learning = [member for member in self.team.members if member.host.learns]
-        solving = [member for member in learning if member.solves]
-        return solving or learning
+        return measurable([member for member in self.team.members if member.host.learns])
 
     async def validated(
         self, questions: Sequence[Question], step: int
