@@ -185,6 +185,25 @@ def test_mistakes(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("device", "line"),
+    [
+        ("cuda:one", "hosts.home.device = 'cuda:one': wanted is auto, cpu, cuda or cuda:<number>"),
+        ("cuda:99", "hosts.home.device=cuda:99: 0 GPUs can be seen here: set a lower number or"),
+    ],
+)
+def test_a_device_that_is_not_here_is_one_line(
+    device: str,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert run_command(["play", f"device={device}", "where=process"], monkeypatch) == 2
+    (error,) = capfd.readouterr().err.splitlines()
+    assert line in error
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_ray_that_is_not_installed(untaught: Path, tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match=r'pip install "comas\[ray\]"'):

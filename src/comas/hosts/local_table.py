@@ -6,9 +6,10 @@ it (`hosts.local`).
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from comas.hosts.table import HostTable
 from comas.models.places import Place
@@ -22,6 +23,13 @@ MAX_ROWS = 512
 def _current_name(engine: Any) -> Any:
     """Runs from before engines had names say `torch` for what is `auto` now."""
     return "auto" if engine == "torch" else engine
+
+
+def _device_name(device: str) -> str:
+    """A name that torch could know; whether there is such a device is asked where it is used."""
+    if re.fullmatch(r"[a-z]+(:\d+)?", device) is None:
+        raise ValueError("wanted is auto, cpu, cuda or cuda:<number>, such as cuda:1")
+    return device
 
 
 class Table(HostTable):
@@ -47,7 +55,7 @@ class Table(HostTable):
     """GPUs over which the engine spreads one model (on a CPU processes), where it can: `vllm`. They
     are counted from `device` on; what is trained is trained on the first.
     """
-    device: str = "auto"
+    device: Annotated[str, AfterValidator(_device_name)] = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of sampling and of the learner's passes; auto is bfloat16 on a GPU, float32 on a CPU. A new

@@ -16,8 +16,9 @@ from comas.hosts.line import Call, Transport
 from comas.hosts.plan import HostPlan
 from comas.hosts.remote import RemoteHost
 from comas.hosts.remote_ahead import RemoteAheadHost
-from comas.machine import usable_cpus
+from comas.machine import gpus, usable_cpus
 from comas.team.shipping import method_files, pack
+from comas.types import UserMistake
 
 
 def call_up(resolved: Resolved, plan: HostPlan[Any]) -> RemoteHost:
@@ -53,6 +54,18 @@ def check_transports(resolved: Resolved) -> None:
             module = load_builder("transports", table.where, f"hosts.{name}.where")
             if hasattr(module, "check"):
                 module.check(f"hosts.{name}")
+            if table.on_this_machine:
+                _check_gpus(name, table)
+
+
+def _check_gpus(name: str, table: HostConfig) -> None:
+    """An error for GPUs that are not here; the far end would tell of them by another number."""
+    kind, _, first = table.device.partition(":")
+    if kind == "cuda" and int(first or 0) + table.tensor_parallel > (here := gpus()):
+        raise UserMistake(
+            f"hosts.{name}.device={table.device}: {here} GPUs can be seen here: set a lower number"
+            f" or hosts.{name}.device=cpu, or see to CUDA_VISIBLE_DEVICES"
+        )
 
 
 def threads_of_each(resolved: Resolved) -> int:
