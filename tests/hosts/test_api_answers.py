@@ -51,6 +51,13 @@ def delta(index: int = 0, reason: str | None = None, **words: Any) -> dict[str, 
     return {"choices": [{"index": index, "delta": words, "finish_reason": reason}]}
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b"])
+def test_marks_within_a_text_end_no_event_of_a_stream(mark: str) -> None:
+    event = json.dumps(delta(content=f"a{mark}b"), ensure_ascii=False)
+    streamed = f"data: {event}\r\n\r\ndata: [DONE]\n\n".encode()
+    assert read_said(streamed).text == f"a{mark}b"
+
+
 @pytest.mark.parametrize(
     ("content", "text", "thoughts"),
     [

@@ -18,6 +18,8 @@ from comas.hosts.build import make_local_host
 from comas.learners.gap import gap_to_engine
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
+from comas.objective.losses import plain
+from comas.objective.preference import dpo
 from comas.types import Method, Payoff, Row, UserMistake
 from tests.support.engines import publish
 from tests.support.learning import METHOD, host_of, rows, say
@@ -171,6 +173,20 @@ def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
     assert stats["gap_max"] == pytest.approx(3.0)
     assert weights["t0"].max() == 2.0
     assert weights["t1"].max() == 1.0
+
+
+def test_losses_of_given_replies_are_not_weighted_by_who_said_them() -> None:
+    """Their gradient is that of the replies, whatever the engine thinks of these."""
+    fresh = replace(METHOD, advantage=dpo, loss=plain, fresh=True, kl={}, reference=("solution",))
+    learnt: list[dict[str, Any]] = []
+    for gap in (0.0, 0.1):
+        learner = FullLearner({"p": llama(0)}, Recipe(1e-3), fresh, 0)
+        part = [row for row in rows() if row.role == "solution"]
+        for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
+            row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(gap)
+        learner.step({"p": part}, fresh)
+        learnt.append(learner.models["p"].state_dict())
+    assert all(torch.equal(weight, learnt[1][name]) for name, weight in learnt[0].items())
 
 
 @pytest.mark.parametrize("old", ["recomputed", "sampled"])

@@ -126,6 +126,9 @@ def test_pairs_are_the_best_and_the_worst_of_a_group_that_differ() -> None:
     batch[3].group = None
     batch[4].reward = 0.9
     assert pairs(batch) == [(1, 2)], "a row without a group is no pair"
+    batch[3].group = "b"
+    batch[3].reward, batch[4].reward = 0.1 + 0.2, 0.3
+    assert pairs(batch) == [(1, 2)], "what differs by the rounding of floats is equal"
 
 
 def test_a_row_without_a_reference_is_an_error_that_names_the_key() -> None:

@@ -16,6 +16,13 @@ from comas.testing import Scripted, ScriptedShipment
 from comas.types import HostFailure, Method, UserMistake
 
 
+class Unsendable(str):
+    """A text that cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this text stays here")
+
+
 def polite(policy: str, role: str, prompt: str, seed: int) -> str:
     """What every policy says, but for a few words that mean trouble."""
     if "mistake" in prompt:
@@ -24,6 +31,8 @@ def polite(policy: str, role: str, prompt: str, seed: int) -> str:
         raise HostFailure("the machine let us down")
     if "odd" in prompt:
         raise Odd(1, 2)
+    if "unsendable" in prompt:
+        return Unsendable(prompt)
     if "warn" in prompt:
         logging.getLogger("comas").warning("the far end warns of %s", prompt)
     if "print" in prompt:

@@ -206,6 +206,23 @@ def test_an_error_that_cannot_travel_is_told_in_words(far: RemoteHost) -> None:
     assert asyncio.run(ask(far, "and it goes on")) == "a0 says and it goes on 3"
 
 
+def test_who_asked_for_what_cannot_travel_is_not_left_waiting(far: RemoteHost) -> None:
+    async def both() -> list[Any]:
+        asked = (ask(far, "unsendable", "t0"), ask(far, "well", "t1"))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    failed, well = asyncio.run(both())
+    assert "this text stays here" in str(failed)
+    assert well == "a0 says well 3"
+
+
+def test_what_took_too_long_while_it_was_built_is_told_as_it_was() -> None:
+    host = RemoteHost("far", ("a0",), METHOD, 60.0)
+    host._built(False, TimeoutError("a read took too long"))
+    with pytest.raises(TimeoutError, match="a read took too long"):
+        host.ready()
+
+
 def test_warnings_are_logged_here(child: RemoteHost, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "comas"):
         asyncio.run(ask(child, "warn"))

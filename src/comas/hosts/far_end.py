@@ -31,6 +31,10 @@ PULSE = 1.0
 METER = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
 
 
+Answer = tuple[int, bool, Any]
+"""The number of what was asked, whether it went well, and the value, or the error."""
+
+
 class State(NamedTuple):
     """What the near end has to know without asking; with every frame."""
 
@@ -43,8 +47,7 @@ class State(NamedTuple):
 class Out(NamedTuple):
     """A frame to the near end."""
 
-    answers: Sequence[tuple[int, bool, Any]] = ()
-    """Number of what was asked, whether it went well, and the value, or the error."""
+    answers: Sequence[Answer] = ()
     state: State | None = None
     logged: tuple[int, str] | None = None
     """Level and text of what the far end logged."""
@@ -74,7 +77,7 @@ class FarEnd:
         self._host: Host | None = None
         self._method: Method | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._answers: list[tuple[int, bool, Any]] = []
+        self._answers: list[Answer] = []
         self._sender: asyncio.Task[None] | None = None
         self._packed: Path | None = None
         self._over = threading.Event()
@@ -141,8 +144,13 @@ class FarEnd:
         self._answers = []
         self._tell(answers)
 
-    def _tell(self, answers: Sequence[tuple[int, bool, Any]]) -> None:
-        self._send(pickle.dumps(Out(answers, self._state()), protocol=5))
+    def _tell(self, answers: Sequence[Answer]) -> None:
+        state = self._state()
+        try:
+            frame = pickle.dumps(Out(answers, state), protocol=5)
+        except Exception:  # noqa: BLE001 - whatever a value of somebody's own engine does
+            frame = pickle.dumps(Out([_sendable(answer) for answer in answers], state), protocol=5)
+        self._send(frame)
 
     def _state(self) -> State | None:
         host = self._host
@@ -292,3 +300,13 @@ def portable(error: BaseException) -> BaseException:
     travelling.__context__ = None
     travelling.add_note(f"at the far end:\n{where}")
     return travelling
+
+
+def _sendable(answer: Answer) -> Answer:
+    """An answer, or why it cannot travel: who asked is not left waiting."""
+    number, _, value = answer
+    try:
+        pickle.dumps(value, protocol=5)
+    except Exception as error:  # noqa: BLE001 - as above
+        return number, False, portable(error)
+    return answer

@@ -98,6 +98,8 @@ class RemoteHost:
         try:
             self._ready.result(LOADING)
         except TimeoutError:
+            if self._ready.done():
+                raise  # it is what went wrong there
             self.end(f"it had not loaded its models after {LOADING:.0f} seconds")
             raise self._gone() from None
 

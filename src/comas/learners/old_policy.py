@@ -99,9 +99,10 @@ def measure_gaps(batch: LearningBatch) -> None:
     for policy in batch.policies:
         own = [(row, row.logprobs_T) for row in batch.rows[policy]]
         batch.gaps[policy], importance = gap_to_engine(policy, own, batch.weights.recipe)
+        if batch.method.fresh:  # whose losses are of given replies, whoever said them
+            importance = {}
         if policy in batch.behind:  # says nothing of the engine
-            # losses of fresh credit are of given replies, whoever said them
-            batch.importance |= {} if batch.method.fresh else importance
+            batch.importance |= importance
             continue
         batch.importance |= importance
         batch.weights.corrected.discard(policy)

@@ -17,6 +17,7 @@ import numpy as np
 from annotated_types import Gt
 
 from comas.objective.credit import on_generated
+from comas.objective.pay import ROUNDING
 from comas.types import Row, UserMistake
 
 Positive = Annotated[float, Gt(0)]
@@ -107,7 +108,7 @@ def _margins(rows: Sequence[Row], reference: Reference) -> dict[Pair, float]:
 
 
 def pairs(rows: Sequence[Row]) -> list[Pair]:
-    """Of each group its best and its worst row, where they are not paid the same."""
+    """Of each group its best and its worst row, where their pay differs by more than rounding."""
     groups: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
         if row.group is not None:
@@ -120,7 +121,8 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
     for places in groups.values():
         best = max(places, key=reward)
         worst = min(places, key=reward)
-        if reward(best) > reward(worst):
+        difference = reward(best) - reward(worst)
+        if difference > ROUNDING * max(1.0, abs(reward(best))):
             paired.append((best, worst))
     return paired
 

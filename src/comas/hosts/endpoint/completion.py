@@ -23,6 +23,8 @@ CUT = ("length", "max_tokens", "model_length", "content_filter", "safety", "reci
 FAILED = ("error", "abort", "aborted", "cancelled")
 """Reasons for an end that are failures of the server."""
 _MARK = re.compile("</?think>")
+END_OF_LINE = re.compile(r"\r\n|\n|\r")
+"""Of events: what else Unicode takes for one may stand within a text."""
 
 
 class Trouble(Exception):
@@ -221,7 +223,7 @@ def _joined(data: bytes) -> dict[str, Any]:
     said = {"content": "", "reasoning_content": "", "reasoning": ""}
     reason = None
     ended = False
-    for line in data.decode("utf-8").splitlines():
+    for line in END_OF_LINE.split(data.decode("utf-8")):
         name, _, value = line.partition(":")
         if name != "data":
             continue
