@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -158,3 +159,28 @@ def test_a_line_of_a_real_run_is_taken_whole(run: Run, name: str) -> None:
     assert read(run, "reward/solution") == [(1, 0.5)]
     assert read(run, f"detail/coverage/pass{at}1") == [(1, 0.25)]
     assert read(run, "detail/policies/home/a0/lr") == [(1, 0.125)]
+
+
+@pytest.mark.skipif(not installed("wandb"), reason="wandb is not installed: make test-trackers")
+@pytest.mark.parametrize("asked", [False, True])
+def test_wandb_tells_nothing_of_the_machine_unless_it_is_asked_to(
+    asked: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("WANDB_HOST", "WANDB__DISABLE_META", "WANDB__DISABLE_MACHINE_INFO"):
+        monkeypatch.delenv(variable, raising=False)
+    if asked:
+        monkeypatch.setenv("WANDB_HOST", "a-machine-of-ours")
+        monkeypatch.setenv("WANDB__DISABLE_META", "false")
+        monkeypatch.setenv("WANDB__DISABLE_MACHINE_INFO", "false")
+    checkpoint(run, 0)
+    commit(run, 0, 1)
+    track(run, "wandb")
+    folder = run.path / "track" / "wandb"
+    (kept,) = folder.glob("**/offline-run-*/*.wandb")
+    stored = kept.read_bytes()
+    name = ("a-machine-of-ours" if asked else socket.gethostname()).encode()
+    assert (
+        bytes([len(name)]) + name in stored
+    ) is asked  # a text of the protocol: its length first
+    assert (sys.executable.encode() in stored) is asked
+    assert not list(folder.glob("**/requirements.txt"))

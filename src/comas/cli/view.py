@@ -125,7 +125,13 @@ def _settlement(name: str, rule: str) -> Settle:
 
     @lru_cache(maxsize=16)
     def settled(step: int) -> dict[str, float | None]:
-        episodes = replay(name, step, method=method, **options)
+        try:
+            episodes = replay(name, step, method=method, **options)
+        except KeyError as error:
+            raise UserMistake(
+                f"--settle {rule}: {name} holds nothing of what it pays by ({error.args[0]}): take"
+                " a rule for the same game"
+            ) from error
         return {turn.id: turn.reward for episode in episodes for turn in episode.turns}
 
     return settled

@@ -8,9 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from comas.trackers.sink import PROJECT, Sink, Tracked
 from comas.trackers.wandb_files import last_step
+
+PRIVATE = {
+    "host": ("WANDB_HOST", ""),
+    "x_disable_meta": ("WANDB__DISABLE_META", True),
+    "x_disable_machine_info": ("WANDB__DISABLE_MACHINE_INFO", True),
+    "x_save_requirements": ("WANDB__SAVE_REQUIREMENTS", False),
+}
+"""Setting -> W&B's own variable for it, and what holds where that is not set: nothing is told of
+the machine, whose it is, where things lie on it and what is installed.
+"""
 
 
 def open(run: Tracked) -> Sink:
@@ -23,12 +34,7 @@ class History(Sink):
         import wandb
 
         settings = wandb.Settings(
-            console="off",
-            quiet=True,
-            disable_git=True,
-            x_disable_stats=True,
-            x_disable_meta=True,  # the host's name, the user's, paths
-            x_disable_machine_info=True,
+            console="off", quiet=True, x_disable_stats=True, disable_git=True, **_private()
         )
         self.before = last_step(run.folder)  # in files of processes before this one
         self.run = wandb.init(
@@ -57,3 +63,8 @@ class History(Sink):
 
     def close(self) -> None:
         self.run.finish()
+
+
+def _private() -> dict[str, Any]:
+    """The settings of PRIVATE that the environment leaves open."""
+    return {key: value for key, (name, value) in PRIVATE.items() if name not in os.environ}
