@@ -207,9 +207,11 @@ def verify(question: Question, text: str) -> Verdict:
 
 def _behind(before: str, program: str) -> str:
     """A program behind what it is given; imports from `__future__` have to stand before both."""
+    if not before:
+        return program
     tree = _parsed(program)
     future = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
-    if not before or not future:
+    if not future:
         return before + program
     tree.body = [node for node in tree.body if node not in future]
     return "\n".join([*map(ast.unparse, future), before, ast.unparse(tree)])

@@ -101,10 +101,9 @@ def measure_gaps(batch: LearningBatch) -> None:
         batch.gaps[policy], importance = gap_to_engine(policy, own, batch.weights.recipe)
         if batch.method.fresh:  # whose losses are of given replies, whoever said them
             importance = {}
-        if policy in batch.behind:  # says nothing of the engine
-            batch.importance |= importance
-            continue
         batch.importance |= importance
+        if policy in batch.behind:  # says nothing of the engine
+            continue
         batch.weights.corrected.discard(policy)
         if importance:
             batch.weights.corrected.add(policy)
