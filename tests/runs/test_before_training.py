@@ -353,6 +353,32 @@ def test_the_work_of_a_step_is_that_of_its_game() -> None:
     assert less.learnt < work.learnt
 
 
+class Counting:
+    """A host of which the time is asked: it has no weights, and every prompt five tokens."""
+
+    name = "home"
+    chat = SimpleNamespace(encode=lambda messages: np.zeros(5))
+
+
+def replies_asked(*keys: str) -> float:
+    """Replies that a step of one question asks for, as the forecast of its time counts them."""
+    resolved = resolve(read(None, [*keys, "questions=1"]))
+    asked = [Question(id=f"q{i}", prompt="what?") for i in range(4)]
+    host: Any = Counting()
+    return timing.work_of_step(host, resolved, asked, Pace(0, 0, 0, 0, 6.0, 1, "reply")).replies
+
+
+def test_a_game_that_remembers_is_timed_as_before_its_first_step() -> None:
+    # two judge the chosen solution, two the agreed one; nothing is planted yet
+    assert replies_asked("method=comas_planted", "options.votes=3") == 3 + 2 + 2
+
+
+def test_a_game_that_may_end_early_is_timed_as_it_is_rehearsed() -> None:
+    assert replies_asked("method=spell") == 1 + 1 + 8 * (1 + 3)
+    # its own play is shorter, since everybody says the same there
+    assert replies_asked("method=agent0_vl", "samples=1") == 60
+
+
 def test_a_real_model_is_timed(untaught: Path) -> None:
     given = resolve(
         read(None, [f"hosts.home.base={untaught}", "lr=1e-3", "agents=2", "steps=3", "threads=1"])

@@ -1,15 +1,18 @@
 """What one discussion asks for, counted by playing it: roles, turns, replies side by side.
 
-Hosts repeat a word and every text can be read, so that nothing is left out. Leaves out: how long
-real replies are (`forecast.hours`).
+Hosts repeat a word. A game may end early where work is wrong or nothing is posed, so that it is
+played with several stand-ins for its task, and the longest play counts. Leaves out: how long real
+replies are (`forecast.hours`), and what tools are called for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import Any
 
 from comas.config.options import split_options
@@ -19,7 +22,7 @@ from comas.game.agent import Member, NobodyTakes
 from comas.game.memory import at_start
 from comas.game.play import Scene, first, play_all
 from comas.sync import run_sync
-from comas.types import Episode, Fit, Method, Question, Reply, Sampling, Task, Turn
+from comas.types import Fit, Method, Question, Reply, Sampling, Task, Turn, Verdict, whole
 
 WORD = "rehearsed"
 """In every reply, so that those that a prompt shows can be counted."""
@@ -27,20 +30,28 @@ MOST = 10_000
 """Replies after which a game is taken to go on for as long as its agents disagree."""
 SECONDS = 20.0
 """After which a rehearsal is given up: the game does something else than to ask."""
+NEVER_GIVEN = "an answer that nobody gives"
+"""Of questions that agents pose in a rehearsal."""
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """One discussion of one question."""
+    """One discussion of one question, at its longest."""
 
     roles: tuple[str, ...]
     """Of its turns, one for each."""
+    asked: tuple[str, ...]
+    """Roles in which anybody is asked, in this play or in a shorter one, once each."""
     shown: int
     """Replies in the prompt that has most of them."""
     at_once: Mapping[str, int]
     """Host -> replies that it is asked for side by side, at most."""
     exactly: bool
-    """Whether it asks as many where nothing that is said can be read; otherwise at most."""
+    """Whether it asks as many whatever is said: also where nothing can be read, and whether or not
+    texts pose questions, are right, or agree. Otherwise at most.
+    """
+    stand_in: int
+    """Place in `stand_ins` of the one that it is longest with."""
 
     @property
     def replies(self) -> int:
@@ -75,7 +86,18 @@ class _Host:
         return Reply(text, True, 0, 0, 1, 0.0, 0.0)
 
 
-_played_already: list[tuple[Resolved, Rehearsal | None]] = []
+@dataclass(frozen=True)
+class _Play:
+    """A discussion with one stand-in for the task."""
+
+    turns: Sequence[Turn] | None
+    """None where it could not be played."""
+    error: Exception | None
+    """Why, then."""
+    at_once: Mapping[str, int]
+
+
+_played_already: list[tuple[Resolved, list[_Play]]] = []
 """The last few rehearsals: each of their readers asks anew, and an own game may take its time."""
 REMEMBERED = 8
 
@@ -84,13 +106,37 @@ def rehearse(resolved: Resolved) -> Rehearsal | None:
     """Play one discussion of a resolved config, once however often it is asked for; None where its
     game cannot be played so, such as one that needs more of a question than its text.
     """
-    for earlier, rehearsal in _played_already:
+    plays = _plays_of(resolved)
+    counts = [-1 if play.turns is None else len(play.turns) for play in plays]
+    if counts[0] < 0:
+        return None
+    turns = [turn for play in plays for turn in play.turns or ()]
+    longest = counts.index(max(counts))
+    return Rehearsal(
+        roles=tuple(turn.role for turn in plays[longest].turns or ()),
+        asked=tuple(dict.fromkeys(turn.role for turn in turns)),
+        shown=max((turn.prompt.count(WORD) for turn in turns), default=0),
+        at_once=_most_at_once(plays, resolved.config),
+        exactly=len(set(counts)) == 1,
+        stand_in=longest,
+    )
+
+
+def _most_at_once(plays: Sequence[_Play], config: Config) -> dict[str, int]:
+    """Host -> replies that it is asked for side by side; none where no agent is."""
+    return {name: max(play.at_once.get(name, 0) for play in plays) for name in config.hosts}
+
+
+def _plays_of(resolved: Resolved) -> list[_Play]:
+    """The plays of a resolved config, of the same game once."""
+    for earlier, plays in _played_already:
         if _same_game(earlier, resolved):
-            return rehearsal
-    rehearsal = _rehearse(resolved)
-    _played_already.append((resolved, rehearsal))
+            return plays
+    config = resolved.config
+    plays = _plays(resolved.method, resolved.task, config.options, lambda: _members(config))
+    _played_already.append((resolved, plays))
     del _played_already[:-REMEMBERED]
-    return rehearsal
+    return plays
 
 
 def _same_game(one: Resolved, other: Resolved) -> bool:
@@ -106,36 +152,15 @@ def _same_game(one: Resolved, other: Resolved) -> bool:
 
 def check_taken(resolved: Resolved) -> None:
     """An error where the game asks for a role that no agent takes: before a model is loaded."""
-    members = _members(resolved.config, {name: _Host(name) for name in resolved.config.hosts})
-    options = split_options(resolved.config.options, resolved.method.play)
-    _, error = _episode(resolved.method, readable(resolved.task), members, options)
-    cause = first(error) if error is not None else None
-    if isinstance(cause, NobodyTakes):
-        raise cause
+    for play in _plays_of(resolved):
+        cause = first(play.error) if play.error is not None else None
+        if isinstance(cause, NobodyTakes):
+            raise cause
 
 
-def _rehearse(resolved: Resolved) -> Rehearsal | None:
-    config = resolved.config
-    method = resolved.method
-    options = split_options(config.options, method.play)
-    hosts = {name: _Host(name) for name in config.hosts}
-    members = _members(config, hosts)
-    turns = _played(method, readable(resolved.task), members, options)
-    if turns is None:
-        return None
-    at_once = {name: host.most for name, host in hosts.items()}
-    unreadable = _standing_in(resolved.task, None)
-    unread = _played(method, unreadable, members, options)
-    return Rehearsal(
-        roles=tuple(turn.role for turn in turns),
-        shown=max((turn.prompt.count(WORD) for turn in turns), default=0),
-        at_once=at_once,
-        exactly=unread is not None and len(unread) == len(turns),
-    )
-
-
-def _members(config: Config, hosts: Mapping[str, _Host]) -> list[Member]:
+def _members(config: Config) -> list[Member]:
     """The agents of a config, each with the roles that it takes."""
+    hosts = {name: _Host(name) for name in config.hosts}
     members: list[Member] = []
     for name, agent in config.agents.items():
         roles = tuple(agent.roles) if agent.roles is not None else None
@@ -148,23 +173,44 @@ def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, A
     """The roles in which a team of so many agents, who take any, is asked; empty where the game
     cannot be played so.
     """
-    return {turn.role for turn in _turns(method, task, agents, options)}
+    return {turn.role for turns in _turns(method, task, agents, options) for turn in turns}
 
 
 def turns_asked(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> int:
-    """How many replies such a game asks for; at least one."""
-    return max(1, len(_turns(method, task, agents, options)))
+    """How many replies such a game asks for, at most; at least one."""
+    return max((len(turns) for turns in _turns(method, task, agents, options)), default=0) or 1
 
 
-def _turns(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> list[Turn]:
-    members = [_member(f"a{i}", _Host("home")) for i in range(agents)]
-    known = split_options(options, method.play)
-    return _played(method, readable(task), members, known) or []
+def _turns(
+    method: Method, task: Task, agents: int, options: Mapping[str, Any]
+) -> list[Sequence[Turn]]:
+    """Those of each play; of none where the first could not be played."""
+
+    def members() -> list[Member]:
+        return [_member(f"a{i}", _Host("home")) for i in range(agents)]
+
+    plays = _plays(method, task, options, members)
+    if plays[0].turns is None:
+        return []
+    return [play.turns for play in plays if play.turns is not None]
 
 
 def readable(task: Task) -> Task:
     """The same task, in which every text can be read, and no two answers are the same."""
     return _standing_in(task, str)
+
+
+def stand_ins(task: Task) -> list[Task]:
+    """What a game is rehearsed with, for one discussion each: the readable task, first; four in
+    which every text poses a question and the first work is right, the other works as well or none
+    of them, all answers the same or none; and one in which nothing can be read.
+    """
+    taking = [
+        _taking(task, same, later)
+        for same in (operator.eq, _always)
+        for later in ("right", "wrong")
+    ]
+    return [readable(task), *taking, _standing_in(task, None)]
 
 
 def _standing_in(task: Task, read: Any) -> Task:
@@ -174,6 +220,33 @@ def _standing_in(task: Task, read: Any) -> Task:
     # the task's own `same` may read its answers as numbers
     same = operator.eq
     return replace(task, extract=extract, same=same, ballot=None, verify=lambda *_: "wrong")
+
+
+def _taking(task: Task, same: Callable[[str, str], bool], later: Verdict) -> Task:
+    """Every text poses a question, and work is right at first, then what `later` says."""
+    first_verdict: Verdict = "right"
+    verdicts = chain([first_verdict], repeat(later))
+
+    def rule(question: Question, text: str) -> Verdict:
+        return next(verdicts)
+
+    return replace(
+        readable(task),
+        same=same,
+        verify=rule,
+        check=rule if task.check is not None else None,
+        pose=_posed if task.pose is not None else None,
+        # its own may need what a posed question has not
+        shown=whole,
+    )
+
+
+def _always(one: str, other: str) -> bool:
+    return True
+
+
+def _posed(text: str) -> Question:
+    return Question(id=f"posed: {text}", prompt=text, answer=NEVER_GIVEN)
 
 
 def _member(name: str, host: _Host) -> Member:
@@ -188,23 +261,33 @@ def _question(task: Task) -> Question:
     return Question(id="rehearsal", prompt="?", answer="?")
 
 
-def _played(
-    method: Method, task: Task, members: Sequence[Member], options: Mapping[str, Any]
-) -> list[Turn] | None:
-    episode, error = _episode(method, task, members, options)
-    return None if episode is None or error is not None or episode.error else episode.turns
+def _plays(
+    method: Method, task: Task, options: Mapping[str, Any], gather: Callable[[], list[Member]]
+) -> list[_Play]:
+    """A discussion with each of the stand-ins, or with the first alone where that cannot be played,
+    each with agents that nobody has asked yet, and other chance.
+    """
+    known = split_options(options, method.play)
+    until = time.monotonic() + SECONDS
+    plays: list[_Play] = []
+    for seed, stand_in in enumerate(stand_ins(task)):
+        played = replace(stand_in, shown=whole)
+        plays.append(_play(Scene(method, played, gather(), seed, known), until - time.monotonic()))
+        if plays[0].turns is None:
+            break
+    return plays
 
 
-def _episode(
-    method: Method, task: Task, members: Sequence[Member], options: Mapping[str, Any]
-) -> tuple[Episode | None, Exception | None]:
-    """A discussion by these agents, or why it cannot be played."""
-    task = replace(task, shown=lambda _, text: text)
+def _play(scene: Scene, seconds: float) -> _Play:
+    """A discussion, or why it cannot be played."""
+    turns: Sequence[Turn] | None = None
+    error: Exception | None = None
     try:
-        question = _question(task)
-        scene = at_start(Scene(method, task, members, 0, options))
-        played = asyncio.wait_for(play_all(scene, [question], "rehearsal"), SECONDS)
-        (episode,) = run_sync(played)
-    except Exception as error:  # noqa: BLE001 - whatever somebody's game does with a question of no task
-        return None, error
-    return episode, None
+        question = _question(scene.task)
+        playing = play_all(at_start(scene), [question], "rehearsal")
+        (episode,) = run_sync(asyncio.wait_for(playing, seconds))
+        turns = None if episode.error else episode.turns
+    except Exception as cause:  # noqa: BLE001 - whatever somebody's game does with a question of no task
+        error = cause
+    hosts: list[Any] = [member.host for member in scene.members]
+    return _Play(turns, error, {host.name: host.most for host in hosts})

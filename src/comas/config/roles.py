@@ -83,7 +83,7 @@ def _without_effect(resolved: Resolved) -> str | None:
     if config.max_tokens == type(config).model_fields["max_tokens"].default:
         return None
     rehearsal = rehearse(resolved)
-    asked = rehearsal.roles if rehearsal else ()
+    asked = rehearsal.asked if rehearsal else ()
     roles = dict.fromkeys((*resolved.method.paid, *asked))
     if not all(role in room for role in roles):
         return None

@@ -19,7 +19,7 @@ import numpy as np
 
 from comas.config.options import split_options
 from comas.config.policies import PolicyPlan, Resolved
-from comas.config.rehearsal import readable
+from comas.config.rehearsal import rehearse, stand_ins
 from comas.config.schema import Config
 from comas.config.weights import weights_at
 from comas.forecast.stopwatch import PIECES, SLOW, Stopwatch
@@ -34,7 +34,7 @@ from comas.sync import run_sync
 from comas.team.build import local_host, members_of
 from comas.team.equal_policies import measurable, measured_for
 from comas.testing import Scripted
-from comas.types import Method, Question, Reply, Row, Task
+from comas.types import Method, Question, Reply, Row, Task, Turn
 
 ROWS = 32
 """Questions that are asked, and replies that are listened to for how long they are: always as many,
@@ -317,7 +317,7 @@ def _rows(said: Sequence[tuple[Request, Any]], method: Method, most: int) -> dic
 
 def work_of_step(host: Any, resolved: Resolved, asked: Sequence[Question], found: Pace) -> Work:
     """What one step asks a host for: a few of its discussions with a host that repeats a reply, and
-    as many times that.
+    as many times that; as many replies as in a rehearsal at least.
     """
 
     config, method, task, _ = resolved
@@ -327,17 +327,25 @@ def work_of_step(host: Any, resolved: Resolved, asked: Sequence[Question], found
 
     hosts: Any = {name: Scripted(say, name) for name in config.hosts}
     options = split_options(config.options, method.play)
-    played = readable(task)  # every work is judged
     members = members_of(config, hosts)
-    scene = Scene(method, played, members, config.seed, options, max_tokens=config.room)
-    if method.start is not None:
-        scene = at_start(scene, split_options(config.options, method.start))
+    rehearsal = rehearse(resolved)
+    longest = rehearsal.stand_in if rehearsal is not None else 0
     games = list(asked[:GAMES])
-    episodes = run_sync(play_all(scene, games, "timing"))
+    turns: list[Turn] = []
+    for question in games:
+        # one for each discussion: its verdicts change
+        played = stand_ins(task)[longest]
+        scene = Scene(method, played, members, config.seed, options, max_tokens=config.room)
+        if method.start is not None:
+            scene = at_start(scene, split_options(config.options, method.start))
+        (episode,) = run_sync(play_all(scene, [question], "timing"))
+        turns += episode.turns
     discussions = (config.questions or 0) * (config.samples or 1)
     times = discussions / len(games)
+    if rehearsal is not None and turns:
+        times *= max(1.0, rehearsal.replies * len(games) / len(turns))
     work = Work()
-    for turn in [turn for episode in episodes for turn in episode.turns]:
+    for turn in turns:
         if not turn.policy.startswith(f"{host.name}/"):
             continue
         reply = min(found.reply, _room(config, task, turn.role))

@@ -44,7 +44,7 @@ def lengths_of(resolved: Resolved) -> Lengths:
     room = {**task.max_tokens, **config.room}
     rehearsal = rehearse(resolved)
     roles = rehearsal.roles if rehearsal else ()
-    said = (*method.paid, *roles)
+    said = (*method.paid, *(rehearsal.asked if rehearsal else ()))
     longest = max((room.get(role, config.max_tokens) for role in said), default=config.max_tokens)
     if rehearsal is None:
         agents = len(config.agents)
