@@ -20,7 +20,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.engines.batcher import Batcher
 from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
-from comas.forecast import fitting, overview, stopwatch
+from comas.forecast import fitting, memory, overview, stopwatch
 from comas.forecast import hours as timing
 from comas.forecast.disk import Disk
 from comas.forecast.fit import Fit
@@ -281,6 +281,34 @@ def test_the_default_differs_in_nothing_from_itself() -> None:
 )
 def test_a_guess_is_told_with_two_digits(seconds: float, said: str) -> None:
     assert overview.spoken(seconds) == said
+
+
+# --- disk
+
+
+def transcripts(*keys: str) -> int:
+    """Bytes of one step of ten discussions, without checkpoints."""
+    resolved = resolve(read(None, ["steps=1", "questions=10", *keys]))
+    needs = memory.estimate(resolved)
+    checkpoints = 4 * 3 * 4 * int(needs["parameters of all policies"])
+    return int(needs["bytes on disk"]) - checkpoints
+
+
+def test_replies_take_as_much_disk_as_they_have_room() -> None:
+    room = "room={solution=32,evaluation=16,scoring=8}"
+    # of 10 discussions: 3 turns, their 56 tokens, and 32 twice in each prompt or all in each
+    quoted = min(3 * 2 * 32, 3 * 56)
+    assert transcripts(room) == 10 * (3 * 650 + 4 * (56 + quoted))
+    # nobody is shown another's solution
+    votes = ("method=ttrl", "options.votes=4", "samples=1")
+    for length in (32, 48):
+        assert transcripts(*votes, f"room.solution={length}") == 10 * 4 * (650 + 4 * length)
+
+
+def test_the_tokens_of_a_run_bound_what_its_replies_take() -> None:
+    votes = ("method=ttrl", "options.votes=4", "samples=1", "room.solution=48", "steps=9")
+    step = 10 * 4 * 48
+    assert transcripts(*votes, "tokens=1000") == 9 * 10 * 4 * 650 + 4 * (1000 + step)
 
 
 # --- time

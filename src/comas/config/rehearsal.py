@@ -12,7 +12,6 @@ import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
 from typing import Any
 
 from comas.config.options import split_options
@@ -224,11 +223,10 @@ def _standing_in(task: Task, read: Any) -> Task:
 
 def _taking(task: Task, same: Callable[[str, str], bool], later: Verdict) -> Task:
     """Every text poses a question, and work is right at first, then what `later` says."""
-    first_verdict: Verdict = "right"
-    verdicts = chain([first_verdict], repeat(later))
+    at_first: list[Verdict] = ["right"]
 
     def rule(question: Question, text: str) -> Verdict:
-        return next(verdicts)
+        return at_first.pop() if at_first else later
 
     return replace(
         readable(task),

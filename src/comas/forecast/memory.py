@@ -25,10 +25,10 @@ from comas.models.gguf import is_gguf
 from comas.models.sources import config_folder
 from comas.types import UserMistake
 
-BYTES_PER_TURN = 800
-"""On disk, of short texts: the prompt, the reply and the facts of a turn of the default task take
-650.
-"""
+BYTES_PER_TURN = 650
+"""On disk, of its facts and a short question: a turn of the default takes 676 with its texts."""
+BYTES_PER_TOKEN = 4
+"""On disk, of a reply or where a prompt quotes one."""
 SCATTERED = 0.7
 """Of a pass on a CPU whose allocator keeps large blocks: SmolLM2-135M took 1.68 and 1.70 times what
 is counted with glibc's as it is (docs/performance.md).
@@ -60,8 +60,11 @@ def estimate(resolved: Resolved) -> dict[str, int]:
     # weights and two moments in float32
     checkpoint = 3 * 4 * sum(known)
     turns = config.steps * discussions * lengths.replies
-    # the last two, the best, and one that is being written. Transcripts: as measured
-    needs["bytes on disk"] = 4 * checkpoint + turns * BYTES_PER_TURN
+    # a reply is quoted once at most in each other prompt of its discussion
+    quoted = min(turns * lengths.shown * lengths.reply, generated * lengths.replies)
+    transcripts = turns * BYTES_PER_TURN + (generated + quoted) * BYTES_PER_TOKEN
+    # the last two, the best, and one that is being written
+    needs["bytes on disk"] = 4 * checkpoint + transcripts
     return needs
 
 
