@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from comas.config.policies import Resolved
-from comas.config.rehearsal import check_taken, rehearse, roles_asked, turns_asked
+from comas.config.rehearsal import Rehearsal, check_taken, rehearse, roles_asked, turns_asked
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.forecast.lengths import asked_at_once, lengths_of
@@ -89,3 +90,25 @@ def test_a_role_that_is_asked_only_then_has_to_be_taken(missing: str) -> None:
     check_taken(repairing(*roles))
     with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
         check_taken(repairing(*(role for role in roles if role != missing)))
+
+
+async def forgetful(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+) -> str | None:
+    """A mistake: the reply is not waited for."""
+    turn = agents[0].ask("solution", question.prompt)
+    return turn.text  # type: ignore[attr-defined]
+
+
+def test_a_remembered_rehearsal_keeps_nothing_of_a_game_that_failed() -> None:
+    resolved = repairing("solution")
+    resolved = resolved._replace(method=replace(resolved.method, play=forgetful))
+
+    def collected() -> Rehearsal | None:
+        found = rehearse(resolved)
+        gc.collect()
+        return found
+
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        found = collected()
+    assert found is None

@@ -16,6 +16,7 @@ import pytest
 from comas.config.ahead import check_ahead
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from comas.forecast.overview import plan
 from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.testing import Scripted, golden_script, replay
@@ -373,6 +374,9 @@ def test_what_makes_no_sense_is_refused(pairs: list[str], message: str) -> None:
     assert str(caught.value).startswith(message)
     assert "set ahead=0" in str(caught.value)
     check_ahead(resolve(read(None, pairs)))
+    # a dry run refuses it as training does, and so does a study
+    with pytest.raises(UserMistake, match="set ahead=0"):
+        plan(read(None, ["ahead=1", *pairs]))
 
 
 def test_the_old_policy_is_who_said_it_where_the_loss_has_a_ratio() -> None:

@@ -91,8 +91,10 @@ class _Play:
 
     turns: Sequence[Turn] | None
     """None where it could not be played."""
-    error: Exception | None
-    """Why, then."""
+    nobody_takes: str
+    """Why, where a role is asked that no agent takes. The words alone: a play is remembered, and an
+    error would keep alive what its game held.
+    """
     at_once: Mapping[str, int]
 
 
@@ -152,9 +154,8 @@ def _same_game(one: Resolved, other: Resolved) -> bool:
 def check_taken(resolved: Resolved) -> None:
     """An error where the game asks for a role that no agent takes: before a model is loaded."""
     for play in _plays_of(resolved):
-        cause = first(play.error) if play.error is not None else None
-        if isinstance(cause, NobodyTakes):
-            raise cause
+        if play.nobody_takes:
+            raise NobodyTakes(play.nobody_takes)
 
 
 def _members(config: Config) -> list[Member]:
@@ -279,13 +280,15 @@ def _plays(
 def _play(scene: Scene, seconds: float) -> _Play:
     """A discussion, or why it cannot be played."""
     turns: Sequence[Turn] | None = None
-    error: Exception | None = None
+    nobody_takes = ""
     try:
         question = _question(scene.task)
         playing = play_all(at_start(scene), [question], "rehearsal")
         (episode,) = run_sync(asyncio.wait_for(playing, seconds))
         turns = None if episode.error else episode.turns
-    except Exception as cause:  # noqa: BLE001 - whatever somebody's game does with a question of no task
-        error = cause
+    except Exception as error:  # noqa: BLE001 - whatever somebody's game does with a question of no task
+        cause = first(error)
+        if isinstance(cause, NobodyTakes):
+            nobody_takes = str(cause)
     hosts: list[Any] = [member.host for member in scene.members]
-    return _Play(turns, error, {host.name: host.most for host in hosts})
+    return _Play(turns, nobody_takes, {host.name: host.most for host in hosts})

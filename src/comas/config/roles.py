@@ -39,15 +39,14 @@ SHIPPED = (
 """Of the shipped methods and setups: room may be set for an evaluation to come."""
 
 
-def check_training(config: Config, method: Method, task: Task) -> None:
-    """`check_roles`, and that every role with a KL can be trained."""
+def check_kl(config: Config, method: Method) -> None:
+    """An error where a role with a KL is never trained."""
     for role in config.kl or {}:
         if method.paid and role not in method.paid:
             raise UserMistake(
                 f"kl.{role}: method {config.method} never trains on that role:"
                 f" {nearest(role, method.paid)}"
             )
-    check_roles(config, method, task)
 
 
 def check_room(resolved: Resolved, note: Callable[[str], None]) -> None:

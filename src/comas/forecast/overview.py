@@ -15,10 +15,9 @@ from typing import Any
 import tomli_w
 
 from comas.config.builders import check_trackers
-from comas.config.rehearsal import check_taken
 from comas.config.resolve import resolve
-from comas.config.roles import check_seats, check_training
 from comas.config.schema import Config, read
+from comas.config.trainable import check_training
 from comas.forecast import fitting
 from comas.forecast import hours as timing
 from comas.forecast.disk import Disk, check_disk, disk_of
@@ -55,9 +54,7 @@ class Plan:
 def plan(config: Config) -> Plan:
     """Estimate and time a run; its models are loaded only if they fit into memory."""
     resolved = resolve(config)
-    check_training(*resolved[:3])
-    check_seats(resolved.config, resolved.method, learn=True)
-    check_taken(resolved)
+    check_training(resolved)
     check_trackers(resolved.config.track)
     told: list[str] = []
     resolved = with_dtypes(resolved, told.append)

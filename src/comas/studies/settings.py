@@ -14,10 +14,9 @@ from typing import Any
 from comas.config.builders import check_trackers
 from comas.config.named_places import anchor
 from comas.config.policies import Resolved
-from comas.config.rehearsal import check_taken
 from comas.config.resolve import resolve
-from comas.config.roles import check_seats, check_training
 from comas.config.schema import Config, read
+from comas.config.trainable import check_training
 from comas.studies.file import StudyFile
 from comas.studies.grid import Described, described, flat, nested
 from comas.studies.named_files import declared_config
@@ -93,10 +92,8 @@ def _budget(study: StudyFile, trained: bool) -> dict[str, int]:
 def _resolved(keys: dict[str, Any]) -> Resolved:
     config: Config = read(None, keys)
     resolved = resolve(config)
-    check_training(*resolved[:3])
+    check_training(resolved)
     check_trackers(resolved.config.track)
-    check_seats(resolved.config, resolved.method, learn=True)
-    check_taken(resolved)
     return resolved
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from comas.config.ahead import check_ahead
-from comas.config.rehearsal import check_taken
 from comas.config.resolve import resolve
-from comas.config.roles import check_room, check_seats, check_training
+from comas.config.roles import check_room
 from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
+from comas.config.trainable import check_training
 from comas.forecast import fitting
 from comas.hooks import Hook, Progress, hooks_of
 from comas.program import Work
@@ -49,10 +48,7 @@ async def train_async(
     hosts = hosts or {}
     resolved = resolve(seated(config, hosts))
     hook = attached(hooks_of(hooks), resolved.config.track)
-    check_training(*resolved[:3])
-    check_ahead(resolved)
-    check_seats(resolved.config, resolved.method, learn=True)
-    check_taken(resolved)
+    check_training(resolved)
     if resolved.config.out is not None:
         check_free(resolved.config.out)
     # before what takes long; mistakes in them leave no folder behind
