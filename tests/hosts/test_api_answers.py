@@ -318,7 +318,18 @@ def ask_on(host: ApiHost) -> None:
 
 @pytest.mark.parametrize(
     "act",
-    [hangs, breaks_off, drops, answers(b"<html>"), answers(b"", 204), answers(b"x" * 8_000_001)],
+    [
+        hangs,
+        breaks_off,
+        drops,
+        answers(b"<html>"),
+        answers(b"", 204),
+        answers(b"x" * 8_000_001),
+        answers(b"", 502),
+        answers(b"", 504),
+        answers({"error": {"code": 502, "message": "the provider is gone"}}),
+        answers({"error": "something"}),
+    ],
 )
 def test_what_may_be_billed_without_an_answer_counts_at_its_most(
     act: Act, serve: Any, host_at: Any, tmp_path: Path
@@ -357,7 +368,14 @@ def test_what_may_be_billed_without_an_answer_counts_at_its_most(
 
 
 @pytest.mark.parametrize(
-    "act", [answers(b"", 429), answers(b"", 500), answers(b"no", 400), answers({"error": "x"}, 401)]
+    "act",
+    [
+        answers(b"", 429),
+        answers(b"", 500),
+        answers(b"no", 400),
+        answers({"error": "x"}, 401),
+        answers({"error": {"code": 429, "message": "not now"}}),
+    ],
 )
 def test_what_is_refused_costs_nothing(act: Act, serve: Any, host_at: Any) -> None:
     host = host_at(serve(act).url, retries=1)

@@ -226,6 +226,10 @@ def test_a_whole_model_is_proved_and_a_head_that_stays_old_is_found(
             wanted = logits[len(request.prompt_ids) - 1 : -1].log_softmax(-1)
             chosen = wanted.gather(1, torch.from_numpy(done.token_ids)[:, None])[:, 0].numpy()
             assert np.abs(chosen - done.logprobs).max() < 1e-4
+        for emptied, words in ((False, "has not emptied its"), (True, "tokens of it in its")):
+            monkeypatch.setattr(Library, "forget_prefixes", lambda _, said=emptied: said)
+            with pytest.raises(StaleWeights, match=f"{words} prefix cache"):
+                engine.publish("a", WholeModel(model), 2)
     finally:
         engine.close()
 

@@ -85,7 +85,7 @@ class Adapters:
             self._load(adapter, name)
             self._prove(policy, adapter, name)
             if published == 1 or (published - 2) % self.probe_every == 0:
-                reading = self.probe.read(adapter, name)
+                reading = self.probe.read(adapter, name, new=True)
                 learner = proof.logits_with(self.shared, policy)
                 self.probe.check(reading, learner, self.shared.model.dtype, name)
         except BaseException:  # the version before goes on serving
@@ -156,7 +156,7 @@ class Adapters:
         base: Any = self.shared.model
         plain = proof.logits_of(base)
         name = "the base"
-        self.probe.check(self.probe.read(None, name), plain, base.dtype, name)
+        self.probe.check(self.probe.read(None, name, new=False), plain, base.dtype, name)
         rank = max(self.shared.specs[policy].rank for policy in policies)
         pairs = _trial(base, sorted(self.names), rank)
         name = "a trial adapter"
@@ -166,7 +166,7 @@ class Adapters:
             served = proof.as_served(pairs, 1.0, self.dtype)
             proof.check_bound(self.vllm, adapter, self.names, list(pairs), name)
             proof.check_tensors(self.vllm, adapter, self.names, served, name)
-            reading = self.probe.read(adapter, name)
+            reading = self.probe.read(adapter, name, new=True)
             with proof.added(base, served):
                 self.probe.check(reading, plain, base.dtype, name)
             if reading.gap(plain) <= 2 * self.probe.tolerance(base.dtype):

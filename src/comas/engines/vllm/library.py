@@ -180,9 +180,11 @@ class Library:
         with self._alive():
             return self.llm.collective_rpc(function, args=arguments)
 
-    def forget_prefixes(self) -> None:
-        """Empty the prefix cache: whole models keep one name for all versions."""
-        self.llm.reset_prefix_cache()
+    def forget_prefixes(self) -> bool:
+        """Empty the prefix cache, and say whether it is: whole models keep one name for all
+        versions.
+        """
+        return self.llm.reset_prefix_cache()
 
     def sleep(self) -> None:
         """See `Vllm`."""

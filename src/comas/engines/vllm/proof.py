@@ -34,6 +34,10 @@ LEAST = 32
 """Tokens of a probe beyond a block of the prefix cache, where the context has room for them, and
 how many of its first tokens vLLM is asked the log-probs of.
 """
+ONE = 4
+"""Times the tolerance: by how much that of the drawn token alone may differ, which no mean evens
+out. It alone was computed behind what the prefix cache has.
+"""
 SEED = 17
 """Of the token that is drawn behind a probe."""
 
@@ -54,13 +58,16 @@ class Reading:
 
     @torch.no_grad()
     def gap(self, learner: Learner) -> float:
-        """Mean distance from the learner's log-probs, in nats."""
+        """Distance from the learner's log-probs in nats: the mean of all tokens, or, where that is
+        more, the drawn token's over `ONE`.
+        """
         logits_TV = learner(self.token_ids)
         before = torch.tensor(self.places, device=logits_TV.device) - 1
         chosen = torch.tensor([self.token_ids[place] for place in self.places])
         logprobs_PV = logits_TV[before].double().log_softmax(-1)
         own = logprobs_PV.gather(1, chosen.to(logits_TV.device)[:, None])[:, 0].cpu().numpy()
-        return float(np.abs(self.logprobs - own).mean())
+        apart = np.abs(self.logprobs - own)
+        return float(max(apart.mean(), apart[-1] / ONE))
 
 
 class Probe:
@@ -77,9 +84,9 @@ class Probe:
         self.prompt_ids: list[int] = (places * 7919 % max(1, vocabulary - 8) + 7).tolist()
         self.prompt_ids = [min(i, vocabulary - 1) for i in self.prompt_ids]
 
-    def read(self, adapter: Loaded | None, name: str) -> Reading:
+    def read(self, adapter: Loaded | None, name: str, new: bool) -> Reading:
         """What vLLM says of the probe with this adapter; StaleWeights where it found tokens of a
-        version that is new in its prefix cache.
+        version that is `new` in its prefix cache.
 
         vLLM computes afresh what it is to tell the log-probs of, and only a reply uses the cache.
         So the beginning of the probe is read, and a token is drawn behind all of it.
@@ -93,7 +100,7 @@ class Probe:
         )
         assert drawn is not None
         assert read is not None
-        if adapter is not None and drawn.cached_tokens:
+        if new and drawn.cached_tokens:
             raise StaleWeights(
                 f"{name}: vLLM found {drawn.cached_tokens} tokens of it in its prefix cache before"
                 " any was read: they are of an earlier version"

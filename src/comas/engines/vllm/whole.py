@@ -37,7 +37,11 @@ class Whole:
         if not isinstance(weights, WholeModel):
             raise StaleWeights(f"policy {policy}, version {version}: it is no whole model")
         self.vllm.call(worker.reload, partial(checkpoint_of, weights.model))
-        self.vllm.forget_prefixes()  # all versions have one name
+        if not self.vllm.forget_prefixes():  # all versions have one name
+            raise StaleWeights(
+                f"policy {policy}, version {version}: vLLM has not emptied its prefix cache, and"
+                " would go on from tokens of an earlier version"
+            )
         self._prove(weights.model, version)
 
     def serving(self, policies: Sequence[str]) -> Mapping[str, Loaded | None]:
@@ -50,7 +54,7 @@ class Whole:
     def _prove(self, model: Any, version: int) -> None:
         name = f"policy {self.policy}, version {version}"
         check_weights(self.vllm, model, self.probe.dtype, version, name)
-        reading = self.probe.read(None, name)
+        reading = self.probe.read(None, name, new=True)
         self.probe.check(reading, proof.logits_of(model), model.dtype, name)
 
 

@@ -39,6 +39,8 @@ LARGEST = 8_000_000
 """Bytes of a reply; one that is larger is given up."""
 AGAIN = (408, 409, 425, 429)
 """Answers, besides 5xx, after which the same request may succeed."""
+GIVEN_UP = (502, 504)
+"""Answers of a gateway behind which a server may go on, and be paid for it."""
 ROOMS = ("max_tokens", "max_completion_tokens")
 """What the room of a reply is called: newer models of OpenAI refuse the first, most other servers
 know nothing else.
@@ -142,6 +144,8 @@ class Server:
         ):
             self.ledger.events[f"{ROOMS[0]} refused"] += 1
             raise Renamed
+        if status in GIVEN_UP:
+            self.ledger.count_unsettled(*at_most)
         raise self._refused(status, headers, *words_of(data))
 
     def _read(self, data: bytes, headers: Mapping[str, str], at_most: tuple[int, int]) -> Said:
@@ -156,6 +160,8 @@ class Server:
         except ErrorInside as wrong:
             if wrong.usage.told:
                 self.ledger.count(wrong.usage)
+            elif wrong.code is None or wrong.code >= 500:  # it broke on the way
+                self.ledger.count_unsettled(*at_most)
             if wrong.code is None:
                 raise Unusable(
                     f"{self.url} answers with an error: {self._plain(wrong.said)}"
