@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -500,6 +501,25 @@ def test_each_of_several_end_tokens_ends_a_reply(family: str, tmp_path: Path) ->
     ends = host.engine.end_ids.tolist()  # type: ignore[attr-defined]
     assert {int(g.token_ids[-1]) for g in made if g.finished} == set(ends)
     assert not any(set(g.token_ids[:-1].tolist()) & set(ends) for g in made)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_an_end_of_replies_that_nobody_listens_to_is_told(
+    family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = family_model(tmp_path / "base", family)
+    make_local_host("home", {"p": str(base)}, device="cpu").close()
+    assert "ends replies" not in caplog.text
+    other = next(i for i in range(300) if i not in CHATS[family].special_ids)
+    # the model's own files name another one
+    tokenizer = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
+    tokenizer["eos_token"] = None
+    (base / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    generation = json.loads((base / "generation_config.json").read_text("utf-8"))
+    (base / "generation_config.json").write_text(json.dumps({**generation, "eos_token_id": other}))
+    make_local_host("home", {"p": str(base)}, device="cpu").close()
+    told = [f"ends replies with {end}, which is not an end" for end in FAMILIES[family].ends]
+    assert any(line in caplog.text for line in told)
 
 
 def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> None:

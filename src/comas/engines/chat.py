@@ -155,9 +155,7 @@ class Chat:
         """The end token that the template writes after a reply; where it writes none, the
         tokenizer's own.
         """
-        roles = ("user", "assistant")
-        holes = [_HOLE.format(i) for i in range(len(roles))]
-        after = self._render(roles, holes, asking=False).rpartition(holes[-1])[2]
+        after = self._after_replies()
         own = self.tokenizer.eos_token_id
         ends = set(self._end_ids) or {own}
         for token_id in [*self._ids(after), own]:
@@ -167,6 +165,26 @@ class Chat:
             f"the chat template of {self.tokenizer.name_or_path!r} ends replies with {after!r}, in"
             " which there is no end token: name it as eos_token_id in generation_config.json"
         )
+
+    def unheard_end(self) -> str:
+        """The special token that the template writes after a reply where none of what it writes
+        there is an end token; otherwise nothing, and for a template that takes no replies.
+        """
+        try:
+            after = self._ids(self._after_replies())
+        except UserMistake:
+            return ""
+        if not set(self._end_ids).isdisjoint(after):
+            return ""
+        special = [token_id for token_id in after if token_id in self.special_ids]
+        return self.tokenizer.decode(special[:1])
+
+    def _after_replies(self) -> str:
+        """What the template writes after a reply."""
+        roles = ("user", "assistant")
+        holes = [_HOLE.format(i) for i in range(len(roles))]
+        _, shown, after = self._render(roles, holes, asking=False).rpartition(holes[-1])
+        return after if shown else ""
 
     def _pieces_of(
         self, messages: Sequence[Mapping[str, str]]

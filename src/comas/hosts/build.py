@@ -5,6 +5,7 @@ Leaves out: what a base name means (`models.sources`), configs (`team.build`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +21,8 @@ from comas.machine import return_large_blocks
 from comas.models.loading import context_of, load_models, place_of
 from comas.seams import Adapter, Engine, EnginePlan, Learner, Weights, WholeModel
 from comas.types import Meter, Method
+
+LOG = logging.getLogger("comas")
 
 
 def make_local_host(
@@ -102,6 +105,7 @@ def make_local_host(
     module = engine or auto
     built = _engine(module, plan, weights, copies is not None)
     chat = Chat(tokenizer, ends, thinking, _embeddings(models))
+    _check_ends(chat, name)
     dtype_name = str(kind).removeprefix("torch.")
     policies = list(bases)
     kind_of_host = LocalHost if copies is None else partial(AheadHost, copies=copies)
@@ -140,6 +144,19 @@ def _engine(module: Any, plan: EnginePlan, weights: Mapping[str, Weights], ahead
         plan.worker.shutdown()
         raise
     return built
+
+
+def _check_ends(chat: Chat, name: str) -> None:
+    """A warning where the model will say that its reply has ended, and nobody listens."""
+    if token := chat.unheard_end():
+        LOG.warning(
+            "hosts.%s: the chat template of %r ends replies with %s, which is not an end token of"
+            " the model, so that replies may go on to the end of their room: name it in"
+            " eos_token_id of generation_config.json",
+            name,
+            chat.tokenizer.name_or_path,
+            token,
+        )
 
 
 def _embeddings(models: list[Any]) -> int:
