@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -196,6 +197,17 @@ def use_threads(count: int | None) -> None:
     import torch
 
     torch.set_num_threads(count or usable_cpus())
+
+
+def own_thread(name: str) -> ThreadPoolExecutor:
+    """One thread of this name that computes with as many threads as torch has now. It would take
+    their number when it first computes, and somebody may have set it to one for a while then.
+    """
+    import torch
+
+    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    worker.submit(torch.get_num_threads).result()
+    return worker
 
 
 def return_large_blocks() -> None:

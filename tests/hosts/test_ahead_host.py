@@ -5,6 +5,7 @@ turns.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -190,3 +191,47 @@ def test_what_does_not_learn_is_a_host_as_ever(untaught: Path) -> None:
     host = make_local_host("home", {"a": str(untaught)}, ahead=True)
     assert not isinstance(host, AheadHost)
     host.close()
+
+
+def test_threads_that_first_compute_while_another_host_takes_one_keep_theirs(
+    untaught: Path,
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    host = host_of(untaught, ahead=True, engine=stacked)
+    try:
+        torch.set_num_threads(1)  # as small learners do while they learn
+        pools = (host._worker, host._learning)
+        assert [pool.submit(torch.get_num_threads).result() for pool in pools] == [2, 2]
+    finally:
+        host.close()
+        torch.set_num_threads(before)
+
+
+def test_the_start_is_copied_while_nothing_is_learnt(untaught: Path) -> None:
+    host = host_of(untaught, ahead=True, engine=stacked)
+    events: list[str] = []
+    begun = threading.Event()
+    going_on = threading.Event()
+
+    def learns() -> None:
+        begun.set()
+        going_on.wait(10)
+        events.append("learnt")
+
+    def started() -> None:
+        events.append("copied")
+
+    host._started = started
+
+    async def main() -> None:
+        host._learning.submit(learns)
+        begun.wait(10)
+        asking = asyncio.create_task(host.at_start())
+        await asyncio.sleep(0.1)
+        going_on.set()
+        await asking
+
+    asyncio.run(main())
+    host.close()
+    assert events == ["learnt", "copied"]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comas.hosts.local_host import LocalHost
+from comas.machine import own_thread
 from comas.seams import Engine, Sleeper
 from comas.types import Payoff, Row, UserMistake
 
@@ -47,7 +47,7 @@ class AheadHost(LocalHost):
         """Versions that said what `learn` is about."""
         self._due: dict[str, None] = {}
         """Policies that have learnt since they were published."""
-        self._learning = ThreadPoolExecutor(1, thread_name_prefix=f"learner-{self.name}")
+        self._learning = own_thread(f"learner-{self.name}")
 
     async def publish(self) -> None:
         """Close the step, and sample from all that was learnt."""
@@ -73,6 +73,14 @@ class AheadHost(LocalHost):
         self._spoke = dict(self.served)
         self._due = dict.fromkeys(self.versions)
         await loop.run_in_executor(self._worker, self._serve, list(self.served))
+
+    async def at_start(self) -> LocalHost | None:
+        """See `types.KeepsStart`; both threads rest while the start is copied."""
+
+        def started() -> LocalHost | None:
+            return self._worker.submit(self._started).result()
+
+        return await asyncio.get_running_loop().run_in_executor(self._learning, started)
 
     async def load(self, path: Path) -> None:
         """The inverse of `save`; the copies are renewed."""

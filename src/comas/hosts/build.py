@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from comas.engines.module import EngineModule
 from comas.hosts.ahead import AheadHost, check_engine
 from comas.hosts.local_host import LocalHost
 from comas.hosts.plan import Lag
-from comas.machine import return_large_blocks
+from comas.machine import own_thread, return_large_blocks
 from comas.models.loading import context_of, load_models, place_of
 from comas.seams import Adapter, Engine, EnginePlan, Learner, Weights, WholeModel
 from comas.types import Meter, Method
@@ -86,7 +85,7 @@ def make_local_host(
         if learns:
             learner = FullLearner(loaded, recipe, method, pad_id, kind, meter=meter)
     room = min(context_of(model, context, name) for model in models)
-    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"host-{name}")
+    worker = own_thread(f"host-{name}")
     plan = EnginePlan(
         end_ids=ends,
         pad_id=pad_id,
