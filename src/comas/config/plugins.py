@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from comas.config.mistakes import nearest
-from comas.config.options import unwrapped
+from comas.config.options import keywords, unwrapped
 from comas.config.plugin_file import import_file
 from comas.game.prompts import check_holes
 from comas.types import Method, Row, Setup, Task, UserMistake
@@ -43,6 +43,8 @@ def load_plugin(kind: str, name: str) -> Any:
     if isinstance(found, Method):
         _check_functions(found, name)
         _check_order(found, name)
+    if isinstance(found, Task):
+        _check_load(found, name)
     if name.endswith(".py"):
         wording = found.wording if isinstance(found, Task) else getattr(module, "WORDING", None)
         check_holes(wording, f"{kind} {name!r}", Path(name).read_text(encoding="utf-8-sig"))
@@ -72,6 +74,25 @@ def _check_functions(method: Method, name: str) -> None:
                 f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__}"
                 " does not take that; the order is Method(play, settle, advantage, loss)"
             )
+
+
+def _check_load(task: Task, name: str) -> None:
+    """An error where a task's `load` cannot be called as it is, or would have options of its own
+    under the names of what it is always given.
+    """
+    try:
+        inspect.signature(task.load).bind("train", path=None, limit=None, seed=0)
+        reason = ""
+    except TypeError as error:
+        reason = str(error)
+    taken = {"path", "limit", "seed"} & keywords(task.load).keys()
+    if taken:
+        reason = f"{min(taken)} stands behind a star, where options of its own do"
+    if reason:
+        raise UserMistake(
+            f"task {name!r}: load is called as load(split, path=None, limit=None, seed=0,"
+            f" **options), and {unwrapped(task.load).__name__} does not take that: {reason}"
+        )
 
 
 def _check_order(method: Method, name: str) -> None:
