@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from comas.config.plugins import load_plugin
+from comas.game.judgements import is_work
+from comas.game.replies import unreadable
 from comas.methods import agent0, dr_zero, spell, ssp
 from comas.tasks import facts
 from comas.testing import check_method
@@ -172,6 +174,22 @@ def test_agent0_trusts_a_label_by_its_share() -> None:
     assert [said.reward for said in answers] == pytest.approx([1.0, 1.0, -1.0, -1.0])
     agent0.settle([found], facts.task, state=state, low=0.8, high=0.8)
     assert [said.reward for said in answers] == pytest.approx([1.0, 1.0, -1.0, -1.0])
+
+
+def test_a_guess_without_the_documents_is_neither_work_nor_unreadable() -> None:
+    def say(policy: str, role: str, prompt: str, seed: int) -> str:
+        said = {"propose": "7 -> = 9", "comparing": "yes"}
+        return said.get(role, "<search> 7 </search>")
+
+    documents = Question(id="d", prompt="7 -> 9 ; 9 -> 7 ;")
+    (found,) = discuss(spell.method, facts.task, say, [documents])
+    (guess,) = (said for said in found.turns if said.role == "solution")
+    assert guess.info["closed_book"]
+    assert not is_work(guess)
+    assert unreadable(guess.info) is None
+    readings = [said for said in found.turns if said.role == "reading"]
+    assert len(readings) == 8
+    assert all(unreadable(said.info) for said in readings)
 
 
 @pytest.mark.parametrize("method", [ssp.method, dr_zero.method, agent0.method, spell.method])

@@ -24,9 +24,11 @@ POINTS = (1, 2, 3)
 
 def is_work(turn: Turn) -> bool:
     """Whether a reply answers a question in words of its agent, rather than to call a tool on the
-    way, or to be told what to say.
+    way, to be told what to say, or to guess without what the question is about.
     """
-    return turn.role in WORK and "call" not in turn.info and not turn.info.get("told")
+    if turn.role not in WORK or "call" in turn.info:
+        return False
+    return not turn.info.get("told") and not turn.info.get("closed_book")
 
 
 def accepts(turn: Turn) -> bool | None:

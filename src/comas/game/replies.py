@@ -30,8 +30,11 @@ def unreadable(info: Mapping[str, Any]) -> bool | None:
     """Whether the game noted of a turn (`Turn.info`) that it could not read the reply; None where
     it notes nothing of the kind.
 
-    Games note it as `info["readable"] = False`, or as an `answer` or a `score` that is None.
+    Games note it as `info["readable"] = False`, or as an `answer` or a `score` that is None. Not so
+    of a guess without what the question is about (`closed_book`), which may well be nothing.
     """
+    if info.get("closed_book"):
+        return None
     noted = [info[fact] is None for fact in ("answer", "score") if fact in info]
     if "readable" in info:
         noted.append(not info["readable"])

@@ -73,6 +73,7 @@ async def play(
         proposal.info["posed"] = None
         return None
     guess = await solve(posed, closed, task, proposal)
+    guess.info["closed_book"] = True
     proposal.info["grounded"] = not gives(posed, guess, posed.answer, task)
     if not proposal.info["grounded"]:
         return None
