@@ -1,5 +1,5 @@
 """What STaR, Optima and SEC have to show in the small world: `python benchmarks/labelled.py OUT
-[--jobs 2] [--seeds 101,102] [--tokens 600000] [--report] [--json]`.
+[--jobs 2] [--seeds 101,102] [--tokens 600000] [--only sec,uniform] [--report] [--json]`.
 
 Runs, measures and tests are those of `family.py`, with systems and claims of their own; what is
 there already is kept. SEC gets four fifths of the tokens of uniform draws. Thresholds were set
@@ -84,14 +84,18 @@ CLAIMS = [
 def main() -> None:
     parser = tables.parser(__doc__, SEEDS)
     parser.add_argument("--tokens", type=int, default=family.BUDGET, help="per run")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="systems; default: all")
     parser.add_argument("--keys", nargs="*", default=[], help="key=value of every run")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     own = systems(args.tokens)
     family.SYSTEMS.update(own)
+    if args.only:
+        own = {name: own[name] for name in args.only}
+    claims = [claim for claim in CLAIMS if claim.method in own]
     # what is measured follows from claims; the last one's figure is made of these two
     tokens_of_talks = [Claim(name, "", Figure(name, TOKENS), None, 0.0) for name in PAIR]
-    own_claims = [claim for claim in CLAIMS if claim.left.measure != BELOW_HALF]
+    own_claims = [claim for claim in claims if claim.left.measure != BELOW_HALF]
     family.CLAIMS[:] = [*own_claims, *tokens_of_talks]
     if not args.report:
         jobs = [
@@ -106,7 +110,7 @@ def main() -> None:
     for figures in values.values():
         with_pay, without = (figures.get(Figure(name, TOKENS), math.nan) for name in PAIR)
         figures[Figure("optima", BELOW_HALF)] = without / 2 - with_pay
-    verdicts = family.judge_claims(CLAIMS, values)
+    verdicts = family.judge_claims(claims, values)
     rows = family.rows_of(args.out, list(own), values, verdicts)
     family.print_tables(Console(stderr=args.json, width=200), rows, verdicts)
     if args.json:
