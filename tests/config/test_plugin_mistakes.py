@@ -205,28 +205,25 @@ def test_functions_in_another_order_are_told_at_load(
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("load", "said"),
     [
-        ("split, *, path=None, limit=None, seed=0", "limit stands behind a star"),
-        ("split, path=None, seed=0", "got an unexpected keyword argument 'limit'"),
-        ("split, level, path=None, limit=None, seed=0", "missing a required argument: 'level'"),
+        ("def load(split, *, path=None, limit=None, seed=0): ...", "limit stands behind a star"),
+        ("def load(split, path=None, seed=0): ...", "got an unexpected keyword argument 'limit'"),
+        ("def load(split, level, **others): ...", "missing a required argument: 'level'"),
+        ("class Own:\n    def __call__(self, split): ...\nload = Own()", "Own does not take that"),
+        ("load = None", "None is not a callable object"),
     ],
 )
 def test_a_task_that_cannot_be_loaded_as_tasks_are_is_one_line(
-    head: str,
+    load: str,
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(
-        "from dataclasses import replace\n"
-        "from comas.tasks import pick\n"
-        f"def load({head}):\n"
-        "    return pick.load(split)\n"
-        "task = replace(pick.task, load=load)\n"
-    )
+    imports = "from dataclasses import replace\nfrom comas.tasks import pick\n"
+    Path("mine.py").write_text(f"{imports}{load}\ntask = replace(pick.task, load=load)\n")
     assert run(["train", "task=./mine.py", "--dry-run"], monkeypatch) == 2
     told = line(capsys.readouterr().err)
     assert "task './mine.py': load is called as load(split, path=None, limit=None" in told

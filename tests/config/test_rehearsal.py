@@ -6,13 +6,24 @@ import gc
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from comas.config.policies import Resolved
-from comas.config.rehearsal import Rehearsal, check_taken, rehearse, roles_asked, turns_asked
+from comas.config.rehearsal import (
+    Rehearsal,
+    _plays_of,
+    check_taken,
+    rehearse,
+    roles_asked,
+    turns_asked,
+)
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from comas.forecast.hours import Pace, Work, work_of_step
 from comas.forecast.lengths import asked_at_once, lengths_of
 from comas.game.agent import Agent, choose
 from comas.types import Question, Task, UserMistake
@@ -112,3 +123,36 @@ def test_a_remembered_rehearsal_keeps_nothing_of_a_game_that_failed() -> None:
     with pytest.warns(RuntimeWarning, match="never awaited"):
         found = collected()
     assert found is None
+
+
+async def until_others(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+) -> str | None:
+    """Asks until an answer is not the first one again."""
+    first = await agents[0].ask("solution", question.prompt)
+    work = await agents[0].ask("solution", question.prompt)
+    while task.same(first.text, work.text):
+        work = await agents[0].ask("solution", question.prompt)
+    return work.text
+
+
+def test_a_game_without_end_for_some_stand_ins_is_soon_given_up_there() -> None:
+    resolved = repairing("solution")
+    resolved = resolved._replace(method=replace(resolved.method, play=until_others))
+    rehearsal = rehearse(resolved)
+    assert rehearsal is not None
+    assert (rehearsal.replies, rehearsal.exactly) == (2, False)
+    plays = _plays_of(resolved)
+    assert [play.turns is None for play in plays] == [False, False, False, True, True, False]
+    assert asking_alike(resolved).replies == 2 * (resolved.config.questions or 0)
+
+
+def asking_alike(resolved: Resolved) -> Work:
+    """The work of a step, timed with a host that repeats what it says."""
+    asked = [Question(id=f"q{i}", prompt="what?") for i in range(4)]
+    host: Any = SimpleNamespace(
+        name="home", chat=SimpleNamespace(encode=lambda messages: np.zeros(5))
+    )
+    once = resolved.config.model_copy(update={"samples": 1})
+    one = resolved._replace(config=once)
+    return work_of_step(host, one, asked, Pace(0, 0, 0, 0, 6.0, 1, "reply"))

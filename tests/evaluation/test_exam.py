@@ -550,6 +550,11 @@ def test_the_commands(
     assert "all of it: e/report.json" in said
     assert run(["resume", "e", "--json"], monkeypatch) == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
+    Path("strict.py").write_text(
+        "from dataclasses import replace\n"
+        "from comas.tasks import pick\n"
+        "task = replace(pick.task, verify=lambda question, text: 'wrong')\n"
+    )
     for arguments, mistake in [
         (["eval", "seed", "--out", "e"], "comas resume e"),
         (["eval", "seed", "seed"], "named twice"),
@@ -558,6 +563,7 @@ def test_the_commands(
         (["compare", "seed"], "Missing"),
         (["eval", "seed", "--setups", ","], "names none"),
         (["eval", "seed", "--tasks", "math5000"], "did you mean math500"),
+        (["eval", "seed", "--tasks", "pick,./strict.py", "--limit", "2"], "another one is called"),
         (["compare", "seed", "seed-b", "seed-c"], "two systems"),
         (["compare", "seed", "seed-b", "--limit", "1"], "fewer than two questions"),
         (["eval", "nowhere/at/all"], "nowhere/at/all"),

@@ -505,6 +505,22 @@ def test_a_relay_gains_what_it_has_more_where_the_stronger_one_led() -> None:
     assert "relay gain" not in figures["relay"]
 
 
+def test_a_relay_that_the_stronger_one_led_in_one_run_only_gains_too() -> None:
+    def answer(agent: str, verdict: str, leader: str) -> dict[str, Any]:
+        return {"agent": agent, "verdict": verdict, "turns": [{"agent": leader, "tokens": 1}]}
+
+    def games(verdict: str) -> list[list[dict[str, Any]]]:
+        """Of two runs on two questions, of which the expert led one."""
+        leaders = [["a", "b"], ["b", "b"]]
+        return [[answer("team", verdict, leader) for leader in run] for run in leaders]
+
+    alone = [[[answer("a", "right", "a"), answer("b", "wrong", "b")]] * 2] * 2
+    led = Beside(["q0", "q1"], games("right"), alone)
+    found = relay.gain(led, Beside(["q0", "q1"], games("wrong"), alone))
+    assert found is not None
+    assert (found.mean, found.n) == (1.0, 1)
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(*[st.booleans()] * 3), min_size=2, max_size=12))
 def test_together_and_the_gain_make_the_relay(games: Any) -> None:

@@ -327,6 +327,7 @@ def ask_on(host: ApiHost) -> None:
         answers(b"x" * 8_000_001),
         answers(b"", 502),
         answers(b"", 504),
+        answers(b"", 524),
         answers({"error": {"code": 502, "message": "the provider is gone"}}),
         answers({"error": "something"}),
     ],

@@ -80,19 +80,25 @@ def _check_load(task: Task, name: str) -> None:
     """An error where a task's `load` cannot be called as it is, or would have options of its own
     under the names of what it is always given.
     """
+    reason = ""
     try:
         inspect.signature(task.load).bind("train", path=None, limit=None, seed=0)
-        reason = ""
+        taken = {"path", "limit", "seed"} & keywords(task.load).keys()
+        if taken:
+            reason = f"{min(taken)} stands behind a star, where options of its own do"
     except TypeError as error:
         reason = str(error)
-    taken = {"path", "limit", "seed"} & keywords(task.load).keys()
-    if taken:
-        reason = f"{min(taken)} stands behind a star, where options of its own do"
     if reason:
         raise UserMistake(
             f"task {name!r}: load is called as load(split, path=None, limit=None, seed=0,"
-            f" **options), and {unwrapped(task.load).__name__} does not take that: {reason}"
+            f" **options), and {_name_of(task.load)} does not take that: {reason}"
         )
+
+
+def _name_of(function: Any) -> str:
+    """What a function is called; of an object that is called like one, its kind."""
+    found = unwrapped(function)
+    return getattr(found, "__name__", type(found).__name__)
 
 
 def _check_order(method: Method, name: str) -> None:

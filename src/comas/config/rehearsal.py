@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import operator
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from comas.config.options import split_options
@@ -27,8 +27,13 @@ WORD = "rehearsed"
 """In every reply, so that those that a prompt shows can be counted."""
 MOST = 10_000
 """Replies after which a game is taken to go on for as long as its agents disagree."""
+FEWEST = 200
+FACTOR = 40
+"""With later stand-ins at most so many replies, or so many times those with the first one, where
+that is more: a game may go on for as long as its agents agree.
+"""
 SECONDS = 20.0
-"""After which a rehearsal is given up: the game does something else than to ask."""
+"""After which a play is given up: the game does something else than to ask."""
 NEVER_GIVEN = "an answer that nobody gives"
 """Of questions that agents pose in a rehearsal."""
 
@@ -63,6 +68,8 @@ class _Host:
     """Says a word, and counts who waits for it."""
 
     name: str
+    limit: int = MOST
+    """Replies after which a game is given up."""
     open: int = 0
     most: int = 0
     said: int = field(default=0)
@@ -74,8 +81,8 @@ class _Host:
         self.open += 1
         self.most = max(self.most, self.open)
         self.said += 1
-        if self.said > MOST:
-            raise OverflowError(f"more than {MOST} replies to one question")
+        if self.said > self.limit:
+            raise OverflowError(f"more than {self.limit} replies to one question")
         text = f"{WORD} {self.said}"
         await asyncio.sleep(0)
         self.open -= 1
@@ -134,7 +141,7 @@ def _plays_of(resolved: Resolved) -> list[_Play]:
         if _same_game(earlier, resolved):
             return plays
     config = resolved.config
-    plays = _plays(resolved.method, resolved.task, config.options, lambda: _members(config))
+    plays = _plays(resolved.method, resolved.task, config.options, partial(_members, config))
     _played_already.append((resolved, plays))
     del _played_already[:-REMEMBERED]
     return plays
@@ -158,9 +165,9 @@ def check_taken(resolved: Resolved) -> None:
             raise NobodyTakes(play.nobody_takes)
 
 
-def _members(config: Config) -> list[Member]:
+def _members(config: Config, limit: int) -> list[Member]:
     """The agents of a config, each with the roles that it takes."""
-    hosts = {name: _Host(name) for name in config.hosts}
+    hosts = {name: _Host(name, limit) for name in config.hosts}
     members: list[Member] = []
     for name, agent in config.agents.items():
         roles = tuple(agent.roles) if agent.roles is not None else None
@@ -186,8 +193,8 @@ def _turns(
 ) -> list[Sequence[Turn]]:
     """Those of each play; of none where the first could not be played."""
 
-    def members() -> list[Member]:
-        return [_member(f"a{i}", _Host("home")) for i in range(agents)]
+    def members(limit: int) -> list[Member]:
+        return [_member(f"a{i}", _Host("home", limit)) for i in range(agents)]
 
     plays = _plays(method, task, options, members)
     if plays[0].turns is None:
@@ -261,30 +268,32 @@ def _question(task: Task) -> Question:
 
 
 def _plays(
-    method: Method, task: Task, options: Mapping[str, Any], gather: Callable[[], list[Member]]
+    method: Method, task: Task, options: Mapping[str, Any], gather: Callable[[int], list[Member]]
 ) -> list[_Play]:
     """A discussion with each of the stand-ins, or with the first alone where that cannot be played,
     each with agents that nobody has asked yet, and other chance.
     """
     known = split_options(options, method.play)
-    until = time.monotonic() + SECONDS
     plays: list[_Play] = []
+    limit = MOST
     for seed, stand_in in enumerate(stand_ins(task)):
         played = replace(stand_in, shown=whole)
-        plays.append(_play(Scene(method, played, gather(), seed, known), until - time.monotonic()))
-        if plays[0].turns is None:
+        plays.append(_play(Scene(method, played, gather(limit), seed, known)))
+        first_turns = plays[0].turns
+        if first_turns is None:
             break
+        limit = max(FEWEST, FACTOR * len(first_turns))
     return plays
 
 
-def _play(scene: Scene, seconds: float) -> _Play:
+def _play(scene: Scene) -> _Play:
     """A discussion, or why it cannot be played."""
     turns: Sequence[Turn] | None = None
     nobody_takes = ""
     try:
         question = _question(scene.task)
         playing = play_all(at_start(scene), [question], "rehearsal")
-        (episode,) = run_sync(asyncio.wait_for(playing, seconds))
+        (episode,) = run_sync(asyncio.wait_for(playing, SECONDS))
         turns = None if episode.error else episode.turns
     except Exception as error:  # noqa: BLE001 - whatever somebody's game does with a question of no task
         cause = first(error)

@@ -16,7 +16,7 @@ from typing import Any
 from comas.config.schema import Config
 from comas.models.sources import files_of
 from comas.storage import files as disk
-from comas.types import Question
+from comas.types import Question, UserMistake
 
 LOADED = (
     "*.safetensors",
@@ -35,7 +35,14 @@ LOADED = (
 def of_questions(questions: Sequence[Question]) -> str:
     """Texts, answers and all that verifiers read, in the order in which they are asked."""
     records = [asdict(question) for question in questions]
-    return _sha256(json.dumps(records, sort_keys=True, default=_plain))
+    try:
+        text = json.dumps(records, sort_keys=True, default=_plain)
+    except TypeError as error:  # keys of several kinds have no order
+        raise UserMistake(
+            f"the `meta` of the questions cannot be written as JSON ({error}): give its tables keys"
+            " of text"
+        ) from error
+    return _sha256(text)
 
 
 def _plain(value: Any) -> Any:

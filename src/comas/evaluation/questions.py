@@ -56,6 +56,12 @@ def load_questions(
                 f"task {name}: none of its test questions has an answer, so none can be judged; add"
                 " `answer`"
             )
+        if any(task.name == other.name for other, _ in found):
+            raise UserMistake(
+                f"task {name}: another one is called {task.name!r} as well, and results are kept by"
+                " that name: name each once, and give an own task a name of its own"
+                " (Task.name)"
+            )
         found.append((task, asked))
     return found, notes
 

@@ -60,7 +60,7 @@ def gain(led: Beside, together: Beside) -> Interval | None:
     for rows in zip(leads, led.right(), together.right(), strict=True):
         gaps.append([lead * (a - b) for lead, a, b in zip(*rows, strict=True)])
     found = ratio_interval(gaps, leads)
-    used = round(fmean(sum(run) for run in leads))
+    used = max(1, round(fmean(sum(run) for run in leads)))
     if found.low == found.high:
         return gain_interval([found.mean] * used)
     low = max(-1.0, found.low)

@@ -8,6 +8,7 @@ as a team learns; saving.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import numpy as np
 
 from comas.config.options import split_options
 from comas.config.policies import PolicyPlan, Resolved
-from comas.config.rehearsal import rehearse, stand_ins
+from comas.config.rehearsal import MOST, rehearse, stand_ins
 from comas.config.schema import Config
 from comas.config.weights import weights_at
 from comas.forecast.stopwatch import PIECES, SLOW, Stopwatch
@@ -34,7 +35,7 @@ from comas.sync import run_sync
 from comas.team.build import local_host, members_of
 from comas.team.equal_policies import measurable, measured_for
 from comas.testing import Scripted
-from comas.types import Method, Question, Reply, Row, Task, Turn
+from comas.types import HostFailure, Method, Question, Reply, Row, Task, Turn
 
 ROWS = 32
 """Questions that are asked, and replies that are listened to for how long they are: always as many,
@@ -322,8 +323,14 @@ def work_of_step(host: Any, resolved: Resolved, asked: Sequence[Question], found
 
     config, method, task, _ = resolved
 
+    said = itertools.count(1)
+
     def say(policy: str, role: str, prompt: str, seed: int) -> Reply:
-        return Reply(found.text, True, 0, 0, 1, -1.0, 0.0)
+        number = next(said)
+        if number > GAMES * MOST:
+            raise HostFailure(f"a discussion cannot be timed: it takes more than {MOST} replies")
+        # none like another, as in a rehearsal
+        return Reply(f"{found.text} {number}", True, 0, 0, 1, -1.0, 0.0)
 
     hosts: Any = {name: Scripted(say, name) for name in config.hosts}
     options = split_options(config.options, method.play)
@@ -339,6 +346,8 @@ def work_of_step(host: Any, resolved: Resolved, asked: Sequence[Question], found
         if method.start is not None:
             scene = at_start(scene, split_options(config.options, method.start))
         (episode,) = run_sync(play_all(scene, [question], "timing"))
+        if episode.error is not None:
+            raise HostFailure(episode.error)
         turns += episode.turns
     discussions = (config.questions or 0) * (config.samples or 1)
     times = discussions / len(games)

@@ -39,7 +39,7 @@ LARGEST = 8_000_000
 """Bytes of a reply; one that is larger is given up."""
 AGAIN = (408, 409, 425, 429)
 """Answers, besides 5xx, after which the same request may succeed."""
-GIVEN_UP = (502, 504)
+GIVEN_UP = (502, 504, 524)
 """Answers of a gateway behind which a server may go on, and be paid for it."""
 ROOMS = ("max_tokens", "max_completion_tokens")
 """What the room of a reply is called: newer models of OpenAI refuse the first, most other servers
