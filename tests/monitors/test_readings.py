@@ -95,6 +95,17 @@ def test_a_majority_that_stays_counts_from_the_second_time() -> None:
     assert list(monitor.read(Seen(2, [game("q", *others)]))["locked"].values) == [0.0]
 
 
+def test_answers_that_the_game_has_read_are_compared_and_not_their_words() -> None:
+    monitor = flips.watch()
+    for step, texts in enumerate([("It is 16.", "So 16."), ("The answer: 16", "= 16")]):
+        votes = [turn(f"q/{text}", "solution", text, info={"answer": "16"}) for text in texts]
+        unread = turn("q/none", "solution", "I cannot say.", info={"answer": None})
+        seen = Seen(step, [game("q", *votes, unread)])
+        assert list(distinct.watch().read(seen)["alike"].values) == [0.5]
+        locked = monitor.read(seen)
+    assert list(locked["locked"].values) == [1.0]
+
+
 def test_the_role_with_most_advantage_is_named_by_its_share() -> None:
     one = turn("q/a", "solution", tokens=10, info={"advantage": -1.5})
     two = turn("q/b", "scoring", tokens=5, info={"advantage": 1.0})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from comas.game.judgements import WORK
+from comas.game.judgements import WORK, answer_of
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.types import Episode
 
@@ -26,8 +26,8 @@ class Distinct(Monitor):
     hypotheses = (ALIKE,)
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
-        """Per question with several answers, how alike they are: 1 where all are the same text, 0
-        where no two are.
+        """Per question with several answers, how alike they are: 1 where all are the same, 0 where
+        no two are.
         """
         by_question: dict[str, list[str]] = {}
         for game in seen.episodes:
@@ -37,7 +37,7 @@ class Distinct(Monitor):
 
 
 def _answers(game: Episode) -> list[str]:
-    return [turn.text for turn in game.turns if turn.role in WORK]
+    return [answer_of(turn) for turn in game.turns if turn.role in WORK]
 
 
 def likeness(answers: list[str]) -> float:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from comas.game.agent import derive_seed
-from comas.game.judgements import WORK
+from comas.game.judgements import WORK, answer_of
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 
 LOCKED = Hypothesis("locked", "majority answers no longer change", 0.3)
@@ -31,8 +31,8 @@ class Flips(Monitor):
         """Per question that was asked before, 1 where its majority answer is the same."""
         by_question: dict[str, Counter[str]] = {}
         for game in seen.episodes:
-            texts = [turn.text for turn in game.turns if turn.role in WORK]
-            by_question.setdefault(game.question.id, Counter()).update(texts)
+            answers = [answer_of(turn) for turn in game.turns if turn.role in WORK]
+            by_question.setdefault(game.question.id, Counter()).update(answers)
         values: list[float] = []
         for question, counts in by_question.items():
             if not counts:
