@@ -3,16 +3,23 @@ command, to be run anywhere.
 
 N agents with adapters of rank 16 on a random model (Qwen2.5-3B's shape for a card of 80 GB, 1.5B's
 within 24 GB) answer prompts of 512 tokens with 256 tokens and learn from all of it, in bfloat16.
-Reported: peak memory, tokens per second, share of the peak that a matmul reaches here, and the
-largest N that fits. `--smoke` does the same with a tiny model on whatever there is.
+Each engine samples the same prompts; what it samples is learnt and published, which vLLM proves.
+Reported: peak memory, tokens per second, seconds of publishing, share of the peak that a matmul
+reaches here, and the largest N whose learning fits. `--smoke` does the same with a tiny model on
+whatever there is, on a CPU in float32.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import gc
 import statistics
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -20,9 +27,8 @@ import torch
 from shapes import METHOD, adapter_learner, arguments, clock, names, random_model, show
 from training import flops
 
-from comas.engines.hf.engine import HFEngine
-from comas.seams import EnginePlan, Request
-from comas.types import Row, Sampling
+from comas.seams import Engine, EnginePlan, Generation, Request, Sleeper
+from comas.types import Row, Sampling, UserMistake
 
 GIB = 2**30
 
@@ -46,61 +52,98 @@ SCENES = [Scene("qwen2.5-3b", 80 * 10**9), Scene("qwen2.5-1.5b", 24 * 10**9)]
 SMOKE = [Scene("tiny", 10**9, rows=8, prompt=8, new=8, most=4)]
 
 
-def step_of(model: Any, scene: Scene, agents: int, steps: int, compiled: bool) -> dict[str, Any]:
-    """Seconds, peak and rates of steps with so many agents; the first step warms up."""
-    cuda = torch.cuda.is_available()
+def step_of(
+    model: Any, scene: Scene, agents: int, steps: int, kind: str, compiled: bool = False
+) -> dict[str, Any]:
+    """Seconds, peak and rates of steps with so many agents; the first step warms up.
+
+    Args:
+        kind: the engine's name.
+    """
     clear(model)
     learner = adapter_learner(
         model, agents, tokens_per_pass=scene.tokens_per_pass, checkpointing=True
     )
     plan = EnginePlan(
-        end_ids=[-1],
+        end_ids=[-1] if kind == "hf" else [],
         pad_id=0,
         context=scene.prompt + scene.new,
         max_rows=scene.rows,
         compiled=compiled,
     )
-    engine = HFEngine(plan, learner.weights())
-    sampling = []
-    learning = []
-    rows = {}
-    for step in range(steps + 1):
-        began = clock()
-        rows = said(engine, scene, agents, step, model.config.vocab_size)
-        between = clock()
-        learner.step(rows, METHOD)
-        if step:
-            sampling.append(between - began)
-            learning.append(clock() - between)
+    engine = import_module(f"comas.engines.{kind}").build(plan, learner.weights())
+    try:
+        seconds, rows, peak = steps_of(engine, learner, scene, agents, steps, model)
+    finally:
+        engine.close()
+    sampling, learning, publishing = (statistics.median(taken) for taken in seconds)
     told = [row for part in rows.values() for row in part]
-    a = statistics.median(sampling)
-    b = statistics.median(learning)
-    needed = flops(model, told)
-    peak = matmul_peak(model)
+    best = matmul_peak(model)
     weights = sum(p.numel() for p in model.parameters())
     return {
         "model": scene.model,
+        "engine": kind,
         "agents": agents,
-        "compiled": _worked(engine),
-        "rollout, tokens/s": scene.rows * scene.new / a,
-        "training, tokens/s": sum(len(r.token_ids_T) for r in told) / b,
-        "seconds per step": a + b,
-        "peak, GB": torch.cuda.max_memory_allocated() / 1e9 if cuda else None,
+        "compiled": _worked(engine) if compiled else "no",
+        "rollout, tokens/s": scene.rows * scene.new / sampling,
+        "training, tokens/s": sum(len(r.token_ids_T) for r in told) / learning,
+        "publish, s": publishing,
+        "seconds per step": sampling + learning + publishing,
+        "peak, GB": peak,
         "rollout, share of the matmul peak": (
-            2 * weights * scene.rows * (scene.prompt + scene.new) / a / peak
+            2 * weights * scene.rows * (scene.prompt + scene.new) / sampling / best
         ),
-        "training, share of the matmul peak": needed / b / peak,
+        "training, share of the matmul peak": flops(model, told) / learning / best,
     }
 
 
-def _worked(engine: HFEngine) -> str:
+def steps_of(
+    engine: Engine, learner: Any, scene: Scene, agents: int, steps: int, model: Any
+) -> tuple[list[list[float]], dict[str, list[Row]], float | None]:
+    """Seconds of sampling, learning and publishing of each step but the first; rows of the last;
+    the most memory in use at any time, in GB.
+    """
+    seconds: list[list[float]] = [[], [], []]
+    rows: dict[str, list[Row]] = {}
+    peak = 0.0
+    for step in range(steps + 1):
+        began = clock()
+        rows = said(engine, scene, agents, step, model.config.vocab_size)
+        sampled = clock()
+        peak = max(peak, in_use())
+        if isinstance(engine, Sleeper):
+            engine.sleep()
+        learner.step(rows, METHOD)
+        learnt = clock()
+        for policy, weights in learner.weights().items():
+            engine.publish(policy, weights, step + 1)
+        published = clock()
+        peak = max(peak, in_use())
+        if step:
+            seconds[0].append(sampled - began)
+            seconds[1].append(learnt - sampled)
+            seconds[2].append(published - learnt)
+    return seconds, rows, peak if torch.cuda.is_available() else None
+
+
+def in_use() -> float:
+    """GB of the card that are taken now, by whatever allocator: torch's keeps what it ever needed,
+    and vLLM has one of its own; 0 without a card.
+    """
+    if not torch.cuda.is_available():
+        return 0.0
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 1e9
+
+
+def _worked(engine: Any) -> str:
     if not engine.compiled:
         return "no"
     return f"fails: {engine.failures[0]}" if engine.failures else "yes"
 
 
 def said(
-    engine: HFEngine, scene: Scene, agents: int, step: int, vocabulary: int
+    engine: Engine, scene: Scene, agents: int, step: int, vocabulary: int
 ) -> dict[str, list[Row]]:
     """Replies to random prompts, dealt out evenly, with rewards."""
     rng = np.random.default_rng(step)
@@ -114,8 +157,9 @@ def said(
         )
         for i in range(scene.rows)
     ]
+    replies = asyncio.run(answered(engine, asked))
     rows: dict[str, list[Row]] = {p: [] for p in names(agents)}
-    for i, (request, done) in enumerate(zip(asked, engine.generate(asked), strict=True)):
+    for i, (request, done) in enumerate(zip(asked, replies, strict=True)):
         ids = np.concatenate([request.prompt_ids, done.token_ids])
         zeros = np.zeros(scene.prompt, np.float32)
         mask = np.arange(len(ids)) >= scene.prompt
@@ -125,6 +169,11 @@ def said(
             Row(f"{step}/{i}", "solution", 1.0, ids, mask, none, None, float(rng.random()), sampled)
         )
     return rows
+
+
+async def answered(engine: Engine, asked: Sequence[Request]) -> list[Generation]:
+    """As games ask: every request on its own, all at once."""
+    return await asyncio.gather(*map(engine.sample, asked))
 
 
 def matmul_peak(model: Any, size: int = 8192) -> float:
@@ -186,19 +235,39 @@ def clear(*models: Any) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def measured(scene: Scene, agents: list[int], steps: int) -> list[dict[str, Any]]:
-    """A row per number of agents, one with sampling compiled, then the largest that fits."""
+def measured(
+    scene: Scene, agents: list[int], steps: int, engines: Sequence[str]
+) -> list[dict[str, Any]]:
+    """A row per engine and number of agents, one with `hf` compiled, then the largest that fits.
+
+    vLLM does not keep to a part of a card: it is left out of scenes that do.
+    """
     cuda = torch.cuda.is_available()
     clear()
+    found: list[dict[str, Any]] = []
+    card = torch.cuda.get_device_properties(0).total_memory if cuda else scene.budget
     if cuda:
-        torch.cuda.set_per_process_memory_fraction(
-            min(1.0, scene.budget / torch.cuda.get_device_properties(0).total_memory)
-        )
-    model = random_model(scene.model, torch.bfloat16, "cuda" if cuda else "cpu")
-    found = [step_of(model, scene, n, steps, False) for n in agents] + [
-        step_of(model, scene, agents[-1], steps, True)
-    ]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, scene.budget / card))
+    dtype = torch.bfloat16 if cuda else torch.float32
+    model = random_model(scene.model, dtype, "cuda" if cuda else "cpu")
+    for kind in engines:
+        if kind == "vllm" and card > 1.2 * scene.budget:
+            left_out = f"left out: the card has {card / 1e9:.0f} GB, and vLLM would use them"
+            found.append({"model": scene.model, "engine": kind, "compiled": left_out})
+            continue
+        found += [step_of(model, scene, n, steps, kind) for n in agents]
+    if "hf" in engines:
+        found.append(step_of(model, scene, agents[-1], steps, "hf", compiled=True))
     return [*found, {"model": scene.model, "largest N": largest(model, scene)}]
+
+
+def engine_names(text: str) -> list[str]:
+    """`hf,vllm`, or one of them."""
+    chosen = text.split(",")
+    for name in chosen:
+        if name not in ("hf", "vllm"):
+            raise argparse.ArgumentTypeError(f"{name!r} is neither 'hf' nor 'vllm'")
+    return chosen
 
 
 def main() -> None:
@@ -208,6 +277,12 @@ def main() -> None:
         "--agents", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16]
     )
     parser.add_argument("--rows", type=int, default=None)
+    parser.add_argument(
+        "--engine",
+        type=engine_names,
+        default=["hf", "vllm"] if find_spec("vllm") else ["hf"],
+        help="hf,vllm or one of them (default: both where vLLM is installed)",
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available() and not args.smoke:
         sys.exit("no GPU here: nothing was measured (--smoke runs the same with a tiny model)")
@@ -217,7 +292,10 @@ def main() -> None:
         else [Scene(s.model, s.budget, rows=args.rows or s.rows) for s in SCENES]
     )
     agents = [n for n in args.agents if n <= 4] if args.smoke else args.agents
-    found = [row for scene in scenes for row in measured(scene, agents, args.repeats)]
+    try:
+        found = [row for s in scenes for row in measured(s, agents, args.repeats, args.engine)]
+    except UserMistake as mistake:
+        sys.exit(str(mistake))
     show(found, args.json)
 
 

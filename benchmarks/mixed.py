@@ -222,6 +222,9 @@ def rows_of(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         plan = EnginePlan(end_ids=[-1], pad_id=0, context=512)
         engine: Any = auto.build(plan, {"p": WholeModel(model)})
         work: dict[str, Callable[[], object]] = {"ours": lambda e=engine, a=asked: e.generate(a)}
+        for most in args.at_once:
+            fewer = auto.build(replace(plan, max_rows=most), {"p": WholeModel(model)})
+            work[f"ours, {most} at once"] = lambda e=fewer, a=asked: e.generate(a)
         if half is not None:
             rounded = auto.build(plan, {"p": WholeModel(half)})
             work["ours, bfloat16"] = lambda e=rounded, a=asked: e.generate(a)
@@ -295,6 +298,12 @@ def main() -> None:
     )
     parser.add_argument(
         "--dtype", choices=["float32", "bfloat16"], default="float32", help="everybody's, on a CPU"
+    )
+    parser.add_argument(
+        "--at-once",
+        type=lambda s: [int(x) for x in s.split(",") if x],
+        default=[],
+        help="also our engine with `max_rows` of these",
     )
     parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter with vLLM")
     parser.add_argument("--shortest", type=int, default=16)

@@ -44,7 +44,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
-        "num_attention_heads": 4,
+        "num_attention_heads": 2,
         "tie_word_embeddings": True,
     },
     "llama-25m": {

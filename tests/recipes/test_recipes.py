@@ -13,6 +13,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.forecast import fitting
 from comas.models.packaged import installed_at
+from comas.testing import tiny_model
 from tests.support.command import run
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -40,6 +41,17 @@ SHAPES: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 32768,
         "tie_word_embeddings": True,
     },
+    "smollm2": {
+        "model_type": "llama",
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    },
     "HuggingFaceTB/SmolLM2-360M-Instruct": {
         "model_type": "llama",
         "vocab_size": 49152,
@@ -60,6 +72,8 @@ CARDS = {
     "api-judge": 8.0,
 }
 """GB of the smallest card that each recipe is for."""
+LAPTOP = 4.0
+"""GB that the recipe of a laptop takes at most."""
 
 
 def at_shapes(name: str, folder: Path) -> dict[str, Any]:
@@ -71,7 +85,7 @@ def at_shapes(name: str, folder: Path) -> dict[str, Any]:
             place = folder / host["base"].replace("/", "--")
             AutoConfig.for_model(**shape).save_pretrained(place)
             host["base"] = str(place)
-            host["dtype"] = "bfloat16"
+            host["dtype"] = "bfloat16" if name in CARDS else "float32"
     return keys
 
 
@@ -84,9 +98,9 @@ def test_every_recipe_has_a_page_that_says_what_was_measured(name: str) -> None:
     assert f"({name}.md)" in (RECIPES / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", sorted(CARDS))
-def test_a_recipe_fits_its_card(name: str, tmp_path: Path) -> None:
-    config = read(None, {**at_shapes(name, tmp_path), "memory": CARDS[name]})
+@pytest.mark.parametrize(("name", "memory"), sorted({**CARDS, "smollm2-sums": LAPTOP}.items()))
+def test_a_recipe_fits_its_card(name: str, memory: float, tmp_path: Path) -> None:
+    config = read(None, {**at_shapes(name, tmp_path), "memory": memory})
     resolved, found = fitting.fit(resolve(config), all_hosts=True)
     assert found.too_large() == []
     assert all(host.needs for host in found.hosts), [host.unknown for host in found.hosts]
@@ -105,10 +119,22 @@ def test_a_recipe_can_be_dry_run(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read when imported
     out = f"out={tmp_path / 'run'}"
-    run(["train", str(RECIPES / f"{name}.toml"), out, "--dry-run"], monkeypatch)
+    code = run(["train", str(RECIPES / f"{name}.toml"), out, "--dry-run"], monkeypatch)
     written = capsys.readouterr()
+    assert code == 2
     assert "memory: " in written.out
-    assert written.err.count("\n") <= 1  # what is not on this machine, in one line
+    assert written.err.startswith("error: ")
+    assert written.err.count("\n") == 1  # what is not on this machine
+
+
+def test_the_recipe_of_a_packaged_model_can_be_dry_run_on_another_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = f"hosts.home.base={tiny_model(tmp_path / 'tiny')}"
+    file = str(RECIPES / "smollm2-sums.toml")
+    words = ["train", file, base, "hosts.home.rank=2", f"out={tmp_path / 'run'}", "--dry-run"]
+    assert run(words, monkeypatch) == 0
+    assert "time: " in capsys.readouterr().out
 
 
 @pytest.mark.real

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,14 +30,14 @@ def run(tmp_path: Path) -> Run:
     return Run.create(CONFIG, str(tmp_path / "r"))
 
 
-def step(run: Run, number: int, text: str = "hi") -> None:
+def step(run: Run, number: int, text: str = "hi", **figures: Any) -> None:
     episode = Episode(
         f"{number}/q/0",
         Q,
         [Turn("t", "a", "h/a", "solution", "p", text, True, 0, reward=1.0)],
         text,
     )
-    run.write_step({"step": number, "tokens": number, "text": text}, [episode])
+    run.write_step({"step": number, "tokens": number, "text": text, **figures}, [episode])
 
 
 def checkpoint(run: Run, number: int, best: int | None = None) -> None:

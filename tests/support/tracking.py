@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from comas.storage.alarms import append_alarms
 from comas.storage.run import Run
 from comas.trackers.reader import Feed
 from comas.trackers.sink import Sink, Tracked
@@ -52,6 +53,7 @@ class Store(Sink):
     def __init__(self, answers: bool = True) -> None:
         self.answers = answers
         self.rows: list[tuple[int, Mapping[str, float]]] = []
+        self.alarms: list[tuple[int, str, str]] = []
         self.dies = -1
         self.operations = 0
         self.closed = 0
@@ -68,6 +70,10 @@ class Store(Sink):
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
         self.rows.append((number, figures))
+        self._operate()
+
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        self.alarms.append((number, kind, text))
         self._operate()
 
     def flush(self) -> None:
@@ -102,6 +108,11 @@ def commit(run: Run, start: int, end: int) -> None:
     for number in range(start, end):
         step(run, number)
     checkpoint(run, end)
+
+
+def alarm(run: Run, number: int, kind: str) -> None:
+    """An alarm of step `number`, counted from 0, as `training.guard` writes it."""
+    append_alarms(run.path, [{"step": number, "kind": kind, "text": f"{kind} is wrong"}])
 
 
 def measure(run: Run, name: str, number: int, mean: float) -> None:

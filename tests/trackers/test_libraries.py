@@ -13,6 +13,7 @@ from importlib import metadata
 
 import pytest
 
+from comas.storage.alarms import append_alarms
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from tests.support.run_folders import checkpoint, step
@@ -106,6 +107,43 @@ def of_wandb(run: Run, figure: str) -> Steps:
     return rows
 
 
+def alarms_of_tensorboard(run: Run) -> list[str]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    stored = EventAccumulator(str(run.path / "track" / "tensorboard")).Reload()
+    events = stored.Tensors("alarm/probes.proven")
+    return [f"{event.step} {event.tensor_proto.string_val[0].decode()}" for event in events]
+
+
+def alarms_of_trackio(run: Run) -> list[str]:
+    (path,) = (run.path.parent / "trackio").glob("comas*.db")
+    with sqlite3.connect(path) as store:
+        rows = store.execute("SELECT step, title, text FROM alerts").fetchall()
+    assert all(title == "probes.proven" for _, title, _ in rows)
+    return [f"{number} {text}" for number, _, text in rows]
+
+
+def alarms_of_mlflow(run: Run) -> list[str]:
+    with sqlite3.connect(run.path.parent / "mlflow.db") as store:
+        rows = store.execute("SELECT value FROM tags WHERE key = 'alarm.probes.proven'").fetchall()
+    return [value.removeprefix("step ").replace(":", "", 1) for (value,) in rows]
+
+
+def alarms_of_wandb(run: Run) -> list[str]:
+    found: list[str] = []
+    for path in sorted((run.path / "track" / "wandb").glob("**/offline-run-*/*.wandb")):
+        stored = path.read_bytes()
+        if b"probes.proven" in stored and b"step 2: judges err" in stored:
+            found.append("2 judges err")
+    return found
+
+
+ALARMS: Mapping[str, Callable[[Run], list[str]]] = {
+    "tensorboard": alarms_of_tensorboard,
+    "trackio": alarms_of_trackio,
+    "mlflow": alarms_of_mlflow,
+    "wandb": alarms_of_wandb,
+}
 READ: Mapping[str, Callable[[Run, str], Steps]] = {
     "tensorboard": of_tensorboard,
     "trackio": of_trackio,
@@ -140,6 +178,28 @@ def test_a_killed_and_resumed_run_is_stored_once(played: Run, name: str) -> None
     if name != "wandb":  # where accuracies stand in the summary
         assert read(played, "accuracy/before") == [(0, 0.25)]
         assert read(played, "accuracy/after") == [(7, 0.5)]
+
+
+def test_an_alarm_is_told_once_and_counted(run: Run, name: str) -> None:
+    checkpoint(run, 0)
+    commit(run, 0, 1)
+    track(run, name)
+    step(run, 1, monitors={"probes": {"proven": {"mean": 0.5}}})
+    append_alarms(run.path, [{"step": 1, "kind": "probes.proven", "text": "judges err"}])
+    checkpoint(run, 2)
+    track(run, name)
+    track(run, name)
+    assert ALARMS[name](run) == ["2 judges err"]
+    assert READ[name](run, "alarms") == [(2, 1.0)]
+
+
+def test_an_alarm_is_told_where_its_step_was_sent_before(run: Run, name: str) -> None:
+    checkpoint(run, 0)
+    commit(run, 0, 2)
+    track(run, name)
+    append_alarms(run.path, [{"step": 1, "kind": "probes.proven", "text": "judges err"}])
+    track(run, name)
+    assert ALARMS[name](run) == ["2 judges err"]
 
 
 def test_a_line_of_a_real_run_is_taken_whole(run: Run, name: str) -> None:

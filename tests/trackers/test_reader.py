@@ -12,7 +12,7 @@ from comas.trackers.reader import Feed
 from comas.types import UserMistake
 from tests.support.faults import Crash
 from tests.support.run_folders import checkpoint, step
-from tests.support.tracking import Store, commit, measure, send
+from tests.support.tracking import Store, alarm, commit, measure, send
 
 
 def test_a_step_is_sent_once_it_is_committed(run: Run) -> None:
@@ -45,6 +45,49 @@ def test_what_a_resume_drops_and_plays_again_is_sent_once(run: Run, answers: boo
     commit(run, 2, 5)
     send(run, store)
     assert store.steps == [1, 2, 3, 4, 5]
+
+
+def test_alarms_are_told_once_they_are_committed_and_counted_in_watched_steps(run: Run) -> None:
+    store = Store()
+    commit(run, 0, 2)
+    alarm(run, 1, "probes.proven")
+    alarm(run, 1, "favours.shares")
+    step(run, 2, monitors={"probes": {"proven": {"mean": 0.5}}})
+    alarm(run, 2, "flips.flips")
+    send(run, store)
+    told = [
+        (2, "probes.proven", "probes.proven is wrong"),
+        (2, "favours.shares", "favours.shares is wrong"),
+    ]
+    assert store.alarms == told
+    checkpoint(run, 3)
+    send(run, store)
+    send(run, store)
+    assert store.alarms == [*told, (3, "flips.flips", "flips.flips is wrong")]
+    assert [figures.get("alarms") for _, figures in store.rows] == [None, None, 3.0]
+
+
+def test_alarms_are_told_again_to_a_store_that_was_emptied(run: Run) -> None:
+    store = Store()
+    commit(run, 0, 2)
+    alarm(run, 1, "probes.proven")
+    send(run, store)
+    store.rows.clear()
+    send(run, store)
+    assert store.alarms == 2 * [(2, "probes.proven", "probes.proven is wrong")]
+
+
+def test_a_process_that_dies_while_it_tells_an_alarm_loses_none(run: Run) -> None:
+    commit(run, 0, 2)
+    alarm(run, 1, "probes.proven")
+    for dies in range(4):
+        store = Store(answers=False)
+        store.dies = dies
+        with pytest.raises(Crash):
+            send(run, store)
+        send(run, store)
+        assert set(store.alarms) == {(2, "probes.proven", "probes.proven is wrong")}
+        (run.path / "track" / "store.json").unlink()
 
 
 def test_an_older_checkpoint_in_place_of_a_damaged_one_repeats_nothing(run: Run) -> None:

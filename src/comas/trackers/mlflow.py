@@ -60,6 +60,10 @@ class Metrics(Sink):
         for start in range(0, len(metrics), 10 * ENTRIES):
             self.client.log_batch(self.run_id, metrics=metrics[start : start + 10 * ENTRIES])
 
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        told = f"step {number}: {text}"[:VALUE]
+        self.client.set_tag(self.run_id, _allowed(f"alarm.{kind}"), told)
+
     def close(self) -> None:
         self.client.set_terminated(self.run_id)
 

@@ -17,6 +17,7 @@ from typing import Any
 import filelock
 
 from comas.storage import files
+from comas.storage.alarms import read_alarms
 from comas.storage.run import Run
 from comas.trackers.figures import Figures, of_config, of_measurement, of_step
 from comas.trackers.sink import Sink, Tracked
@@ -25,6 +26,8 @@ from comas.types import UserMistake
 STEP = "tokens"
 """A figure that every step has: by it a store tells which steps it has."""
 MARKS = (STEP, "accuracy/before", "accuracy/after")
+ALARMS = "alarms"
+"""Alarms so far, a figure of each step that was watched; no store tells which were told to it."""
 BATCH = 100
 """Measurements after which is noted what was sent."""
 
@@ -78,9 +81,21 @@ class Feed:
             count += 1
             if count % BATCH == 0:
                 self._note(sink)
-        if count % BATCH:
+        told = self._tell_alarms(sink, marker["step"])
+        if count % BATCH or told:
             self._note(sink)
         return count
+
+    def _tell_alarms(self, sink: Sink, committed: int) -> bool:
+        """Tell of the alarms of committed steps that the tracker was not told of; whether there
+        were any.
+        """
+        newest = self._newest(ALARMS)
+        new = [a for a in read_alarms(self.run.path) if newest <= a["step"] < committed]
+        for alarm in new:
+            sink.alarm(alarm["step"] + 1, alarm["kind"], alarm["text"])
+            self.sent[ALARMS] = alarm["step"] + 1
+        return bool(new)
 
     def close(self) -> None:
         """End the tracker's own work in this process."""
@@ -105,6 +120,8 @@ class Feed:
             newest = self.sink.last(mark)
             if newest is not None:
                 self.sent[mark] = newest
+        if self._newest(STEP) < 0:  # also a store that was emptied
+            self.sent.pop(ALARMS, None)
         return self.sink
 
     def _keep_others_out(self, patience: float) -> None:
@@ -169,6 +186,7 @@ class Feed:
             self.bytes = 0
             self.steps = 0
         path = self.run.path / "metrics.jsonl"
+        alarmed = [alarm["step"] for alarm in read_alarms(self.run.path)]
         with path.open("rb") as log:
             log.seek(self.bytes)
             while self.bytes < end:
@@ -181,4 +199,7 @@ class Feed:
                     metrics = json.loads(line)
                 except ValueError as error:
                     raise UserMistake(f"{path} line {self.steps} is damaged: {error}") from error
-                yield Measured(STEP, self.steps, of_step(metrics))
+                figures = of_step(metrics)
+                if metrics.get("monitors"):
+                    figures[ALARMS] = float(sum(step < self.steps for step in alarmed))
+                yield Measured(STEP, self.steps, figures)

@@ -50,6 +50,12 @@ class Sink:
         """
         self.step(number, figures)
 
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        """Tell of an alarm of step `number`, counted from 1: `kind` as `probes.proven`, and what is
+        wrong in words; told of once, or again by a process that goes on after one that died. By
+        default nothing: how many there were so far is a figure of each step.
+        """
+
     def flush(self) -> None:
         """Return once what was sent is kept."""
 

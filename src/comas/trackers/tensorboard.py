@@ -39,6 +39,20 @@ class EventFiles(Sink):
         event = Event(step=number, wall_time=time.time(), summary=Summary(value=values))
         self.writer.add_event(event)
 
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
+        from tensorboard.plugins.text.metadata import create_summary_metadata
+        from tensorboard.util.tensor_util import make_tensor_proto
+
+        words = Summary.Value(
+            tag=f"alarm/{kind}",
+            metadata=create_summary_metadata(display_name="", description=""),
+            tensor=make_tensor_proto([text.encode()]),
+        )
+        event = Event(step=number, wall_time=time.time(), summary=Summary(value=[words]))
+        self.writer.add_event(event)
+
     def flush(self) -> None:
         self.writer.flush()
 

@@ -7,6 +7,8 @@ Leaves out: what of the machine it could measure beside.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +42,28 @@ class Logged(Sink):
         return max((value["step"] for value in values), default=-1)
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
+        self._resume()
+        self.run.log(dict(figures), step=number)
+        self.newest = (next(iter(figures)), number)
+
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        self._resume()
+        with contextlib.redirect_stdout(io.StringIO()):  # where the run has told of it
+            self.run.alert(kind, text, step=number)
+
+    def flush(self) -> None:
+        if self.run is None:
+            return
+        self.run.finish()
+        self.run = None
+        if self.newest is None:
+            return
+        figure, number = self.newest
+        if self.last(figure, number) == -1:  # its own errors are warnings
+            raise OSError(f"Trackio did not keep step {number}")
+
+    def _resume(self) -> None:
+        """Take the run up again, where it is finished."""
         import trackio
 
         if self.run is None:
@@ -52,14 +76,3 @@ class Logged(Sink):
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-        self.run.log(dict(figures), step=number)
-        self.newest = (next(iter(figures)), number)
-
-    def flush(self) -> None:
-        if self.run is None or self.newest is None:
-            return
-        self.run.finish()
-        self.run = None
-        figure, number = self.newest
-        if self.last(figure, number) == -1:  # its own errors are warnings
-            raise OSError(f"Trackio did not keep step {number}")

@@ -58,6 +58,9 @@ class History(Sink):
     def measured(self, number: int, figures: Mapping[str, float]) -> None:
         self.run.summary.update(dict(figures))  # W&B takes nothing more of a step that is past
 
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        self.run.alert(kind, f"step {number}: {text}", level="WARN")
+
     def flush(self) -> None:
         _ = self.run.step  # answered once what was logged before is written
 
