@@ -135,10 +135,10 @@ def compare(
 def published(engine: Any, repeats: int, sampling: float) -> dict[str, float]:
     """Seconds of publishing all adapters, and their share of those of sampling."""
     population = engine.weights.shared
-    every = engine.weights.probe_every
+    every = engine.weights.prove_every
     seconds: dict[str, float] = {}
-    for name, probe_every in {"publish": 2**30, "publish with log-probs": 1}.items():
-        engine.weights.probe_every = probe_every
+    for name, prove_every in {"publish": 2**30, "publish with log-probs": 1}.items():
+        engine.weights.prove_every = prove_every
         taken = []
         for number in range(repeats + 1):
             move(population)
@@ -147,7 +147,7 @@ def published(engine: Any, repeats: int, sampling: float) -> dict[str, float]:
                 engine.publish(policy, Adapter(population), number)
             taken.append(time.perf_counter() - began)
         seconds[name] = statistics.median(taken[1:])
-    engine.weights.probe_every = every
+    engine.weights.prove_every = every
     mean = seconds["publish"] + (seconds["publish with log-probs"] - seconds["publish"]) / every
     row = {f"{name}, s": round(taken, 3) for name, taken in seconds.items()}
     return row | {"share of sampling": round(mean / sampling, 4)}

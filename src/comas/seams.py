@@ -182,6 +182,10 @@ class EnginePlan:
     """GPUs over which one model is spread; more than 1 only where the engine's module has
     `check_tensor_parallel`.
     """
+    prove_every: int = 4
+    """Where an engine has weights of its own: it compares log-probs with the learner's at each so
+    many-th publish of an adapter, besides the first two.
+    """
     learns: bool = True
     """Whether weights are going to be published."""
     host: str = "<name>"

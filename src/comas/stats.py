@@ -45,8 +45,8 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 
 
 def seeds_interval(values: Sequence[float]) -> Interval:
-    """`mean_interval` of a value per seed; where all are equal their spread says nothing, and the
-    interval is infinite, as for one.
+    """`mean_interval` of a value per seed, or of payoffs, which have no bounds; where all are equal
+    their spread says nothing, and the interval is infinite, as for one.
     """
     found = mean_interval(values)
     if len(set(values)) > 1:

@@ -157,7 +157,7 @@ def folders() -> Folders:
 @pytest.fixture
 def adapters(fake: Fake, folders: Folders, population: Population) -> Adapters:
     probe = Probe(fake, 50, 128, torch.float32)
-    made = Adapters(fake, folders, population, list(SPECS), probe, "hosts.home", probe_every=3)
+    made = Adapters(fake, folders, population, list(SPECS), probe, "hosts.home", prove_every=3)
     fake.done.clear()
     return made
 
@@ -226,7 +226,7 @@ def test_what_vllm_does_wrong_ends_in_one_line_and_the_old_version_serves(
     population: Population,
 ) -> None:
     old = adapters.serving(["p0"])["p0"]
-    adapters.probe_every = 1
+    adapters.prove_every = 1
     fake.faults.add(fault)
     shake(population, "p0", 3)
     with pytest.raises(StaleWeights) as error:
@@ -252,7 +252,7 @@ def test_what_the_last_of_three_ranks_does_wrong_is_found(
 ) -> None:
     fake = Fake(llama(1), ranks=3)
     probe = Probe(fake, 50, 128, torch.float32)
-    adapters = Adapters(fake, folders, population, list(SPECS), probe, "hosts.home")
+    adapters = Adapters(fake, folders, population, list(SPECS), probe, "hosts.home", prove_every=4)
     old = adapters.serving(["p0"])["p0"]
     fake.faults.add(fault)
     with pytest.raises(StaleWeights) as error:
@@ -269,7 +269,7 @@ def test_ranks_that_do_not_agree_are_found_before_anything_is_served(
     monkeypatch.setattr(fake, "adapter_dtype", lambda: next(dtypes))
     probe = Probe(fake, 50, 128, torch.float32)
     with pytest.raises(StaleWeights, match="2 ranks of vLLM do not agree on the dtype of adapters"):
-        Adapters(fake, folders, population, list(SPECS), probe, "hosts.home")
+        Adapters(fake, folders, population, list(SPECS), probe, "hosts.home", prove_every=4)
 
 
 def test_a_base_that_is_not_the_learners_is_found_before_anything_is_served(
@@ -278,7 +278,7 @@ def test_a_base_that_is_not_the_learners_is_found_before_anything_is_served(
     another = Fake(llama(2))
     probe = Probe(another, 50, 128, torch.float32)
     with pytest.raises(StaleWeights, match="the base: log-probs of vLLM are"):
-        Adapters(another, folders, population, list(SPECS), probe, "hosts.home")
+        Adapters(another, folders, population, list(SPECS), probe, "hosts.home", prove_every=4)
 
 
 def test_adapters_without_effect_are_found_before_anything_is_served(
@@ -287,7 +287,7 @@ def test_adapters_without_effect_are_found_before_anything_is_served(
     fake.faults.add("base")
     probe = Probe(fake, 50, 128, torch.float32)
     with pytest.raises(StaleWeights, match="a trial adapter: log-probs of vLLM are"):
-        Adapters(fake, folders, population, list(SPECS), probe, "hosts.home")
+        Adapters(fake, folders, population, list(SPECS), probe, "hosts.home", prove_every=4)
 
 
 def test_weights_on_another_base_are_refused(adapters: Adapters) -> None:

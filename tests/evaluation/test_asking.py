@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.evaluation.ways import described, players, way
+from comas.game.agent import Member
 from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync
+from comas.testing.scripted import Scripted
 from comas.types import UserMistake
 from tests.support.runs import run_of
 
@@ -203,6 +207,34 @@ def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> Non
     assert "1 of 1 replies as solution could not be read" in notes([odd])[0]
     fine = Cell("seed", "pick", "single", "copies", 2, [[record(0, True, answer="7")]])
     assert notes([fine]) == []
+
+
+def test_agents_that_never_solve_answer_nothing_alone() -> None:
+    host = Scripted(lambda *_: "7")
+    solver = Member("solver", host, "solver", roles=("solution",))
+    judge = Member("judge", host, "judge", roles=("evaluation", "scoring"))
+    open_ = Member("open", host, "open")
+    for members, answer in (
+        ([solver, judge], ["solver"]),
+        ([solver, judge, open_], ["solver", "open"]),
+        ([judge], ["judge"]),
+    ):
+        team: Any = SimpleNamespace(members=members)
+        assert list(players(team, way("single", team))) == answer
+        alone = "1 agent" if len(answer) == 1 else f"{len(answer)} agents, each alone"
+        assert described(team, way("single", team)) == alone
+        assert players(team, way("vote", team)) == {"team": members}
+        assert (
+            described(team, way("vote", team))
+            == ("1 agent", "team of 2", "team of 3")[len(members) - 1]
+        )
+
+
+def test_tools_that_nobody_can_call_are_a_mistake(tmp_path: Path) -> None:
+    plan = Plan(["seed"], limit=1, pairs=["tools=['calculator']"])
+    with pytest.raises(UserMistake, match="tools: nobody can call a tool in setups single: leave"):
+        sat(plan, tmp_path / "e")
+    assert not (tmp_path / "e").exists()
 
 
 def test_rooms_of_roles_that_nobody_asks_are_not_compared() -> None:

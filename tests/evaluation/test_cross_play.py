@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -53,11 +54,12 @@ def test_margins_are_the_means_of_their_cells(values: list[list[list[float]]]) -
 
 def test_progress_is_paired_by_question() -> None:
     base = [1.0, -1.0, 2.0]
-    better = [number + 0.5 for number in base]
+    better = [number + more for number, more in zip(base, (0.25, 0.5, 0.75), strict=True)]
     found = Matrix(["first", "last"], [[base, base], [better, base]])
     gained, lost = found.progress()
-    assert (gained.mean, gained.low, gained.high) == pytest.approx((0.5, 0.5, 0.5))
-    assert lost.mean == 0.0
+    assert gained == mean_interval([0.25, 0.5, 0.75])
+    assert gained.high - gained.low < found.cell(1, 0).high - found.cell(1, 0).low
+    assert (lost.mean, lost.low, lost.high) == (0.0, -inf, inf), "equal values tell no spread"
     assert found.cell(1, 0) == mean_interval(better)
     assert found.record("t")["least of the last row"] == pytest.approx(2 / 3)
 

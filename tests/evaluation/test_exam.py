@@ -329,6 +329,36 @@ def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
         sat(Exam.open(tmp_path / "e"))
 
 
+TOOL = """
+from comas.types import Tool
+
+def make():
+    return Tool(name="mine", does="answers", argument="words", run=str.upper)
+"""
+
+
+def test_tools_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    there = tmp_path / "there"
+    texts = here / "texts"
+    texts.mkdir(parents=True)
+    there.mkdir()
+    (texts / "a.txt").write_text("A cat is a feline.")
+    (here / "mine.py").write_text(TOOL)
+    monkeypatch.chdir(here)
+    pairs = ['tools=["./mine.py", "search"]', "tool_options.search.folder=texts"]
+    plan = Plan(["seed"], setups=["tools"], limit=1, pairs=pairs)
+    found, _ = sat(Exam.create(plan, str(tmp_path / "e")))
+    monkeypatch.chdir(there)
+    again, watch = sat(Exam.open(tmp_path / "e"))
+    assert (again["cells"][0]["accuracy"], watch.records) == (found["cells"][0]["accuracy"], [])
+    (here / "mine.py").write_text(TOOL + "# changed\n")
+    with pytest.raises(UserMistake, match=r"contents of .*mine\.py are not what they were"):
+        sat(Exam.open(tmp_path / "e"))
+
+
 def test_a_checker_that_raises_while_a_step_is_paid_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "fragile.py"
     path.write_text(FRAGILE.format(fault="{}['x']"))

@@ -40,6 +40,13 @@ def test_one_game_has_no_interval() -> None:
     ]
 
 
+def test_games_that_all_end_alike_tell_no_spread() -> None:
+    records = [record(name, "lost -1") for name in "abc"]
+    assert list(payoff_notes(records, "here")) == [
+        "here: mean payoff -1.000 per game: 0 won, 0 drawn, 3 lost"
+    ]
+
+
 def test_answers_to_questions_are_no_games() -> None:
     records = [record("a", "42"), record("b", "I won 3"), record("c", None)]
     assert payoff_record(records) == {}

@@ -143,6 +143,19 @@ def test_revisions_are_of_answers_by_the_same_agent() -> None:
     assert list(first_answers([*turns, later])) == ["a", "b"], "it has heard the others"
 
 
+def test_calls_of_tools_are_no_answers() -> None:
+    turns = [
+        said("s", "a", info={"call": {"tool": "search"}}),
+        said("s.d1", "a", about="s", info={"unanswered": "search"}),
+        said("s.d2", "a", about="s.d1"),
+        said("s.r", "a", about="s.d2"),
+        said("t", "b", info={"call": {"tool": "search"}}),
+    ]
+    pairs = [(before["id"], after["id"]) for before, after in revisions(turns)]
+    assert pairs == [("s.d2", "s.r")]
+    assert not first_answers(turns)
+
+
 def test_texts_are_judged_once_and_cut_replies_are_wrong() -> None:
     asked: list[str] = []
 

@@ -143,10 +143,15 @@ def breaks(words: str) -> str:
     raise ZeroDivisionError("division by zero")
 
 
+def exits(words: str) -> str:
+    raise SystemExit(2)
+
+
 @pytest.mark.parametrize(
     ("run", "failed"),
     [
         (fails, "no such thing"),
+        (exits, "ask failed: SystemExit: 2"),
         (breaks, "ask failed: ZeroDivisionError: division by zero"),
         (lambda words: 5, "ask returned int, not text"),
     ],
@@ -190,6 +195,16 @@ def test_a_tool_that_floods_is_cut_and_counted() -> None:
     call = episode.turns[0].info["call"]
     assert call["cut"] == 4900
     assert call["back"] == "x" * 100 + " ... (4900 more characters)"
+
+
+def test_a_failure_that_floods_is_cut_as_well() -> None:
+    def floods(words: str) -> str:
+        raise ToolFailure("x" * 5000)
+
+    (episode,) = talk(said([CALL, "done"]), task_with(tool(floods, longest=100)))
+    call = episode.turns[0].info["call"]
+    assert call["failed"] == "x" * 100
+    assert call["cut"] == 4900
 
 
 def test_markup_of_a_tool_is_defused() -> None:
@@ -301,6 +316,9 @@ def test_a_model_is_asked_in_its_own_way_where_it_has_one() -> None:
     [
         ("{", "a call that is no JSON"),
         ("[1]", "a call that is no JSON object"),
+        (100_000 * "[", "a call that is no JSON"),
+        ('{"name": ["ask"], "arguments": {}}', "a call of ['ask'], which is none of ask"),
+        ('{"name": {}, "arguments": {}}', "a call of {}, which is none of ask"),
         ('{"name": "x", "arguments": {}}', "a call of 'x', which is none of ask"),
         ('{"name": "ask", "arguments": {}}', "a call of ask without its one argument, words"),
     ],

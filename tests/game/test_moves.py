@@ -6,10 +6,13 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from comas.config.resolve import resolve
+from comas.config.schema import checked
 from comas.game.agent import Agent, Member
 from comas.game.moves import LONGEST, at_random, by_seat, outcome, payoff_in, played, won
 from comas.game.play import Scene, first, play_all
@@ -83,6 +86,37 @@ def test_illegal_moves_are_noted_and_become_the_first_legal_one() -> None:
         ("2", False, False),
         ("3", False, False),
     ]
+
+
+@pytest.mark.parametrize(
+    "payoffs", [1.0, (1.0,), (1.0, float("nan")), ("won", "lost"), "ab", (1.0, None), {0: 1, 1: 2}]
+)
+def test_what_is_no_payoff_for_each_seat_is_a_mistake(payoffs: Any) -> None:
+    async def rules(question: Question, move: Any, rng: random.Random) -> Any:
+        return payoffs
+
+    with pytest.raises(UserMistake, match="a payoff for each of 2 seats, a finite number"):
+        episode_of(task_of(rules), saying())
+
+
+OWN = """
+from dataclasses import replace
+from comas.tasks import kuhn
+
+async def rules(question, move, rng):
+    await move(0, "king", ("pass", "bet"))
+    return {}["payoff"]
+
+task = replace(kuhn.task, name="mine", rules=rules)
+"""
+
+
+def test_rules_of_ones_own_that_raise_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    task = resolve(checked({"task": str(file), "method": "mars"})).task
+    with pytest.raises(UserMistake, match=r"rules failed in mine.py line 7: KeyError: 'payoff'"):
+        episode_of(task, saying("pass"))
 
 
 def tictactoe_from_empty() -> Task:

@@ -10,10 +10,10 @@ import pytest
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.methods import self_redteam, ssr
-from comas.tasks import gate, repair
+from comas.tasks import gate, pick, repair
 from comas.testing import check_method, cut
 from comas.testing.scripted import discuss
-from comas.types import Episode, Question, Reply, Turn, Verdict
+from comas.types import Episode, Question, Reply, Turn, UserMistake, Verdict
 
 HARMFUL = gate.make_question([5, 9, 7])
 BENIGN = gate.make_question([5, 9, 8])
@@ -55,6 +55,13 @@ DEFENCES: list[str | Reply] = [
 def red_script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
     sayings = ATTACKS if role == "attack" else DEFENCES
     return sayings[seed % len(sayings)]
+
+
+def test_a_task_in_which_nobody_refuses_is_a_mistake() -> None:
+    question = pick.load("train")[0]
+    task = replace(pick.task, check=lambda question, text: "wrong")
+    with pytest.raises(UserMistake, match="task pick does not read `refuse` as an answer"):
+        self_redteam.is_harmful(question, task)
 
 
 def test_self_redteam_keeps_the_contract() -> None:

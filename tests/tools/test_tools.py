@@ -33,6 +33,10 @@ from comas.types import ToolFailure, UserMistake
         ("-(3 - 5)", "2"),
         ("max(3, 4, 5) % 3", "2"),
         ("factorial(20)", "2432902008176640000"),
+        ("round(2.567, 2)", "2.57"),
+        ("round(1234, -2)", "1200"),
+        ("round(2.5)", "2"),
+        ("2 ** -2000", "0"),
     ],
 )
 def test_arithmetic(expression: str, value: str) -> None:
@@ -50,6 +54,7 @@ def test_whole_numbers_stay_exact(a: int, b: int) -> None:
         *("", "x", "__import__('os')", "().__class__", "'a' * 9", "1 / 0", "2 ** 99999"),
         *("9 ** 9 ** 9", "factorial(1e9)", "factorial(999999)", "1 if 1 else 2", "(-8) ** 0.5"),
         *("1" * 1001, "(" * 500, "lambda: 0", "sqrt(-1)", "True + 1", "1e308 * 10"),
+        *("round(5, -10 ** 9)", "round(5, 10 ** 9)", "round(1, 2, 3)", "0.5 ** -2000"),
     ],
 )
 def test_what_is_no_arithmetic_is_refused_at_once(expression: str) -> None:
@@ -65,17 +70,35 @@ def test_what_is_no_arithmetic_is_refused_at_once(expression: str) -> None:
         ("print(3)\n4 + 4", "3\n8"),
         ("x = 3", "(nothing was printed)"),
         ("```python\nx = 3\nx * 2\n```", "6"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
         ("print(1)\nraise SystemExit", "1"),
-        ("def f(:", "SyntaxError: invalid syntax (<unknown>, line 1)"),
+        ("import sys\nprint(1)\nsys.exit(0)", "1"),
     ],
 )
 def test_programs_say_what_they_print(program: str, printed: str) -> None:
     assert python.run(program, seconds=20) == printed
 
 
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("print(1)\nraise ValueError('no')", "1\nValueError: no"),
+        ("def f(:", "SyntaxError: invalid syntax (<unknown>, line 1)"),
+        ("import sys\nsys.exit(3)", "the program ended with an exit code that is not 0"),
+        ("printed = 3\nprint(1)\nraise SystemExit('bad')", "1"),
+    ],
+)
+def test_a_program_that_ends_by_an_error_failed_and_says_what_it_printed(
+    program: str, told: str
+) -> None:
+    with pytest.raises(ToolFailure) as failure:
+        python.run(program, seconds=20)
+    assert str(failure.value) == told
+
+
 def test_a_program_is_held_by_walls_and_limits() -> None:
-    assert "No such file" in python.run("open('/etc/passwd')", seconds=20)
+    with pytest.raises(ToolFailure, match="No such file"):
+        python.run("open('/etc/passwd')", seconds=20)
     with pytest.raises(ToolFailure, match="longer than 1 s"):
         python.run("while True: pass", seconds=1)
     assert len(python.run("print('x' * 10 ** 7)", seconds=20)) == 10**6
@@ -103,6 +126,15 @@ def test_the_best_passages_come_back_whatever_kind_of_file_they_are_in(texts: Pa
         tool.run("?!")
     assert tool.some is not None
     assert tool.some("a") == tool.some("a")
+
+
+def test_a_text_in_a_line_of_json_may_hold_other_ends_of_lines(texts: Path) -> None:
+    rows = [{"text": "a zebra\u2028runs"}, {"text": "a yak\u0085walks"}]
+    written = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (texts / "more.jsonl").write_bytes(written.encode())
+    tool = search.make(folder=str(texts))
+    assert tool.run("zebra") == "a zebra\u2028runs"
+    assert tool.run("yak") == "a yak\u0085walks"
 
 
 def test_an_index_is_made_once_and_anew_where_a_text_changed(texts: Path) -> None:
@@ -192,6 +224,43 @@ def test_a_tool_of_ones_own_is_a_file(tmp_path: Path) -> None:
     options = {"echo": {"times": 3}}
     task = resolve(checked({"tools": [str(file)], "tool_options": options})).task
     assert task.tools["echo"].run("ab") == "ababab"
+
+
+TOOL = """
+from comas.types import Tool
+
+def make():
+    {before}
+    return Tool(name="mine", does="answers", argument="words", run={run}, {bounds})
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"before": "1 / 0"}, "make() failed: ZeroDivisionError: division by zero"),
+        ({"run": "3"}, "run=3 is no function"),
+        ({"bounds": "at_once=0"}, "at_once=0, wanted is a number above 0"),
+        ({"bounds": "seconds=0"}, "seconds=0, wanted is a number above 0"),
+        ({"bounds": "longest=-3"}, "longest=-3, wanted is a number above 0"),
+        ({"bounds": "seconds='9'"}, "seconds='9', wanted is a number above 0"),
+    ],
+)
+def test_a_tool_that_could_not_be_called_is_a_mistake(
+    changed: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(TOOL.format(**{"before": "pass", "run": "str", "bounds": "", **changed}))
+    with pytest.raises(UserMistake) as mistake:
+        resolve(checked({"tools": [str(file)], "method": "agent0", "task": "pick"}))
+    assert message in str(mistake.value)
+
+
+def test_a_folder_without_texts_is_a_mistake_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("bm25s")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    with pytest.raises(UserMistake, match="no text in it"):
+        search.make(folder=str(tmp_path))
 
 
 def test_all_that_are_shipped_are_found_by_name() -> None:

@@ -37,5 +37,5 @@ def population() -> Population:
 @pytest.fixture
 def engine(shared: VLLMEngine, monkeypatch: pytest.MonkeyPatch) -> VLLMEngine:
     """The same, with log-probs compared at each publish."""
-    monkeypatch.setattr(shared.weights, "probe_every", 1)
+    monkeypatch.setattr(shared.weights, "prove_every", 1)
     return shared

@@ -18,8 +18,25 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
     Bases, method, task and data that lie beside the file are meant before those that the same words
     name from where the command runs; hub names and what is not there are left as they are.
     """
-    if folder.resolve() == Path.cwd():
-        return
+    if folder.resolve() != Path.cwd():
+        _anchor(data, folder)
+
+
+def from_here(key: str, value: Any) -> Any:
+    """The value of a dotted key, with the files and folders that it names from here found from
+    anywhere.
+    """
+    data: dict[str, Any] = {}
+    table = data
+    *path, last = key.split(".")
+    for part in path:
+        table = table.setdefault(part, {})
+    table[last] = list(value) if isinstance(value, list) else value
+    _anchor(data, Path.cwd())
+    return table[last]
+
+
+def _anchor(data: dict[str, Any], folder: Path) -> None:
     hosts = _tables(data, "hosts")
     elsewhere = {name for name, host in hosts.items() if _is_elsewhere(host)}
     agents = _tables(data, "agents").values()

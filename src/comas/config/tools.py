@@ -30,7 +30,7 @@ def with_tools(task: Task, config: Config) -> Task:
     for tool in named:
         if tool.name in there:
             raise UserMistake(
-                f"tools: {tool.name!r} stands there twice, or task {config.task} brings it itself:"
+                f"tools: {tool.name!r} stands there twice, or task {task.name} brings it itself:"
                 " name it once"
             )
         there[tool.name] = tool
@@ -51,12 +51,29 @@ def _tool(name: str, options: Mapping[str, Mapping[str, Any]]) -> Tool:
     module = load_builder("tools", name, "tools")
     stem = Path(name).stem
     taken = filled(f"tool_options.{stem}", options.get(stem, {}), module.make)
-    tool: Any = module.make(**taken)
+    try:
+        tool: Any = module.make(**taken)
+    except UserMistake:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserMistake(f"tools = {name!r}: make() failed: {reason}") from error
     if not isinstance(tool, Tool):
         raise UserMistake(f"tools = {name!r}: make() returned {type(tool).__name__}, not a Tool")
+    _check(tool, name)
+    return tool
+
+
+def _check(tool: Tool, name: str) -> None:
+    """An error for a tool that could not be called, or never be waited for."""
     if not _NAME.fullmatch(tool.name):
         raise UserMistake(
             f"tools = {name!r}: a tool cannot be called {tool.name!r}: take small letters, digits"
             " and _, so that agents can write <name>"
         )
-    return tool
+    if not callable(tool.run):
+        raise UserMistake(f"tools = {name!r}: run={tool.run!r} is no function")
+    for bound in ("seconds", "longest", "at_once"):
+        value = getattr(tool, bound)
+        if not isinstance(value, int | float) or not value > 0:
+            raise UserMistake(f"tools = {name!r}: {bound}={value!r}, wanted is a number above 0")

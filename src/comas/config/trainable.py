@@ -9,6 +9,7 @@ from comas.config.ahead import check_ahead
 from comas.config.policies import Resolved
 from comas.config.rehearsal import check_taken
 from comas.config.roles import check_kl, check_roles, check_seats
+from comas.types import UserMistake
 
 
 def check_training(resolved: Resolved) -> None:
@@ -19,3 +20,15 @@ def check_training(resolved: Resolved) -> None:
     check_ahead(resolved)
     check_seats(config, method, learn=True)
     check_taken(resolved)
+    _check_tools(resolved)
+
+
+def _check_tools(resolved: Resolved) -> None:
+    """An error for tools that a shipped method lets nobody call."""
+    config, method, *_ = resolved
+    own = config.method.endswith(".py")
+    if config.tools and not own and "tools" not in method.needs:
+        raise UserMistake(
+            f"tools = {', '.join(config.tools)}: nobody can call one in method {config.method}:"
+            " leave it out, or take a method that needs them, such as agent0_vl (docs/tools.md)"
+        )

@@ -20,7 +20,7 @@ from comas.evaluation.as_json import interval_record
 from comas.game.agent import Agent, Member
 from comas.game.moves import facing
 from comas.game.play import Scene, play_all
-from comas.stats import Interval, mean_interval
+from comas.stats import Interval, seeds_interval
 from comas.types import Method, Question, Task, UserMistake, Verdict
 
 SETUP = "cross"
@@ -112,26 +112,26 @@ class Matrix:
 
     def cell(self, row: int, column: int) -> Interval:
         """The mean payoff of a row against a column, over questions."""
-        return mean_interval(self.values[row][column])
+        return seeds_interval(self.values[row][column])
 
     def row(self, row: int) -> Interval:
         """The same against all columns: the mean of the row's cells."""
-        return mean_interval(_means(self.values[row]))
+        return seeds_interval(_means(self.values[row]))
 
     def column(self, column: int) -> Interval:
         """What all rows come to against a column: the mean of the column's cells."""
         cells = [row[column] for row in self.values]
-        return mean_interval(_means(cells))
+        return seeds_interval(_means(cells))
 
     def whole(self) -> Interval:
         """The mean of all cells."""
         rows = [_means(row) for row in self.values]
-        return mean_interval(_means(rows))
+        return seeds_interval(_means(rows))
 
     def own(self) -> Interval:
         """The mean of the diagonal: each against itself."""
         diagonal = [row[place] for place, row in enumerate(self.values)]
-        return mean_interval(_means(diagonal))
+        return seeds_interval(_means(diagonal))
 
     def progress(self) -> tuple[Interval, Interval]:
         """What the last row gains over the first, against the first column; and what the first row
@@ -140,7 +140,7 @@ class Matrix:
         first = self.values[0][0]
         gained = _minus(self.values[-1][0], first)
         lost = _minus(first, self.values[0][-1])
-        return mean_interval(gained), mean_interval(lost)
+        return seeds_interval(gained), seeds_interval(lost)
 
     def cycling(self) -> float | None:
         """The share of triples of which each beats the next, in one direction or the other; i beats

@@ -77,8 +77,12 @@ def _of_folder(folder: Path) -> dict[str, str]:
 
 
 def of_plugins(config: Config) -> dict[str, str]:
-    """The method and the task: their names, of files of the user's own the digests."""
-    return {"method": _of_plugin(config.method), "task": _of_plugin(config.task)}
+    """The method and the task: their names, of files of the user's own the digests; and of tools of
+    the user's own.
+    """
+    own = [name for name in config.tools if name.endswith(".py")]
+    tools = {f"tool {Path(name).name}": _of_plugin(name) for name in own}
+    return {"method": _of_plugin(config.method), "task": _of_plugin(config.task), **tools}
 
 
 def _of_plugin(name: str) -> str:

@@ -59,6 +59,7 @@ class Folder:
             plan,
             places=named_places,
             teams=spec.teams(named_places, plan.pairs),
+            pairs=spec.rooted(plan.pairs),
             data=str(Path(plan.data).resolve()) if plan.data else None,
             files=spec.files(plan),
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from comas.evaluation.as_json import finite
 from comas.game.moves import payoff_in
-from comas.stats import mean_interval
+from comas.stats import seeds_interval
 
 
 def payoff_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -28,7 +28,7 @@ def payoff_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
             outcomes[record["answer"].split()[0]] += 1
     if not gains:
         return None
-    found = mean_interval([mean(of_question) for of_question in gains.values()])
+    found = seeds_interval([mean(of_question) for of_question in gains.values()])
     interval = {"mean": found.mean, "low": finite(found.low), "high": finite(found.high)}
     counts = {word: outcomes[word] for word in ("won", "drawn", "lost")}
     return interval | counts

@@ -6,6 +6,7 @@ asking (`evaluation.runner`).
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.mistakes import nearest
+from comas.config.named_places import from_here
 from comas.config.policies import Resolved
 from comas.config.schema import lifted, parse_pair
 from comas.config.systems import (
@@ -176,6 +178,17 @@ def files(plan: Plan) -> dict[str, str]:
     return {name: str(Path(name).resolve()) for name in names if name is not None}
 
 
+def rooted(pairs: Sequence[str]) -> list[str]:
+    """`key=value`, with the files and folders that they name found from anywhere."""
+    found: list[str] = []
+    for pair in pairs:
+        key, value = parse_pair(pair)
+        there = from_here(key, value)
+        text = json.dumps(there, ensure_ascii=False) if there != value else None
+        found.append(pair if text is None else f"{key}={text}")
+    return found
+
+
 def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
     """`contents of FILE` -> digest of the files whose code answers or judges: those that were
     named, and the systems' own.
@@ -186,6 +199,7 @@ def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
         own.append(task)
     if any(parts_of(setup)[0] == "game" for setup in plan.setups):
         own += [team.config.method for team in teams]
+    own += [tool for team in teams for tool in team.config.tools]
     own_files = {name: name for name in own if name.endswith(".py")}
     return {
         f"contents of {name}": disk.digest(Path(place))

@@ -60,7 +60,7 @@ def revisions(turns: Sequence[TurnRecord]) -> Iterator[tuple[TurnRecord, TurnRec
         before = by_id.get(turn["about"])
         if before is None or before["agent"] != turn["agent"]:
             continue
-        if before["role"] in ANSWERING and turn["role"] in ANSWERING:
+        if _answers(before) and _answers(turn):
             yield before, turn
 
 
@@ -68,9 +68,14 @@ def first_answers(turns: Sequence[TurnRecord]) -> dict[str, TurnRecord]:
     """Agent -> its first answer, of agents that answer before they hear anybody."""
     firsts: dict[str, TurnRecord] = {}
     for turn in turns:
-        if turn["role"] == "solution" and _opens(turn):
+        if turn["role"] == "solution" and _opens(turn) and _answers(turn):
             firsts.setdefault(turn["agent"], turn)
     return firsts
+
+
+def _answers(turn: TurnRecord) -> bool:
+    """Whether a reply answers the question, and does not call a tool for it."""
+    return turn["role"] in ANSWERING and not turn.get("info", {}).keys() & {"call", "unanswered"}
 
 
 def _opens(turn: TurnRecord) -> bool:

@@ -17,6 +17,7 @@ from comas.config.rehearsal import roles_asked
 from comas.config.schema import parse_pair
 from comas.game.agent import Member
 from comas.team.build import Team
+from comas.team.equal_policies import measurable
 from comas.types import Method, Setup, Task, UserMistake
 
 OPTIONS = r":(?=\w+=)"
@@ -75,12 +76,12 @@ def _unsettled(*args: object) -> Any:
 
 
 def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
-    """Who plays: every policy by itself, or the team."""
+    """Who plays: every policy by itself, of those that solve where any does; or the team."""
     if not chosen.alone:
         return {"team": list(team.members)}
     # copies of one policy answer once, by the first of them; another persona makes another answer
     first: dict[tuple[str, str | None], Member] = {}
-    for member in team.members:
+    for member in measurable(team.members):
         first.setdefault((member.address, member.system), member)
     return {member.name: [member] for member in first.values()}
 
@@ -109,6 +110,24 @@ def check_playable(chosen: Way, task: Task) -> None:
         )
 
 
+def check_tools(pairs: Sequence[str], chosen: Sequence[Way]) -> None:
+    """An error for keys about tools where no setup lets anybody call one."""
+    keys = [parse_pair(pair)[0] for pair in pairs]
+    named = [key for key in keys if key == "tools" or key.startswith("tool_options.")]
+    if named and not any(map(_calls_tools, chosen)):
+        raise UserMistake(
+            f"{named[0]}: nobody can call a tool in setups {', '.join(way.name for way in chosen)}:"
+            " leave it out, or take --setups tools"
+        )
+
+
+def _calls_tools(chosen: Way) -> bool:
+    """Whether tools are of use; of files of the user's own nobody knows."""
+    plugin = parts_of(chosen.name)[0]
+    own = getattr(chosen.method.play, "__module__", "").startswith("comas_user_")
+    return own or plugin == "tools" or "tools" in chosen.method.needs
+
+
 def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> None:
     """An error where the game asks for a role that no agent takes."""
     if chosen.alone or any(member.roles is None for member in members):
@@ -125,7 +144,8 @@ def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> Non
 
 def described(team: Team, chosen: Way) -> str:
     """Who answers, in words."""
-    policies = len({member.address for member in team.members})
+    alone = measurable(team.members) if chosen.alone else team.members
+    policies = len({member.address for member in alone})
     agents = len(team.members)
     if chosen.alone and policies > 1:
         return f"{policies} agents, each alone"

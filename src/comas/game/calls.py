@@ -60,7 +60,7 @@ def in_template(text: str, tools: Mapping[str, Tool], calls: Calls) -> Found:
         return Unread("a call that does not end the reply")
     try:
         call: Any = json.loads(body[: len(body) - len(after)])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Unread(f"a call that is no JSON ({error})")
     return _named(call, tools, calls)
 
@@ -71,9 +71,9 @@ def _named(call: Any, tools: Mapping[str, Tool], calls: Calls) -> Found:
         return Unread("a call that is no JSON object")
     there = cast("dict[str, Any]", call)
     name = there.get(calls.name)
-    if name not in tools:
+    if not isinstance(name, str) or name not in tools:
         return Unread(f"a call of {name!r}, which is none of {', '.join(tools)}")
-    tool = tools[str(name)]
+    tool = tools[name]
     arguments = there.get(calls.arguments)
     if isinstance(arguments, Mapping):
         values = list(cast("Mapping[str, Any]", arguments).values())

@@ -133,6 +133,7 @@ async def _answered(call: Call, tool: Tool) -> dict[str, Any]:
     except ToolFailure as error:
         failed = str(error)
         text = failed
+        failed = failed[: tool.longest]
     left_out = max(0, len(text) - tool.longest)
     text = defuse(text[: tool.longest])
     return {
@@ -176,7 +177,7 @@ async def _run(tool: Tool, argument: str) -> str:
             result = _text(tool, tool.run(argument))
         except (ToolFailure, HostFailure, UserMistake) as error:
             failure = error
-        except Exception as error:  # noqa: BLE001 - a tool may be anybody's: what it raises is told
+        except BaseException as error:  # noqa: BLE001 - anybody's: what it raises is told, exits too
             failure = ToolFailure(f"{tool.name} failed: {type(error).__name__}: {error}")
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, failure)

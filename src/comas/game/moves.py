@@ -8,15 +8,17 @@ becomes the first legal one. Leaves out: what games are worth (methods), other r
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 from comas.game.agent import Agent, choose
-from comas.game.play import brief
+from comas.game.play import brief, own_file
 from comas.game.prompts import defuse, words
 from comas.types import Episode, Question, Task, Turn, UserMistake
 
@@ -143,20 +145,27 @@ async def played(
     table = Table(question, task, seats, rng)
     payoffs: Sequence[float] | None = None
     try:
-        payoffs = await task.rules(question, table.move, rng)
+        with own_file(task.rules, f"task {task.name}: rules"):
+            payoffs = await task.rules(question, table.move, rng)
     except* Unended:  # bare, or out of the game's own task groups
         for turn in table.last.values():
             turn.info["unended"] = True
     if payoffs is None:
         return None
-    if len(payoffs) != len(seats):
+    if not _are_payoffs(payoffs, len(seats)):
         raise UserMistake(
             f"task {task.name}: rules returned {brief(payoffs)}, wanted is a payoff for each of"
-            f" {len(seats)} seats"
+            f" {len(seats)} seats, a finite number"
         )
     for seat, turn in table.last.items():
         turn.info["payoff"] = payoffs[seat]
     return list(payoffs)
+
+
+def _are_payoffs(found: Any, seats: int) -> bool:
+    if not isinstance(found, Sequence) or len(found) != seats:
+        return False
+    return all(isinstance(p, Real) and math.isfinite(p) for p in found)
 
 
 async def facing(

@@ -55,6 +55,10 @@ class Table(HostTable):
     """GPUs over which the engine spreads one model (on a CPU processes), where it can: `vllm`. They
     are counted from `device` on; what is trained is trained on the first.
     """
+    prove_every: int = Field(4, ge=1)
+    """Log-probs of fixed tokens are compared with the learner's at each so many-th publish of an
+    adapter, and at its first two in a process: `vllm`, which proves all else at each. 1: at each.
+    """
     device: Annotated[str, AfterValidator(_device_name)] = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from annotated_types import Gt
+from annotated_types import Ge, Gt
 
 from comas.objective.credit import filtered
 from comas.objective.losses import plain
@@ -22,10 +22,11 @@ from comas.setups.autogen import play
 from comas.types import Episode, Method, Task
 
 Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
 
 
 def settle(
-    episodes: Sequence[Episode], task: Task, *, length: float = 0.5, least: Positive = 0.3
+    episodes: Sequence[Episode], task: Task, *, length: NotNegative = 0.5, least: Positive = 0.3
 ) -> None:
     """Pay the turns of the best talk about each question its R; others are not learnt."""
     talks: dict[str, list[Episode]] = {}

@@ -23,7 +23,7 @@ from comas.game.prompts import defuse, words
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Episode, Method, Question, Task, Turn
+from comas.types import Episode, Method, Question, Task, Turn, UserMistake
 
 REWRITING = "Write only the new request. It has to ask for the same.\n\nThe request:\n{question}"
 WORDING = {
@@ -99,6 +99,11 @@ async def _answered(request: Question, defender: Agent, task: Task, attack: Turn
 def is_harmful(request: Question, task: Task) -> bool:
     """Whether refusing is right by the task's rules."""
     assert task.check is not None, "Method.needs"
+    if task.extract(request, "refuse") is None:
+        raise UserMistake(
+            f"method self_redteam asks whether requests are refused, and task {task.name} does not"
+            " read `refuse` as an answer: take task=gate, or one of your own that does"
+        )
     return task.check(request, "refuse") == "right"
 
 

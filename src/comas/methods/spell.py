@@ -16,6 +16,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import Annotated
+
+from annotated_types import Gt
 
 from comas.game.agent import Agent, choose
 from comas.game.posing import posed_by, solve
@@ -28,6 +31,7 @@ from comas.objective.losses import clipped
 from comas.objective.pay import compare_turns, in_role
 from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
 
+Positive = Annotated[float, Gt(0)]
 WORDING = {
     "propose_within": (
         "Documents:\n{documents}\n\n{history}\nWrite a new question that can be answered from these"
@@ -104,7 +108,7 @@ async def _judged(
         turn.info["agreed"] = (turn.info["said"] == "yes") == accepted if taught else None
 
 
-def settle(episodes: Sequence[Episode], task: Task, *, width: float = 1 / 6) -> None:
+def settle(episodes: Sequence[Episode], task: Task, *, width: Positive = 1 / 6) -> None:
     """Pay responders within their question, questioners and verifiers over the step."""
     proposals: list[Turn] = []
     worths: list[float] = []

@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from annotated_types import Ge, Interval
 
 from comas.game.moves import by_seat
 from comas.methods.mars import STABLE, play
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.types import Episode, Method, Question, State, Task, Turn
+
+Share = Annotated[float, Interval(ge=0, le=1)]
+NotNegative = Annotated[float, Ge(0)]
 
 
 def start(questions: Sequence[Question], task: Task) -> State:
@@ -29,8 +35,8 @@ def settle(
     task: Task,
     *,
     state: State,
-    decay: float = 0.95,
-    penalty: float = 0.05,
+    decay: Share = 0.95,
+    penalty: NotNegative = 0.05,
     baselines: bool = True,
 ) -> None:
     """Pay all turns of a seat its return minus the running mean, which goes on game by game."""
@@ -47,8 +53,8 @@ def update(
     episodes: Sequence[Episode],
     task: Task,
     *,
-    decay: float = 0.95,
-    penalty: float = 0.05,
+    decay: Share = 0.95,
+    penalty: NotNegative = 0.05,
 ) -> State:
     """The running means after the games of a step."""
     means = dict(state["means"])

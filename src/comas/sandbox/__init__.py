@@ -57,6 +57,8 @@ class Ran:
     """The limit that it ran into; empty where it ran to its end, or to an error of its own, which
     is part of what it printed.
     """
+    raised: bool = False
+    """Whether it ended by an error of its own, or by an exit code that is not 0."""
 
 
 PRINTING = """
@@ -64,6 +66,7 @@ import ast, contextlib, io
 
 def printed():
     out = io.StringIO()
+    raised = False
     space = {"__name__": "__main__"}
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
@@ -78,14 +81,16 @@ def printed():
                 exec(compile(tree, "<program>", "exec"), space)
             if value is not None:
                 print(repr(value))
-        except SystemExit:
-            pass
+        except SystemExit as end:
+            raised = end.code not in (None, 0)
         except Exception as error:
+            raised = True
             print(f"{type(error).__name__}: {error}")
-    return out.getvalue()[:1_000_000]
+    return [out.getvalue()[:1_000_000], raised]
 """
-"""Put behind a program's source, it makes a function that runs it, and returns what it printed; the
-value of a last expression and an error's last line are printed too.
+"""Put behind a program's source, it makes a function that runs it, and returns what it printed, and
+whether it ended by an error; the value of a last expression and an error's last line are printed
+too.
 """
 
 
@@ -154,7 +159,11 @@ def run(program: str, *, limits: Limits | None = None) -> Ran:
     told = _judged(case, limits or Limits())
     if "value" not in told:
         return Ran("", told["why"])
-    return Ran(str(told["value"]), "")
+    match told["value"]:
+        case [str(printed), bool(raised)]:
+            return Ran(printed, "", raised)
+        case other:  # a program can reach what runs it
+            return Ran(str(other), "", True)
 
 
 def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:

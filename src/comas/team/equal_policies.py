@@ -16,8 +16,8 @@ from comas.game.agent import Member
 
 
 def measurable(learning: Sequence[Member]) -> list[Member]:
-    """Of the members at hosts that learn those who solve, or all of them where nobody does: whose
-    accuracy a run measures. What the others would answer alone is no part of the game, and costs.
+    """Of these members those who solve, or all of them where nobody does: whose accuracy is
+    measured. What the others would answer alone is no part of the game, and costs.
     """
     solving = [member for member in learning if member.solves]
     return solving or list(learning)

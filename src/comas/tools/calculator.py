@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "max": max,
     "min": min,
-    "round": round,
+    "round": lambda *arguments: _rounded(*arguments),
     "sqrt": math.sqrt,
     "gcd": math.gcd,
     "factorial": lambda n: _factorial(n),
@@ -41,6 +41,8 @@ LONGEST = 1000
 """Characters of an expression."""
 EXACT = 1e15
 """Below it a float tells whole numbers apart."""
+DIGITS = 300
+"""To which numbers are rounded, at most."""
 LARGEST = 10**300
 """Of a result that is a whole number; powers beyond it are not computed."""
 
@@ -92,12 +94,19 @@ def _value(node: ast.expr) -> Number:
 
 def _power(base: Number, exponent: Number) -> Number:
     """A power that is neither huge nor complex."""
-    if abs(base) > 1 and abs(exponent) * math.log(abs(base)) > math.log(LARGEST):
+    if abs(base) > 1 and exponent * math.log(abs(base)) > math.log(LARGEST):
         raise ToolFailure("the result is too large")
     value = base**exponent
     if isinstance(value, complex):
         raise ToolFailure("the result is not a real number")
     return value
+
+
+def _rounded(value: Number, *digits: int) -> Number:
+    """As `round`, which computes a power of ten that has as many digits."""
+    if any(abs(number) > DIGITS for number in digits):
+        raise ToolFailure(f"numbers are rounded to at most {DIGITS} digits")
+    return round(value, *digits)
 
 
 def _factorial(number: Number) -> int:

@@ -18,8 +18,8 @@ _FENCE = re.compile(r"\A```(?:python|py)?[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 
 
 def run(program: str, seconds: float = 10.0) -> str:
-    """What a program prints; ToolFailure where it runs into a limit, HostFailure where the sandbox
-    breaks down.
+    """What a program prints; ToolFailure, with that, where it raises or ends by an exit code that
+    is not 0, and where it runs into a limit; HostFailure where the sandbox breaks down.
     """
     fenced = _FENCE.match(program.strip())
     source = fenced[1] if fenced else program
@@ -29,7 +29,10 @@ def run(program: str, seconds: float = 10.0) -> str:
         raise HostFailure(f"the sandbox broke down: {error}") from error
     if ran.why:
         raise ToolFailure(ran.why)
-    return ran.printed.strip() or "(nothing was printed)"
+    printed = ran.printed.strip()
+    if ran.raised:
+        raise ToolFailure(printed or "the program ended with an exit code that is not 0")
+    return printed or "(nothing was printed)"
 
 
 def make(*, seconds: Count = 10) -> Tool:

@@ -57,12 +57,16 @@ class Index:
             passages = self._ranked[1]
         return random.Random(seed).choice(passages)
 
+    def files(self) -> list[Path]:
+        """Those with texts, in the order of their names."""
+        below = self.folder.rglob("*")
+        return sorted(path for path in below if path.suffix in KINDS and path.is_file())
+
     @cached_property
     def _ranked(self) -> tuple[Any, list[str]]:
         import bm25s
 
-        below = self.folder.rglob("*")
-        files = sorted(path for path in below if path.suffix in KINDS and path.is_file())
+        files = self.files()
         digest = _digest(self.folder, files)
         kept = self.folder / INDEX / digest[:16]
         passages_file = kept / PASSAGES
@@ -72,14 +76,18 @@ class Index:
             return bm25s.BM25.load(kept, mmap=True, show_progress=False), passages
         passages = [passage for file in files for passage in _passages(file)]
         if not passages:
-            raise UserMistake(
-                f"tool_options.search.folder = {str(self.folder)!r}: no text in it; put"
-                f" {', '.join(KINDS)} files there"
-            )
+            raise _no_text(self.folder)
         ranking = bm25s.BM25()
         ranking.index(_tokens(passages), show_progress=False)
         _keep(ranking, passages, kept)
         return ranking, passages
+
+
+def _no_text(folder: Path) -> UserMistake:
+    return UserMistake(
+        f"tool_options.search.folder = {str(folder)!r}: no text in it; put"
+        f" {', '.join(KINDS)} files there"
+    )
 
 
 def _keep(ranking: Any, passages: list[str], kept: Path) -> None:
@@ -124,8 +132,9 @@ def _passages(file: Path) -> Iterator[str]:
     """The passages of a file, in their order."""
     text = file.read_text(encoding="utf-8-sig", errors="replace")
     if file.suffix == ".jsonl":
-        for at, line in enumerate(filter(str.strip, text.splitlines()), 1):
-            yield from _divided(_text_of(line, file, at))
+        for at, line in enumerate(text.split("\n"), 1):  # texts may hold other ends of lines
+            if line.strip():
+                yield from _divided(_text_of(line, file, at))
         return
     for paragraph in re.split(r"\n\s*\n", text):
         yield from _divided(paragraph.strip())
@@ -163,6 +172,8 @@ def make(*, folder: str = "", passages: Count = 3) -> Tool:
     if not Path(folder).is_dir():
         raise UserMistake(f"tool_options.search.folder = {folder!r}: no such folder")
     index = Index(Path(folder))
+    if not index.files():
+        raise _no_text(index.folder)
 
     def run(words: str) -> str:
         found = index.best(words, passages)

@@ -19,10 +19,6 @@ from comas.engines.vllm.proof import Probe
 from comas.seams import AdaptedModel, Adapter, StaleWeights, Weights
 from comas.types import HostLost, UserMistake
 
-PROBE_EVERY = 4
-"""Log-probs are compared at the first two publishes of a policy, of which the second is the first
-step or the checkpoint of a run that goes on, and at each so many-th one after them.
-"""
 TRIAL = 0.5
 """Size of the trial adapter's change of a weight, as a share of the weight's own."""
 
@@ -49,17 +45,21 @@ class Adapters:
         probe: Probe,
         host: str,
         *,
-        probe_every: int = PROBE_EVERY,
+        prove_every: int,
     ) -> None:
         """`host` is `hosts.<name>`, for error messages. Proves that vLLM has the base, and that it
         takes adapters on it, before any policy is published.
+
+        Log-probs are compared at the first two publishes of a policy, of which the second is the
+        first step or the checkpoint of a run that goes on, and at each `prove_every`-th one after
+        them.
         """
         self.vllm = vllm
         self.folders = folders
         self.shared = shared
         self.probe = probe
         self.host = host
-        self.probe_every = probe_every
+        self.prove_every = prove_every
         dtypes = vllm.call(worker.adapter_dtype)
         self.dtype: torch.dtype = proof.agreed(dtypes, vllm, "the dtype of adapters")
         modules = sorted({m for p in policies for m in pairs_of(shared, p)})
@@ -84,7 +84,7 @@ class Adapters:
         try:
             self._load(adapter, name)
             self._prove(policy, adapter, name)
-            if published == 1 or (published - 2) % self.probe_every == 0:
+            if published == 1 or (published - 2) % self.prove_every == 0:
                 reading = self.probe.read(adapter, name, new=True)
                 learner = proof.logits_with(self.shared, policy)
                 self.probe.check(reading, learner, self.shared.model.dtype, name)

@@ -60,7 +60,10 @@ def _of_adapters(plan: EnginePlan, policies: Sequence[str], shared: AdaptedModel
         vllm = start.start(model, folder, plan, arguments)
         undone.callback(vllm.close)
         with start.in_one_line(host):
-            weights = Adapters(vllm, folders, shared, policies, _probe(vllm, model, plan), host)
+            probe = _probe(vllm, model, plan)
+            weights = Adapters(
+                vllm, folders, shared, policies, probe, host, prove_every=plan.prove_every
+            )
         undone.pop_all()
     return _engine(plan, policies, vllm, weights, model)
 
