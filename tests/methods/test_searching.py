@@ -15,7 +15,7 @@ from comas.methods import agent0, dr_zero, spell, ssp
 from comas.tasks import facts
 from comas.testing import check_method
 from comas.testing.scripted import discuss
-from comas.types import Episode, Method, Question, Turn
+from comas.types import Episode, Method, Question, Turn, UserMistake
 
 WORLD = facts.WORLD
 
@@ -129,8 +129,16 @@ def test_dr_zero_compares_proposals_of_as_many_hops() -> None:
     state = {"phase": "propose", "pool": {}}
     dr_zero.settle([*one, *two], facts.task, state=state)
     assert [found.turns[0].reward for found in [*one, *two]] == [1.0, -1.0, 0.0, 0.0]
+
+
+def test_dr_zero_compares_proposals_about_one_document_where_there_are_several() -> None:
+    state = {"phase": "propose", "pool": {}}
+    one = [episode("a", proposal(hops=1, form=f)) for f in (1.0, 0.0)]
+    two = [episode("b", proposal(hops=2, form=f)) for f in (1.0, 1.0)]
     dr_zero.settle([*one, *two], facts.task, state=state, baseline="document")
-    assert [found.turns[0].reward for found in [*one, *two]] == [0.0] * 4
+    assert [found.turns[0].reward for found in [*one, *two]] == [1.0, -1.0, 0.0, 0.0]
+    with pytest.raises(UserMistake, match="each has one: set samples=4"):
+        dr_zero.settle([one[0], two[0]], facts.task, state=state, baseline="document")
 
 
 def test_dr_zero_form_asks_for_searches_and_an_answer_that_was_found() -> None:

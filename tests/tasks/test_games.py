@@ -76,6 +76,21 @@ def test_tictactoe_is_learnt_from_many_starts_and_measured_from_one() -> None:
         tictactoe.load("train", plies=5)
 
 
+@pytest.mark.parametrize("seat", [0, 1])
+def test_rubbish_divides_nothing_to_its_own_seat(seat: int) -> None:
+    """What is no move counts as the first one that is legal."""
+
+    def rubbish(view: str, legal: Sequence[str], rng: random.Random) -> str:
+        return legal[0]
+
+    players = [bargain.fair, bargain.fair]
+    players[seat] = rubbish
+    for question in bargain.load("test", limit=50):
+        payoffs = between(bargain.task, question.prompt, players, 0)
+        assert payoffs[seat] == 0.0
+        assert payoffs[1 - seat] >= 0.5
+
+
 def test_kuhn_has_every_deal_in_every_split() -> None:
     for split in kuhn.SPLITS:
         assert len({q.prompt for q in kuhn.load(split, limit=6)}) == 6
@@ -216,7 +231,7 @@ def test_bargaining_divides_the_pool() -> None:
 def test_without_agreement_nobody_gets_anything() -> None:
     payoffs, asked = outcome(bargain.task, POOL, ["keep nothing"] * bargain.OFFERS + ["refuse"])
     assert payoffs == (0.0, 0.0)
-    assert asked[-1][2] == ("accept", "refuse")
+    assert asked[-1][2] == ("refuse", "accept")
 
 
 def test_fair_seats_agree_on_a_half_or_more() -> None:

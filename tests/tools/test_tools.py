@@ -261,6 +261,17 @@ def test_a_folder_without_texts_is_a_mistake_at_once(tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     with pytest.raises(UserMistake, match="no text in it"):
         search.make(folder=str(tmp_path))
+    (tmp_path / "signs.txt").write_text("?!\n\n--")
+    with pytest.raises(UserMistake, match="no text in it"):
+        search.make(folder=str(tmp_path)).run("cat")
+
+
+def test_an_index_that_was_damaged_is_made_anew(texts: Path) -> None:
+    search.make(folder=str(texts)).run("cat")
+    (kept,) = (texts / search.INDEX).glob("*/passages.json")
+    kept.write_text("[")
+    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
+    assert json.loads(kept.read_text())[0] == "A cat is a feline."
 
 
 def test_all_that_are_shipped_are_found_by_name() -> None:

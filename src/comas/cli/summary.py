@@ -70,7 +70,7 @@ def print_summary(console: Console, result: Result, curves: bool = False) -> Non
     drawn = curves and not console.options.ascii_only  # whose encoding has no signs for them
     lines = [
         "",
-        "held-out accuracy, mean over agents of single answers, 95 % interval over questions:",
+        "held-out accuracy, mean over agents, 95 % interval over questions:",
         *_accuracies(result),
         *(curve_lines(metrics, console.width) if drawn else ()),
         *figure_lines(metrics),

@@ -136,8 +136,7 @@ class Exam:
         for task, _ in self._asked:
             for _, way in chosen:
                 ways.check_playable(way, task)
-        if not self.plan.crosses:
-            ways.check_tools(self.plan.pairs, [way for _, way in chosen])
+        ways.check_tools(self.plan.pairs, [way for _, way in chosen], self.plan.crosses)
         configs = [(run, team.config) for run, team in outlines.items()]
         bounded = set.intersection(*(set(task.max_tokens) for task, _ in self._asked))
         self._notes += asked_otherwise(configs, ways.asked_roles(chosen), bounded)

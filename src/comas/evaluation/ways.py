@@ -110,11 +110,13 @@ def check_playable(chosen: Way, task: Task) -> None:
         )
 
 
-def check_tools(pairs: Sequence[str], chosen: Sequence[Way]) -> None:
-    """An error for keys about tools where no setup lets anybody call one."""
+def check_tools(pairs: Sequence[str], chosen: Sequence[Way], crosses: bool) -> None:
+    """An error for keys about tools where no setup lets anybody call one; what a method does where
+    it `crosses` nobody knows.
+    """
     keys = [parse_pair(pair)[0] for pair in pairs]
     named = [key for key in keys if key == "tools" or key.startswith("tool_options.")]
-    if named and not any(map(_calls_tools, chosen)):
+    if named and not crosses and not any(map(_calls_tools, chosen)):
         raise UserMistake(
             f"{named[0]}: nobody can call a tool in setups {', '.join(way.name for way in chosen)}:"
             " leave it out, or take --setups tools"

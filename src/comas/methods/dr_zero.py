@@ -28,7 +28,7 @@ from comas.objective.credit import given
 from comas.objective.dialogues import Dialogue, compare, dialogues
 from comas.objective.losses import clipped
 from comas.setups import tools
-from comas.types import Count, Episode, Method, Question, State, Task
+from comas.types import Count, Episode, Method, Question, State, Task, UserMistake
 
 WORDING = {
     "propose_from": (
@@ -116,6 +116,11 @@ def settle(
             like = f"hop {info['hops']}" if baseline == "hops" else episode.question.id
             worth = 0.5 * info["form"] + difficulty(right)
             peers.setdefault(like, []).append((proposal, worth))
+    if baseline == "document" and peers and all(len(same) == 1 for same in peers.values()):
+        raise UserMistake(
+            "options.baseline=document compares the proposals about a document, and each has one:"
+            " set samples=4, or take options.baseline=hops"
+        )
     for compared in peers.values():
         proposals = [proposal for proposal, _ in compared]
         compare(proposals, [worth for _, worth in compared])

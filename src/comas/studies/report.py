@@ -190,7 +190,7 @@ def _settings_table(report: Report) -> Table:
         *("setting", "cells", "before", "after, 95 %", "gain, 95 %", "lowest agent", "tokens"),
         "steps",
     )
-    return Table("Held-out accuracy of single answers", headings, rows)
+    return Table("Held-out accuracy", headings, rows)
 
 
 def _seeds_table(report: Report) -> Table:

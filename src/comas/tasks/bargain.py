@@ -95,12 +95,13 @@ async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[
     """Ask for offers until one is accepted; what each seat then has is worth to it."""
     pool, *values = (_numbers(part) for part in question.prompt.split("|"))
     offers: list[str] = []
-    legal = tuple(_kept(amounts) for amounts in _parts(pool))
+    # the least first: what is no move counts as the first one, and must not be worth writing
+    legal = tuple(_kept(amounts) for amounts in reversed(_parts(pool)))
     for turn in range(OFFERS + 1):
         seat = turn % 2
-        answers = (ACCEPT, *legal) if offers else legal
+        answers = (*legal, ACCEPT) if offers else legal
         if turn == OFFERS:
-            answers = (ACCEPT, "refuse")
+            answers = ("refuse", ACCEPT)
         said = await move(seat, _view(pool, values[seat], offers), answers)
         if said == ACCEPT:
             return _payoffs(pool, values, offers[-1], 1 - seat)

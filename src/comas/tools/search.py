@@ -7,7 +7,6 @@ one is only read; it is made anew where a file has changed. Leaves out: embeddin
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import random
@@ -70,15 +69,19 @@ class Index:
         digest = _digest(self.folder, files)
         kept = self.folder / INDEX / digest[:16]
         passages_file = kept / PASSAGES
-        # what another process takes away meanwhile is made again
-        with contextlib.suppress(FileNotFoundError):
+        try:
             passages = json.loads(passages_file.read_text(encoding="utf-8"))
             return bm25s.BM25.load(kept, mmap=True, show_progress=False), passages
+        except FileNotFoundError:  # what another process takes away meanwhile is made again
+            pass
+        except ValueError:  # so is what is damaged
+            shutil.rmtree(kept, ignore_errors=True)
         passages = [passage for file in files for passage in _passages(file)]
-        if not passages:
+        tokens = _tokens(passages)
+        if not any(tokens):
             raise _no_text(self.folder)
         ranking = bm25s.BM25()
-        ranking.index(_tokens(passages), show_progress=False)
+        ranking.index(tokens, show_progress=False)
         _keep(ranking, passages, kept)
         return ranking, passages
 
