@@ -33,7 +33,6 @@ from comas.hooks import Hook
 from comas.methods import self_redteam
 from comas.seed.exercises import ask_each
 from comas.seed.gate import prompt_of
-from comas.stats import mean_interval
 from comas.storage import files
 from comas.tasks import gate
 from comas.team.build import run_sync
@@ -65,7 +64,7 @@ CLAIMS = {
         0.0,
     ),
 }
-"""Claim -> its figure of a seed, and what its mean has to be at least."""
+"""Claim -> its figure of a seed, and what its mean has to be above."""
 
 
 def folder_of(out: Path, kind: str, seed: int) -> Path:
@@ -187,11 +186,13 @@ def main() -> None:
         for attacker, row in matrices[0].items()
     }
     tables.show_figures(console, "attacker", figures)
-    claims = []
-    for says, (figure, least) in CLAIMS.items():
-        found = mean_interval([figure(matrix) for matrix in matrices])
-        claims.append((f"{says} (at least {least})", found, found.mean >= least))
-    tables.show_claims(console, claims)
+    tables.show_claims(
+        console,
+        [
+            (f"{says} (above {least})", [figure(matrix) for matrix in matrices], least)
+            for says, (figure, least) in CLAIMS.items()
+        ],
+    )
 
 
 if __name__ == "__main__":

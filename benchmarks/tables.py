@@ -12,13 +12,16 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 
-from comas.stats import Interval, mean_interval
+from comas.stats import Interval, holm, mean_interval
 
 Figures = Mapping[str, Mapping[str, Sequence[float]]]
 """Row -> column -> a value per seed."""
-CLAIMS = ("claim", "found, 95 %", "holds")
+CLAIMS = ("claim", "found, 95 %", "p (Holm)", "holds")
 YES_OR_NO = {None: "-", True: "yes", False: "no"}
+LEVEL = 0.05
+"""Of all claims of a table together."""
 
 
 def parser(doc: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
@@ -52,15 +55,23 @@ def show_figures(console: Console, title: str, figures: Figures) -> None:
     show_table(console, (title, *columns), rows)
 
 
-def show_claims(
-    console: Console, claims: Sequence[tuple[str, Interval | None, bool | None]]
-) -> None:
-    """A table of claims: what was said, what was found, whether it holds."""
+def show_claims(console: Console, claims: Sequence[tuple[str, Sequence[float], float]]) -> None:
+    """A table of claims that the mean of a value per seed is above a threshold: one-sided t tests,
+    corrected after Holm for all of them. One seed shows nothing.
+    """
+    ps = holm([_p_above(values, least) for _, values, least in claims])
     rows = [
-        [says, "-" if found is None else show(found), YES_OR_NO[holds]]
-        for says, found, holds in claims
+        [says, show(mean_interval(values)), f"{p:.4f}", "yes" if p < LEVEL else "no"]
+        for (says, values, _), p in zip(claims, ps, strict=True)
     ]
     show_table(console, CLAIMS, rows)
+
+
+def _p_above(values: Sequence[float], least: float) -> float:
+    """One-sided p of a mean of at most `least`; 1 where values do not differ, or there is one."""
+    if len(set(values)) < 2:
+        return 1.0
+    return float(stats.ttest_1samp(values, least, alternative="greater").pvalue)
 
 
 def show_table(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -122,7 +122,7 @@ def test_the_call_that_ends_a_reply_is_read_in_whatever_order_tools_are_named(
     order: tuple[str, str],
 ) -> None:
     tools = {name: tool(str, name) for name in order}
-    assert in_tags("<ask> x </ask> or <find> y </find>", tools) == Call("find", "y")
+    assert in_tags("<ask> x </ask> or <find> y </find>", tools) == Call("find", "y", 1)
     assert in_tags("<ask> x </ask> or <find> y", tools) == Unread(
         "a call of find that does not end the reply"
     )
@@ -195,6 +195,15 @@ def test_a_tool_that_floods_is_cut_and_counted() -> None:
     call = episode.turns[0].info["call"]
     assert call["cut"] == 4900
     assert call["back"] == "x" * 100 + " ... (4900 more characters)"
+
+
+def test_of_several_calls_the_last_is_run_and_the_others_are_counted() -> None:
+    (episode,) = talk(said([f"{CALL} and {CALL} then {CALL}", "done"]), task_with(tool(str.upper)))
+    assert episode.turns[0].info["call"]["earlier"] == 2
+    call = '<tool_call>\n{"name": "ask", "arguments": {"words": "two"}}\n</tool_call>'
+    host = Templated({"solution": [f"{call}\n{call}", "done"]})
+    (episode,) = talk(host, task_with(tool(str.upper)))
+    assert episode.turns[0].info["call"]["earlier"] == 1
 
 
 def test_a_failure_that_floods_is_cut_as_well() -> None:

@@ -1,15 +1,16 @@
 """Calls of tools in what agents write: in plain tags, or as the chat template of a model writes
 them.
 
-A call ends its reply: `<search>words</search>`, or the JSON object that the template shows. Leaves
-out: several calls in one reply, what tools do with their arguments (`game.dialogue`).
+A call ends its reply: `<search>words</search>`, or the JSON object that the template shows. Of
+several calls in one reply the last is one, and the others are counted. Leaves out: what tools do
+with their arguments (`game.dialogue`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from comas.types import Calls, Tool
@@ -21,6 +22,8 @@ class Call:
 
     tool: str
     argument: str
+    earlier: int = 0
+    """Calls before it in the same reply, which nobody runs."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ def in_tags(text: str, tools: Mapping[str, Tool]) -> Found:
         closing = f"</{name}>"
         if text.endswith(closing):
             argument = text[start : -len(closing)].removeprefix(f"<{name}>")
-            return Call(name, argument.strip())
+            earlier = sum(text.count(f"</{other}>", 0, start) for other in tools)
+            return Call(name, argument.strip(), earlier)
     if not begun:
         return None
     latest = max(begun, key=lambda name: begun[name])
@@ -62,7 +66,9 @@ def in_template(text: str, tools: Mapping[str, Tool], calls: Calls) -> Found:
         call: Any = json.loads(body[: len(body) - len(after)])
     except (ValueError, RecursionError) as error:
         return Unread(f"a call that is no JSON ({error})")
-    return _named(call, tools, calls)
+    found = _named(call, tools, calls)
+    earlier = text.count(before, 0, start) if before else 0
+    return replace(found, earlier=earlier) if isinstance(found, Call) else found
 
 
 def _named(call: Any, tools: Mapping[str, Tool], calls: Calls) -> Found:

@@ -73,6 +73,8 @@ async def converse(
             return replies
         back = await _answered(call, tools[call.tool])
         turn.info["call"] = {"tool": call.tool, "argument": call.argument, **back}
+        if call.earlier:
+            turn.info["call"]["earlier"] = call.earlier
         said += _exchange(turn, own, task)
         about = turn
 
