@@ -168,7 +168,7 @@ def test_defaults_are_the_largest_powers_of_two_with_which_the_host_takes_half_o
     tokens = next(
         (n for n in (1024, 512) if per_token * max(ROW_TOKENS, n) <= room), fitting.LEAST_TOKENS
     )
-    rows = next((n for n in (128, 64, 32, 16, 8, 4, 2) if PER_ROW * n <= room), 1)
+    rows = next((n for n in (64, 32, 16, 8, 4, 2) if PER_ROW * n <= room), 1)
     assert (host.tokens_per_pass, host.max_rows) == (tokens, rows)
     chosen = {"tokens_per_pass": tokens, "max_rows": rows}
     assert host.checkpointing is recomputing
@@ -347,7 +347,7 @@ def test_a_run_that_goes_on_keeps_its_values_whatever_the_memory_is_and_is_warne
     keys = {"agents": 2, "steps": 2, "threads": 1}
     whole = run_of(tmp_path / "whole", untaught, **keys)
     home = whole.config()["hosts"]["home"]
-    assert (home["tokens_per_pass"], home["max_rows"], home["dtype"]) == (1024, 128, "auto")
+    assert (home["tokens_per_pass"], home["max_rows"], home["dtype"]) == (1024, 64, "auto")
     assert home["checkpointing"] is False
     run_of(tmp_path / "cut", untaught, **{**keys, "steps": 1})
     file = tmp_path / "cut" / "config.toml"

@@ -39,7 +39,7 @@ PASS_ON_CPU = 1024
 """Tokens of a pass beyond which a CPU is no faster: SmolLM2-135M learnt 195, 223, 230 and 231
 tokens per processor second in passes of 256, 512, 1024 and 2048.
 """
-ROWS_ON_CPU = 128
+ROWS_ON_CPU = 64
 """Rows at once beyond which a CPU samples no faster: 256 replies of SmolLM2-135M's shape came at
 86, 92 and 87 tokens per processor second with 64, 128 and 256 rows at once.
 """
