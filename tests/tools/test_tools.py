@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,6 @@ def test_an_index_of_which_a_part_is_gone_is_made_anew(texts: Path) -> None:
     ("keys", "message"),
     [
         ({"tools": ["serch"]}, "tools = 'serch': did you mean search"),
-        ({"tools": ["search"]}, "tool_options.search.folder is not set"),
         (
             {"tools": ["search"], "tool_options": {"search": {"folder": "nowhere"}}},
             "tool_options.search.folder = 'nowhere': no such folder",
@@ -289,3 +289,50 @@ def test_python_may_compute_as_long_as_it_is_given(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("comas.sandbox.run", run)
     assert python.run("print(1)", seconds=25) == "1"
     assert (limits[0].seconds, limits[0].cpu) == (25, 25)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("molar mass of iron", "Iron, symbol Fe"),
+        ("how many feet in a mile", "a mile 5280 feet"),
+        ("speed of light", "299792458 m/s"),
+        ("volume of a cone", "base area times height / 3"),
+        ("escape velocity", "sqrt(2 G M / r)"),
+        ("Nernst equation", "0.05916 / n log10 Q"),
+    ],
+)
+def test_without_a_folder_the_handbook_is_searched(words: str, said: str) -> None:
+    assert said in search.make().run(words)
+    assert not (search.HANDBOOK / search.INDEX).exists(), "written into the package"
+
+
+def test_constants_of_the_handbook_are_those_of_scipy() -> None:
+    constants = pytest.importorskip("scipy.constants")
+    text = (search.HANDBOOK / "physics.md").read_text(encoding="utf-8")
+    for pattern, named in {
+        r"Planck constant: h = (\S+) J s": "Planck constant",
+        r"Boltzmann constant: k = (\S+) J": "Boltzmann constant",
+        r"N_A = (\S+) per mole": "Avogadro constant",
+        r"R = (\S+) J/": "molar gas constant",
+        r"F = (\S+) C/mol": "Faraday constant",
+        r"G = (\S+) m\^3": "Newtonian constant of gravitation",
+        r"electron (\S+) kg": "electron mass",
+        r"proton (\S+) kg": "proton mass",
+        r"neutron (\S+) kg": "neutron mass",
+        r"Vacuum permittivity: (\S+) F": "vacuum electric permittivity",
+        r"Stefan-Boltzmann constant: (\S+) W": "Stefan-Boltzmann constant",
+        r"Wien's displacement constant: (\S+) m": "Wien wavelength displacement law constant",
+        r"Bohr radius: (\S+) m": "Bohr radius",
+    }.items():
+        found = re.search(pattern, text)
+        assert found, named
+        assert float(found[1]) == pytest.approx(constants.physical_constants[named][0], rel=1e-6)
+
+
+def test_the_handbook_has_all_elements() -> None:
+    lines = (search.HANDBOOK / "elements.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+    numbers = [int(text.partition("atomic number ")[2].split()[0]) for text in texts]
+    assert numbers == list(range(1, 119))
+    assert len({text.partition(" is ")[0] for text in texts}) == 118

@@ -122,7 +122,7 @@ method = Method(
     team={"a0": {}},
     measure=tools.play,
     presets={
-        "stable": {"questions": 32},
+        "stable": {"questions": 32, "steps": 80},
         "paper": {"kl": dict.fromkeys(ROLES, 0.01)},
     },
     roles=("repair",),

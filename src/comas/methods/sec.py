@@ -67,5 +67,6 @@ method = replace(
     draw=draw,
     update=update,
     draws_behind=True,
+    presets={"stable": {"questions": 48, "steps": 120}},
     task="pick_levels",
 )

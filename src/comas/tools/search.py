@@ -2,7 +2,9 @@
 
 A passage is a paragraph of a `.txt` or `.md` file below the folder, or a line of a `.jsonl` file
 with `text`. The index is made once and kept beside the texts, in `.comas-search`, so that a large
-one is only read; it is made anew where a file has changed. Leaves out: embeddings, the network.
+one is only read; it is made anew where a file has changed. Without a folder the `handbook` in this
+package is searched: units, formulas, constants, chemical elements. Leaves out: embeddings, the
+network.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import Any
 
 from comas.types import Count, Tool, ToolFailure, UserMistake
 
+HANDBOOK = Path(__file__).parent / "handbook"
+"""What is searched where no folder is named; small enough to be indexed by each process."""
 INDEX = ".comas-search"
 PASSAGES = "passages.json"
 UNFINISHED = "new-"
@@ -82,7 +86,8 @@ class Index:
             raise _no_text(self.folder)
         ranking = bm25s.BM25()
         ranking.index(tokens, show_progress=False)
-        _keep(ranking, passages, kept)
+        if self.folder != HANDBOOK:  # nothing is written into an installed package
+            _keep(ranking, passages, kept)
         return ranking, passages
 
 
@@ -160,21 +165,17 @@ def _divided(paragraph: str) -> Iterator[str]:
 
 
 def make(*, folder: str = "", passages: Count = 3) -> Tool:
-    """Search in `folder`; `passages` come back at most."""
+    """Search in `folder`, or in the handbook; `passages` come back at most."""
     try:
         import bm25s  # noqa: F401 - an error now, not in the first call
     except ImportError as error:
         raise UserMistake(
             'tools = "search" needs a package that is not installed: pip install "comas[search]"'
         ) from error
-    if not folder:
-        raise UserMistake(
-            "tool_options.search.folder is not set: name a folder of texts"
-            f" ({', '.join(KINDS)} files)"
-        )
-    if not Path(folder).is_dir():
+    texts = Path(folder) if folder else HANDBOOK
+    if not texts.is_dir():
         raise UserMistake(f"tool_options.search.folder = {folder!r}: no such folder")
-    index = Index(Path(folder))
+    index = Index(texts)
     if not index.files():
         raise _no_text(index.folder)
 
