@@ -6,6 +6,7 @@ methods know (`types`), anything that runs.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
@@ -73,6 +74,16 @@ class CausalLM(Protocol):
     def state_dict(self) -> Mapping[str, Any]: ...
 
     def num_parameters(self) -> int: ...
+
+
+def cache_keyword(model: CausalLM) -> str:
+    """What the model's forward pass calls its keys and values.
+
+    `cache` since transformers 5.24, where `past_key_values` is deprecated; `past_key_values` before
+    and in models that bring their own code.
+    """
+    forward = getattr(model, "forward", model)
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
 class AdapterSpec(Protocol):

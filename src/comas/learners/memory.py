@@ -28,6 +28,7 @@ from comas.learners.lora.linear import sizes
 from comas.learners.lora.population import ALIGNED, Population, Spec, targets_of
 from comas.learners.precision import hand_on, recomputing, switch_on
 from comas.models.sources import apart_up_to, positions_of
+from comas.seams import cache_keyword
 from comas.types import Row
 
 
@@ -274,9 +275,9 @@ def _decode(shape: Shape, rows: int, slice_tokens: int) -> int:
                 model(
                     input_ids=ids,
                     attention_mask=attend,
-                    past_key_values=cache,
                     use_cache=True,
                     logits_to_keep=1,
+                    **{cache_keyword(model): cache},
                 )
         return meter.most - before
 

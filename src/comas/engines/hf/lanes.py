@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from comas.engines.hf.prefill import PREFILL, Prompt, Split, distinct, passes, split
 from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
-from comas.seams import AdaptedModel, CausalLM
+from comas.seams import AdaptedModel, CausalLM, cache_keyword
 
 EMPTY = 0.1
 """Share of the columns that may be empty in all rows before a cache is made anew."""
@@ -49,6 +49,7 @@ class Lanes:
         self.prefill = prefill
         self.pad_id = pad_id
         self.call = call
+        self.cache_keyword = cache_keyword(model)
         self.last_position = context - 1
         self.row_B = np.zeros(0, dtype=np.int64)
         self.policy_B = np.zeros(0, dtype=np.int64)
@@ -245,9 +246,9 @@ class Lanes:
                 input_ids=ids_BT.to(device),
                 attention_mask=(columns >= empty_B1).long().to(device),
                 position_ids=positions_BT.to(device),
-                past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=self.last_column,
+                **{self.cache_keyword: cache},
             ).logits[:, -1]
 
     def _together(

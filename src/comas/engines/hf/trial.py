@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
+from comas.seams import cache_keyword
 from comas.types import UserMistake
 
 ROWS = 3
@@ -111,9 +112,9 @@ def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
         input_ids=ids_RT[:, :-1],
         attention_mask=(columns >= empty_R1).long(),
         position_ids=positions_RT,
-        past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
+        **{cache_keyword(model): cache},
     )
     if cache.get_seq_length() != width:
         raise TypeError("it does not use the cache that it is given")
@@ -129,9 +130,9 @@ def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
         input_ids=last_R1,
         attention_mask=(columns >= used - short).long().expand(ROWS, -1),
         position_ids=torch.full_like(last_R1, short),
-        past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
+        **{cache_keyword(model): cache},
     )
     return output.logits[:, -1]
 
