@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from comas import sandbox
@@ -35,10 +36,14 @@ settings.load_profile("comas")
 
 def pytest_configure() -> None:
     """A shell that starts tests in the background has them ignore Ctrl-C, which some of them send
-    to themselves and wait for.
+    to themselves and wait for. Workers side by side, and what they start, compute with one thread
+    each: threads that outnumber the cores wait for each other (three times as long, on two cores).
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 @pytest.fixture(scope="session")

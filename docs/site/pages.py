@@ -2,9 +2,9 @@
 
 Pages of docs/ and of the repository's root are copied, their links rewritten to where pages are on
 the site. A page per method is put together from the docstring of its file, the rows of
-docs/methods.md, docs/config.md and docs/results-family.md about it, its learning curve and its
-source, so that nothing is written twice. Examples become pages, and public modules pages of the
-reference, which mkdocstrings fills. Leaves out: building, which is Zensical's.
+docs/methods.md, docs/config.md, docs/results-family.md and docs/default-runs.md about it, its
+learning curve and its source, so that nothing is written twice. Examples become pages, and public
+modules pages of the reference, which mkdocstrings fills. Leaves out: building, which is Zensical's.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ def method_page(name: str) -> str:
         *learning(module.method),
         *remembered(name),
         *results(name),
+        *default_run(name),
         *settings(name),
         "## Source",
         f"`src/comas/methods/{name}.py`, whole; a copy of it is a method of your own "
@@ -251,6 +252,22 @@ def results(name: str) -> Iterator[str]:
     if of_method := rows_about(name, claims):
         yield "Claims, their thresholds fixed before the runs:"
         yield markdown(Table(claims.header[1:], [row[1:] for row in of_method]))
+
+
+def default_run(name: str) -> Iterator[str]:
+    """What `comas train method=NAME` comes to and takes, for methods that have no row above."""
+    (runs,) = tables(DOCS / "default-runs.md", "method")
+    measured = rows_about(name, runs)
+    if not measured:
+        return
+    yield "## One run"
+    yield f"![share right on unseen questions over generated tokens](../pictures/default/{name}.svg)"
+    yield (
+        "The command above, seed 0: test questions at both ends, those of the validation split "
+        "between them; intervals over questions. What the method achieves over several seeds, and "
+        "what it does not: [Results](../results.md)."
+    )
+    yield markdown(Table(runs.header[1:], [row[1:] for row in measured]))
 
 
 def settings(name: str) -> Iterator[str]:

@@ -95,8 +95,9 @@ def test_every_method_has_a_page_with_its_reward_its_settings_and_its_source(
         assert f"\n## {section}\n" in page
     source = (ROOT / "src/comas/methods" / f"{name}.py").read_text(encoding="utf-8")
     assert source.rstrip() in page
-    picture = ROOT / "docs" / "pictures" / "methods" / f"{name}.svg"
-    assert picture.exists() == (f"pictures/methods/{name}.svg" in page)
+    for folder in ("methods", "default"):
+        picture = ROOT / "docs" / "pictures" / folder / f"{name}.svg"
+        assert picture.exists() == (f"pictures/{folder}/{name}.svg" in page)
 
 
 def test_the_reference_has_the_public_names(site: Path) -> None:
@@ -141,7 +142,11 @@ def test_links_are_rewritten_and_code_is_not(pages: dict[str, Any]) -> None:
     assert all(block in text for block in code)
 
 
-PICTURES = sorted((ROOT / "docs" / "pictures" / "methods").glob("*.svg"))
+PICTURES = [
+    picture
+    for folder in ("methods", "default")
+    for picture in sorted((ROOT / "docs" / "pictures" / folder).glob("*.svg"))
+]
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda p: p.stem)
