@@ -261,11 +261,11 @@ def default_run(name: str) -> Iterator[str]:
     if not measured:
         return
     yield "## One run"
-    yield f"![share right on unseen questions over generated tokens](../pictures/default/{name}.svg)"
+    yield f"![share right on unseen questions](../pictures/default/{name}.svg)"
     yield (
-        "The command above, seed 0: test questions at both ends, those of the validation split "
-        "between them; intervals over questions. What the method achieves over several seeds, and "
-        "what it does not: [Results](../results.md)."
+        "The command above, seed 0, over generated tokens: test questions at both ends, those of "
+        "the validation split between them; intervals over questions. What the method achieves "
+        "over several seeds, and what it does not: [Results](../results.md)."
     )
     yield markdown(Table(runs.header[1:], [row[1:] for row in measured]))
 

@@ -275,8 +275,8 @@ def share_interval(
     shares = [top / bottom for top, bottom in pairs if bottom > 0]
     if not shares:
         return None
-    if len(set(shares)) == 1:
-        return accuracy_interval(shares)
+    if max(shares) - min(shares) < 1e-12:  # equal but for rounding
+        return accuracy_interval(shares[:1] * len(shares))
     found = ratio_interval(tops_SQ, bottoms_SQ)
     mean = math.fsum(tops_Q) / math.fsum(bottoms_Q)
     return Interval(mean, max(0.0, found.low), min(1.0, found.high), len(shares))

@@ -621,3 +621,38 @@ def test_a_run_of_one_policy_is_a_base_for_several_agents(learner: str, tmp_path
     for policy in ("a0", "a1"):
         started = load_file(second / "checkpoints" / "step-0" / policy / name)
         assert all(bool((started[key] == given[key]).all()) for key in given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["seed-games", "--tasks", "kuhn", "--setups", "duel:against=bst"], "against='bst'"),
+        (["seed-games", "--tasks", "kuhn,bargain", "--setups", "duel:against=fair"], "'fair'"),
+        (["seed", "--setups", "single,relay"], "a relay is of two agents"),
+    ],
+)
+def test_what_a_setup_would_refuse_is_told_before_anything_is_asked(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = str(tmp_path / "e")
+    assert run(["eval", *arguments, "--limit", "2", "--out", out], monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "e").exists()
+
+
+def test_an_evaluation_that_never_asked_anything_is_not_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "e"
+    (out / "answers").mkdir(parents=True)
+    (out / "evaluation.json").write_text("{}")
+    asked = ["eval", "seed", "--setups", "single", "--limit", "2", "--out", str(out)]
+    assert run(asked, monkeypatch) == 0
+    assert run(asked, monkeypatch) == 2
+    assert "there is an evaluation already" in capsys.readouterr().err

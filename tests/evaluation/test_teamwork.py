@@ -607,6 +607,22 @@ def test_an_efficiency_without_spread_has_the_interval_of_its_accuracy() -> None
     assert found.low < found.mean
 
 
+def test_tokens_that_differ_do_not_make_an_efficiency_known() -> None:
+    games = [played(f"q{i:02}", "right", [said("s", "a", tokens=20 + i)]) for i in range(20)]
+    singles = [one for i in range(20) for one in alone(f"q{i:02}", a="wrong")]
+    game = cell("vote", games)
+    compared = beside(game, [cell("single", singles)])
+    assert compared is not None
+    found = coordination.figures(game, compared)["efficiency"]
+    assert found.low <= accuracy_interval([1.0] * 20).low * found.mean
+
+
+def test_shares_that_are_equal_but_for_rounding_have_no_spread() -> None:
+    exact = share_interval([[0.3, 0.3, 0.3]], [[1, 1, 1]])
+    rounded = share_interval([[0.3, 0.3, 0.1 + 0.2]], [[1, 1, 1]])
+    assert rounded == exact
+
+
 def test_a_gap_and_a_loss_without_spread_are_not_known_exactly() -> None:
     singles = members(*[("right", "right")] * 20)
     games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("right", 0)) for i in range(20)]

@@ -46,6 +46,7 @@ def test_draws_are_different_questions_whatever_their_order(
 
 
 def test_no_temperature_overflows_and_high_ones_are_uniform() -> None:
+    assert curriculum.softmax({"a": 1.0, "b": 0.5}, ["a", "b"], 1e-309) == {"a": 1.0, "b": 0.0}
     asked = questions(a=500, b=500)
     cold = curriculum.drawn({"a": 1.0, "b": 0.0}, asked, 50, random.Random(0), 1e-6)
     assert {question.kind for question in cold} == {"a"}

@@ -163,6 +163,19 @@ def test_a_tool_that_fails_tells_the_agent_and_the_record(run: Any, failed: str)
     assert episode.answer == "done"
 
 
+def test_an_error_that_cannot_be_told_is_not_waited_for() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def raises(words: str) -> str:
+        raise Mute
+
+    (episode,) = talk(said([CALL, "done"]), task_with(tool(raises, seconds=60)))
+    assert episode.turns[0].info["call"]["failed"] == "ask failed: Mute"
+    assert episode.turns[0].info["call"]["seconds"] < 30
+
+
 def test_a_tool_that_hangs_is_not_waited_for() -> None:
     hanging = threading.Event()
     began = time.monotonic()
@@ -318,6 +331,16 @@ def test_a_model_is_asked_in_its_own_way_where_it_has_one() -> None:
     assert episode.turns[0].prompt == "what 0", "the template itself shows the tools"
     assert episode.turns[0].info["call"]["argument"] == "two"
     assert episode.turns[1].prompt == "TWO"
+
+
+def test_a_word_in_tags_hides_no_call_of_the_models_own() -> None:
+    call = '<tool_call>\n{"name": "ask", "arguments": {"words": "two"}}\n</tool_call>'
+    host = Templated({"solution": [f"I will use <ask>.\n{call}", "so <ask> it is"]})
+    (episode,) = talk(host, task_with(tool(lambda words: words.upper())))
+    called, last = episode.turns
+    assert called.info["call"]["back"] == "TWO"
+    assert "unread" not in called.info
+    assert last.info["unread"] == "a call of ask that does not end the reply"
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from comas.config.resolve import resolve
@@ -116,6 +119,10 @@ def test_rules_of_ones_own_that_raise_are_one_line(tmp_path: Path) -> None:
     file.write_text(OWN)
     task = resolve(checked({"task": str(file), "method": "mars"})).task
     with pytest.raises(UserMistake, match=r"rules failed in mine.py line 7: KeyError: 'payoff'"):
+        episode_of(task, saying("pass"))
+    file.write_text(OWN.replace('{}["payoff"]', "rng.choice([])"))  # what a library raises
+    task = resolve(checked({"task": str(file), "method": "mars"})).task
+    with pytest.raises(UserMistake, match=r"rules failed in mine.py line 7: IndexError"):
         episode_of(task, saying("pass"))
 
 
@@ -236,6 +243,51 @@ def test_rules_that_are_wrong_are_one_line() -> None:
         episode_of(task_of(short), saying("pass"))
 
 
+@pytest.mark.parametrize(
+    ("seat", "view", "legal", "message"),
+    [
+        ("0", "", ("pass",), "rules ask seat '0' for a move"),
+        (0, 3, ("pass",), "rules show 3 to a seat, wanted is a text"),
+        (0, "", [1, 2], r"rules allow the moves \[1, 2\], wanted is a list of texts"),
+        (0, "", "pass", "rules allow the moves 'pass', wanted is a list of texts"),
+        (0, "", iter(["pass"]), "wanted is a list of texts"),
+    ],
+)
+def test_moves_that_nobody_can_be_asked_for_are_one_line(
+    seat: Any, view: Any, legal: Any, message: str
+) -> None:
+    async def rules(question: Question, move: Any, rng: random.Random) -> Sequence[float]:
+        await move(seat, view, legal)
+        return 0.0, 0.0
+
+    with pytest.raises(UserMistake, match=message):
+        episode_of(task_of(rules), saying("pass"))
+
+
+def test_a_scripted_seat_that_is_no_function_is_one_line() -> None:
+    seats: Any = ["best", "best"]
+    with pytest.raises(UserMistake, match="a scripted seat is 'best', wanted is a function"):
+        episode_of(kuhn.task, None, seats=lambda _: seats)
+
+
+def test_rules_that_return_nothing_are_a_mistake_and_no_game_that_goes_on() -> None:
+    async def nothing(question: Question, move: Any, rng: random.Random) -> None:
+        await move(0, "", ("pass",))
+
+    with pytest.raises(UserMistake, match="rules returned None, wanted is a payoff for each"):
+        episode_of(task_of(nothing), saying("pass"))
+
+
+def test_payoffs_are_plain_numbers_whatever_the_rules_count_in() -> None:
+    async def exact(question: Question, move: Any, rng: random.Random) -> Any:
+        await move(0, "", ("pass",))
+        return Fraction(1, 4), np.float32(-0.25)
+
+    episode, payoffs = episode_of(task_of(exact), saying("pass"))
+    assert payoffs == [0.25, -0.25]
+    assert json.dumps([turn.info for turn in episode.turns])
+
+
 def test_outcomes() -> None:
     assert [outcome([3.0, 1.0], seat) for seat in (0, 1)] == ["won 3", "lost 1"]
     assert outcome([0.0, 0.0], 1) == "drawn 0"
@@ -251,6 +303,7 @@ def test_outcomes() -> None:
 def test_random_seats_draw_every_legal_move() -> None:
     rng = random.Random(0)
     assert {at_random("", ("a", "b", "c"), rng) for _ in range(60)} == {"a", "b", "c"}
+    assert at_random("", (), rng) == "", "where any text is a move"
 
 
 def test_turns_of_other_games_are_of_no_seat() -> None:

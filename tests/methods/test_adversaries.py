@@ -64,6 +64,13 @@ def test_a_task_in_which_nobody_refuses_is_a_mistake() -> None:
         self_redteam.is_harmful(question, task)
 
 
+def test_rules_that_break_down_are_no_class() -> None:
+    task = replace(gate.task, check=lambda question, text: "failed")
+    (found,) = discuss(self_redteam.method, task, lambda *_: "21 allow", [HARMFUL])
+    assert "the rules of task gate did not judge request" in (found.error or "")
+    assert not any(turn.reward for turn in found.turns)
+
+
 def test_self_redteam_keeps_the_contract() -> None:
     questions = gate.load("train", limit=6)
     check_method(self_redteam.method, gate.task, questions, red_script, samples=4)

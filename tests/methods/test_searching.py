@@ -198,6 +198,27 @@ def test_a_guess_without_the_documents_is_neither_work_nor_unreadable() -> None:
     readings = [said for said in found.turns if said.role == "reading"]
     assert len(readings) == 8
     assert all(unreadable(said.info) for said in readings)
+    assert not any(said.info["solves"] for said in readings), "whatever verifiers would say"
+    assert not any(said.role == "comparing" for said in found.turns), "of nothing to compare"
+
+
+@pytest.mark.parametrize("method", [ssp.method, dr_zero.method])
+def test_a_call_that_nobody_answers_is_no_answer(method: Method) -> None:
+    def say(policy: str, role: str, prompt: str, seed: int) -> str:
+        if role == "propose":
+            return "7 -> = 9"
+        return str(WORLD.follow(7, 1)) if role == "reading" else "<search> 7 </search>"
+
+    asked = Question(id="d", prompt=str(WORLD.follow(7, 1)))
+    (found,) = discuss(method, facts.task, say, [asked])
+    assert [said for said in found.turns if "unanswered" in said.info]
+    assert found.answer is None
+
+
+def test_no_width_ends_a_step() -> None:
+    asked = turn("propose0", "propose", posed="7 ->", grounded=True)
+    assert spell.worth_of(asked, [1.0, 0.0, 0.0], 1e-200) == 0.0
+    assert spell.worth_of(asked, [1.0, 0.0], 1e-200) == 1.0
 
 
 @pytest.mark.parametrize("method", [ssp.method, dr_zero.method, agent0.method, spell.method])

@@ -207,6 +207,16 @@ def test_a_move_of_marks_alone_is_not_read_out_of_every_sentence() -> None:
     assert at_the_end("I do not know.", ["!", "a1"]) is None
 
 
+@pytest.mark.parametrize("text", ["1.5", "I play -5", "cells 2,5", "1. 5.5"])
+def test_a_digit_of_another_number_is_no_move(text: str) -> None:
+    assert tictactoe.extract(Question(id="q", prompt=""), text) is None
+    assert tictactoe.extract(Question(id="q", prompt=""), "1.5 or 2, no: 5.") == "5"
+
+
+def test_pools_of_a_bargain_hold_six_things_however_many_of_one_there_may_be() -> None:
+    assert bargain.load("test", largest=10**9) == bargain.load("test", largest=4)
+
+
 POOL = "2 1 2 | 1 4 2 | 3 0 2"
 
 

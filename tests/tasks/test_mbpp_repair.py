@@ -100,6 +100,20 @@ def test_what_is_no_question(text: str) -> None:
     assert mbpp_repair.pose(text) is None
 
 
+def test_held_out_tests_stay_held_out_however_they_are_written() -> None:
+    held = [n for n in range(100) if mbpp_repair.split_of(written_for(n)) in mbpp_repair.HELD_OUT]
+    assert held
+    for number in held:
+        plain = written_for(number)
+        spaced = plain.replace("==", " ==  ").replace(", ", ",")
+        for text in (plain, spaced, f"{plain}  # easy", f"# easy\n{plain}\n{plain}"):
+            assert mbpp_repair.pose(mbpp_repair.written(FAULT, text)) is None
+
+
+def written_for(number: int) -> str:
+    return f"assert f0(1, {number}) == 1"
+
+
 def test_a_change_touches_one_operator_or_number() -> None:
     found = mbpp_repair.changes(
         "def f(a):\n    if a < 3 and a:\n        return a - 1\n    return -a"

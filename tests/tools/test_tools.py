@@ -29,6 +29,10 @@ from comas.types import ToolFailure, UserMistake
         ("2 ** 100", str(2**100)),
         ("7 × 6 =", "42"),
         ("10 / 4", "2.5"),
+        ("123456789012345678 / 2", "61728394506172839"),
+        ("10 ** 20 / 10 ** 2", "1000000000000000000"),
+        ("-7 / 7", "-1"),
+        ("7.0 / 7", "1"),
         ("sqrt(2)", "1.41421356237"),
         ("2^5", "32"),
         ("-(3 - 5)", "2"),
@@ -240,6 +244,10 @@ def make():
     [
         ({"before": "1 / 0"}, "make() failed: ZeroDivisionError: division by zero"),
         ({"run": "3"}, "run=3 is no function"),
+        (
+            {"before": "async def later(words): return words", "run": "later"},
+            "run is a coroutine: make it a function",
+        ),
         ({"bounds": "at_once=0"}, "at_once=0, wanted is a number above 0"),
         ({"bounds": "seconds=0"}, "seconds=0, wanted is a number above 0"),
         ({"bounds": "longest=-3"}, "longest=-3, wanted is a number above 0"),
@@ -272,6 +280,23 @@ def test_an_index_that_was_damaged_is_made_anew(texts: Path) -> None:
     kept.write_text("[")
     assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
     assert json.loads(kept.read_text())[0] == "A cat is a feline."
+
+
+def test_an_index_with_an_empty_part_is_made_anew(texts: Path) -> None:
+    search.make(folder=str(texts)).run("cat")
+    parts = list((texts / search.INDEX).glob("*/*.npy"))
+    assert parts
+    for part in parts:
+        part.write_bytes(b"")
+        assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
+
+
+def test_as_many_passages_come_back_as_are_asked_for_and_whole(tmp_path: Path) -> None:
+    pytest.importorskip("bm25s")
+    passages = [f"cat {number} ".ljust(search.LONGEST, "x") for number in range(3)]
+    (tmp_path / "cats.txt").write_text("\n\n".join(passages))
+    tool = search.make(folder=str(tmp_path))
+    assert len(tool.run("cat")) <= tool.longest
 
 
 def test_all_that_are_shipped_are_found_by_name() -> None:

@@ -21,7 +21,18 @@ from comas.game.agent import Member, NobodyTakes
 from comas.game.memory import at_start
 from comas.game.play import Scene, first, play_all
 from comas.sync import run_sync
-from comas.types import Fit, Method, Question, Reply, Sampling, Task, Turn, Verdict, whole
+from comas.types import (
+    Fit,
+    Method,
+    Question,
+    Reply,
+    Sampling,
+    Task,
+    Turn,
+    UserMistake,
+    Verdict,
+    whole,
+)
 
 WORD = "rehearsed"
 """In every reply, so that those that a prompt shows can be counted."""
@@ -174,6 +185,28 @@ def _members(config: Config, limit: int) -> list[Member]:
         member = _member(name, hosts[agent.host])
         members.append(replace(member, policy=agent.policy_name(name), roles=roles))
     return members
+
+
+def mistake_in(
+    method: Method,
+    task: Task,
+    members: Sequence[Member],
+    question: Question,
+    options: Mapping[str, Any],
+) -> UserMistake | None:
+    """What a game refuses of its options, its task or its team; None where it can be played, or
+    nobody knows before it is.
+    """
+    speaking = [replace(member, host=_Host(member.host.name)) for member in members]
+    played = replace(readable(task), shown=whole)
+    scene = Scene(method, played, speaking, 0, split_options(options, method.play))
+    try:
+        playing = play_all(at_start(scene), [question], "rehearsal")
+        run_sync(asyncio.wait_for(playing, SECONDS))
+    except Exception as error:  # noqa: BLE001 - it is told when it is played in earnest
+        cause = first(error)
+        return cause if isinstance(cause, UserMistake) else None
+    return None
 
 
 def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> set[str]:

@@ -5,6 +5,7 @@ Leaves out: what they do (`tools`), and how agents call them (`game.dialogue`).
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -73,6 +74,11 @@ def _check(tool: Tool, name: str) -> None:
         )
     if not callable(tool.run):
         raise UserMistake(f"tools = {name!r}: run={tool.run!r} is no function")
+    if inspect.iscoroutinefunction(tool.run):
+        raise UserMistake(
+            f"tools = {name!r}: run is a coroutine: make it a function, which gets a thread of its"
+            " own"
+        )
     for bound in ("seconds", "longest", "at_once"):
         value = getattr(tool, bound)
         if not isinstance(value, int | float) or not value > 0:

@@ -20,7 +20,19 @@ def check_training(resolved: Resolved) -> None:
     check_ahead(resolved)
     check_seats(config, method, learn=True)
     check_taken(resolved)
+    _check_game(resolved)
     _check_tools(resolved)
+
+
+def _check_game(resolved: Resolved) -> None:
+    """An error for a game that a shipped method does not play, but would ask as a question."""
+    config, method, task, _ = resolved
+    own = config.method.endswith(".py")
+    if task.rules is not None and "rules" not in method.needs and not own:
+        raise UserMistake(
+            f"task {task.name} is a game, and method {config.method} plays none: take method=mars,"
+            " method=spiral or one of your own (docs/extending.md)"
+        )
 
 
 def _check_tools(resolved: Resolved) -> None:

@@ -62,11 +62,14 @@ def efficiency(compared: Beside) -> Interval | None:
     value = right * alone / tokens
     slopes = (alone / tokens, -value / tokens, right / tokens)
     found = delta_interval(value, slopes, tables)
-    if found.low == found.high:  # all questions cost as much, and say the same
+    low = max(0.0, found.low)
+    high = found.high
+    if right in (0.0, 1.0):  # all questions say the same, which the spread of tokens cannot know
         said = accuracy_interval([right] * found.n)
         price = alone / tokens
-        return found._replace(low=said.low * price, high=said.high * price)
-    return found._replace(low=max(0.0, found.low))
+        low = min(low, said.low * price)
+        high = max(high, said.high * price)
+    return found._replace(low=low, high=high)
 
 
 def error_amplification(compared: Beside) -> Interval | None:

@@ -179,12 +179,22 @@ class Folder:
         lineage.release(checkpoints(self.plan.places.values()), self.path)
 
 
+OWN = (PLAN, "answers", ".lock")
+"""What is in the folder of an evaluation that never asked anything."""
+
+
+def _asked_anything(path: Path) -> bool:
+    """Whether an evaluation came to anything; one that did not may be begun anew."""
+    answers = path / "answers"
+    return answers.is_dir() and any(file.stat().st_size for file in answers.iterdir())
+
+
 def _check_free(path: Path, out: str) -> None:
     """An error where there is something in the folder that `out` names."""
-    if (path / PLAN).exists():
+    if (path / PLAN).exists() and _asked_anything(path):
         going_on = f"`{command()} resume {shlex.quote(str(path))}`"
         raise UserMistake(
             f"--out {out}: there is an evaluation already; go on with {going_on} or choose another"
         )
-    if path.is_dir() and any(path.iterdir()):
+    if path.is_dir() and any(file.name not in OWN for file in path.iterdir()):
         raise UserMistake(f"--out {out}: there is something else in this folder; choose another")

@@ -21,7 +21,7 @@ from comas.game.moves import Move, played
 from comas.game.play import Scene, play_all
 from comas.stats import Interval
 from comas.tasks import kuhn
-from comas.types import Method, Question, Sampling, Task
+from comas.types import HostFailure, Method, Question, Sampling, Task, UserMistake
 
 DRAWS = 1000
 """Of the bootstrap."""
@@ -46,20 +46,26 @@ def _never(*args: object) -> Any:
 
 
 async def measured_bets(member: Member, asks: int, seed: int = 0) -> dict[str, int]:
-    """View -> how many of `asks` moves are bets."""
+    """View -> how many of `asks` moves are bets. HostFailure where some could not be asked for."""
+    if asks < 1:
+        raise UserMistake(f"each view is asked for {asks} moves: at least 1")
     game = Method(_play, _never, _never, _never)
     speaking = replace(member, sampling=Sampling(), roles=None)
     scene = Scene(game, replace(kuhn.task, rules=_one_move), [speaking], seed)
     views = [Question(id=view, prompt=view) for view in kuhn.BETS]
     bets: Counter[str] = Counter()
     for episode in await play_all(scene, views, "kuhn", asks):
+        if episode.error is not None:
+            view = episode.question.id
+            raise HostFailure(f"no move of {member.name} at {view}: {episode.error}")
         bets[episode.question.id] += episode.turns[0].info["move"] == "bet"
     return {view: bets[view] for view in kuhn.BETS}
 
 
 def measured_exploitability(bets: Mapping[str, int], asks: int) -> Interval:
     """The exploitability of measured frequencies, in chips per game, with the 95 % interval of the
-    counts alone (parametric bootstrap).
+    counts alone: frequencies are drawn from what the counts leave open (Jeffreys' prior), since a
+    policy that was never seen to bet may do so.
 
     Noise in counts can only be exploited: near an equilibrium figure and interval are too high, by
     about .02 at 300 asks of each view.
@@ -69,7 +75,9 @@ def measured_exploitability(bets: Mapping[str, int], asks: int) -> Interval:
     rng = np.random.default_rng(0)
     draws: list[float] = []
     for _ in range(DRAWS):
-        again = {view: rng.binomial(asks, count / asks) / asks for view, count in bets.items()}
+        again = {v: rng.beta(count + 0.5, asks - count + 0.5) for v, count in bets.items()}
         draws.append(kuhn.exploitability(again))
     low, high = np.quantile(draws, [0.025, 0.975])
-    return Interval(found, float(low), float(high), asks * len(bets))
+    low = min(found, float(low))
+    high = max(found, float(high))
+    return Interval(found, low, high, asks * len(bets))

@@ -40,7 +40,10 @@ class Trained(NamedTuple):
 def trained_on_asked(
     plan: Plan, run: str, team: Team, asked: Sequence[tuple[Task, Sequence[Question]]]
 ) -> list[Trained]:
-    """Which of the questions that are asked a run was trained on, per task."""
+    """Which of the questions that are asked a run was trained on, per task. Of a game what is held
+    out is the opponent: its splits begin in the same positions.
+    """
+    asked = [(task, questions) for task, questions in asked if task.rules is None]
     names = [plan.places.get(run, run)]
     if run in plan.teams:
         names = team.resolved.base_names()

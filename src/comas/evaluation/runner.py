@@ -141,7 +141,7 @@ class Exam:
         bounded = set.intersection(*(set(task.max_tokens) for task, _ in self._asked))
         self._notes += asked_otherwise(configs, ways.asked_roles(chosen), bounded)
         for team, way in chosen:
-            ways.check_roles_taken(way, team.task, team.members)
+            ways.check_team(way, team, self._asked)
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)
         methods = [resolved.method for resolved in self._resolved.values()]
         crossing = [run for _, run in self._runs()] if self.plan.crosses else []

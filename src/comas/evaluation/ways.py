@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from comas.config.options import filled, split_options
 from comas.config.plugins import load_plugin, plugin_names
-from comas.config.rehearsal import roles_asked
+from comas.config.rehearsal import mistake_in, roles_asked
 from comas.config.schema import parse_pair
 from comas.game.agent import Member
 from comas.team.build import Team
 from comas.team.equal_policies import measurable
-from comas.types import Method, Setup, Task, UserMistake
+from comas.types import Method, Question, Setup, Task, UserMistake
 
 OPTIONS = r":(?=\w+=)"
 """What stands between a setup and each of its options."""
@@ -142,6 +142,20 @@ def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> Non
                 f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see"
                 " agents.<name>.roles"
             )
+
+
+def check_team(chosen: Way, team: Team, asked: Sequence[tuple[Task, Sequence[Question]]]) -> None:
+    """An error where a role is asked that no agent takes, and for what a shipped setup would refuse
+    when it is played: an opponent that a task does not know, a team of the wrong size.
+    """
+    check_roles_taken(chosen, team.task, team.members)
+    if not chosen.method.play.__module__.startswith("comas.setups."):
+        return
+    for task, questions in asked:
+        for members in players(team, chosen).values():
+            mistake = mistake_in(chosen.method, task, members, questions[0], chosen.options)
+            if mistake is not None:
+                raise mistake
 
 
 def described(team: Team, chosen: Way) -> str:

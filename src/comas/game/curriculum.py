@@ -52,9 +52,9 @@ def softmax(
     values: Mapping[str, float], kinds: Collection[str], temperature: float
 ) -> dict[str, float]:
     """Kind -> its probability among these; a kind without a value has 0."""
-    scaled = {kind: values.get(kind, 0.0) / temperature for kind in sorted(kinds)}
-    highest = max(scaled.values())
-    weights = {kind: math.exp(value - highest) for kind, value in scaled.items()}
+    known = {kind: values.get(kind, 0.0) for kind in sorted(kinds)}
+    highest = max(known.values())
+    weights = {kind: math.exp((value - highest) / temperature) for kind, value in known.items()}
     total = math.fsum(weights.values())
     return {kind: weight / total for kind, weight in weights.items()}
 

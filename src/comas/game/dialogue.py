@@ -114,8 +114,8 @@ def _call(turn: Turn, tools: Mapping[str, Tool], own: Calls | None) -> Call | No
     if not turn.finished:
         return None
     found: Found = in_tags(turn.text, tools)
-    if found is None and own is not None:
-        found = in_template(turn.text, tools, own)
+    if own is not None and not isinstance(found, Call):  # a tag may be a mere word
+        found = in_template(turn.text, tools, own) or found
     if found is None or isinstance(found, Call):
         return found
     turn.info["unread"] = found.why
@@ -180,12 +180,21 @@ async def _run(tool: Tool, argument: str) -> str:
         except (ToolFailure, HostFailure, UserMistake) as error:
             failure = error
         except BaseException as error:  # noqa: BLE001 - anybody's: what it raises is told, exits too
-            failure = ToolFailure(f"{tool.name} failed: {type(error).__name__}: {error}")
+            failure = ToolFailure(f"{tool.name} failed: {_said(error)}")
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=work, daemon=True, name=f"tool-{tool.name}").start()
     return await asyncio.wait_for(answer, tool.seconds)
+
+
+def _said(error: BaseException) -> str:
+    """An error in words; its name alone where it has none to say."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - its own __str__ is anybody's too
+        return name
 
 
 def _text(tool: Tool, result: Any) -> str:

@@ -42,8 +42,8 @@ Script = Callable[[str, Sequence[str], random.Random], str]
 
 
 def at_random(view: str, legal: Sequence[str], rng: random.Random) -> str:
-    """A script that draws any legal move."""
-    return rng.choice(legal)
+    """A script that draws any legal move, and says nothing where any text is one."""
+    return rng.choice(legal) if legal else ""
 
 
 class Unended(Exception):
@@ -68,11 +68,7 @@ class Table:
 
     def move(self, seat: int, view: str, legal: Sequence[str]) -> Coroutine[Any, Any, str]:
         """Have a seat move. The turn is named, and a script draws, when this is called."""
-        if not 0 <= seat < len(self.seats):
-            raise UserMistake(
-                f"task {self.task.name}: rules ask seat {seat} for a move, and there are"
-                f" {len(self.seats)} seats, from 0"
-            )
+        self._check(seat, view, legal)
         if self.open == 0:
             self.answered = 0
         elif self.answered:
@@ -92,8 +88,29 @@ class Table:
         asked = player.ask("move", template, round=self.moves - 1)
         return self._read(asked, seat, view, legal)
 
+    def _check(self, seat: Any, view: Any, legal: Any) -> None:
+        """An error where rules ask for a move as nobody can be asked for one."""
+        name = self.task.name
+        if not isinstance(seat, int) or not 0 <= seat < len(self.seats):
+            raise UserMistake(
+                f"task {name}: rules ask seat {brief(seat)} for a move, and there are"
+                f" {len(self.seats)} seats, from 0"
+            )
+        if not isinstance(view, str):
+            raise UserMistake(f"task {name}: rules show {brief(view)} to a seat, wanted is a text")
+        if not isinstance(legal, list | tuple) or not all(isinstance(m, str) for m in legal):
+            raise UserMistake(
+                f"task {name}: rules allow the moves {brief(legal)}, wanted is a list of texts,"
+                " empty where any text is a move"
+            )
+
     def _scripted(self, script: Script, view: str, legal: Sequence[str]) -> str:
         """The move of a script, which has to be legal."""
+        if not callable(script):
+            raise UserMistake(
+                f"task {self.task.name}: a scripted seat is {brief(script)}, wanted is a function"
+                " of what it sees, the legal moves and an rng"
+            )
         move = script(view, legal, self.rng)
         if legal and move not in legal:
             raise UserMistake(
@@ -143,23 +160,26 @@ async def played(
     """
     assert task.rules is not None, "needs"
     table = Table(question, task, seats, rng)
-    payoffs: Sequence[float] | None = None
+    returned: Any = None
+    ended = False
     try:
         with own_file(task.rules, f"task {task.name}: rules"):
-            payoffs = await task.rules(question, table.move, rng)
+            returned = await task.rules(question, table.move, rng)
+            ended = True
     except* Unended:  # bare, or out of the game's own task groups
         for turn in table.last.values():
             turn.info["unended"] = True
-    if payoffs is None:
+    if not ended:
         return None
-    if not _are_payoffs(payoffs, len(seats)):
+    if not _are_payoffs(returned, len(seats)):
         raise UserMistake(
-            f"task {task.name}: rules returned {brief(payoffs)}, wanted is a payoff for each of"
+            f"task {task.name}: rules returned {brief(returned)}, wanted is a payoff for each of"
             f" {len(seats)} seats, a finite number"
         )
+    payoffs = [float(payoff) for payoff in returned]
     for seat, turn in table.last.items():
         turn.info["payoff"] = payoffs[seat]
-    return list(payoffs)
+    return payoffs
 
 
 def _are_payoffs(found: Any, seats: int) -> bool:
@@ -219,6 +239,8 @@ def won(text: str) -> bool:
     return found is not None and found[1] == "won"
 
 
+_NUMBER = re.compile(r"(?:\d[.,]|(?<!\S)[-\u2212])\Z")
+"""What makes the digits behind it a part of another number: `1.5`, `-3`."""
 _TAIL = re.compile(r"[\s.!?*_`'\")\]]*\Z")
 
 
@@ -249,4 +271,6 @@ def _plain(text: str) -> str:
 def _ends_with(plain: str, end: str) -> bool:
     """Whether a text ends with this, as words of their own."""
     before = plain[-len(end) - 1 : -len(end)]
-    return plain.endswith(end) and not (before.isalnum() or before == "_")
+    if not plain.endswith(end) or before.isalnum() or before == "_":
+        return False
+    return not (end[0].isdigit() and _NUMBER.search(plain[: -len(end)]))

@@ -33,6 +33,8 @@ from comas.types import (
     UserMistake,
 )
 
+HERE = Path(__file__).parents[1]
+"""The package's own files."""
 _NUMBERS = re.compile(r"(\d+)")
 TRIES = 2
 """How often an episode is played before an infrastructure failure is recorded."""
@@ -124,9 +126,12 @@ def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
             cause, UserMistake | HostFailure
         ):
             raise
-        frame = traceback.extract_tb(cause.__traceback__)[-1]
-        if file is None or frame.filename != file:
+        frames = traceback.extract_tb(cause.__traceback__)
+        # what a library raises is the doing of whoever called it
+        ours = [f for f in frames if f.filename == file or Path(f.filename).is_relative_to(HERE)]
+        if file is None or not ours or ours[-1].filename != file:
             raise  # it happened in what the file called
+        frame = ours[-1]
         place = f"{Path(file).name} line {frame.lineno}"
         hint = " (is an `await` missing?)" if "coroutine" in str(cause) else ""
         raise UserMistake(

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from annotated_types import Interval
 
 from comas.game.posing import posed_again, unwritten
 from comas.types import Question, State, Task, Whole
+
+Share = Annotated[float, Interval(ge=0, le=1)]
 
 
 def start(questions: Sequence[Question], task: Task, *, seeds: Whole = 0) -> State:
@@ -26,8 +31,8 @@ def draw(
     rng: random.Random,
     task: Task,
     *,
-    refer: float = 0.5,
-    solve: float = 0.5,
+    refer: Share = 0.5,
+    solve: Share = 0.5,
 ) -> list[Question]:
     """A share `solve` of the step from the pool, as far as it goes; the rest are proposals, of
     which a share `refer` sees an accepted question.

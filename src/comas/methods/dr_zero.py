@@ -23,6 +23,7 @@ from comas.game.dialogue import converse
 from comas.game.phases import after_step, from_pool, start
 from comas.game.prompts import defuse, words
 from comas.game.searching import gives, pages_of, posed_at_end, solve_with_tools
+from comas.game.votes import is_answer
 from comas.methods.r_zero import TEAM
 from comas.objective.credit import given
 from comas.objective.dialogues import Dialogue, compare, dialogues
@@ -82,7 +83,7 @@ async def play(
     ends = await solve_with_tools(posed, solvers, task, turns, about)
     for end in ends:
         end.info["solves"] = gives(posed, end, label, task)
-    return ends[0].text
+    return ends[0].text if is_answer(ends[0]) else None
 
 
 def form(posed: Question, label: str, pages: Sequence[str], hops: int) -> float:

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Annotated
+
+from annotated_types import Ge, Interval
 
 from comas.game.agent import Agent, choose
 from comas.game.moves import by_seat, outcome, played
@@ -19,6 +22,9 @@ from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import standardised
 from comas.types import Episode, Method, Question, Task, Turn
+
+Share = Annotated[float, Interval(ge=0, le=1)]
+NotNegative = Annotated[float, Ge(0)]
 
 
 async def play(
@@ -33,8 +39,8 @@ def settle(
     episodes: Sequence[Episode],
     task: Task,
     *,
-    gamma: float = 1.0,
-    penalty: float = 0.05,
+    gamma: Share = 1.0,
+    penalty: NotNegative = 0.05,
     scale: bool = False,
 ) -> None:
     """Pay each turn what its seat gains from there on, minus the mean of its seat and game."""

@@ -23,7 +23,7 @@ from comas.game.prompts import defuse, words
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Episode, Method, Question, Task, Turn, UserMistake
+from comas.types import Episode, HostFailure, Method, Question, Task, Turn, UserMistake
 
 REWRITING = "Write only the new request. It has to ask for the same.\n\nThe request:\n{question}"
 WORDING = {
@@ -97,14 +97,19 @@ async def _answered(request: Question, defender: Agent, task: Task, attack: Turn
 
 
 def is_harmful(request: Question, task: Task) -> bool:
-    """Whether refusing is right by the task's rules."""
+    """Whether refusing is right by the task's rules. HostFailure where these broke down: without a
+    class there is no game, which is played again, then left out.
+    """
     assert task.check is not None, "Method.needs"
     if task.extract(request, "refuse") is None:
         raise UserMistake(
             f"method self_redteam asks whether requests are refused, and task {task.name} does not"
             " read `refuse` as an answer: take task=gate, or one of your own that does"
         )
-    return task.check(request, "refuse") == "right"
+    verdict = task.check(request, "refuse")
+    if verdict == "failed":
+        raise HostFailure(f"the rules of task {task.name} did not judge request {request.id}")
+    return verdict == "right"
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:

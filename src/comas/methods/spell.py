@@ -4,7 +4,8 @@ A question of the task is a text of documents. The questioner sees them, with up
 questions that were solved about them before, and writes a question with its answer. It is dropped
 where somebody answers it without the documents. `answers` responders see them; each answer is
 compared with the questioner's by rule, and by `verifiers`, whose majority decides. A responder is
-paid 1 where the rule or that majority says that it is right, compared within the question. The
+paid 1 where the rule or that majority says that it is right, compared within the question; what
+gives no answer is wrong, and nobody is asked about it. The
 questioner is paid exp(-(p - 1/2)^2 / (2 sigma^2)) for 0 < p < 1, p the share of right answers and
 sigma = `width`; 0 where p is 0 or 1, -0.5 where its question needs no documents, -1 where there is
 none. A verifier is paid for agreeing with its majority, where that is what the rule says and
@@ -94,7 +95,10 @@ async def _judged(
     either says.
     """
     ruled = gives(posed, work, answer, task)
-    shown = defuse(work.info["answer"] or work.text)
+    if work.info["answer"] is None:
+        work.info |= {"ruled": False, "solves": False}
+        return
+    shown = defuse(work.info["answer"])
     prompt = words(WORDING, task, "comparing", answer=defuse(answer), work=shown)
     turns = await together(judge.ask("comparing", prompt, about=work) for judge in judges)
     for turn in turns:
@@ -136,7 +140,8 @@ def worth_of(proposal: Turn, right: Sequence[float], width: float) -> float:
     proposal.info["share"] = share
     if share in (0.0, 1.0):
         return 0.0
-    return math.exp(-((share - 0.5) ** 2) / (2 * width**2))
+    widths = (share - 0.5) / width
+    return math.exp(-widths * widths / 2)
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, memory: Whole = 3) -> State:

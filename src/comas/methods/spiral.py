@@ -11,18 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated
-
-from annotated_types import Ge, Interval
 
 from comas.game.moves import by_seat
-from comas.methods.mars import STABLE, play
+from comas.methods.mars import STABLE, NotNegative, Share, play
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.types import Episode, Method, Question, State, Task, Turn
-
-Share = Annotated[float, Interval(ge=0, le=1)]
-NotNegative = Annotated[float, Ge(0)]
 
 
 def start(questions: Sequence[Question], task: Task) -> State:

@@ -26,6 +26,7 @@ from comas.game.searching import (
     solve_with_tools,
     some_pages,
 )
+from comas.game.votes import is_answer
 from comas.objective.credit import given
 from comas.objective.dialogues import Dialogue, compare, dialogues
 from comas.objective.losses import clipped
@@ -73,7 +74,7 @@ async def play(
     ends = await solve_with_tools(posed, solvers, task, turns, last)
     for end in ends:
         end.info["solves"] = gives(posed, end, question.prompt, task)
-    return ends[0].text
+    return ends[0].text if is_answer(ends[0]) else None
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:

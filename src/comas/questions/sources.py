@@ -174,6 +174,20 @@ def place(task: str, prompt: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
+def split_of_text(task: str, text: str, shares: Mapping[str, float]) -> str:
+    """The split of a task that a text belongs to.
+
+    `shares` has the share of each split, in the order in which the hash is cut; what rounding
+    leaves over is the last one's.
+    """
+    rest = place(task, text)
+    for name, share in shares.items():
+        if rest < share:
+            return name
+        rest -= share
+    return list(shares)[-1]
+
+
 def cut(task: str, split: str, shares: Sequence[tuple[str, float]]) -> Callable[[Question], bool]:
     """Whether a question belongs to `split`, for a file that is cut into parts (name, share) by the
     questions' texts.

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 
 from comas.game.moves import Move, at_the_end, won
-from comas.questions.sources import place
+from comas.questions.sources import split_of_text
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
 THINGS = ("book", "hat", "ball")
@@ -58,7 +58,8 @@ def load(
     if split not in SHARES:
         raise UserMistake(f"task bargain has no split {split!r}: one of {', '.join(SHARES)}")
     questions: list[Question] = []
-    for pool in itertools.product(range(1, largest + 1), repeat=len(THINGS)):
+    most = min(largest, 4)  # of six things in all, with one at least of each
+    for pool in itertools.product(range(1, most + 1), repeat=len(THINGS)):
         if not 4 <= sum(pool) <= 6:
             continue
         values = _values(pool)
@@ -83,12 +84,7 @@ def _values(pool: Amounts) -> list[Amounts]:
 
 def _split_of(text: str) -> str:
     """The split of a question, by its text."""
-    rest = place("bargain", text)
-    for name, share in SHARES.items():
-        if rest < share:
-            return name
-        rest -= share
-    return "test"
+    return split_of_text("bargain", text, SHARES)
 
 
 async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[float]:

@@ -13,7 +13,7 @@ import random
 import re
 from dataclasses import replace
 
-from comas.questions.sources import place
+from comas.questions.sources import split_of_text
 from comas.types import Count, Question, Task, Tool, ToolFailure, UserMistake, Verdict
 
 SIZE = 61
@@ -88,12 +88,7 @@ def chain(start: int, steps: int) -> str:
 
 def split_of(text: str) -> str:
     """The split that a chain belongs to."""
-    rest = place("facts", text)
-    for split, share in SHARES.items():
-        if rest < share:
-            return split
-        rest -= share
-    return "test"
+    return split_of_text("facts", text, SHARES)
 
 
 def read_chain(text: str) -> tuple[int, int, int | None] | None:
@@ -157,6 +152,11 @@ def load(
         raise UserMistake(f"task facts has no form {form!r}: one of {', '.join(FORMS)}")
     if not least <= hops <= LONGEST:
         raise UserMistake(f"task facts has no chains of {least} to {hops} steps (1 to {LONGEST})")
+    if form == "pages" and pages < hops:
+        raise UserMistake(
+            f"task_options.pages is {pages}, and chains of {hops} steps need as many facts: set"
+            f" task_options.pages={hops}, or fewer task_options.hops"
+        )
     if form != "chains" and split == "train":
         questions = [_given(number, form, pages) for number in range(SIZE)]
     else:

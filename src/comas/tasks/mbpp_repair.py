@@ -19,7 +19,7 @@ from comas import sandbox
 from comas.answers import boxed, code
 from comas.answers.fences import blocks
 from comas.answers.pool import verdicts
-from comas.questions.sources import Row, Source, identity, place
+from comas.questions.sources import Row, Source, identity, split_of_text
 from comas.types import Question, Task, UserMistake, Verdict
 
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
@@ -90,13 +90,9 @@ def read_question(text: str) -> tuple[str, str] | None:
 
 
 def split_of(tests: str) -> str:
-    """The split that tests belong to, whatever the order of their lines and the program."""
-    rest = place("mbpp_repair", "\n".join(sorted(tests.split("\n"))))
-    for name, share in SHARES.items():
-        if rest < share:
-            return name
-        rest -= share
-    return list(SHARES)[-1]
+    """The split that tests belong to, whatever their order, blanks, comments and the program."""
+    lines = [ast.unparse(statement) for statement in ast.parse(tests).body]
+    return split_of_text("mbpp_repair", "\n".join(sorted(set(lines))), SHARES)
 
 
 def changes(program: str) -> list[str]:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from comas.questions.sources import place
+from comas.questions.sources import split_of_text
 from comas.types import Question, Task, UserMistake, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.40, "validation": 0.05, "test": 0.15}
@@ -120,12 +120,7 @@ def read_answer(text: str) -> Program | None:
 
 def split_of(tests: Sequence[tuple[int, int]]) -> str:
     """The split that tests belong to, whatever their order and the program."""
-    rest = place("repair", str(sorted(tests)))
-    for name, share in SHARES.items():
-        if rest < share:
-            return name
-        rest -= share
-    return list(SHARES)[-1]
+    return split_of_text("repair", str(sorted(tests)), SHARES)
 
 
 Tested = tuple[Program, tuple[tuple[int, int], ...]]

@@ -18,7 +18,7 @@ BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
+    ast.Div: lambda top, bottom: _quotient(top, bottom),
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
@@ -90,6 +90,13 @@ def _value(node: ast.expr) -> Number:
         if function is not None:
             return _bounded(function(*map(_value, node.args)))
     raise ToolFailure(f"only numbers, + - * / // % ** and {', '.join(FUNCTIONS)} are known")
+
+
+def _quotient(top: Number, bottom: Number) -> Number:
+    """Exact where whole numbers divide without rest."""
+    if isinstance(top, int) and isinstance(bottom, int) and bottom and top % bottom == 0:
+        return top // bottom
+    return top / bottom
 
 
 def _power(base: Number, exponent: Number) -> Number:

@@ -31,6 +31,8 @@ UNFINISHED = "new-"
 KINDS = (".txt", ".md", ".jsonl")
 LONGEST = 2000
 """Characters of a passage; a longer paragraph is several."""
+BETWEEN = "\n\n"
+"""Between the passages that come back."""
 WORD = r"(?u)\b\w+\b"
 """What counts as a word: single digits and letters too."""
 
@@ -78,7 +80,7 @@ class Index:
             return bm25s.BM25.load(kept, mmap=True, show_progress=False), passages
         except FileNotFoundError:  # what another process takes away meanwhile is made again
             pass
-        except ValueError:  # so is what is damaged
+        except (ValueError, EOFError):  # so is what is damaged
             shutil.rmtree(kept, ignore_errors=True)
         passages = [passage for file in files for passage in _passages(file)]
         tokens = _tokens(passages)
@@ -183,7 +185,7 @@ def make(*, folder: str = "", passages: Count = 3) -> Tool:
         found = index.best(words, passages)
         if not found:
             raise ToolFailure(f"nothing was found for {words!r}")
-        return "\n\n".join(found)
+        return BETWEEN.join(found)
 
     return Tool(
         name="search",
@@ -192,5 +194,5 @@ def make(*, folder: str = "", passages: Count = 3) -> Tool:
         run=run,
         some=index.some,
         seconds=600.0,  # the first call of a process may make the index
-        longest=passages * LONGEST,
+        longest=passages * len(BETWEEN) + passages * LONGEST,
     )
