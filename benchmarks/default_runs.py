@@ -34,8 +34,8 @@ HEAD = """# One run of each
 
 What `comas train method=NAME` comes to without any other argument, seed 0: the share right on
 unseen questions (of games: won against random moves), 95 % intervals over questions, and the
-minutes of the whole command on two cores. One seed shows how a run looks and what it takes; what a
-method achieves is in [Results](results.md).
+minutes of the whole command, here on two cores that had other work at the same time. One seed shows
+how a run looks and what it takes; what a method achieves is in [Results](results.md).
 """
 COMMAND = """```sh
 python benchmarks/default_runs.py OUT --write docs/default-runs.md --pictures docs/pictures/default
@@ -126,7 +126,8 @@ def main() -> None:
         args.pictures.mkdir(parents=True, exist_ok=True)
         for method in results:
             tokens, shares = whole_curve(args.out / method)
-            draw([(tokens, shares)], tokens[-1], args.pictures / f"{method}.svg")
+            target = args.pictures / f"{method}.svg"
+            draw([(tokens, shares)], tokens[-1], target, "questions")
     if args.json:
         print(json.dumps({"rows": list(results.values())}))
 

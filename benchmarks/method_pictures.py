@@ -21,8 +21,10 @@ PICTURES = Path(__file__).parents[1] / "docs" / "pictures" / "methods"
 COLOUR = "#0b6e4f"
 
 
-def draw(runs: list[Curve], longest: float, target: Path) -> None:
-    """Draw one method; tokens in millions up to `longest` on the horizontal axis."""
+def draw(runs: list[Curve], longest: float, target: Path, asked: str = "puzzles") -> None:
+    """Draw one method; tokens in millions up to `longest` on the horizontal axis, the share of what
+    was `asked` on the vertical one.
+    """
     figure, axes = plt.subplots(figsize=(4.8, 2.6))
     for tokens, shares in runs:
         axes.plot(tokens, shares, color=COLOUR, alpha=0.3, linewidth=0.9)
@@ -31,7 +33,7 @@ def draw(runs: list[Curve], longest: float, target: Path) -> None:
     axes.plot(shared, means, color=COLOUR, linewidth=2.2)
     axes.set(
         xlabel="generated tokens, millions",
-        ylabel="share right, unseen puzzles",
+        ylabel=f"share right, unseen {asked}",
         ylim=(0, 1),
         xlim=(0, longest),
     )
