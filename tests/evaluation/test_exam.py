@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 from safetensors.numpy import load_file
 
@@ -653,6 +654,8 @@ def test_an_evaluation_that_never_asked_anything_is_not_in_the_way(
     (out / "answers").mkdir(parents=True)
     (out / "evaluation.json").write_text("{}")
     asked = ["eval", "seed", "--setups", "single", "--limit", "2", "--out", str(out)]
+    with filelock.FileLock(out / ".lock"):  # somebody is about to ask
+        assert run(asked, monkeypatch) == 2
     assert run(asked, monkeypatch) == 0
     assert run(asked, monkeypatch) == 2
     assert "there is an evaluation already" in capsys.readouterr().err

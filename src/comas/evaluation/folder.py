@@ -184,9 +184,17 @@ OWN = (PLAN, "answers", ".lock")
 
 
 def _asked_anything(path: Path) -> bool:
-    """Whether an evaluation came to anything; one that did not may be begun anew."""
+    """Whether an evaluation came to anything, or may do so since a process works on it; another one
+    may take its place where it did not.
+    """
     answers = path / "answers"
-    return answers.is_dir() and any(file.stat().st_size for file in answers.iterdir())
+    if answers.is_dir() and any(file.stat().st_size for file in answers.iterdir()):
+        return True
+    try:
+        with filelock.FileLock(path / ".lock").acquire(timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
 
 
 def _check_free(path: Path, out: str) -> None:
