@@ -319,3 +319,17 @@ def test_expected_near_ties_by_simulation() -> None:
     expected = expected_ties(rows)
     assert near > 20
     assert abs(near - expected) < 4 * expected**0.5
+
+
+def called(failed: str | None, tool: str = "search") -> Turn:
+    return turn("solution", 1.0, info={"call": {"tool": tool, "failed": failed}})
+
+
+def test_a_tool_most_of_whose_calls_fail_is_told_once() -> None:
+    watch = signs("method=agent0")
+    talk = [called("down: x" + 500 * "y"), called("down"), called(None), called(None, "other")]
+    (told,) = news(watch, 0, [Episode("0/q/0", Q, talk)])
+    assert told.startswith("step 1: 2 of 3 calls of search failed, the first: down: x")
+    assert len(told) < 200
+    assert not news(watch, 1, [Episode("0/q/0", Q, talk)])
+    assert not news(signs("method=agent0"), 0, [Episode("0/q/0", Q, [called(None), called(None)])])

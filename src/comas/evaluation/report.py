@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from comas.evaluation.as_json import finite
 from comas.evaluation.payoffs import payoff_notes, payoff_record
+from comas.evaluation.what_failed import failure_notes
 from comas.game.cost import cost
 from comas.game.replies import unreadable
 from comas.stats import (
@@ -376,6 +377,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         found += _lost_notes(cell)
         found += payoff_notes(cell.records, _where(cell))
+        found += failure_notes(cell.records, _where(cell))
         if _failed(cell):
             found.append(_failure_note(cell))
     return found

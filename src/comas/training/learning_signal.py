@@ -38,7 +38,7 @@ class Sign:
     roles: tuple[str, ...]
     """Whom it is about; none where it is about the whole step."""
     kind: str
-    """`unreadable`, `cut`, `unpaid` or `flat`."""
+    """`unreadable`, `cut`, `unpaid` or `flat`; `calls of <tool>` that fail."""
     share: float
     """Of the replies of a role, or of the groups."""
     text: str
@@ -84,6 +84,7 @@ class LearningSignal:
         if len(short) > 1:
             yield self._cut_alike(short)
         yield from (sign for sign in lost if len(short) < 2 or sign.roles[0] not in short)
+        yield from _of_calls(turns)
         if not lost:
             yield from self._of_rewards(by_role)
 
@@ -183,6 +184,21 @@ class LearningSignal:
             f" and roles), or the task a wording for {role} that shows it; or teach the format"
             f" first: method=sft with demonstrations of {role} (docs/methods.md)"
         )
+
+
+def _of_calls(turns: Sequence[Turn]) -> Iterator[Sign]:
+    """Tools most of whose calls fail."""
+    calls: dict[str, list[str | None]] = {}
+    for turn in turns:
+        if "call" in turn.info:
+            calls.setdefault(turn.info["call"]["tool"], []).append(turn.info["call"]["failed"])
+    for tool, failures in calls.items():
+        failed = [failure for failure in failures if failure is not None]
+        share = len(failed) / len(failures)
+        if share >= MANY:
+            count = f"{len(failed)} of {len(failures)} calls of {tool} failed"
+            text = f"{count}, the first: {failed[0][:SHOWN]}"
+            yield Sign((), f"calls of {tool}", share, text)
 
 
 def _is_compared(turn: Turn) -> bool:

@@ -1,0 +1,30 @@
+"""Notes on what failed within games that went on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comas.evaluation.what_failed import failure_notes
+
+
+def game(*facts: dict[str, Any]) -> dict[str, Any]:
+    return {"turns": [{"info": info} for info in facts]}
+
+
+def call(tool: str, failed: str | None) -> dict[str, Any]:
+    return {"call": {"tool": tool, "failed": failed}}
+
+
+def test_tools_most_of_whose_calls_failed_are_named_with_the_first_failure() -> None:
+    records = [game(call("search", "gone"), call("calculator", None)), game(call("search", None))]
+    assert list(failure_notes(records, "here")) == [
+        "here: 1 of 2 calls of search failed, the first: gone"
+    ]
+    assert not list(failure_notes([game({}), {"turns": [{}]}], "here"))
+
+
+def test_games_without_end_are_counted_once_each() -> None:
+    records = [game({"unended": True}, {"unended": True}), game({"payoff": 1.0})]
+    assert list(failure_notes(records, "here")) == [
+        "here: 1 of 2 games were given up after 200 moves: nobody has won them"
+    ]
