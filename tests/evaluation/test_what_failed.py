@@ -7,8 +7,9 @@ from typing import Any
 from comas.evaluation.what_failed import failure_notes
 
 
-def game(*facts: dict[str, Any]) -> dict[str, Any]:
-    return {"turns": [{"info": info} for info in facts]}
+def game(*facts: dict[str, Any], answer: str | None = None) -> dict[str, Any]:
+    turns = [{"info": info} for info in facts]
+    return {"turns": turns, "answer": answer, "error": None}
 
 
 def call(tool: str, failed: str | None) -> dict[str, Any]:
@@ -20,11 +21,16 @@ def test_tools_most_of_whose_calls_failed_are_named_with_the_first_failure() -> 
     assert list(failure_notes(records, "here")) == [
         "here: 1 of 2 calls of search failed, the first: gone"
     ]
-    assert not list(failure_notes([game({}), {"turns": [{}]}], "here"))
+    assert not list(failure_notes([game({}), game() | {"turns": [{}]}], "here"))
 
 
 def test_games_without_end_are_counted_once_each() -> None:
-    records = [game({"unended": True}, {"unended": True}), game({"payoff": 1.0})]
+    records = [
+        game({"unended": True}, {"unended": True}),
+        game({"payoff": 1.0}, answer="won 1"),
+        game(),  # of scripts alone
+        game() | {"error": "gone"},
+    ]
     assert list(failure_notes(records, "here")) == [
-        "here: 1 of 2 games were given up after 200 moves: nobody has won them"
+        "here: 2 of 4 games were given up after 200 moves: nobody has won them"
     ]

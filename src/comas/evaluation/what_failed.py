@@ -31,11 +31,14 @@ def failure_notes(records: Sequence[Mapping[str, Any]], where: str) -> Iterator[
         if len(failed) >= MANY * len(failures):
             count = f"{len(failed)} of {len(failures)} calls of {tool} failed"
             yield f"{where}: {count}, the first: {failed[0][:SHOWN]}"
-    endless = sum(any(_unended(turn) for turn in record["turns"]) for record in records)
+    endless = sum(_unended(record) for record in records)
     if endless:
         count = f"{endless} of {len(records)} games were given up after {LONGEST} moves"
         yield f"{where}: {count}: nobody has won them"
 
 
-def _unended(turn: Mapping[str, Any]) -> bool:
-    return bool((turn.get("info") or {}).get("unended"))
+def _unended(record: Mapping[str, Any]) -> bool:
+    """Whether a game was given up; where the agent was never asked, nothing else has no answer."""
+    facts = [turn.get("info") or {} for turn in record["turns"]]
+    silent = not facts and record["answer"] is None and not record["error"]
+    return silent or any(info.get("unended") for info in facts)
