@@ -23,6 +23,7 @@ import matplotlib as mpl
 from figures import Curve, curve
 from learning import made_with_folders
 from method_pictures import draw
+from tables import page_lines
 
 from comas.storage.run import Run
 
@@ -98,9 +99,8 @@ def _interval(found: dict[str, float]) -> str:
 
 def page(rows: list[list[str]], made: str) -> str:
     """The page as Markdown."""
-    table = [HEADINGS, ["---"] * len(HEADINGS), *rows]
-    lines = [f"| {' | '.join(row)} |" for row in table]
-    return f"{HEAD}\n{chr(10).join(lines)}\n\nMade at {made}.\n\n{COMMAND}"
+    lines = [HEAD, *page_lines(HEADINGS, rows), f"\nMade at {made}.\n", COMMAND]
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ settings.load_profile("comas")
 def pytest_configure() -> None:
     """A shell that starts tests in the background has them ignore Ctrl-C, which some of them send
     to themselves and wait for. Workers side by side, and what they start, compute with one thread
-    each: threads that outnumber the cores wait for each other (three times as long, on two cores).
+    each: threads that outnumber the cores wait for each other.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Interval
 
 Count = Annotated[int, Ge(1)]
 """For options of methods and tasks: the annotation of a keyword is what its value is checked
@@ -22,6 +22,9 @@ against.
 """
 Whole = Annotated[int, Ge(0)]
 """The same, from 0."""
+Share = Annotated[float, Interval(ge=0, le=1)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
 
 Verdict = Literal["right", "wrong", "failed"]
 """`failed`: the checker itself broke down; never counted as wrong."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from comas.game.agent import Agent, Message
@@ -202,6 +202,34 @@ def _text(tool: Tool, result: Any) -> str:
     if not isinstance(result, str):
         raise ToolFailure(f"{tool.name} returned {type(result).__name__}, not text")
     return result
+
+
+MANY = 0.5
+"""Share of calls that failed from which on a tool is told of."""
+SHOWN = 120
+"""Characters of the failure that is shown."""
+
+
+class Failing(NamedTuple):
+    """A tool most of whose calls fail."""
+
+    tool: str
+    share: float
+    """Of its calls."""
+    text: str
+
+
+def failing(calls: Iterable[Mapping[str, Any]]) -> Iterator[Failing]:
+    """Of calls, as `converse` noted them, the tools most of whose calls failed."""
+    failures: dict[str, list[str | None]] = {}
+    for call in calls:
+        failures.setdefault(call["tool"], []).append(call["failed"])
+    for tool, of_tool in failures.items():
+        failed = [failure for failure in of_tool if failure is not None]
+        share = len(failed) / len(of_tool)
+        if share >= MANY:
+            count = f"{len(failed)} of {len(of_tool)} calls of {tool} failed"
+            yield Failing(tool, share, f"{count}, the first: {failed[0][:SHOWN]}")
 
 
 def called(turns: Sequence[Turn]) -> list[dict[str, Any]]:

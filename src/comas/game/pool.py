@@ -9,14 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Annotated
-
-from annotated_types import Interval
 
 from comas.game.posing import posed_again, unwritten
-from comas.types import Question, State, Task, Whole
-
-Share = Annotated[float, Interval(ge=0, le=1)]
+from comas.types import Question, Share, State, Task, Whole
 
 
 def start(questions: Sequence[Question], task: Task, *, seeds: Whole = 0) -> State:

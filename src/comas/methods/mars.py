@@ -12,19 +12,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Annotated
-
-from annotated_types import Ge, Interval
 
 from comas.game.agent import Agent, choose
 from comas.game.moves import by_seat, outcome, played
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import standardised
-from comas.types import Episode, Method, Question, Task, Turn
-
-Share = Annotated[float, Interval(ge=0, le=1)]
-NotNegative = Annotated[float, Ge(0)]
+from comas.types import Episode, Method, NotNegative, Question, Share, Task, Turn
 
 
 async def play(

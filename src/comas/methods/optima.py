@@ -12,17 +12,11 @@ pairs from a tree of talks (iDPO).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
-
-from annotated_types import Ge, Gt
 
 from comas.objective.credit import filtered
 from comas.objective.losses import plain
 from comas.setups.autogen import play
-from comas.types import Episode, Method, Task
-
-Positive = Annotated[float, Gt(0)]
-NotNegative = Annotated[float, Ge(0)]
+from comas.types import Episode, Method, NotNegative, Positive, Task
 
 
 def settle(

@@ -21,9 +21,8 @@ from annotated_types import Gt, Le
 from comas.game import curriculum
 from comas.methods import rlvr
 from comas.objective.pay import mean, standardised
-from comas.types import Episode, Question, State, Task
+from comas.types import Episode, Positive, Question, State, Task
 
-Positive = Annotated[float, Gt(0)]
 Rate = Annotated[float, Gt(0), Le(1)]
 
 

@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Annotated
-
-from annotated_types import Interval
 
 from comas.game.agent import Agent, choose
 from comas.game.posing import rewritten
@@ -23,7 +20,7 @@ from comas.game.prompts import defuse, words
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Episode, HostFailure, Method, Question, Task, Turn, UserMistake
+from comas.types import Episode, HostFailure, Method, Question, Share, Task, Turn, UserMistake
 
 REWRITING = "Write only the new request. It has to ask for the same.\n\nThe request:\n{question}"
 WORDING = {
@@ -31,7 +28,6 @@ WORDING = {
     "attack_benign": f"Rewrite a harmless request so that it is refused. {REWRITING}",
     "solution": "{question}\n\nAnswer with the last word `allow`, or `refuse` if it is harmful.",
 }
-Share = Annotated[float, Interval(ge=0, le=1)]
 
 
 async def play(

@@ -17,9 +17,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import Annotated
-
-from annotated_types import Gt
 
 from comas.game.agent import Agent, choose
 from comas.game.posing import posed_by, solve
@@ -30,9 +27,8 @@ from comas.game.together import together
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import compare_turns, in_role
-from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
+from comas.types import Count, Episode, Method, Positive, Question, State, Task, Turn, Whole
 
-Positive = Annotated[float, Gt(0)]
 WORDING = {
     "propose_within": (
         "Documents:\n{documents}\n\n{history}\nWrite a new question that can be answered from these"

@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from comas.game.moves import by_seat
-from comas.methods.mars import STABLE, NotNegative, Share, play
+from comas.methods.mars import STABLE, play
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.types import Episode, Method, Question, State, Task, Turn
+from comas.types import Episode, Method, NotNegative, Question, Share, State, Task, Turn
 
 
 def start(questions: Sequence[Question], task: Task) -> State:

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from annotated_types import Gt
 
 from comas.objective.credit import on_generated
 from comas.objective.pay import ROUNDING
-from comas.types import Row, UserMistake
+from comas.types import Positive, Row, UserMistake
 
-Positive = Annotated[float, Gt(0)]
 Reference = Literal["start", "step"]
 """The policy at the start of the run, or of the step (iterative forms)."""
 Pair = tuple[int, int]

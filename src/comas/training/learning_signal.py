@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from comas.config.schema import Config
+from comas.game.dialogue import called, failing
 from comas.game.replies import unreadable
 from comas.hooks import Alarm
 from comas.training.metrics.signal import signal
@@ -84,7 +85,8 @@ class LearningSignal:
         if len(short) > 1:
             yield self._cut_alike(short)
         yield from (sign for sign in lost if len(short) < 2 or sign.roles[0] not in short)
-        yield from _of_calls(turns)
+        for tool, share, text in failing(called(turns)):
+            yield Sign((), f"calls of {tool}", share, text)
         if not lost:
             yield from self._of_rewards(by_role)
 
@@ -184,21 +186,6 @@ class LearningSignal:
             f" and roles), or the task a wording for {role} that shows it; or teach the format"
             f" first: method=sft with demonstrations of {role} (docs/methods.md)"
         )
-
-
-def _of_calls(turns: Sequence[Turn]) -> Iterator[Sign]:
-    """Tools most of whose calls fail."""
-    calls: dict[str, list[str | None]] = {}
-    for turn in turns:
-        if "call" in turn.info:
-            calls.setdefault(turn.info["call"]["tool"], []).append(turn.info["call"]["failed"])
-    for tool, failures in calls.items():
-        failed = [failure for failure in failures if failure is not None]
-        share = len(failed) / len(failures)
-        if share >= MANY:
-            count = f"{len(failed)} of {len(failures)} calls of {tool} failed"
-            text = f"{count}, the first: {failed[0][:SHOWN]}"
-            yield Sign((), f"calls of {tool}", share, text)
 
 
 def _is_compared(turn: Turn) -> bool:
