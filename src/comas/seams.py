@@ -31,6 +31,17 @@ class Request:
     """Key of the counter-based noise: draw t of this request depends on (seed, t) alone."""
 
 
+@dataclass(frozen=True)
+class Weighing:
+    """A prompt and continuations whose log-probs are wanted; nothing is sampled."""
+
+    policy: str
+    prompt_ids: np.ndarray
+    """int64, shape (prompt tokens,)."""
+    choices: Sequence[np.ndarray]
+    """Per continuation int64, shape (its tokens,), one token at least."""
+
+
 @dataclass
 class Generation:
     """One sampled reply at home."""
@@ -223,6 +234,13 @@ class Engine(Protocol):
     async def sample(self, request: Request) -> Generation:
         """One reply. Batching is the engine's own business; where the caller is cancelled, nobody
         waits for the reply any more.
+        """
+        ...
+
+    async def weigh(self, weighing: Weighing) -> list[np.ndarray]:
+        """Log-probs of each choice's tokens behind the prompt, in nats, of softmax(logits): per
+        choice float32 of its shape. Batched like `sample`; a host whose engine has no such method
+        refuses to weigh.
         """
         ...
 

@@ -229,6 +229,10 @@ class Reply:
     """What a thinking model said to itself before `text`; sampled and trained on. A reply that
     ended or was cut within its thoughts has no text.
     """
+    weights: tuple[float, ...] | None = None
+    """Of `Host.weigh`: the log-prob of each choice, in nats at temperature 1; None where a reply
+    was sampled or given.
+    """
 
 
 TRUTH = ("right", "accepts")
@@ -546,6 +550,27 @@ class Host(Protocol):
 
         They have no log-probs of an engine. UserMistake where nobody can learn from it, or where
         prompt and text have no room in the context.
+        """
+        ...
+
+    async def weigh(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        choices: Sequence[str],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return the log-probs of these continuations of the prompt as `Reply.weights`, at
+        temperature 1, whatever the sampling's own.
+
+        Nothing is sampled from the vocabulary: `Reply.text` is the choice that `seed` draws in
+        proportion to the weights, the likeliest one at temperature 0 (`game.weighing`). With
+        `keep`, its tokens are filed for learning. UserMistake where the choices cannot be told
+        apart, or where the host cannot weigh, which hosts without this method mean as well.
         """
         ...
 

@@ -102,6 +102,13 @@ class _Host:
     async def tell(self, turn: str, policy: str, messages: Any, text: str, *_: Any) -> Reply:
         return Reply(text, True, 0, 0, 1, 0.0, 0.0)
 
+    async def weigh(
+        self, turn: str, policy: str, messages: Any, choices: Sequence[str], *_: Any
+    ) -> Reply:
+        await self.ask()
+        weights = (0.0,) * len(choices)
+        return Reply(choices[0], True, 0, 0, 1, 0.0, 0.0, weights=weights)
+
 
 @dataclass(frozen=True)
 class _Play:

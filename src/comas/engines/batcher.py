@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-
-from comas.seams import Generation, Request
+from typing import Generic, TypeVar
 
 QUIET = 8
 """Turns of the event loop without a new request that count as quiet: an answer passes through a few
@@ -18,11 +17,10 @@ callbacks (future, task, TaskGroup) before its game asks again.
 """
 
 
-Generate = Callable[[Sequence[Request], Callable[[], bool]], list[Generation]]
-"""`generate(requests, wanted)` -> one generation per request. `wanted()` returning False means that
-all callers were cancelled: stop early and return partial generations.
-"""
-Waiting = tuple[Request, "asyncio.Future[Generation]"]
+Asked = TypeVar("Asked")
+"""A request, such as `seams.Request`."""
+Answer = TypeVar("Answer")
+"""What it comes to, such as `seams.Generation`."""
 
 
 async def quiet(count: Callable[[], int], turns: int) -> None:
@@ -34,23 +32,31 @@ async def quiet(count: Callable[[], int], turns: int) -> None:
         unchanged = unchanged + 1 if count() == before else 0
 
 
-class Batcher:
-    """Collects requests and hands them to `generate` in one thread, in the order in which they
+class Batcher(Generic[Asked, Answer]):
+    """Collects requests and hands them to a function in one thread, in the order in which they
     came.
     """
 
-    def __init__(self, generate: Generate, worker: Executor | None = None) -> None:
-        """`worker` has one thread; without one the batcher has its own."""
+    def __init__(
+        self,
+        generate: Callable[[Sequence[Asked], Callable[[], bool]], list[Answer]],
+        worker: Executor | None = None,
+    ) -> None:
+        """`generate(requests, wanted)` -> one answer per request. `wanted()` returning False means
+        that all callers were cancelled: stop early and return partial answers.
+
+        `worker` has one thread; without one the batcher has its own.
+        """
         self._generate = generate
         self._own = None if worker else ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._worker = worker or self._own
-        self._pending: list[Waiting] = []
+        self._pending: list[tuple[Asked, asyncio.Future[Answer]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
-    async def __call__(self, request: Request) -> Generation:
-        """Wait for the generation of one request."""
+    async def __call__(self, request: Asked) -> Answer:
+        """Wait for the answer to one request."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Generation] = loop.create_future()
+        future: asyncio.Future[Answer] = loop.create_future()
         self._pending.append((request, future))
         if self._flusher is None or self._flusher.done():
             self._flusher = loop.create_task(self._flush())
@@ -69,7 +75,7 @@ class Batcher:
             if batch:
                 await self._answer(batch)
 
-    async def _answer(self, batch: list[Waiting]) -> None:
+    async def _answer(self, batch: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
         requests = [request for request, _ in batch]
 
         def wanted() -> bool:
@@ -83,6 +89,6 @@ class Batcher:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (_, future), generation in zip(batch, done, strict=True):
+        for (_, future), answer in zip(batch, done, strict=True):
             if not future.done():  # a game that was cancelled no longer waits
-                future.set_result(generation)
+                future.set_result(answer)

@@ -142,13 +142,16 @@ class Chat:
 
         No special token but the last, which ends replies.
         """
+        return np.append(self.encode_beginning(messages, text), np.int64(self.end_id))
+
+    def encode_beginning(self, messages: Sequence[Mapping[str, str]], text: str) -> np.ndarray:
+        """Token ids of `text` as the beginning of a reply, int64, without an end token."""
         if self.opens(messages):
             raise UserMistake(
                 f"the chat template of {self.tokenizer.name_or_path!r} opens a thought before each"
                 " reply, and a reply that is given has none: set hosts.<name>.thinking=false"
             )
-        ids = [*self._content_ids(text), self.end_id]
-        return np.array(ids, dtype=np.int64)
+        return np.array(self._content_ids(text), dtype=np.int64)
 
     @cached_property
     def end_id(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from comas.seams import Request, StaleWeights
+from comas.seams import Request, StaleWeights, Weighing
 
 LEAVE = 0.9
 """Fraction of live rows below which finished rows are dropped when no request waits (cheap: those
@@ -29,7 +29,9 @@ def moved(buffer_NKSW: Tensor, rows: Sequence[int], used: int) -> Tensor:
     return buffer_NKSW[: len(rows)]
 
 
-def by_policy(requests: Sequence[Request], policies: Iterable[str]) -> dict[str, list[int]]:
+def by_policy(
+    requests: Sequence[Request | Weighing], policies: Iterable[str]
+) -> dict[str, list[int]]:
     """Policy -> places of its requests, for all policies; KeyError for a request of another one."""
     places: dict[str, list[int]] = {policy: [] for policy in policies}
     unknown = sorted({r.policy for r in requests} - set(places))
@@ -57,4 +59,18 @@ def check_context(requests: Sequence[Request], context: int) -> None:
         if needed > context:
             raise ValueError(
                 f"a prompt and its reply need {needed} tokens, and the context has {context}"
+            )
+
+
+def check_choices(weighings: Sequence[Weighing], context: int) -> None:
+    """Refuse choices without tokens, and prompts that do not fit together with a choice."""
+    for weighing in weighings:
+        lengths = list(map(len, weighing.choices))
+        if not all(lengths):
+            raise ValueError("a choice to be weighed has no token")
+        needed = len(weighing.prompt_ids) + max(lengths, default=0)
+        if needed > context:
+            raise ValueError(
+                f"a prompt and its longest choice need {needed} tokens, and the context has"
+                f" {context}"
             )

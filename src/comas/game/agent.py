@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from comas.game.weighing import check_choices
 from comas.types import (
     Episode,
     Fit,
@@ -157,6 +158,31 @@ class Agent:
         asked = Asked(role, prompt, list(history), list(said), tools)
         return self._answer(name, asked, about, at)
 
+    def weigh(
+        self,
+        role: str,
+        prompt: str | Write,
+        choices: Sequence[str],
+        *,
+        history: Sequence[str] = (),
+        about: Turn | None = None,
+        round: int | None = None,
+    ) -> Coroutine[Any, Any, Turn]:
+        """Ask how probable each of these replies is; the turn joins the episode like one that is
+        asked for, and nothing is generated.
+
+        `info["choices"]` are the choices, `info["weights"]` their log-probs in nats at temperature
+        1, whatever the agent samples at; `game.weighing` makes shares and expectations of them. The
+        turn's text is the choice that its seed draws by these weights, so that a reward for the
+        turn teaches that word; a method that pays nothing for it teaches nothing. `prompt`,
+        `history`, `about` and `round` are those of `ask`.
+        """
+        name = self._name(role, about)
+        check_choices(choices, name)
+        at = round_of(about, round)
+        asked = Asked(role, prompt, list(history), [], None)
+        return self._weighed(name, asked, tuple(choices), about, at)
+
     def tell(
         self,
         role: str,
@@ -210,13 +236,58 @@ class Agent:
         turn.info["told"] = True
         return self._record(turn)
 
+    async def _weighed(
+        self,
+        turn_id: str,
+        asked: Asked,
+        choices: tuple[str, ...],
+        about: Turn | None,
+        round: int,
+    ) -> Turn:
+        member = self.member
+        try:
+            weigh = member.host.weigh
+        except AttributeError as error:  # a host of somebody's own that answers, and no more
+            raise UserMistake(
+                f"turn {turn_id}: agent {member.name} cannot be asked how probable words are: its"
+                f" host {member.host.name} has no `weigh`; give role {asked.role!r} to agents of"
+                " other hosts (agents.<name>.roles), or have words said instead"
+            ) from error
+        # a token is one byte at least
+        most = max(len(choice.encode()) for choice in choices)
+        room = min(most, self._sampling(asked.role).max_tokens)
+        sampling = with_room(member.sampling, room)
+        try:
+            messages, dropped = await self._fit(asked, sampling, turn_id)
+        except NoSystemRole as error:
+            raise self._without_persona(error) from error
+        began = time.monotonic()
+        seed = derive_seed(self.table.seed, turn_id)
+        keep = self.table.keep and not member.frozen
+        try:
+            reply = await weigh(
+                turn_id, member.policy, messages, choices, sampling, seed, keep, asked.role
+            )
+        except HostFailure as error:
+            raise HostFailure(f"host {member.host.name}, turn {turn_id}: {error}") from error
+        assert reply.weights is not None, f"host {member.host.name} weighed nothing"
+        turn = self._turn(turn_id, asked.role, messages, reply, about, time.monotonic() - began)
+        turn.round = round
+        turn.dropped = dropped
+        turn.info["choices"] = list(choices)
+        turn.info["weights"] = list(reply.weights)
+        return self._record(turn)
+
+    def _sampling(self, role: str) -> Sampling:
+        """How the agent draws a reply in this role."""
+        most = self.table.max_tokens.get(role)
+        return self.member.sampling if most is None else with_room(self.member.sampling, most)
+
     async def _answer(self, turn_id: str, asked: Asked, about: Turn | None, round: int) -> Turn:
         table = self.table
         member = self.member
         role = asked.role
-        sampling = member.sampling
-        if role in table.max_tokens:
-            sampling = with_room(sampling, table.max_tokens[role])
+        sampling = self._sampling(role)
         try:
             messages, dropped = await self._fit(asked, sampling, turn_id)
         except NoSystemRole as error:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from comas.game.agent import derive_seed
+from comas.game.weighing import said_of
 from comas.hosts.endpoint.completion import Said, Trouble, Unusable
 from comas.hosts.endpoint.connection import through_proxies
 from comas.hosts.endpoint.ledger import Ledger
@@ -51,6 +52,8 @@ starting up.
 """
 SOON = 5.0
 """Seconds between two such tries, at most."""
+ALTERNATIVES = 20
+"""Likeliest first tokens of which log-probs are asked for: as many as OpenAI's protocol allows."""
 GREETING = ({"role": "user", "content": "Hello"},)
 
 
@@ -169,6 +172,58 @@ class ApiHost:
         raise UserMistake(
             f"turn {turn}: nobody learns at host {self.name}, which is behind an API: give role"
             f" {role!r} to agents of other hosts (agents.<name>.roles)"
+        )
+
+    async def weigh(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        choices: Sequence[str],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Log-probs of words of one token each, which the server has to tell among the
+        `ALTERNATIVES` likeliest beginnings of its reply.
+        """
+        if keep:
+            raise UserMistake(
+                f"turn {turn}: nobody learns at host {self.name}, which is behind an API: freeze"
+                " its agents"
+            )
+        self.open()
+        one = Sampling(max_tokens=1)
+        body = self.server.body(self.models[policy], messages, one, seed)
+        body |= {"logprobs": True, "top_logprobs": ALTERNATIVES}
+        began = time.perf_counter()
+        said = await self._there(self._answer(body, seed))
+        if said.first is None:
+            raise UserMistake(
+                f"host {self.name}: its server tells no log-probs of alternatives (top_logprobs),"
+                f" which weighing needs: give role {role!r} to agents of other hosts"
+                " (agents.<name>.roles), or have words said instead"
+            )
+        unknown = [choice for choice in choices if choice.strip() not in said.first]
+        if unknown:
+            raise HostFailure(
+                f"{unknown[0]!r} is not among the {len(said.first)} likeliest beginnings of the"
+                " reply that the server tells of: behind an API only words of one token, which the"
+                " prompt asks for, can be weighed"
+            )
+        weights = tuple(said.first[choice.strip()] for choice in choices)
+        number, margin = said_of(weights, sampling.temperature, seed)
+        return Reply(
+            choices[number],
+            True,
+            self.versions[policy],
+            said.prompt_tokens or 0,
+            said.tokens or 0,
+            weights[number],
+            time.perf_counter() - began,
+            margin,
+            weights=weights,
         )
 
     def calls(self, policy: str) -> Calls | None:

@@ -182,6 +182,9 @@ class FarEnd:
     async def _tell_agent(self, *arguments: Any) -> Any:
         return await self.host.tell(*arguments)
 
+    async def _weigh(self, *arguments: Any) -> Any:
+        return await self.host.weigh(*arguments)
+
     async def _fits(self, *arguments: Any) -> Any:
         return await self.host.fits(*arguments)
 
@@ -254,6 +257,7 @@ class FarEnd:
 VERBS: Mapping[str, Callable[..., Any]] = {
     "ask": FarEnd._ask,
     "tell": FarEnd._tell_agent,
+    "weigh": FarEnd._weigh,
     "fits": FarEnd._fits,
     "learn": FarEnd._learn,
     "save": FarEnd._save,

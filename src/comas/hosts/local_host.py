@@ -20,11 +20,12 @@ import numpy as np
 from safetensors import SafetensorError
 
 from comas.engines.chat import Chat
+from comas.game.weighing import check_tokens, said_of
 from comas.hosts.out_of_memory import in_memory
 from comas.hosts.plan import Lag
 from comas.hosts.row_facts import expected_ties, turn_facts
 from comas.machine import peak_bytes_of
-from comas.seams import Engine, Generation, Learner, Request, Sleeper, Weights
+from comas.seams import Engine, Generation, Learner, Request, Sleeper, Weighing, Weights
 from comas.types import (
     Account,
     Calls,
@@ -32,6 +33,7 @@ from comas.types import (
     Learned,
     Meter,
     Method,
+    NoRoom,
     Payoff,
     Reply,
     Row,
@@ -121,10 +123,7 @@ class LocalHost:
         request = Request(policy, self.chat.encode(messages), sampling, seed)
         done = await self._sample(request)
         if not np.isfinite(done.logprobs).all():
-            raise UserMistake(
-                f"turn {turn}: the probabilities of policy {self.name}/{policy} are not finite: the"
-                " weights of its base are broken, or too large for their dtype"
-            )
+            raise self._broken(turn, policy)
         if keep:
             self._file(turn, role, request, done)
         opened = self.chat.opens(messages)
@@ -166,6 +165,71 @@ class LocalHost:
             self._filing[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
         version = self.served[policy]
         return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
+
+    async def weigh(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        choices: Sequence[str],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return the log-probs of these choices; with `keep` the tokens of the one that is drawn
+        are filed.
+        """
+        if keep:
+            self._check_learns(turn)
+        if not hasattr(self.engine, "weigh"):  # one of somebody's own that samples, and no more
+            raise UserMistake(
+                f"turn {turn}: the engine of host {self.name} ({type(self.engine).__name__}) has no"
+                f" `weigh`: take another (hosts.{self.name}.engine), or have words said instead"
+            )
+        prompt_ids = self.chat.encode(messages)
+        spelt = [self.chat.encode_beginning(messages, choice) for choice in choices]
+        check_tokens(choices, [ids.tolist() for ids in spelt], turn)
+        needed = len(prompt_ids) + max(map(len, spelt))
+        if needed >= self.context:
+            raise NoRoom(
+                f"turn {turn}: the prompt and its longest choice need {needed} tokens, and the"
+                f" context of {self.name}/{policy} has {self.context}: shorten the question, or"
+                f" raise hosts.{self.name}.context where the base has room"
+            )
+        began = time.perf_counter()
+        remedy = "lower {host}.max_rows or {host}.context" + f" (now {self.context})"
+        with self._sampling(), in_memory(self.name, f"weighing on {self.device}", remedy):
+            logprobs = await self.engine.weigh(Weighing(policy, prompt_ids, spelt))
+        weights = tuple(float(own.sum(dtype=np.float64)) for own in logprobs)
+        if not np.isfinite(weights).all():
+            raise self._broken(turn, policy)
+        chosen, margin = said_of(weights, sampling.temperature, seed)
+        self.meter.replies += 1
+        self.meter.tokens += len(spelt[chosen])
+        if keep:
+            row = _row(turn, role, 1.0, prompt_ids, spelt[chosen])
+            unread = np.zeros(len(prompt_ids), np.float32)
+            row.sampled_logprobs_T = np.concatenate([unread, logprobs[chosen]])
+            self._filing[policy][turn] = row
+        return Reply(
+            choices[chosen],
+            True,
+            self.served[policy],
+            len(prompt_ids),
+            len(spelt[chosen]),
+            weights[chosen],
+            time.perf_counter() - began,
+            margin,
+            weights=weights,
+        )
+
+    def _broken(self, turn: str, policy: str) -> UserMistake:
+        """What is said of weights that give no probabilities."""
+        return UserMistake(
+            f"turn {turn}: the probabilities of policy {self.name}/{policy} are not finite: the"
+            " weights of its base are broken, or too large for their dtype"
+        )
 
     def calls(self, policy: str) -> Calls | None:
         """How the chat template of all policies writes calls of tools."""

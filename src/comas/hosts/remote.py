@@ -256,6 +256,24 @@ class RemoteHost:
         """Return `text` as a reply; with `keep` its tokens are filed, at the far end."""
         return await self._call("tell", turn, policy, messages, text, keep, role)
 
+    async def weigh(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        choices: Sequence[str],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return the log-probs of these choices; with `keep` the tokens of the one that is drawn
+        are filed, at the far end.
+        """
+        return await self._call(
+            "weigh", turn, policy, messages, choices, sampling, seed, keep, role
+        )
+
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Take one step per policy, by the method that the host was built for; what may differ is
         its `lr_scale`.

@@ -19,6 +19,7 @@ from comas.seams import (
     Generation,
     Request,
     StaleWeights,
+    Weighing,
     Weights,
     WholeModel,
 )
@@ -29,6 +30,8 @@ VOCABULARY = 40
 END = 3
 NEAR = 1e-3
 """Nats by which the log-prob of a token may differ from that of a plain forward pass."""
+WEIGHED = 1e-4
+"""The same of continuations that are given."""
 TIE = 1e-4
 """Margin below which a draw may differ between batches in float32."""
 TOKENS = 16
@@ -37,8 +40,8 @@ TOKENS = 16
 
 async def check_engine(build: Build, kind: Literal["whole", "adapters"] = "whole") -> None:
     """The contract of an engine: texts that follow from request and seed alone, log-probs of the
-    weights that were published last, two policies kept apart, end tokens, lengths, cancelled
-    requests, `close`.
+    weights that were published last, of what it samples and of continuations that it is given, two
+    policies kept apart, end tokens, lengths, cancelled requests, `close`.
 
     `build(plan, models)` is what the engine's file defines. With `kind` "adapters" the policies are
     two adapters on one base, otherwise two whole models; in float64.
@@ -47,6 +50,7 @@ async def check_engine(build: Build, kind: Literal["whole", "adapters"] = "whole
     engine = build(_plan(), models)
     try:
         await _check_texts(engine, models)
+        await _check_weights(engine, models)
         await _check_cancelled(engine)
         await _check_published(engine, models)
         await _check_unknown(engine, models)
@@ -190,6 +194,34 @@ def _forward_logprobs(
     return behind.log_softmax(-1).gather(1, chosen)[:, 0].numpy()
 
 
+async def _check_weights(engine: Engine, models: Mapping[str, Weights]) -> None:
+    """Choices of one and of several tokens, some with the same beginning, alone and side by side:
+    log-probs of a plain forward pass at temperature 1. An engine that only samples has no `weigh`.
+    """
+    if not hasattr(engine, "weigh"):
+        return
+    rng = np.random.default_rng(1)
+    weighings: list[Weighing] = []
+    for i in range(11):
+        prompt_ids = rng.integers(4, VOCABULARY, 2 + 3 * (i % 5))
+        spelt = [[5], [6], [7]] if i % 2 else [[5, 8, 9], [5, 8, 10], [11]]
+        choices = [np.array(ids) for ids in spelt]
+        weighings.append(Weighing("ab"[i % 3 % 2], prompt_ids, choices))
+    together = await asyncio.gather(*map(engine.weigh, weighings))
+    for weighing, weights in zip(weighings, together, strict=True):
+        asked = Request(weighing.policy, weighing.prompt_ids, Sampling(), 0)
+        for choice, logprobs in zip(weighing.choices, weights, strict=True):
+            wanted_T = _forward_logprobs(models, asked, choice)
+            apart = float(np.abs(wanted_T - logprobs).max())
+            assert apart < WEIGHED, (
+                f"log-probs of a choice of policy {weighing.policy} differ by {apart:.2g} nats from"
+                " those of a plain forward pass"
+            )
+        alone = await engine.weigh(weighing)
+        apart = max(float(np.abs(a - b).max()) for a, b in zip(alone, weights, strict=True))
+        assert apart < WEIGHED, f"what else is weighed at the time moves log-probs by {apart:.2g}"
+
+
 def _same(one: Generation, other: Generation) -> bool:
     near_tie = min(one.margin, other.margin) < TIE
     return near_tie or one.token_ids.tolist() == other.token_ids.tolist()
@@ -238,6 +270,7 @@ async def _check_serves(engine: Engine, models: Mapping[str, Weights]) -> None:
     requests = _requests()
     for request, generation in zip(requests, await _sample(engine, requests), strict=True):
         _check_logprobs(models, request, generation)
+    await _check_weights(engine, models)
 
 
 async def _check_unknown(engine: Engine, models: Mapping[str, Weights]) -> None:

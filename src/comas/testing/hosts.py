@@ -27,6 +27,10 @@ from comas.types import (
 
 MESSAGES = ({"role": "user", "content": "1 2 4 5 -> 7"},)
 SAMPLING = Sampling(max_tokens=8)
+CHOICES = ("1", "2")
+"""To be weighed."""
+SEEDS = tuple(n * 2**59 for n in range(16))
+"""Evenly over all that there are."""
 
 
 async def check_host(host: Host, policy: str, method: Method) -> None:
@@ -50,6 +54,7 @@ async def check_host(host: Host, policy: str, method: Method) -> None:
     if host.learns:
         await _check_learning(host, policy, method)
         await _check_telling(host, policy, method)
+        await _check_weighing(host, policy, method)
         if isinstance(host, PlaysAhead):
             await _check_ahead(host, policy, method)
     else:
@@ -137,6 +142,36 @@ async def _check_telling(host: Host, policy: str, method: Method) -> None:
     assert set(learned.turns) == {"g2"}, f"told of {sorted(learned.turns)}"
     learnt = await _ask(host, policy, "g3", keep=False)
     assert learnt.version == before.version + 1, "nothing was learnt from words that were given"
+
+
+async def _weigh(host: Host, policy: str, turn: str, keep: bool, seed: int = 7) -> Reply:
+    return await host.weigh(turn, policy, MESSAGES, CHOICES, SAMPLING, seed, keep, "scoring")
+
+
+async def _check_weighing(host: Host, policy: str, method: Method) -> None:
+    """It gives a log-prob per choice, says one of them as the seed draws it, and keeps that where
+    it is told to. A host that only answers has no `weigh`.
+    """
+    if not hasattr(host, "weigh"):
+        return
+    reply = await _weigh(host, policy, "w0", False)
+    assert reply.weights is not None, "it was asked to weigh, and gave no weights"
+    assert len(reply.weights) == len(CHOICES), f"{len(reply.weights)} weights of {len(CHOICES)}"
+    assert all(weight <= 0 for weight in reply.weights), f"log-probs of {reply.weights}"
+    assert reply.text in CHOICES, f"it said {reply.text!r}, which is no choice"
+    assert reply.logprob == reply.weights[CHOICES.index(reply.text)], "not that of what it said"
+    again = await _weigh(host, policy, "w1", False)
+    assert again == replace(reply, seconds=again.seconds), "weighed again: something else"
+    said = {(await _weigh(host, policy, "w2", False, seed)).text for seed in SEEDS}
+    assert len(said) > 1 or min(reply.weights) < max(reply.weights) - 3, (
+        "far seeds say the same word: the seed is not used"
+    )
+    assert await _refused(host, policy, method, "w0"), "a weighed turn was kept, keep was False"
+    await _weigh(host, policy, "w3", True)
+    await _close_step(host)
+    learned = await host.learn({policy: [Payoff("w3", 1.0, "g")]}, method)
+    await _close_step(host)
+    assert set(learned.turns) == {"w3"}, f"told of {sorted(learned.turns)}"
 
 
 async def _check_frozen(host: Host, policy: str) -> None:

@@ -72,6 +72,24 @@ class Recorded(Scripted):
             said.thoughts,
         )
 
+    async def weigh(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        choices: Sequence[str],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """The recorded log-probs of these very choices."""
+        reply = await self.ask(turn, policy, messages, sampling, seed, keep, role)
+        info = self.turns[turn].info
+        if info.get("choices") != list(choices):
+            raise KeyError(f"turn {turn}: these choices were not weighed; the game has changed")
+        return dataclasses.replace(reply, weights=tuple(info["weights"]))
+
     async def tell(
         self,
         turn: str,

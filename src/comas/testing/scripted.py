@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from comas.config.options import split_options
 from comas.game import memory
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
+from comas.game.weighing import said_of
 from comas.storage.records import episode_record
 from comas.types import (
     Account,
@@ -39,6 +41,8 @@ Script = Callable[[str, str, str, int], Said]
 
 `check_method` needs one without a memory.
 """
+Beliefs = Callable[[str, str, str, Sequence[str]], Sequence[float]]
+"""`beliefs(agent's policy, role, prompt, choices)` -> the probability of each choice, above 0."""
 Table = Mapping[str, Said | Sequence[Said]]
 """Role, or `policy/role`, -> what is said; of a list one reply per ask, the last one from then on.
 """
@@ -69,9 +73,17 @@ class Scripted:
     meter = None
 
     def __init__(
-        self, script: Script | Table, name: str = "script", room: int | None = None
+        self,
+        script: Script | Table,
+        name: str = "script",
+        room: int | None = None,
+        beliefs: Beliefs | None = None,
     ) -> None:
+        """`beliefs` says what `weigh` gives; without it each choice of a prompt is as probable as
+        the others.
+        """
         self.script = script if callable(script) else script_of(script)
+        self.beliefs = beliefs
         self.name = name
         self.room = room
         self.asked: list[tuple[str, str, str, str, int]] = []
@@ -136,6 +148,44 @@ class Scripted:
         version = self.versions.get(policy, 0)
         return Reply(text, True, version, len(prompt.split()), len(text.split()) + 1, 0.0, 0.0)
 
+    async def weigh(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        choices: Sequence[str],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """The probabilities that `beliefs` gives."""
+        prompt = messages[-1]["content"]
+        self.asked.append((turn, policy, role, prompt, seed))
+        await asyncio.sleep(0)
+        if keep:
+            self.buffer.setdefault(policy, set()).add(turn)
+        even = [1.0 / len(choices)] * len(choices)
+        probabilities = even
+        if self.beliefs is not None:
+            probabilities = self.beliefs(policy, role, prompt, choices)
+        weights = tuple(math.log(probability) for probability in probabilities)
+        number, margin = said_of(weights, sampling.temperature, seed)
+        word = choices[number]
+        version = self.versions.get(policy, 0)
+        tokens = len(word.split())
+        return Reply(
+            word,
+            True,
+            version,
+            len(prompt.split()),
+            tokens,
+            weights[number],
+            0.0,
+            margin,
+            weights=weights,
+        )
+
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Checks the join, counts a version and forgets the buffer."""
         for policy, paid in payoffs.items():
@@ -194,10 +244,13 @@ def cut(text: str) -> Reply:
 
 
 def scripted_team(
-    script: Script | Table, agents: int = 4, room: int | None = None
+    script: Script | Table,
+    agents: int = 4,
+    room: int | None = None,
+    beliefs: Beliefs | None = None,
 ) -> tuple[list[Member], Scripted]:
     """Members a0.. at one scripted host."""
-    host = Scripted(script, room=room)
+    host = Scripted(script, room=room, beliefs=beliefs)
     return [Member(f"a{i}", host, f"a{i}") for i in range(agents)], host
 
 
@@ -210,9 +263,10 @@ def scripted_scene(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     room: int | None = None,
+    beliefs: Beliefs | None = None,
 ) -> tuple[Scene, Scripted]:
     """A scripted team at its own game."""
-    members, host = scripted_team(script, agents, room)
+    members, host = scripted_team(script, agents, room, beliefs)
     of_play = split_options(options or {}, method.play)
     scene = Scene(method, task, members, seed, of_play, keep=True)
     return scene, host

@@ -7,7 +7,7 @@ function of the program. Leaves out: paged caches (vLLM has them).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -18,8 +18,9 @@ from comas.engines.hf.compiled import Compiled
 from comas.engines.hf.lanes import Lanes
 from comas.engines.hf.packed import Packed, can_pack
 from comas.engines.hf.prefill import PREFILL
-from comas.engines.rows import LEAVE, by_policy, check_context, check_policy
+from comas.engines.rows import LEAVE, by_policy, check_choices, check_context, check_policy
 from comas.engines.tape import Tape
+from comas.engines.weighing import Prompt, weigh_all
 from comas.seams import (
     AdaptedModel,
     Adapter,
@@ -29,6 +30,7 @@ from comas.seams import (
     Generation,
     Request,
     StaleWeights,
+    Weighing,
     Weights,
     always,
 )
@@ -72,10 +74,17 @@ class HFEngine:
         for policy in self.policies:
             self._decoders[policy] = self._decoder_of(models[policy])
         self._batcher = Batcher(self.generate, plan.worker)
+        self._weighing = Batcher(self.weigh_all, plan.worker)
 
     async def sample(self, request: Request) -> Generation:
         """One reply, decoded together with whatever else is asked for at the time."""
         return await self._batcher(request)
+
+    async def weigh(self, weighing: Weighing) -> list[np.ndarray]:
+        """Log-probs of given continuations, computed together with whatever else is weighed at the
+        time.
+        """
+        return await self._weighing(weighing)
 
     def publish(self, policy: str, weights: Weights, version: int) -> None:
         """Sample from these weights; copies of earlier ones are forgotten."""
@@ -91,8 +100,9 @@ class HFEngine:
         self.versions[policy] = version
 
     def close(self) -> None:
-        """End the thread, where it is the engine's own."""
+        """End the threads, where they are the engine's own."""
         self._batcher.close()
+        self._weighing.close()
 
     @property
     def failures(self) -> list[str]:
@@ -117,6 +127,21 @@ class HFEngine:
                 generations = decoder.decode([requests[place] for place in order], wanted)
                 done.update(zip(order, generations, strict=True))
         return [done[place] for place in range(len(requests))]
+
+    def weigh_all(
+        self, weighings: Sequence[Weighing], wanted: Callable[[], bool] = always
+    ) -> list[list[np.ndarray]]:
+        """Per weighing and choice the log-probs of its tokens."""
+        by_policy(weighings, self.policies)
+        check_choices(weighings, self.context)
+        weights: list[list[np.ndarray]] = [[] for _ in weighings]
+        for decoder in dict.fromkeys(self._decoders[policy] for policy in self.policies):
+            own = [i for i, w in enumerate(weighings) if self._decoders[w.policy] is decoder]
+            if own and wanted():
+                found = weigh_all([weighings[i] for i in own], decoder.behind)
+                for i, of_choices in zip(own, found, strict=True):
+                    weights[i] = of_choices
+        return weights
 
     def _decoder_of(self, weights: Weights) -> Decoder:
         """The decoder that reads these weights; policies on one base share theirs."""
@@ -170,7 +195,7 @@ class Decoder:
         """
         lanes = self._lanes()
         tape = Tape(requests, self.engine.end_ids, self.engine.meter)
-        numbers = self._numbers(requests)
+        numbers = self._numbers([request.policy for request in requests])
         queue = _longest_first(requests)
         most = self.engine.max_rows
         while True:
@@ -188,6 +213,19 @@ class Decoder:
             if not wanted() or not (queue or tape.alive_R[lanes.row_B].any()):
                 return tape.generations()
 
+    def behind(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Places of prompts and the logits behind each, at most `max_rows` prompts at once."""
+        number = self._numbers([policy for policy, _ in prompts])
+        adapters = self.adapted.sampling() if self.adapted else nullcontext()
+        packed = self.packed.running() if self.packed else nullcontext()
+        most = self.engine.max_rows
+        with adapters, packed:
+            for first in range(0, len(prompts), most):
+                part = range(first, min(first + most, len(prompts)))
+                numbered = [(number[i], prompts[i][1]) for i in part]
+                for places, logits_NV in self._lanes().behind(numbered):
+                    yield [part[place] for place in places], logits_NV
+
     def _lanes(self) -> Lanes:
         return Lanes(
             self.model,
@@ -199,12 +237,12 @@ class Decoder:
             prefill=self.engine.prefill,
         )
 
-    def _numbers(self, requests: Sequence[Request]) -> list[int]:
-        """The number of each request's policy on this model."""
+    def _numbers(self, policies: Sequence[str]) -> list[int]:
+        """The number of each of these policies on this model."""
         if self.adapted is None:
-            return [0] * len(requests)
+            return [0] * len(policies)
         number = {policy: n for n, policy in enumerate(self.adapted.policies)}
-        return [number[request.policy] for request in requests]
+        return [number[policy] for policy in policies]
 
     def _changes(self, lanes: Lanes, living: int, rows: int, queued: bool) -> bool:
         """Whether rows leave and enter now."""

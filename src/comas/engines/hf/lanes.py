@@ -7,7 +7,7 @@ drawn (`tape.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -143,6 +143,18 @@ class Lanes:
         self.cache.keep(kept.tolist())
         self._only(kept)
         return True
+
+    def behind(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], Tensor]]:
+        """Places of prompts and the logits behind each, (N, V), pass by pass; nothing is begun."""
+        if self.mixes:
+            for places, _, logits in self._prefilled(prompts):
+                yield places, logits
+            return
+        order = sorted(range(len(prompts)), key=lambda i: prompts[i][0])
+        ids = [prompts[i][1] for i in order]
+        policy_B = np.array([prompts[i][0] for i in order])
+        cache = DynamicCache(config=self.model.config)
+        yield order, self._read(ids, policy_B, np.zeros(len(ids), np.int64), cache)
 
     def _only(self, kept: np.ndarray) -> None:
         """Forget the other rows; the cache is somebody else's."""

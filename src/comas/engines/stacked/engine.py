@@ -6,15 +6,16 @@ grid shrinks. Leaves out: other shapes and devices, torch.compile, which was slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from comas.engines.batcher import Batcher
-from comas.engines.rows import LEAVE, by_policy, check_context, check_policy
+from comas.engines.rows import LEAVE, by_policy, check_choices, check_context, check_policy
 from comas.engines.stacked.llama import StackedLlama, can_stack
 from comas.engines.tape import Tape
+from comas.engines.weighing import Prompt, weigh_all
 from comas.seams import (
     Adapter,
     CausalLM,
@@ -23,15 +24,18 @@ from comas.seams import (
     Generation,
     Request,
     StaleWeights,
+    Weighing,
     Weights,
     always,
 )
-from comas.types import UserMistake
+from comas.types import Sampling, UserMistake
 
 SLOTS = 16
 """Rows whose padding differs by fewer slots are read together."""
 PART = 16
 """Rows below which dividing a pass is not worth its calls, as measured."""
+_READS = Sampling(max_tokens=1)
+"""Of prompts behind which nothing is drawn."""
 
 
 def _model_of(weights: Weights) -> CausalLM:
@@ -83,10 +87,17 @@ class StackedEngine:
         first = _model_of(models[self.policies[0]])
         self.stack = StackedLlama(first.config, states, self.context)
         self._batcher = Batcher(self.generate, plan.worker)
+        self._weighing = Batcher(self.weigh_all, plan.worker)
 
     async def sample(self, request: Request) -> Generation:
         """One reply, decoded together with whatever else is asked for at the time."""
         return await self._batcher(request)
+
+    async def weigh(self, weighing: Weighing) -> list[np.ndarray]:
+        """Log-probs of given continuations, computed together with whatever else is weighed at the
+        time.
+        """
+        return await self._weighing(weighing)
 
     @torch.no_grad()
     def publish(self, policy: str, weights: Weights, version: int) -> None:
@@ -101,8 +112,9 @@ class StackedEngine:
         self.versions[policy] = version
 
     def close(self) -> None:
-        """End the thread, where it is the engine's own."""
+        """End the threads, where they are the engine's own."""
         self._batcher.close()
+        self._weighing.close()
 
     @torch.no_grad()
     def generate(
@@ -120,6 +132,24 @@ class StackedEngine:
             grid = _Grid(self, [requests[place] for place in order], heights)
             done.update(zip(order, grid.decode(wanted), strict=True))
         return [done[place] for place in range(len(requests))]
+
+    def weigh_all(
+        self, weighings: Sequence[Weighing], wanted: Callable[[], bool] = always
+    ) -> list[list[np.ndarray]]:
+        """Per weighing and choice the log-probs of its tokens."""
+        by_policy(weighings, self.policies)
+        check_choices(weighings, self.context)
+        return weigh_all(weighings, self._behind)
+
+    def _behind(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Places of prompts and the logits behind each, grid by grid."""
+        reads = [Request(policy, ids, _READS, 0) for policy, ids in prompts]
+        for columns in self._grids(by_policy(reads, self.policies), reads):
+            order = [place for column in columns for place in column]
+            grid = _Grid(self, [reads[place] for place in order], list(map(len, columns)))
+            rows_N = grid.rows_PB.reshape(-1)
+            logits_NV = grid.read_prompts().reshape(len(rows_N), -1)
+            yield order, logits_NV[torch.from_numpy(np.flatnonzero(rows_N >= 0))]
 
     def _grids(
         self, places: Mapping[str, list[int]], requests: Sequence[Request]
@@ -157,7 +187,7 @@ class _Grid:
 
     def decode(self, wanted: Callable[[], bool]) -> list[Generation]:
         """Generations of the requests, in their order."""
-        logits_PBV = self._read_prompts()
+        logits_PBV = self.read_prompts()
         for used in range(self.width, self.room):
             flat_N = self.rows_PB.reshape(-1)
             drawn_N = self.tape.draw(logits_PBV.view(len(flat_N), -1), flat_N)
@@ -168,7 +198,7 @@ class _Grid:
             logits_PBV = self._step(drawn_N, used)
         return self.tape.generations()
 
-    def _read_prompts(self) -> torch.Tensor:
+    def read_prompts(self) -> torch.Tensor:
         """Logits behind the prompts, (P, B, V)."""
         ids_PBT = self._padded()
         P, B, T = ids_PBT.shape

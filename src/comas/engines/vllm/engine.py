@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from comas.engines.batcher import Batcher
-from comas.engines.rows import by_policy, check_context, check_policy
+from comas.engines.rows import by_policy, check_choices, check_context, check_policy
 from comas.engines.vllm.adapters import Adapters
 from comas.engines.vllm.library import Ask, Loaded, Reply, Vllm, version
 from comas.engines.vllm.whole import Whole
@@ -21,6 +21,7 @@ from comas.seams import (
     EnginePlan,
     Generation,
     Request,
+    Weighing,
     Weights,
     always,
 )
@@ -48,10 +49,17 @@ class VLLMEngine:
         self.sleeps = sleeps
         self._asleep = False
         self._batcher = Batcher(self.generate, plan.worker)
+        self._weighing = Batcher(self.weigh_all, plan.worker)
 
     async def sample(self, request: Request) -> Generation:
         """One reply, decoded together with whatever else is asked for at the time."""
         return await self._batcher(request)
+
+    async def weigh(self, weighing: Weighing) -> list[np.ndarray]:
+        """Log-probs of given continuations, computed together with whatever else is weighed at the
+        time.
+        """
+        return await self._weighing(weighing)
 
     def generate(
         self, requests: Sequence[Request], wanted: Callable[[], bool] = always
@@ -65,6 +73,20 @@ class VLLMEngine:
         adapters = self.weights.serving([policy for policy in self.policies if places[policy]])
         asks = [self._ask(request, adapters[request.policy]) for request in requests]
         return list(map(self._generation, self.vllm.run(asks, wanted, self._count)))
+
+    def weigh_all(
+        self, weighings: Sequence[Weighing], wanted: Callable[[], bool] = always
+    ) -> list[list[np.ndarray]]:
+        """Per weighing and choice the log-probs of its tokens: vLLM reads prompt and choice."""
+        places = by_policy(weighings, self.policies)
+        # vLLM draws a token behind what it reads
+        check_choices(weighings, self.plan.context - 1)
+        self._wake()
+        adapters = self.weights.serving([policy for policy in self.policies if places[policy]])
+        choices = [(w, choice) for w in weighings for choice in w.choices]
+        asks = [_reading(w, choice, adapters[w.policy]) for w, choice in choices]
+        replies = iter(self.vllm.run(asks, wanted))
+        return [[_weights(choice, next(replies)) for choice in w.choices] for w in weighings]
 
     def publish(self, policy: str, weights: Weights, version: int) -> None:
         """Return once vLLM was proved to serve these weights."""
@@ -81,6 +103,7 @@ class VLLMEngine:
     def close(self) -> None:
         """End vLLM, delete what it read, end the thread where it is the engine's own."""
         self._batcher.close()
+        self._weighing.close()
         self.vllm.close()
         self.weights.close()
 
@@ -112,3 +135,16 @@ class VLLMEngine:
         logprobs = np.array(reply.logprobs, dtype=np.float32)
         finished = token_ids[-1] in self.plan.end_ids
         return Generation(token_ids, logprobs, bool(finished), 1.0, reply.seconds)
+
+
+def _reading(weighing: Weighing, choice: np.ndarray, adapter: Loaded | None) -> Ask:
+    """Read a choice behind its prompt."""
+    ids = np.concatenate([weighing.prompt_ids, choice])
+    return Ask(prompt_ids=ids.tolist(), adapter=adapter, reads=True)
+
+
+def _weights(choice: np.ndarray, reply: Reply | None) -> np.ndarray:
+    """Log-probs of a choice that was read at the end of a prompt; empty where nobody waits."""
+    if reply is None:
+        return np.zeros(0, np.float32)
+    return np.array(reply.read_logprobs[-len(choice) :], dtype=np.float32)

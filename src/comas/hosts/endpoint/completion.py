@@ -12,7 +12,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -88,6 +88,10 @@ class Said:
     tokens: int | None
     called: bool = False
     """Whether a tool is called, of which none was offered."""
+    first: Mapping[str, float] | None = None
+    """Log-probs of the first token and its alternatives, by their text, added up where texts differ
+    in the space around them; None where the server does not tell.
+    """
 
 
 def read_said(data: bytes) -> Said:
@@ -127,6 +131,7 @@ def read_said(data: bytes) -> Said:
         usage.prompt_tokens,
         usage.tokens,
         called=bool(message.get("tool_calls")),
+        first=_first_token(choice.get("logprobs")),
     )
 
 
@@ -313,6 +318,21 @@ def _logprob(found: Any) -> float:
     except (TypeError, KeyError, ValueError, OverflowError):
         return 0.0
     return total if math.isfinite(total) else 0.0
+
+
+def _first_token(found: Any) -> dict[str, float] | None:
+    """Log-probs of the alternatives to the first token; None where they are not told."""
+    try:
+        listed = found["content"][0]["top_logprobs"]
+        told = [(str(one["token"]).strip(), float(one["logprob"])) for one in listed]
+    except (TypeError, KeyError, IndexError, ValueError):
+        return None
+    known: dict[str, float] = {}
+    for text, logprob in told:
+        mass = math.exp(logprob) + math.exp(known.get(text, -math.inf))
+        if mass > 0:
+            known[text] = math.log(mass)
+    return known or None
 
 
 def wait_of(said: str | None) -> float | None:

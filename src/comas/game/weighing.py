@@ -1,0 +1,85 @@
+"""What a model believes: log-probs of given replies, as shares, expectations and a drawn word.
+
+What a small model says of work is often the same whatever the work; how probable it finds the words
+tells more. `Agent.weigh` records a turn with `info["choices"]` and `info["weights"]`. Leaves out:
+computing log-probs (engines).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from comas.types import HostFailure, Turn, UserMistake
+
+
+def check_choices(choices: Sequence[str], turn: str) -> None:
+    """Refuse choices that cannot be told apart: fewer than two, an empty or a repeated one."""
+    if isinstance(choices, str) or len(choices) < 2:
+        raise UserMistake(
+            f"turn {turn}: weigh was given the choices {choices!r}: give a list of two or more"
+        )
+    for place, choice in enumerate(choices):
+        if not choice.strip():
+            raise UserMistake(f"turn {turn}: choice {place} to be weighed is empty: leave it out")
+        if choice in choices[:place]:
+            raise UserMistake(
+                f"turn {turn}: choice {choice!r} is to be weighed twice: once will do"
+            )
+
+
+def check_tokens(choices: Sequence[str], ids: Sequence[Sequence[int]], turn: str) -> None:
+    """Refuse choices of which one begins another one, as tokens: its weight would hold the other's.
+
+    `ids` are the tokens of each choice.
+    """
+    spelt = [tuple(own) for own in ids]
+    for one, own in zip(choices, spelt, strict=True):
+        if not own:
+            raise UserMistake(f"turn {turn}: choice {one!r} has no token for this model: reword it")
+        for other, longer in zip(choices, spelt, strict=True):
+            if one is not other and longer[: len(own)] == own:
+                raise UserMistake(
+                    f"turn {turn}: choice {one!r} is the beginning of {other!r} in this model's"
+                    " tokens, so that its weight would hold the other's: reword one of them"
+                )
+
+
+def shares_of(weights: Sequence[float]) -> list[float]:
+    """Log-probs of choices -> their shares, which sum to 1."""
+    highest = max(weights)
+    if not math.isfinite(highest):
+        raise HostFailure(f"none of the choices has a finite log-prob: {list(weights)}")
+    raw = [math.exp(weight - highest) for weight in weights]
+    total = math.fsum(raw)
+    return [share / total for share in raw]
+
+
+def said_of(weights: Sequence[float], temperature: float, seed: int) -> tuple[int, float]:
+    """The number of the choice that a weighed turn says, and its margin as probability mass.
+
+    Drawn in proportion to the shares by `seed` (63 bits: a point of [0, 1) by itself), with the
+    distance of that point from the edge of the choice's interval; at temperature 0 the likeliest,
+    the first among equals, with its distance from the next one.
+    """
+    shares = shares_of(weights)
+    if temperature == 0:
+        best = max(range(len(shares)), key=shares.__getitem__)
+        others = [share for number, share in enumerate(shares) if number != best]
+        return best, shares[best] - max(others, default=0.0)
+    point = seed / 2**63
+    edges = [0.0, *itertools.accumulate(shares)]
+    last = len(shares) - 1
+    number = next((n for n in range(last) if point < edges[n + 1]), last)
+    return number, max(0.0, min(edges[number + 1] - point, point - edges[number]))
+
+
+def shares(turn: Turn) -> list[float]:
+    """The shares of a weighed turn's choices, in their order."""
+    return shares_of(turn.info["weights"])
+
+
+def expected(turn: Turn, values: Sequence[float]) -> float:
+    """The expectation of `values`, one per choice, under a weighed turn's shares."""
+    return math.fsum(s * v for s, v in zip(shares(turn), values, strict=True))
