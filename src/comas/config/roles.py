@@ -35,6 +35,7 @@ SHIPPED = (
     "inject",
     "move",
     "hint",
+    "blind",
 )
 """Of the shipped methods and setups: room may be set for an evaluation to come."""
 

@@ -42,9 +42,13 @@ def answer_of(turn: Turn) -> str:
 def accepts(turn: Turn) -> bool | None:
     """Whether a judge accepts the work; None where it cannot be read.
 
-    `info["said"]` is right or wrong. `info["score"]` is a whole number of comas's scale, of which
+    `info["belief"]` is the expected share of a scale, of which a half accepts. `info["said"]` is
+    right or wrong. `info["score"]` is a whole number of comas's scale, of which
     only 1 is fatally wrong, or a share of a scale, from 0 to 1, of which a half accepts.
     """
+    belief = turn.info.get("belief")
+    if isinstance(belief, float):
+        return belief >= 0.5
     said = turn.info.get("said")
     if isinstance(said, str):
         return SAYINGS.get(said)

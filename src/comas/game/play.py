@@ -65,8 +65,13 @@ class Scene:
 
     @cached_property
     def room(self) -> dict[str, int]:
-        """Tokens per reply and role, where somebody sets them."""
-        return {**self.task.max_tokens, **self.max_tokens}
+        """Tokens per reply and role, where somebody sets them; a blind answer is a solution that
+        nobody is going to see.
+        """
+        room = {**self.task.max_tokens, **self.max_tokens}
+        if "solution" in room:
+            room.setdefault("blind", room["solution"])
+        return room
 
 
 async def play_all(

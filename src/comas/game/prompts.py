@@ -67,6 +67,7 @@ _LAYERS = 8
 FACTS = (
     *("question", "history", "work", "evaluation", "own", "legal"),
     *("document", "documents", "answer", "hops", "back", "calls", "name", "argument", "does"),
+    "mark",
 )
 """Holes that the games which are shipped fill."""
 _HOLE = re.compile(r"\{(\w+)\}")

@@ -51,6 +51,24 @@ def majority(answers: Sequence[str | None], task: Task) -> str | None:
     return max(votes, key=lambda a: votes[a], default=None)
 
 
+def clear_majority(answers: Sequence[str | None], task: Task) -> str | None:
+    """The readable answer with more votes than any other; None where two have as many, or nothing
+    can be read.
+    """
+    best = majority(answers, task)
+    if best is None:
+        return None
+    others = [a for a in answers if a is not None and not task.same(a, best)]
+    second = majority(others, task)
+    if second is None:
+        return best
+
+    def votes(answer: str) -> int:
+        return sum(a is not None and task.same(a, answer) for a in answers)
+
+    return best if votes(best) > votes(second) else None
+
+
 def most_frequent(turns: Sequence[Turn], task: Task) -> tuple[str | None, float]:
     """The answer that most of some turns give, and its share of them; 0 where nothing can be
     read.

@@ -4,7 +4,10 @@ reward.
 One round: a solution, `evaluations` criticisms of it, one score per criticism (3 right, 2 minor
 flaws, 1 fatally wrong). Unlike the paper (preset `paper`): nobody judges its own work, work without
 a readable answer is paid 0 and not judged, rewards are normalised per role, a KL holds the judges.
-Leaves out: the published code's synchronous rounds.
+With `score = "expected"` a scorer says nothing: the score is the expected value over the three
+marks by its probabilities of them, which needs no format and is always there. With `blind = true` a
+critic first answers the question itself, without seeing the work. Leaves out: the published code's
+synchronous rounds.
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ from collections.abc import Sequence
 
 from comas.game.agent import Agent, takers
 from comas.game.prompts import defuse, words
-from comas.game.scores import read_score
+from comas.game.scores import MARKING, Score, mark, read_score
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean
-from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
+from comas.types import Count, Episode, Method, Question, Task, Turn, UserMistake, Whole
 
 SCALE = (
     "How good is the solution? 3: right; 2: right, with minor flaws; 1: fatally wrong. End with"
@@ -38,6 +41,8 @@ WORDING = {
         " it:\n{evaluation}\n\n" + SCALE
     ),
     "scoring_bare": "Question:\n{question}\n\nA proposed solution:\n{work}\n\n" + SCALE,
+    "beside": "{work}\n\nYour own solution, written before you saw it:\n{own}",
+    **MARKING,
 }
 Judged = tuple[Turn | None, Turn]
 """An evaluation, where there is one, and the scoring of it."""
@@ -58,11 +63,18 @@ async def play(
     avoid_self: bool = True,
     format_check: bool = True,
     evaluate: bool = True,
+    score: Score = "said",
+    blind: bool = False,
 ) -> str | None:
     """Play `rounds` solutions in turn, and answer with the best-scored one.
 
     Each solution sees the last `kappa` rounds, and up to `references` criticisms of each.
     """
+    if blind and not evaluate:
+        raise UserMistake(
+            "options.blind has critics answer first, and options.evaluate=false leaves them out:"
+            " set one of the two"
+        )
     past: list[Round] = []
     for at in range(rounds):
         seen = past[max(0, len(past) - kappa) :]
@@ -72,19 +84,21 @@ async def play(
             earlier = "\n".join(kept)
             return words(WORDING, task, "solution", question=question.prompt, history=earlier)
 
-        author = _draw(agents, rng, "solution")
+        author = draw_judge(agents, rng, "solution")
         solution = await author.ask("solution", prompt, history=history, round=at)
         readable = solution.finished and task.extract(question, solution.text) is not None
         solution.info["readable"] = readable
         judges = []
         for _ in range(evaluations if readable or not format_check else 0):
             barred = [solution.agent] if avoid_self else []
-            critic = _draw(agents, rng, "evaluation", *barred) if evaluate else None
+            critic = draw_judge(agents, rng, "evaluation", *barred) if evaluate else None
             if avoid_self and critic is not None:
                 barred.append(critic.name)
-            judges.append((critic, _draw(agents, rng, "scoring", *barred)))
+            judges.append((critic, draw_judge(agents, rng, "scoring", *barred)))
+        work = task.shown(question, solution.text)
+        work = task.shown(question, solution.text)
         judged = await together(
-            judge(question, solution, task.shown(question, solution.text), critic, scorer, task)
+            judge(question, solution, work, critic, scorer, task, score, blind)
             for critic, scorer in judges
         )
         past.append((solution, judged))
@@ -114,21 +128,47 @@ def _best(rounds: Sequence[Round]) -> Turn:
 
 
 async def judge(
-    question: Question, about: Turn, work: str, critic: Agent | None, scorer: Agent, task: Task
+    question: Question,
+    about: Turn,
+    work: str,
+    critic: Agent | None,
+    scorer: Agent,
+    task: Task,
+    score: Score = "said",
+    blind: bool = False,
 ) -> Judged:
     """Have work criticised, where there is a critic, and scored, as what `about` said."""
     facts = {"question": question.prompt, "work": defuse(work)}
+    asked = "scoring" if score == "said" else "marking"
+    evaluation = None
     if critic is None:
-        evaluation = None
-        prompt = words(WORDING, task, "scoring_bare", **facts)
+        prompt = words(WORDING, task, f"{asked}_bare", **facts)
     else:
-        prompt = words(WORDING, task, "evaluation", **facts)
-        evaluation = await critic.ask("evaluation", prompt, about=about)
+        evaluation = await criticise(question, about, facts["work"], critic, task, blind)
         criticism = defuse(evaluation.text)
-        prompt = words(WORDING, task, "scoring", **facts, evaluation=criticism)
+        prompt = words(WORDING, task, asked, **facts, evaluation=criticism)
+    if score == "expected":
+        return evaluation, await mark(scorer, "scoring", prompt, task, WORDING, evaluation or about)
     scoring = await scorer.ask("scoring", prompt, about=evaluation or about)
     scoring.info["score"] = read_score(scoring)
     return evaluation, scoring
+
+
+async def criticise(
+    question: Question, about: Turn, work: str, critic: Agent, task: Task, blind: bool
+) -> Turn:
+    """Have work criticised; with `blind` by a critic that has answered the question before, and
+    sees its own answer beside the work, where that can be read.
+    """
+    if blind:
+        prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+        own = await critic.ask("blind", prompt, about=about)
+        own.info["readable"] = own.finished and task.extract(question, own.text) is not None
+        if own.info["readable"]:
+            shown = defuse(task.shown(question, own.text))
+            work = words(WORDING, task, "beside", work=work, own=shown)
+    prompt = words(WORDING, task, "evaluation", question=question.prompt, work=work)
+    return await critic.ask("evaluation", prompt, about=about)
 
 
 def _quote(task: Task, question: Question, solution: Turn, evaluation: Turn | None) -> str:
@@ -139,8 +179,8 @@ def _quote(task: Task, question: Question, solution: Turn, evaluation: Turn | No
     return words(WORDING, task, "history", work=work, evaluation=defuse(evaluation.text))
 
 
-def _draw(agents: Sequence[Agent], rng: random.Random, role: str, *barred: str) -> Agent:
-    """Draw an agent for the role, uniformly; of `barred` only if the team is too small."""
+def draw_judge(agents: Sequence[Agent], rng: random.Random, role: str, *barred: str) -> Agent:
+    """Draw an agent for a role, uniformly; of `barred` only if the team is too small."""
     able = takers(agents, role)
     for most in (2, 1):
         others = [agent for agent in able if agent.name not in barred[:most]]
@@ -157,7 +197,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         solutions = in_role(episode, "solution")
-        scores: dict[str, list[int | None]] = {solution.id: [] for solution in solutions}
+        scores: dict[str, list[float | None]] = {solution.id: [] for solution in solutions}
         for scoring in in_role(episode, "scoring"):
             score = scoring.info["score"]
             scoring.reward = -1.0 if score is None else 0.0
@@ -194,4 +234,5 @@ method = Method(
     paid=tuple(KL),
     presets={"stable": {}, "paper": PAPER},
     pays=PAYS,
+    roles=("blind",),
 )

@@ -5,7 +5,9 @@ as there. A scorer is paid 1 where its score is that of most other scorers of th
 it is another one, and -1 where it cannot be read; a critic is paid what its scorer is, so that it
 gains by criticism that leads to what the others find, and not, as in the paper, by any criticism
 that lowers the score. Where the others are divided evenly, or there is one judge, nobody is paid
-for judging. Consensus is no truth: the metric `judges` of a run says how far they part.
+for judging. Where scores are expected, agreement is too: a mark is paid the mean probability that
+the other judges give it. Consensus is no truth: the metric `judges` of a run says how far they
+part.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from comas.game.scores import MARKS
+from comas.game.weighing import shares
 from comas.methods import comas
 from comas.methods.comas import play
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, in_role
+from comas.objective.pay import by_id, in_role, mean
 from comas.types import Episode, Method, Task, Turn
 
 
@@ -57,7 +61,13 @@ def pay_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> N
 
 
 def agreement(scoring: Turn, others: Sequence[Turn]) -> float | None:
-    """Whether a score is that of most others, 1 or 0; None where those are divided evenly."""
+    """Whether a score is that of most others, 1 or 0; None where those are divided evenly.
+
+    Where scores are expected: how probable the others find the mark that the scoring says.
+    """
+    if "mark" in scoring.info:
+        said = MARKS.index(scoring.info["mark"])
+        return mean([shares(other)[said] for other in others])
     scores = [other.info["score"] for other in others]
     counts = Counter(score for score in scores if score is not None)
     ranked = counts.most_common(2)

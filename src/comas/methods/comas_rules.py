@@ -33,7 +33,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
         for work, judges in judges_of(episode).items():
             verdict = ruled(episode.question, turns[work], task)
             for scoring in judges:
-                pay_judges(scoring, turns, closeness(scoring.info["score"], verdict))
+                # of an expected score the scorer is paid for the mark that it says
+                said = scoring.info.get("mark", scoring.info["score"])
+                pay_judges(scoring, turns, closeness(said, verdict))
 
 
 def closeness(score: int | None, verdict: str | None) -> float | None:

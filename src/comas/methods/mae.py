@@ -19,7 +19,7 @@ from comas.game import posing
 from comas.game.agent import Agent, choose
 from comas.game.pool import draw, start, with_newest
 from comas.game.prompts import defuse, words
-from comas.game.scores import JUDGING, judge, share
+from comas.game.scores import JUDGING, Score, judge, mark, share
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
@@ -30,7 +30,16 @@ RATING = (
     "A proposed question:\n{question}\n\nIs it clear, complete and solvable? Check it, then end"
     " with <score>N</score>: 3 good, 2 usable, 1 malformed or unsolvable."
 )
-WORDING = {**posing.WORDING, "rating": RATING, "judging": JUDGING}
+RATING_MARKED = (
+    "A proposed question:\n{question}\n\nIs it clear, complete and solvable? 3: good; 2: usable; 1:"
+    " malformed or unsolvable. Answer with one digit."
+)
+WORDING = {
+    **posing.WORDING,
+    "rating": RATING,
+    "rating_marked": RATING_MARKED,
+    "judging": JUDGING,
+}
 PASSES = 0.7
 """Share of the scale from which a rating accepts a question."""
 
@@ -42,6 +51,7 @@ async def play(
     task: Task,
     *,
     answers: Count = 5,
+    score: Score = "said",
 ) -> str | None:
     """Have a question proposed and rated where it is a proposal, then solved and judged; the first
     solution answers, and None where the proposal did not pass.
@@ -50,19 +60,24 @@ async def play(
     if posed is None:
         return None
     if proposal is not None:
-        rating = await _rate(posed, proposal, choose(agents, rng, "rating"), task)
+        rating = await _rate(posed, proposal, choose(agents, rng, "rating"), task, score)
         if not _passes(rating):
             return None
     pairs: list[tuple[Agent, Agent]] = []
     for _ in range(answers):
         solver = choose(agents, rng, "solution")
         pairs.append((solver, choose(agents, rng, "judging")))
-    solutions = await together(_answer(posed, *pair, task, proposal) for pair in pairs)
+    solutions = await together(_answer(posed, *pair, task, proposal, score) for pair in pairs)
     return solutions[0].text
 
 
-async def _rate(posed: Question, proposal: Turn, judge: Agent, task: Task) -> Turn:
+async def _rate(posed: Question, proposal: Turn, judge: Agent, task: Task, score: Score) -> Turn:
     """Have a proposal rated; `info["score"]` is its share of the scale, or None."""
+    if score == "expected":
+        prompt = words(WORDING, task, "rating_marked", question=defuse(posed.prompt))
+        rating = await mark(judge, "rating", prompt, task, WORDING, proposal)
+        rating.info["score"] = rating.info.pop("belief")
+        return rating
     prompt = words(WORDING, task, "rating", question=defuse(posed.prompt))
     rating = await judge.ask("rating", prompt, about=proposal)
     rating.info["score"] = share(rating)
@@ -76,13 +91,18 @@ def _passes(rating: Turn) -> bool:
 
 
 async def _answer(
-    posed: Question, solver: Agent, its_judge: Agent, task: Task, about: Turn | None
+    posed: Question,
+    solver: Agent,
+    its_judge: Agent,
+    task: Task,
+    about: Turn | None,
+    score: Score,
 ) -> Turn:
     """Have it solved and the solution judged."""
     solution = await posing.solve(posed, solver, task, about)
     answer = task.extract(posed, solution.text) if solution.finished else None
     solution.info["readable"] = answer is not None
-    await judge(its_judge, posed, solution, task, WORDING)
+    await judge(its_judge, posed, solution, task, WORDING, score)
     return solution
 
 

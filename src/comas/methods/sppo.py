@@ -19,7 +19,7 @@ from typing import Any
 
 from comas.game.agent import Agent, choose
 from comas.game.prompts import words
-from comas.game.scores import JUDGING, judge
+from comas.game.scores import JUDGING, Score, judge
 from comas.game.together import together
 from comas.objective.losses import plain
 from comas.objective.pay import in_role, mean
@@ -37,13 +37,14 @@ async def play(
     *,
     votes: Count = 5,
     readings: Count = 1,
+    score: Score = "said",
 ) -> str | None:
     """Have one agent solve it `votes` times, each answer judged; the best-liked answers."""
     author = choose(agents, rng, "solution")
     answers: list[Coroutine[Any, Any, Turn]] = []
     for _ in range(votes):
         judges = [choose(agents, rng, "judging") for _ in range(readings)]
-        answers.append(_answer(question, author, judges, task))
+        answers.append(_answer(question, author, judges, task, score))
     turns = await together(answers)
     return max(turns, key=_liking).text
 
@@ -54,11 +55,15 @@ def _liking(turn: Turn) -> float:
     return -1.0 if score is None else score
 
 
-async def _answer(question: Question, author: Agent, judges: Sequence[Agent], task: Task) -> Turn:
+async def _answer(
+    question: Question, author: Agent, judges: Sequence[Agent], task: Task, score: Score
+) -> Turn:
     """Have it solved once, and the solution scored by each judge."""
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     solution = await author.ask("solution", prompt)
-    judgings = await together(judge(each, question, solution, task, WORDING) for each in judges)
+    judgings = await together(
+        judge(each, question, solution, task, WORDING, score) for each in judges
+    )
     scores = [judging.info["score"] for judging in judgings]
     solution.info["mean"] = mean(scores)
     return solution

@@ -1,4 +1,5 @@
-"""Whether judges tell right work from wrong: their balanced accuracy against the task's labels.
+"""Whether judges tell right work from wrong, against the task's labels: their balanced accuracy,
+and of judges whose score is expected the area under the curve, which no threshold moves.
 
 For reports only: no method sees it. On by default where the task says that its verifier is `quick`.
 Leaves out: judgements of questions (`rating`, `assess`), evaluations that no program reads, such as
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from comas.game.judgements import JUDGES, accepts, work_judged
+from comas.training.metrics.quality import Pair, auc
 from comas.training.metrics.record import Figures, StepRecord, grouped, mean
 from comas.types import Turn
 
@@ -20,7 +22,22 @@ Judgement = tuple[bool, bool]
 def metric(step: StepRecord) -> dict[str, Figures] | None:
     """Role -> `balanced` of its judgements that can be read, of work whose verdict is known."""
     judgements = grouped(_judgements(step))
-    return {role: balanced(judgements[role]) for role in sorted(judgements)} or None
+    found = {role: balanced(judgements[role]) for role in sorted(judgements)}
+    for role, pairs in grouped(_beliefs(step)).items():
+        area = auc(pairs)
+        if area is not None:
+            found[role]["auc"] = area
+    return found or None
+
+
+def _beliefs(step: StepRecord) -> Iterator[tuple[str, Pair]]:
+    """Roles with the belief of a judge that work is right, and whether it is."""
+    turns = {turn.id: turn for turn in step.turns}
+    for turn in step.turns:
+        belief = turn.info.get("belief") if turn.role in JUDGES else None
+        right = label_of_work(turn, turns, step.labels)
+        if belief is not None and right is not None:
+            yield turn.role, (belief, right)
 
 
 def _judgements(step: StepRecord) -> Iterator[tuple[str, Judgement]]:

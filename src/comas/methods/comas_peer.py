@@ -1,0 +1,123 @@
+"""CoMAS whose judges are paid for agreeing on this work more than on any: peer prediction.
+
+The game is CoMAS (arXiv 2510.08529) with several evaluations of each solution, and solutions are
+paid as there. What a judge says of a work is whether it accepts it: a score of 2 or 3. A scorer is
+paid its agreement with the other judges of the work, less the agreement that is to be expected of
+the same two judges on different works of the step: m_j m_k + (1 - m_j)(1 - m_k), where m is the
+share of works that a judge accepts, this work left out (correlated agreement, arXiv 1603.03151).
+Whoever says the same of everything is paid 0 in the mean, and judges at chance are too; judges that
+tell right from wrong by J_j and J_k gain 2 p (1 - p) J_j J_k where a share p of the work is right.
+A critic is paid what its scorer is, and a score that cannot be read -1. Nobody is paid where one of
+the two has judged no other work in the step. Leaves out: more than two verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from comas.game.scores import MARKS
+from comas.game.weighing import expected
+from comas.methods import comas
+from comas.methods.comas import play
+from comas.methods.comas_agree import judges_of, pay_judges
+from comas.objective.credit import reinforce_pp
+from comas.objective.losses import clipped
+from comas.objective.pay import by_id, mean
+from comas.types import Episode, Method, Task, Turn
+
+Works = Mapping[str, float]
+"""Work -> how far a judge accepts it, from 0 to 1."""
+
+
+def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
+    """Pay solutions as CoMAS does, and judges for agreeing where they need not."""
+    comas.settle(episodes, task, format_check=format_check)
+    accepted = _accepted(episodes)
+    for episode in episodes:
+        turns = by_id(episode)
+        for work, judges in judges_of(episode).items():
+            for scoring in judges:
+                others = [other for other in judges if other is not scoring]
+                pay_judges(scoring, turns, _pay(scoring, others, work, accepted))
+
+
+def _accepted(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
+    """Judge -> work -> how far the judge accepts it, the mean where it judged it twice."""
+    said: dict[tuple[str, str], list[float]] = {}
+    for judge, work, verdict in _verdicts(episodes):
+        said.setdefault((judge, work), []).append(verdict)
+    accepted: dict[str, dict[str, float]] = {}
+    for (judge, work), verdicts in said.items():
+        accepted.setdefault(judge, {})[work] = math.fsum(verdicts) / len(verdicts)
+    return accepted
+
+
+def _verdicts(episodes: Sequence[Episode]) -> Iterator[tuple[str, str, float]]:
+    """Judge, work and verdict of each scoring that can be read."""
+    for episode in episodes:
+        for work, judges in judges_of(episode).items():
+            for scoring in judges:
+                verdict = acceptance(scoring)
+                if verdict is not None:
+                    yield scoring.agent, work, verdict
+
+
+def acceptance(scoring: Turn) -> float | None:
+    """How far a scoring accepts its work: 1 for a score of 2 or 3 and 0 for 1; of an expected score
+    the probability of these two marks. None where it cannot be read.
+    """
+    if "weights" in scoring.info:
+        return expected(scoring, [float(mark > 1) for mark in MARKS])
+    score = scoring.info["score"]
+    return None if score is None else float(score > 1)
+
+
+def _pay(
+    scoring: Turn, others: Sequence[Turn], work: str, accepted: Mapping[str, Works]
+) -> float | None:
+    """The mean over the other judges of agreement less expected agreement; None where no other
+    judge can be compared with.
+    """
+    verdict = acceptance(scoring)
+    own_rate = _rate_without(accepted, scoring.agent, work)
+    if verdict is None or own_rate is None:
+        return None
+    # the scorer is paid for the mark that it says, where its score is expected
+    said = float(scoring.info.get("mark", scoring.info["score"]) > 1)
+    gains: list[float | None] = []
+    for other in others:
+        theirs = acceptance(other)
+        rate = _rate_without(accepted, other.agent, work)
+        if theirs is not None and rate is not None:
+            gains.append(agreement(said, theirs) - agreement(own_rate, rate))
+    return mean(gains)
+
+
+def agreement(one: float, other: float) -> float:
+    """How probable it is that two verdicts are the same, which accept with these probabilities."""
+    return one * other + (1 - one) * (1 - other)
+
+
+def _rate_without(accepted: Mapping[str, Works], judge: str, work: str) -> float | None:
+    """How far a judge accepts the other works of the step, in the mean; None without any."""
+    return mean([verdict for name, verdict in accepted[judge].items() if name != work])
+
+
+PAYS = {
+    "solution": comas.PAYS["solution"],
+    "evaluation": "agreement with the other judges of the work, less that on other works",
+    "scoring": "the same; -1 for a score that cannot be read",
+}
+STABLE = {"questions": 48, "steps": 120, "options": {"evaluations": 3}}
+method = Method(
+    play,
+    settle,
+    reinforce_pp,
+    clipped,
+    comas.KL,
+    paid=tuple(comas.KL),
+    presets={"stable": STABLE},
+    pays=PAYS,
+    roles=("blind",),
+)
