@@ -13,6 +13,8 @@ from comas.types import Episode, Reply, State
 GOLDEN = {
     "azr": {"answers": 3},
     "comas": {"rounds": 2, "evaluations": 2},
+    "comas_peer": {"evaluations": 3, "score": "expected", "blind": True},
+    "comas_votes": {"votes": 5},
     "eva": {"votes": 3},
     "evol_rl": {"votes": 5},
     "knowrl": {"votes": 3},
