@@ -46,7 +46,7 @@ def marked(name: str, about: str, agent: str, mark: int, *probabilities: float) 
     """A scoring that says `mark` and finds marks 1, 2 and 3 so probable."""
     _, two, three = probabilities
     belief = two / 2 + three
-    facts = {"weights": log(*probabilities), "mark": mark, "belief": belief}
+    facts = {"weights": log(*probabilities), "mark": mark, "marks": [1, 2, 3], "belief": belief}
     return turn(name, "scoring", about, agent=agent, score=1 + 2 * belief, **facts)
 
 
@@ -59,12 +59,13 @@ def marked(name: str, about: str, agent: str, mark: int, *probabilities: float) 
         ("comas", {"score": "expected"}),
         ("comas", {"score": "expected", "evaluate": False}),
         ("comas", {"score": "expected", "blind": True}),
+        ("comas", {"score": "believed", "evaluate": False}),
         ("comas", {"blind": True}),
         ("comas_agree", {"score": "expected", "evaluations": 3}),
         ("comas_peer", {"evaluations": 3}),
         ("comas_peer", {"score": "expected", "evaluations": 2}),
         ("comas_votes", {}),
-        ("comas_votes", {"score": "expected", "pairs": 2}),
+        ("comas_votes", {"score": "believed", "pairs": 2}),
         ("comas_votes", {"evaluate": False, "balanced": False, "negatives": "random"}),
     ],
 )
@@ -91,6 +92,20 @@ def test_a_solution_is_paid_the_expected_score_and_its_critic_the_opposite(evalu
     assert accepts(by_role["scoring"]) is True
     if evaluate:
         assert by_role["evaluation"].reward == pytest.approx(0.375)
+
+
+def test_a_believed_score_is_the_share_of_yes() -> None:
+    def beliefs(policy: str, role: str, prompt: str, choices: Sequence[str]) -> list[float]:
+        assert list(choices) == ["<score> 1", "<score> 3"]
+        return [0.1, 0.3]
+
+    setting: dict[str, Any] = {"options": {"score": "believed", "evaluate": False}}
+    table = {"solution": RIGHT}
+    found = discuss(comas.method, pick.task, table, QUESTIONS[:1], beliefs=beliefs, **setting)
+    solution, scoring = found[0].turns
+    assert solution.reward == pytest.approx(0.75)
+    assert scoring.info["mark"] in (1, 3)
+    assert scoring.info["score"] == pytest.approx(2.5)
 
 
 def test_a_lenient_judge_costs_nothing() -> None:

@@ -15,23 +15,33 @@ from comas.game.prompts import defuse, words
 from comas.game.weighing import expected
 from comas.types import Question, Task, Turn
 
-Score = Literal["said", "expected"]
-"""How a score is had: read off what the judge says, or the expected value over the marks by the
-judge's probabilities of them (`Agent.weigh`).
+Score = Literal["said", "expected", "believed"]
+"""How a score is had: read off what the judge says; or by the judge's probabilities of given words
+(`Agent.weigh`), as the expected value over the three marks, or over yes and no.
 """
-MARKS = (1, 2, 3)
-"""The scale: fatally wrong, right with minor flaws, right."""
-SCALE = "3: right; 2: right, with minor flaws; 1: fatally wrong. Answer with one digit."
-_WORK = "Question:\n{question}\n\nA proposed solution:\n{work}\n\n"
-_ASKED = "How good is the proposed solution? " + SCALE
-MARKING = {
+Weighed = Literal["expected", "believed"]
+MARKS: Mapping[Weighed, tuple[int, ...]] = {"expected": (1, 2, 3), "believed": (1, 3)}
+"""The scale as far as it is weighed: 1 is fatally wrong, 2 right with minor flaws, 3 right."""
+_WORK = "Question: {question}\nProposed solution: {work}\n"
+_CRITICISED = _WORK + "Criticism of it: {evaluation}\n"
+_SCALE = (
+    "How good is the proposed solution? 3: right; 2: right, with minor flaws; 1: fatally wrong."
+    " Answer with one digit."
+)
+_CORRECT = "Is the proposed solution correct? Answer yes or no."
+WEIGHING = {
+    "expected": _CRITICISED + _SCALE,
+    "expected_bare": _WORK + _SCALE,
+    "judging_expected": _WORK + _SCALE,
     "mark": "{mark}",
-    "marking": _WORK + "Criticism of it:\n{evaluation}\n\n" + _ASKED,
-    "marking_bare": _WORK + _ASKED,
-    "judging_marked": _WORK + _ASKED,
+    "believed": _CRITICISED + _CORRECT,
+    "believed_bare": _WORK + _CORRECT,
+    "judging_believed": _WORK + _CORRECT,
+    "yes": "Yes",
+    "no": "No",
 }
-"""What a judge is asked whose score is expected: the question, with criticism and without, and the
-reply that gives a mark.
+"""What a judge is asked whose words are weighed: of work with criticism and without (`bare`), in
+the role `judging`; and the words themselves.
 """
 
 JUDGING = (
@@ -58,17 +68,30 @@ def share(turn: Turn, top: int = 3) -> float | None:
     return None if score is None else (score - 1) / (top - 1)
 
 
-async def mark(
-    judge: Agent, role: str, prompt: str, task: Task, wording: Mapping[str, str], about: Turn
+async def weigh_score(
+    judge: Agent,
+    role: str,
+    prompt: str,
+    score: Weighed,
+    task: Task,
+    wording: Mapping[str, str],
+    about: Turn,
 ) -> Turn:
-    """Have a judge weigh the three marks: `info["score"]` is the expected one, from 1 to 3,
-    `info["belief"]` its share of the scale, and `info["mark"]` the one that the turn says.
+    """Have a judge weigh marks, or yes and no: `info["score"]` is the expected mark, from 1 to 3,
+    `info["belief"]` its share of the scale, `info["marks"]` what the choices stand for, and
+    `info["mark"]` the one that the turn says.
     """
-    choices = [words({**MARKING, **wording}, task, "mark", mark=str(each)) for each in MARKS]
+    marks = MARKS[score]
+    template = {**WEIGHING, **wording}
+    if score == "expected":
+        choices = [words(template, task, "mark", mark=str(mark)) for mark in marks]
+    else:
+        choices = [words(template, task, word) for word in ("no", "yes")]
     turn = await judge.weigh(role, prompt, choices, about=about)
-    turn.info["score"] = expected(turn, MARKS)
-    turn.info["belief"] = expected(turn, [(each - 1) / 2 for each in MARKS])
-    turn.info["mark"] = MARKS[choices.index(turn.text)]
+    turn.info["score"] = expected(turn, marks)
+    turn.info["belief"] = expected(turn, [(mark - 1) / 2 for mark in marks])
+    turn.info["marks"] = list(marks)
+    turn.info["mark"] = marks[choices.index(turn.text)]
     return turn
 
 
@@ -91,13 +114,13 @@ async def judge(
     the scale, or None.
     """
     shown = defuse(task.shown(question, work.text))
-    if score == "expected":
-        facts = {"question": defuse(question.prompt), "work": shown}
-        prompt = words({**MARKING, **wording}, task, "judging_marked", **facts)
-        judging = await mark(judge, "judging", prompt, task, wording, work)
+    facts = {"question": defuse(question.prompt), "work": shown}
+    if score != "said":
+        prompt = words({**WEIGHING, **wording}, task, f"judging_{score}", **facts)
+        judging = await weigh_score(judge, "judging", prompt, score, task, wording, work)
         judging.info["score"] = judging.info["belief"]
         return judging
-    prompt = words(wording, task, "judging", question=defuse(question.prompt), work=shown)
+    prompt = words(wording, task, "judging", **facts)
     judging = await judge.ask("judging", prompt, about=work)
     judging.info["score"] = share(judging)
     return judging

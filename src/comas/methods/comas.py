@@ -4,10 +4,10 @@ reward.
 One round: a solution, `evaluations` criticisms of it, one score per criticism (3 right, 2 minor
 flaws, 1 fatally wrong). Unlike the paper (preset `paper`): nobody judges its own work, work without
 a readable answer is paid 0 and not judged, rewards are normalised per role, a KL holds the judges.
-With `score = "expected"` a scorer says nothing: the score is the expected value over the three
-marks by its probabilities of them, which needs no format and is always there. With `blind = true` a
-critic first answers the question itself, without seeing the work. Leaves out: the published code's
-synchronous rounds.
+A scorer need not say anything: `score = "expected"` takes the expected value over the three marks
+by its probabilities of them, `score = "believed"` that over yes and no, which needs no format and
+is always there. With `blind = true` a critic first answers the question itself, without seeing the
+work. Leaves out: the published code's synchronous rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from comas.game.agent import Agent, takers
 from comas.game.prompts import defuse, words
-from comas.game.scores import MARKING, Score, mark, read_score
+from comas.game.scores import WEIGHING, Score, read_score, weigh_score
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
@@ -42,7 +42,7 @@ WORDING = {
     ),
     "scoring_bare": "Question:\n{question}\n\nA proposed solution:\n{work}\n\n" + SCALE,
     "beside": "{work}\n\nYour own solution, written before you saw it:\n{own}",
-    **MARKING,
+    **WEIGHING,
 }
 Judged = tuple[Turn | None, Turn]
 """An evaluation, where there is one, and the scoring of it."""
@@ -139,7 +139,7 @@ async def judge(
 ) -> Judged:
     """Have work criticised, where there is a critic, and scored, as what `about` said."""
     facts = {"question": question.prompt, "work": defuse(work)}
-    asked = "scoring" if score == "said" else "marking"
+    asked = "scoring" if score == "said" else score
     evaluation = None
     if critic is None:
         prompt = words(WORDING, task, f"{asked}_bare", **facts)
@@ -147,10 +147,12 @@ async def judge(
         evaluation = await criticise(question, about, facts["work"], critic, task, blind)
         criticism = defuse(evaluation.text)
         prompt = words(WORDING, task, asked, **facts, evaluation=criticism)
-    if score == "expected":
-        return evaluation, await mark(scorer, "scoring", prompt, task, WORDING, evaluation or about)
-    scoring = await scorer.ask("scoring", prompt, about=evaluation or about)
-    scoring.info["score"] = read_score(scoring)
+    judged = evaluation or about
+    if score == "said":
+        scoring = await scorer.ask("scoring", prompt, about=judged)
+        scoring.info["score"] = read_score(scoring)
+    else:
+        scoring = await weigh_score(scorer, "scoring", prompt, score, task, WORDING, judged)
     return evaluation, scoring
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from comas.game.scores import MARKS
 from comas.game.weighing import shares
 from comas.methods import comas
 from comas.methods.comas import play
@@ -66,7 +65,7 @@ def agreement(scoring: Turn, others: Sequence[Turn]) -> float | None:
     Where scores are expected: how probable the others find the mark that the scoring says.
     """
     if "mark" in scoring.info:
-        said = MARKS.index(scoring.info["mark"])
+        said = scoring.info["marks"].index(scoring.info["mark"])
         return mean([shares(other)[said] for other in others])
     scores = [other.info["score"] for other in others]
     counts = Counter(score for score in scores if score is not None)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from comas.game.scores import MARKS
 from comas.game.weighing import expected
 from comas.methods import comas
 from comas.methods.comas import play
@@ -68,7 +67,7 @@ def acceptance(scoring: Turn) -> float | None:
     the probability of these two marks. None where it cannot be read.
     """
     if "weights" in scoring.info:
-        return expected(scoring, [float(mark > 1) for mark in MARKS])
+        return expected(scoring, [float(mark > 1) for mark in scoring.info["marks"]])
     score = scoring.info["score"]
     return None if score is None else float(score > 1)
 

@@ -19,7 +19,7 @@ from comas.game import posing
 from comas.game.agent import Agent, choose
 from comas.game.pool import draw, start, with_newest
 from comas.game.prompts import defuse, words
-from comas.game.scores import JUDGING, Score, judge, mark, share
+from comas.game.scores import JUDGING, Score, judge, share, weigh_score
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
@@ -30,14 +30,14 @@ RATING = (
     "A proposed question:\n{question}\n\nIs it clear, complete and solvable? Check it, then end"
     " with <score>N</score>: 3 good, 2 usable, 1 malformed or unsolvable."
 )
-RATING_MARKED = (
-    "A proposed question:\n{question}\n\nIs it clear, complete and solvable? 3: good; 2: usable; 1:"
-    " malformed or unsolvable. Answer with one digit."
-)
+_ASKED = "A proposed question:\n{question}\n\nIs it clear, complete and solvable?"
 WORDING = {
     **posing.WORDING,
     "rating": RATING,
-    "rating_marked": RATING_MARKED,
+    "rating_expected": (
+        _ASKED + " 3: good; 2: usable; 1: malformed or unsolvable. Answer with one digit."
+    ),
+    "rating_believed": _ASKED + " Answer yes or no.",
     "judging": JUDGING,
 }
 PASSES = 0.7
@@ -73,9 +73,9 @@ async def play(
 
 async def _rate(posed: Question, proposal: Turn, judge: Agent, task: Task, score: Score) -> Turn:
     """Have a proposal rated; `info["score"]` is its share of the scale, or None."""
-    if score == "expected":
-        prompt = words(WORDING, task, "rating_marked", question=defuse(posed.prompt))
-        rating = await mark(judge, "rating", prompt, task, WORDING, proposal)
+    if score != "said":
+        prompt = words(WORDING, task, f"rating_{score}", question=defuse(posed.prompt))
+        rating = await weigh_score(judge, "rating", prompt, score, task, WORDING, proposal)
         rating.info["score"] = rating.info.pop("belief")
         return rating
     prompt = words(WORDING, task, "rating", question=defuse(posed.prompt))
