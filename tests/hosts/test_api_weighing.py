@@ -1,0 +1,82 @@
+"""Words weighed behind an API: log-probs of the alternatives to the first token, or one clear line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any
+
+import pytest
+
+from comas.game.weighing import shares_of
+from comas.hosts.endpoint.completion import read_said
+from comas.types import HostFailure, Reply, Sampling, UserMistake
+from tests.support.endpoint import answers, said
+
+MESSAGES = [{"role": "user", "content": "is it right? yes or no"}]
+
+
+def told(*alternatives: tuple[str, float]) -> dict[str, Any]:
+    """Log-probs of a reply of one token."""
+    listed = [{"token": text, "logprob": math.log(p)} for text, p in alternatives]
+    return {"content": [{**listed[0], "top_logprobs": listed}]}
+
+
+async def weigh(
+    host: Any, choices: list[str], temperature: float = 1.0, keep: bool = False
+) -> Reply:
+    sampling = Sampling(temperature, max_tokens=5)
+    return await host.weigh("t", "j", MESSAGES, choices, sampling, 5, keep, "scoring")
+
+
+def test_weights_are_those_of_the_alternatives(serve: Any, host_at: Any) -> None:
+    heard = told(("Yes", 0.4), (" Yes", 0.1), ("No", 0.25), ("The", 0.2))
+    server = serve(answers(said("Yes", tokens=1, logprobs=heard)))
+    host = host_at(server.url)
+    reply = asyncio.run(weigh(host, ["Yes", "No"], temperature=0.0))
+    assert reply.weights == pytest.approx((math.log(0.5), math.log(0.25)))
+    assert shares_of(reply.weights or ())[0] == pytest.approx(2 / 3)
+    assert reply.text == "Yes"
+    assert (reply.prompt_tokens, reply.tokens) == (7, 1)
+    sent = server.asked[0]
+    assert sent["max_tokens"] == 1
+    assert sent["temperature"] == 1.0
+    assert (sent["logprobs"], sent["top_logprobs"]) == (True, 20)
+
+
+def test_a_server_that_tells_no_alternatives_is_one_clear_line(serve: Any, host_at: Any) -> None:
+    host = host_at(serve(answers(said("Yes"))).url)
+    with pytest.raises(UserMistake, match="top_logprobs.*roles"):
+        asyncio.run(weigh(host, ["Yes", "No"]))
+
+
+def test_a_word_that_is_not_among_the_alternatives_has_no_invented_weight(
+    serve: Any, host_at: Any
+) -> None:
+    host = host_at(serve(answers(said("Yes", logprobs=told(("Yes", 0.9), ("The", 0.1))))).url)
+    with pytest.raises(HostFailure, match="'No' is not among the 2 likeliest"):
+        asyncio.run(weigh(host, ["Yes", "No"]))
+
+
+def test_nothing_is_kept_for_learning(serve: Any, host_at: Any) -> None:
+    host = host_at(serve(answers(said("Yes"))).url)
+    with pytest.raises(UserMistake, match="nobody learns"):
+        asyncio.run(weigh(host, ["Yes", "No"], keep=True))
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        None,
+        {},
+        {"content": []},
+        {"content": [{"top_logprobs": None}]},
+        {"content": [{"top_logprobs": [{"token": "Yes"}]}]},
+        {"content": [{"top_logprobs": [{"token": "Yes", "logprob": "much"}]}]},
+        {"content": [{"top_logprobs": []}]},
+    ],
+)
+def test_log_probs_in_another_form_are_none(logprobs: Any) -> None:
+    body = said("Yes", logprobs=logprobs)
+    assert read_said(json.dumps(body).encode()).first is None
