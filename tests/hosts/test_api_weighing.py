@@ -47,7 +47,7 @@ def test_weights_are_those_of_the_alternatives(serve: Any, host_at: Any) -> None
 
 def test_a_server_that_tells_no_alternatives_is_one_clear_line(serve: Any, host_at: Any) -> None:
     host = host_at(serve(answers(said("Yes"))).url)
-    with pytest.raises(UserMistake, match="top_logprobs.*roles"):
+    with pytest.raises(UserMistake, match=r"top_logprobs.*roles"):
         asyncio.run(weigh(host, ["Yes", "No"]))
 
 
