@@ -42,7 +42,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real"
 
 # folders whose tests neither train nor start processes
-UNIT := answers game methods objective serve setups storage tasks training view gates/test_gates.py gates/test_density.py
+UNIT := answers game methods objective serve setups storage tasks training view gates/test_gates.py
 
 test-unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real" $(addprefix tests/,$(UNIT))

@@ -230,7 +230,7 @@ class Reply:
     ended or was cut within its thoughts has no text.
     """
     weights: tuple[float, ...] | None = None
-    """Of `Host.weigh`: the log-prob of each choice, in nats at temperature 1; None where a reply
+    """Of `Weighs.weigh`: the log-prob of each choice, in nats at temperature 1; None where a reply
     was sampled or given.
     """
 
@@ -553,27 +553,6 @@ class Host(Protocol):
         """
         ...
 
-    async def weigh(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        choices: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
-        """Return the log-probs of these continuations of the prompt as `Reply.weights`, at
-        temperature 1, whatever the sampling's own.
-
-        Nothing is sampled from the vocabulary: `Reply.text` is the choice that `seed` draws in
-        proportion to the weights, the likeliest one at temperature 0 (`game.weighing`). With
-        `keep`, its tokens are filed for learning. UserMistake where the choices cannot be told
-        apart, or where the host cannot weigh, which hosts without this method mean as well.
-        """
-        ...
-
     async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
     ) -> Fit:
@@ -639,6 +618,32 @@ class PlaysAhead(Protocol):
 
     async def load_served(self, path: Path) -> None:
         """Answer from those until the next `publish`; after `load`."""
+        ...
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """What a host does besides that can say how probable given words are."""
+
+    async def weigh(
+        self,
+        turn: str,
+        policy: str,
+        messages: Sequence[Mapping[str, str]],
+        choices: Sequence[str],
+        sampling: Sampling,
+        seed: int,
+        keep: bool,
+        role: str,
+    ) -> Reply:
+        """Return the log-probs of these continuations of the prompt as `Reply.weights`, at
+        temperature 1, whatever the sampling's own.
+
+        Nothing is sampled from the vocabulary: `Reply.text` is the choice that `seed` draws in
+        proportion to the weights, the likeliest one at temperature 0 (`game.weighing`). With
+        `keep`, its tokens are filed for learning. UserMistake where the choices cannot be told
+        apart, or where its server tells no log-probs.
+        """
         ...
 
 

@@ -7,8 +7,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 SOURCE = Path(__file__).parents[2] / "src" / "comas"
 FILES = sorted(p for p in SOURCE.rglob("*.py"))
 TREES = {p: ast.parse(p.read_text(encoding="utf-8")) for p in FILES}
@@ -59,10 +57,11 @@ def seen(path: Path) -> set[str]:
     return {m.split(".")[1] for m in ours} - {room(path)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_torch_stays_in_engines_and_learners(path: Path) -> None:
-    at_home = room(path) in ("engines", "learners") or path.name == "teach.py"
-    assert at_home or not {m.split(".")[0] for m in imports(TREES[path], lazy=False)} & HEAVY
+def test_torch_stays_in_engines_and_learners() -> None:
+    for path in FILES:
+        at_home = room(path) in ("engines", "learners") or path.name == "teach.py"
+        top = {m.split(".")[0] for m in imports(TREES[path], lazy=False)}
+        assert at_home or not top & HEAVY, path
 
 
 LAZY = {
@@ -85,11 +84,11 @@ LAZY = {
 """Who may import heavy things inside functions, besides those that are at home there."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
-def test_heavy_imports_inside_functions_are_few_and_known(path: Path) -> None:
-    if room(path) not in ("engines", "learners") and path.name != "teach.py":
-        heavy = {m.split(".")[0] for m in imports(TREES[path], lazy=True)} & HEAVY
-        assert heavy == LAZY.get(path.relative_to(SOURCE).as_posix(), set())
+def test_heavy_imports_inside_functions_are_few_and_known() -> None:
+    for path in FILES:
+        if room(path) not in ("engines", "learners") and path.name != "teach.py":
+            heavy = {m.split(".")[0] for m in imports(TREES[path], lazy=True)} & HEAVY
+            assert heavy == LAZY.get(path.relative_to(SOURCE).as_posix(), set()), path
 
 
 WALLS = {
@@ -127,11 +126,9 @@ WALLS = {
 """Room -> all that it sees of ours."""
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if room(p) in WALLS], ids=lambda p: p.relative_to(SOURCE).as_posix()
-)
-def test_walls(path: Path) -> None:
-    assert seen(path) <= set(WALLS[room(path)].split())
+def test_walls() -> None:
+    for path in (p for p in FILES if room(p) in WALLS):
+        assert seen(path) <= set(WALLS[room(path)].split()), path
 
 
 def test_the_core_needs_no_library_but_numpy_and_scipy() -> None:
@@ -169,9 +166,9 @@ def blind(text: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
-def test_nothing_is_caught_blindly_without_a_reason(path: Path) -> None:
-    assert not blind(path.read_text(encoding="utf-8"))
+def test_nothing_is_caught_blindly_without_a_reason() -> None:
+    for path in FILES:
+        assert not blind(path.read_text(encoding="utf-8")), path
 
 
 def test_the_gate_against_blind_catching_closes() -> None:
@@ -190,13 +187,10 @@ def test_the_gate_against_blind_catching_closes() -> None:
     assert blind("try:\n    x\nexcept Exception:\n    raise OSError\n") == [3]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
-def test_every_file_opens_with_what_it_is(path: Path) -> None:
-    assert (
-        not path.read_text(encoding="utf-8")
-        or ast.get_docstring(TREES[path])
-        or path.name == "__main__.py"
-    )
+def test_every_file_opens_with_what_it_is() -> None:
+    for path in FILES:
+        said = ast.get_docstring(TREES[path]) or not path.read_text(encoding="utf-8")
+        assert said or path.name == "__main__.py", path
 
 
 LINES = {
@@ -245,10 +239,10 @@ HOST_TABLES = {"config/consistency.py", "evaluation/spec.py"}
 """Here `host` is a table of the config, whose keys are asked for by name."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
-def test_nobody_asks_what_kind_a_host_is(path: Path) -> None:
-    if path.relative_to(SOURCE).as_posix() not in HOST_TABLES | {"forecast/fitting.py"}:
-        assert not asks_for_kinds(TREES[path])
+def test_nobody_asks_what_kind_a_host_is() -> None:
+    for path in FILES:
+        if path.relative_to(SOURCE).as_posix() not in HOST_TABLES | {"forecast/fitting.py"}:
+            assert not asks_for_kinds(TREES[path]), path
 
 
 def test_no_type_is_ignored_on_a_host() -> None:
@@ -291,16 +285,12 @@ def derived(tree: ast.AST) -> list[int]:
     return lines
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in FILES if room(p) != "config"],
-    ids=lambda p: p.relative_to(SOURCE).as_posix(),
-)
-def test_policies_and_bases_are_resolved_once(path: Path) -> None:
-    assert not derived(TREES[path])
-    if path != SOURCE / "models" / "sources.py":
-        names = {n.id for n in ast.walk(TREES[path]) if isinstance(n, ast.Name)}
-        assert not names & BASE_NAMES
+def test_policies_and_bases_are_resolved_once() -> None:
+    for path in (p for p in FILES if room(p) != "config"):
+        assert not derived(TREES[path]), path
+        if path != SOURCE / "models" / "sources.py":
+            names = {n.id for n in ast.walk(TREES[path]) if isinstance(n, ast.Name)}
+            assert not names & BASE_NAMES, path
 
 
 def test_the_gate_for_policies_closes() -> None:

@@ -203,6 +203,7 @@ def test_the_seed_models_know_every_word_that_the_task_puts_to_them(form: str) -
                 evaluation=said[q.id],
                 history=history,
                 answer=q.answer,
+                mark="2",
             )
             assert set(prompt.split()) <= known, role
     assert set(defuse("<score> 3 </score>").split()) <= known

@@ -26,6 +26,7 @@ from comas.types import (
     Sampling,
     Turn,
     UserMistake,
+    Weighs,
 )
 
 Write = Callable[[Sequence[str]], str]
@@ -245,14 +246,13 @@ class Agent:
         round: int,
     ) -> Turn:
         member = self.member
-        try:
-            weigh = member.host.weigh
-        except AttributeError as error:  # a host of somebody's own that answers, and no more
+        host = member.host
+        if not isinstance(host, Weighs):
             raise UserMistake(
                 f"turn {turn_id}: agent {member.name} cannot be asked how probable words are: its"
-                f" host {member.host.name} has no `weigh`; give role {asked.role!r} to agents of"
-                " other hosts (agents.<name>.roles), or have words said instead"
-            ) from error
+                f" host {host.name} has no `weigh`; give role {asked.role!r} to agents of other"
+                " hosts (agents.<name>.roles), or have words said instead"
+            )
         # a token is one byte at least
         most = max(len(choice.encode()) for choice in choices)
         room = min(most, self._sampling(asked.role).max_tokens)
@@ -265,12 +265,12 @@ class Agent:
         seed = derive_seed(self.table.seed, turn_id)
         keep = self.table.keep and not member.frozen
         try:
-            reply = await weigh(
+            reply = await host.weigh(
                 turn_id, member.policy, messages, choices, sampling, seed, keep, asked.role
             )
         except HostFailure as error:
-            raise HostFailure(f"host {member.host.name}, turn {turn_id}: {error}") from error
-        assert reply.weights is not None, f"host {member.host.name} weighed nothing"
+            raise HostFailure(f"host {host.name}, turn {turn_id}: {error}") from error
+        assert reply.weights is not None, f"host {host.name} weighed nothing"
         turn = self._turn(turn_id, asked.role, messages, reply, about, time.monotonic() - began)
         turn.round = round
         turn.dropped = dropped

@@ -22,7 +22,16 @@ from typing import Any, NamedTuple, Protocol
 
 from comas.engines.batcher import quiet
 from comas.hosts.folders import Piece, missing, pieces_of, put
-from comas.types import Host, HostFailure, Learned, Meter, Method, Payoff, PlaysAhead
+from comas.types import (
+    Host,
+    HostFailure,
+    Learned,
+    Meter,
+    Method,
+    Payoff,
+    PlaysAhead,
+    Weighs,
+)
 
 QUIET = 4
 """Turns of the event loop without another answer after which those at hand are sent."""
@@ -183,7 +192,8 @@ class FarEnd:
         return await self.host.tell(*arguments)
 
     async def _weigh(self, *arguments: Any) -> Any:
-        return await self.host.weigh(*arguments)
+        assert isinstance(self._host, Weighs), "every host that is built here weighs"
+        return await self._host.weigh(*arguments)
 
     async def _fits(self, *arguments: Any) -> Any:
         return await self.host.fits(*arguments)

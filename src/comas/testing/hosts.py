@@ -23,6 +23,7 @@ from comas.types import (
     Reply,
     Sampling,
     UserMistake,
+    Weighs,
 )
 
 MESSAGES = ({"role": "user", "content": "1 2 4 5 -> 7"},)
@@ -144,7 +145,7 @@ async def _check_telling(host: Host, policy: str, method: Method) -> None:
     assert learnt.version == before.version + 1, "nothing was learnt from words that were given"
 
 
-async def _weigh(host: Host, policy: str, turn: str, keep: bool, seed: int = 7) -> Reply:
+async def _weigh(host: Weighs, policy: str, turn: str, keep: bool, seed: int = 7) -> Reply:
     return await host.weigh(turn, policy, MESSAGES, CHOICES, SAMPLING, seed, keep, "scoring")
 
 
@@ -152,7 +153,7 @@ async def _check_weighing(host: Host, policy: str, method: Method) -> None:
     """It gives a log-prob per choice, says one of them as the seed draws it, and keeps that where
     it is told to. A host that only answers has no `weigh`.
     """
-    if not hasattr(host, "weigh"):
+    if not isinstance(host, Weighs):
         return
     reply = await _weigh(host, policy, "w0", False)
     assert reply.weights is not None, "it was asked to weigh, and gave no weights"
