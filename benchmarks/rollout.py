@@ -6,7 +6,10 @@ every row (the end token is switched off, so that everybody decodes the same amo
 runs model by model: eager with its dynamic cache, and in its best configuration, static cache and
 compiled forward, compile seconds apart. Repeats are interleaved and medians reported, for machines
 are noisy. Then: how the seconds of a training step divide, and the share of the fp32 matmul peak of
-this process that learning reaches. Requests of mixed lengths, larger models and other peers are in
+this process that learning reaches. Then: what it costs to weigh words (`Agent.weigh`) instead of
+sampling them, and a CoMAS step whose scores are believed against one whose scores are said, with
+and without criticism. `--base` takes another base than the seed for that part, on `task=sums`.
+Requests of mixed lengths, larger models and other peers are in
 `mixed.py`.
 """
 
@@ -21,8 +24,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,12 +39,17 @@ from transformers import GenerationConfig
 import comas
 from comas.engines.chat import Chat
 from comas.engines.stacked.engine import StackedEngine
+from comas.evaluation.systems import team_of
+from comas.game.agent import Agent
+from comas.game.play import play_all
 from comas.machine import use_threads
 from comas.models.loading import load_models
 from comas.seams import EnginePlan, Request, WholeModel
 from comas.storage.run import Run
+from comas.sync import run_sync
 from comas.tasks import pick
-from comas.types import Sampling
+from comas.team.build import Team
+from comas.types import Question, Sampling
 
 POLICIES = 4
 
@@ -116,6 +127,62 @@ def compare(rows: int, new: int, repeats: int, compiled: bool) -> dict[str, floa
     return row
 
 
+def weighing(base: str | None, questions: int, repeats: int) -> list[dict[str, float | str]]:
+    """Seconds of asking about `questions` works: for two words of one token each, for the same
+    prompts with one sampled token, and with eight; and of a whole discussion in four forms.
+    """
+    keys: dict[str, Any] = {"agents": 2, "method": "comas", "lr": 1e-4}
+    keys |= {"task": "sums", "base": base} if base else {}
+    forms = {
+        "said": {},
+        "believed": {"options.score": "believed"},
+        "said, no criticism": {"options.evaluate": False},
+        "believed, no criticism": {"options.score": "believed", "options.evaluate": False},
+    }
+    team = team_of(**keys)
+    asked = team.task.load("train", limit=questions)
+    work: dict[str, Callable[[], object]] = {}
+    for name, (words, tokens) in {
+        "weigh two words": (("right", "wrong"), 0),
+        "sample one token": ((), 1),
+        "sample eight tokens": ((), 8),
+    }.items():
+        work[name] = partial(_ask_about, team, asked, words, tokens)
+    for name, options in forms.items():
+        of_play = {key.partition(".")[2]: value for key, value in options.items()}
+        work[f"discussion, {name}"] = partial(_discuss, team, asked, of_play)
+    for run in work.values():
+        run()
+    seconds = median_seconds(work, repeats)
+    team.close()
+    one = seconds["sample one token"]
+    return [
+        {"asked for": name, "seconds": round(took, 3), "of one token": round(took / one, 2)}
+        for name, took in seconds.items()
+    ]
+
+
+def _ask_about(
+    team: Team, questions: Sequence[Question], words: Sequence[str], tokens: int
+) -> None:
+    """Weigh words behind a prompt per question, or sample tokens there."""
+
+    async def play(question: Question, agents: Sequence[Agent], rng: Any, task: Any) -> None:
+        prompt = f"score {question.prompt} # 1 2 4"
+        if words:
+            await agents[0].weigh("scoring", prompt, words)
+        else:
+            await agents[0].ask("scoring", prompt)
+
+    method = replace(team.method, play=play)
+    scene = replace(team.scene(), method=method, options={}, max_tokens={"scoring": tokens or 1})
+    run_sync(play_all(scene, questions, "weighing"))
+
+
+def _discuss(team: Team, questions: Sequence[Question], options: Mapping[str, Any]) -> None:
+    run_sync(play_all(team.scene(options=options), questions, "weighing"))
+
+
 def matmul_peak() -> float:
     """GFLOP/s of a large fp32 matmul with the threads of this process."""
     a = torch.randn(1536, 1536)
@@ -164,12 +231,24 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--base", help="of the part on weighing; default: the seed")
+    parser.add_argument("--questions", type=int, default=64, help="of the part on weighing")
+    parser.add_argument("--only-weighing", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     use_threads(args.threads)
-    rows = [compare(n, args.new, args.repeats, not args.no_compile) for n in args.rows]
     console = Console(stderr=args.json, width=140)
+    weighed = weighing(args.base, args.questions, args.repeats)
+    table = Table(*weighed[0], title=f"{args.questions} works, base {args.base or 'seed'}")
+    for row in weighed:
+        table.add_row(*map(str, row.values()))
+    console.print(table)
+    if args.only_weighing:
+        if args.json:
+            print(json.dumps({"weighing": weighed, "device": device()}))
+        return
+    rows = [compare(n, args.new, args.repeats, not args.no_compile) for n in args.rows]
     names = sorted(
         {k for r in rows for k in r}, key=lambda k: [*rows[0], "ratio to compiled", k].index(k)
     )
@@ -183,11 +262,14 @@ def main() -> None:
     for key, value in shares.items():
         console.print(f"{key:30s} {value:,.3g}", highlight=False)
     if args.json:
-        device = (
-            f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs,"
-            f" {torch.get_num_threads()} threads"
-        )
-        print(json.dumps({"rows": rows, "step": shares, "device": device}))
+        found = {"rows": rows, "step": shares, "weighing": weighed, "device": device()}
+        print(json.dumps(found))
+
+
+def device() -> str:
+    """Processor, its cores, and threads of this process."""
+    processor = platform.processor() or platform.machine()
+    return f"{processor}, {os.cpu_count()} CPUs, {torch.get_num_threads()} threads"
 
 
 if __name__ == "__main__":

@@ -202,6 +202,12 @@ def test_a_choice_that_begins_another_one_is_refused_by_its_tokens(host: Any) ->
         asyncio.run(host.weigh("t", "a", MESSAGES, choices, Sampling(), 7, False, "scoring"))
 
 
+def test_words_that_a_model_does_not_know_are_the_same_tokens(host: Any) -> None:
+    choices = ["yes", "no"]
+    with pytest.raises(UserMistake, match="same tokens"):
+        asyncio.run(host.weigh("t", "a", MESSAGES, choices, Sampling(), 7, False, "scoring"))
+
+
 def test_what_is_not_kept_is_not_learnt_and_what_is_paid_moves_the_word_that_was_said(
     host: Any,
 ) -> None:

@@ -39,6 +39,11 @@ def check_tokens(choices: Sequence[str], ids: Sequence[Sequence[int]], turn: str
         if not own:
             raise UserMistake(f"turn {turn}: choice {one!r} has no token for this model: reword it")
         for other, longer in zip(choices, spelt, strict=True):
+            if one is not other and longer == own:
+                raise UserMistake(
+                    f"turn {turn}: choices {one!r} and {other!r} are the same tokens to this model,"
+                    " which may not know these words: reword them"
+                )
             if one is not other and longer[: len(own)] == own:
                 raise UserMistake(
                     f"turn {turn}: choice {one!r} is the beginning of {other!r} in this model's"
