@@ -132,7 +132,10 @@ def test_a_judge_that_does_not_keep_the_format_is_shown() -> None:
     said += [turn("solution", 1.0), turn("solution", 0.0)]
     (note,) = news(signs(), 4, episodes(said))
     assert note.startswith("step 5: 3 of 3 replies as scoring cannot be read, such as '... ")
-    assert "very good'; give the agents that take scoring a base that keeps to the format" in note
+    assert (
+        "very good'; set options.score=believed, which reads no reply; or give the agents that take"
+        in note
+    )
 
 
 def test_thoughts_that_fill_the_room() -> None:

@@ -181,8 +181,10 @@ class LearningSignal:
         return f"raise room.{role}"
 
     def _better_format(self, role: str) -> str:
+        scored = role in ("scoring", "judging", "rating") and "score" in self.config.options
+        instead = "set options.score=believed, which reads no reply; or " if scored else ""
         return (
-            f"give the agents that take {role} a base that keeps to the format (agents.<name>.base"
+            f"{instead}give the agents that take {role} a base that keeps to the format (agents.<name>.base"
             f" and roles), or the task a wording for {role} that shows it; or teach the format"
             f" first: method=sft with demonstrations of {role} (docs/methods.md)"
         )
