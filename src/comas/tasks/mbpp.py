@@ -1,8 +1,11 @@
 """MBPP (arXiv 2108.07732): short programs from one sentence and three tests, which the agents see.
 
-Hub: `google-research-datasets/mbpp`, config `full`, split test, columns `text`, `test_list`,
-`test_setup_code`; file `mbpp_test.jsonl`. Questions whose tests build objects of the program's
-classes cannot be judged: their verdict is failed. For evaluation only.
+Hub: `google-research-datasets/mbpp`, config `full`, splits train (374 programs), validation (90)
+and test (500), columns `text`, `test_list`, `test_setup_code`; files `mbpp_train.jsonl` and so on.
+Where only the test split is at hand, `parts` cuts all three from it by a hash of each question's
+text: three parts of five to learn from (half of all to train on, a tenth for validation), two to
+measure, which are no longer MBPP's test. Questions whose tests build objects of the program's
+classes cannot be judged: their verdict is failed.
 """
 
 from __future__ import annotations
@@ -12,21 +15,34 @@ from functools import partial
 from comas.answers import boxed, code
 from comas.answers.code import verify
 from comas.answers.pool import verdicts
-from comas.questions.sources import Row, Source, identity
+from comas.questions.sources import Row, Source, cut, identity
 from comas.types import Question, Task, UserMistake
 
-SOURCE = Source(
-    "mbpp", "google-research-datasets/mbpp", "full", {"test": "test"}, ("text", "test_setup_code")
-)
+HUB = "google-research-datasets/mbpp"
+COLUMNS = ("text", "test_setup_code")
+SHARES = (("train", 0.5), ("validation", 0.1), ("test", 0.4))
+"""Share of the hub's test split in each of its parts, in the order in which the hash is cut."""
+SPLITS = tuple(name for name, _ in SHARES)
+SOURCE = Source("mbpp", HUB, "full", {name: name for name in SPLITS}, COLUMNS)
+PARTS = Source("mbpp", HUB, "full", dict.fromkeys(SPLITS, "test"), COLUMNS)
+"""The same three splits, all of them from the hub's test split."""
 verify_many = partial(verdicts, verify)
 
 
 def load(
-    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+    split: str,
+    path: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    *,
+    parts: bool = False,
 ) -> list[Question]:
-    """The 500 programs in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder
-    with the file.
+    """The programs of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a
+    folder with the files. With `parts` the splits are parts of the test split.
     """
+    if parts:
+        part = cut("mbpp", split, SHARES)
+        return PARTS.questions(_question, split, path, limit, seed, part)
     return SOURCE.questions(_question, split, path, limit, seed)
 
 
