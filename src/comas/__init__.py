@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from comas.export.team import export
     from comas.hooks import Hook
     from comas.program import VERSION as __version__
+    from comas.readiness import preflight
     from comas.studies.verb import study
     from comas.team.build import Team
     from comas.training.result import Result
@@ -40,6 +41,7 @@ __all__ = [
     "evaluate",
     "export",
     "load",
+    "preflight",
     "resume",
     "study",
     "team_of",
@@ -50,6 +52,7 @@ _MODULES = {
     "comas.export.team": ("export",),
     "comas.hooks": ("Hook",),
     "comas.evaluation.systems": ("load", "team_of"),
+    "comas.readiness": ("preflight",),
     "comas.studies.verb": ("study",),
     "comas.team.build": ("Team",),
     "comas.training.result": ("Result",),

@@ -318,7 +318,9 @@ def test_ablations_of_judges_and_critics() -> None:
 
 def chosen(*answers: str | None, **options: Any) -> list[tuple[str, bool]]:
     settings = {"pairs": 1, "negatives": "rarest", "balanced": True} | options
-    found = comas_votes._chosen(voted(*answers), random.Random(0), pick.task, *settings.values())
+    found = comas_votes.chosen_works(
+        voted(*answers), random.Random(0), pick.task, *settings.values()
+    )
     return [(solution.info["answer"], side) for solution, side in found]
 
 

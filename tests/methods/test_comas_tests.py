@@ -76,10 +76,19 @@ def said(text: str, finished: bool = True) -> Turn:
         ("f()", "f()"),
         ("f('```')", "f('```')"),
         ("f(1)  # below all examples", "f(1)"),
-        # an expected output, a test, a second call
-        ("f(1) == 2", None),
-        ("assert f(1) == 2", None),
-        ("assert f(1)", None),
+        # an expected output, which is not looked at
+        ("f(1) == 2", "f(1)"),
+        ("assert f(1) == g(2)", "f(1)"),
+        ("assert f('a'), 'why'", "f('a')"),
+        ("assert (f(1)) == 2", "f(1)"),
+        # other tests, a second call
+        ("2 == f(1)", None),
+        ("f(1) != 2", None),
+        ("f(1) == 2 == 2", None),
+        ("assert not f(1)", None),
+        ("assert f(1) == 2 and f(2) == 3", None),
+        ("assert f(1) == 2; assert f(2) == 3", None),
+        ("assert abs(f(1) - 2) < 1", None),
         ("f(1), f(2)", None),
         ("f(1); f(2)", None),
         ("```\nf(1)\nf(2)\n```", None),
@@ -90,6 +99,8 @@ def said(text: str, finished: bool = True) -> Turn:
         ("f(f(1))", None),
         ("f(g(1))", None),
         ("f(x)", None),
+        ("f(...)", None),
+        ("f([..., 1])", None),
         ("f(10 ** 9)", None),
         ("f('a' * 10)", None),
         ("f([0 for _ in range(9)])", None),
@@ -287,7 +298,7 @@ def rewards(played: Episode) -> list[float | None]:
 def test_contract() -> None:
     questions = [SQUARE, replace(SQUARE, id="other", prompt=f"{SQUARE.prompt}\nassert sq(0) == 0")]
     programs = [block(POWER), block(TWICE), cut(block(POWER)), "no program", block(PRODUCT)]
-    inputs = ["sq(5)", "sq(2)", "sq(5) == 25", "sq('a')", "`sq(-1)`"]
+    inputs = ["sq(5)", "sq(2)", "sq(5) > 25", "sq('a')", "`sq(-1)`"]
 
     def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
         sayings = programs if role == "solution" else inputs
@@ -300,7 +311,7 @@ def test_contract() -> None:
 def test_a_program_that_differs_is_found_by_the_input_that_shows_it() -> None:
     """`sq(2)` and `sq(0)` cannot tell a square from a double."""
     programs = [block(TWICE), block(POWER), block(PRODUCT), block(POWER + "  # again")]
-    played = game(programs, ["sq(5)", "sq(-1)", "sq(2)", "sq(5) == 25"])
+    played = game(programs, ["sq(5)", "assert sq(-1) == 7", "sq(2)", "sq(x)"])
     assert rewards(played) == pytest.approx([1 / 3, 5 / 6, 5 / 6, 5 / 6, 1, 1, 0, -1])
     assert played.answer == block(POWER)
 
@@ -336,7 +347,9 @@ def test_a_completion_is_run_behind_what_stands_before_its_function() -> None:
 
 @needs_sandbox
 def test_a_call_that_cannot_be_made_gives_no_output() -> None:
-    played = game([block(POWER), block(PRODUCT)], ["sq(...)", "sq(1, 2)", "sq(y=3)"])
+    played = game(
+        [block(POWER), block(PRODUCT)], ["sq(" + "[" * 70 + "]" * 70 + ")", "sq(1, 2)", "sq(y=3)"]
+    )
     assert rewards(played) == [0.0] * 5
 
 

@@ -17,7 +17,19 @@ from typing import Annotated
 
 import typer
 
-from comas.cli import evaluate, export, play, serve, show, study, summary, track, train, view
+from comas.cli import (
+    evaluate,
+    export,
+    play,
+    preflight,
+    serve,
+    show,
+    study,
+    summary,
+    track,
+    train,
+    view,
+)
 from comas.cli.json_output import Json, print_json
 from comas.cli.stderr import print_error
 from comas.exit_codes import CLOSED, MISTAKE, STOPPED
@@ -123,6 +135,7 @@ def _common(
 
 app.command()(train.train)
 app.command()(train.resume)
+app.command()(preflight.preflight)
 app.command()(play.play)
 app.command()(summary.report)
 app.command("eval")(evaluate.evaluate)

@@ -73,7 +73,7 @@ async def play(
     if blind and not evaluate:
         raise UserMistake(
             "options.blind has critics answer first, and options.evaluate=false leaves them out:"
-            " set one of the two"
+            " set options.evaluate=true, or leave options.blind out"
         )
     past: list[Round] = []
     for at in range(rounds):
@@ -222,6 +222,11 @@ PAPER = {
     "credit": {"normalise": "all"},
     "kl": {},
 }
+PRETRAINED = {"score": "believed", "evaluate": False}
+"""Small pretrained models mostly write no score that can be read, and what they say of work tells
+nothing of it. How probable they find yes does, but not behind a criticism of their own kind
+(docs/pretrained.md).
+"""
 PAYS = {
     "solution": "the mean of its readable scores: 3 is +1, 2 is +0.5, 1 is 0",
     "evaluation": "the opposite: 1 minus that",
@@ -237,4 +242,5 @@ method = Method(
     presets={"stable": {}, "paper": PAPER},
     pays=PAYS,
     roles=("blind",),
+    pretrained=PRETRAINED,
 )

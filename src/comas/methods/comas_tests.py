@@ -13,11 +13,12 @@ any other, so that a tie is none.
   cluster with the pay on all other inputs. 0 where all agree or crash, or where the others tell
   none apart; nothing where there is no other input; -1 for a reply that cannot be read.
 
-What counts as an input is one call alone, with literal arguments: one that brings the expected
-output, a second call or an expression cannot be read, judges nobody, and is paid -1 as an
-unreadable score is in CoMAS. The same call by two critics is one input, so that none is borne out
-by its own copy. Credit compares replies of one policy to one question, and no more agents are drawn
-for a role than can write two each: with one reply of each there would be nothing to compare.
+What counts as an input is one call alone, with literal arguments; what it should give is not looked
+at where a critic writes it nevertheless. A second call, a name or an expression cannot be read,
+judges nobody, and is paid -1 as an unreadable score is in CoMAS. The same call by two critics is
+one input, so that none is borne out by its own copy. Credit compares replies of one policy to one
+question, and no more agents are drawn for a role than can write two each: with one reply of each
+there would be nothing to compare.
 
 After CoSPlay (arXiv 2605.23491: a matrix of programs and peers' tests), ACE (arXiv 2605.16299) and
 Code-A1 (arXiv 2603.15611: who writes tests is paid for the failures that they cause). Unlike these,
@@ -57,10 +58,9 @@ WORDING = {
         " block that begins with ```python and ends with ```."
     ),
     "input": (
-        "Programs are written for this task, and some of them are wrong:\n{question}\n\nWrite one"
-        " call of the function on which a wrong program shows: an edge case, none of the examples."
-        " All arguments have to be literal values. Do not write what it gives. The last line of"
-        " your reply is the call alone:\n{name}(...)"
+        "{question}\n\nDo not write the function. Write one new call of it, none of those above, on"
+        " which a wrong program would fail, with literal arguments and without its result. Reply"
+        " with the call alone, in one line that begins with {name}("
     ),
 }
 FENCE = "```"
@@ -129,25 +129,43 @@ def function_of(prompt: str) -> str | None:
 def read_input(turn: Turn, name: str | None) -> str | None:
     """The call that ends a finished reply, alone on its last line or in a block behind which
     nothing stands, as Python writes it; None where that is anything else than one call of `name`
-    with literal arguments. Where no name is known, any function may be called that Python has not.
+    with literal arguments. It may be asserted, and be compared with a value, which is not looked
+    at: questions show calls so, and small models write what they are shown. Where no name is known,
+    any function may be called that Python has not.
     """
     text = _ending(turn.text)
     if not turn.finished or len(text) > LONGEST:
         return None
     try:
-        call = ast.parse(text, mode="eval").body
+        call = _bare(ast.parse(text))
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             return None
         if any(argument.arg is None for argument in call.keywords):  # f(**{...})
             return None
         for value in [*call.args, *[argument.value for argument in call.keywords]]:
             ast.literal_eval(value)
+        if any(isinstance(node, ast.Constant) and node.value is ... for node in ast.walk(call)):
+            return None  # a literal by Python's rules, but a pattern that was not filled in
         written = ast.unparse(call)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
     called = call.func.id
     asked_for = called == name if name is not None else not hasattr(builtins, called)
     return written if asked_for else None
+
+
+def _bare(module: ast.Module) -> ast.expr | None:
+    """The expression that is all of a module, without an assert and an expected value around it."""
+    statement = module.body[0] if len(module.body) == 1 else None
+    if isinstance(statement, ast.Expr):
+        tested = statement.value
+    elif isinstance(statement, ast.Assert):
+        tested = statement.test
+    else:
+        return None
+    if isinstance(tested, ast.Compare) and [type(sign) for sign in tested.ops] == [ast.Eq]:
+        return tested.left
+    return tested
 
 
 def _ending(text: str) -> str:

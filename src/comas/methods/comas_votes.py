@@ -80,7 +80,7 @@ async def play(
     solutions = await together(author.ask("solution", prompt) for author in authors)
     answer = await decide(question, solutions, task)
     works: list[Judged] = []
-    for solution, side in _chosen(solutions, rng, task, pairs, negatives, balanced):
+    for solution, side in chosen_works(solutions, rng, task, pairs, negatives, balanced):
         works.append((solution, authors[solutions.index(solution)], side))
     judges: list[tuple[Agent | None, Agent]] = []
     for solution, _, _ in works:
@@ -95,7 +95,7 @@ async def play(
     return answer
 
 
-def _chosen(
+def chosen_works(
     solutions: Sequence[Turn],
     rng: random.Random,
     task: Task,

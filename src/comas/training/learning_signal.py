@@ -184,9 +184,9 @@ class LearningSignal:
         scored = role in ("scoring", "judging", "rating") and "score" in self.config.options
         instead = "set options.score=believed, which reads no reply; or " if scored else ""
         return (
-            f"{instead}give the agents that take {role} a base that keeps to the format (agents.<name>.base"
-            f" and roles), or the task a wording for {role} that shows it; or teach the format"
-            f" first: method=sft with demonstrations of {role} (docs/methods.md)"
+            f"{instead}give the agents that take {role} a base that keeps to the format"
+            f" (agents.<name>.base and roles), or the task a wording for {role} that shows it; or"
+            f" teach the format first: method=sft with demonstrations of {role} (docs/methods.md)"
         )
 
 

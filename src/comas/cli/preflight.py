@@ -1,0 +1,106 @@
+"""`comas preflight`: will it help on my model and my questions?
+
+Leaves out: asking and figures (`comas.readiness`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from comas.cli.json_output import Json, print_json
+from comas.cli.stderr import print_note
+
+if TYPE_CHECKING:
+    from comas.readiness import Preflight
+    from comas.stats import Interval
+
+Asked = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[BASE]... [KEY=VALUE]...",
+        help="Bases, one agent each where there are several; or a run, an export, a TOML file.",
+    ),
+]
+Questions = Annotated[int, typer.Option(min=1, help="Questions of the training split, at most.")]
+Answers = Annotated[int, typer.Option(min=2, help="Blind answers to each.")]
+NoLabels = Annotated[bool, typer.Option("--no-labels", help="Read no labels.")]
+
+
+def preflight(
+    ctx: typer.Context,
+    arguments: Asked = None,
+    questions: Questions = 48,
+    answers: Answers = 8,
+    no_labels: NoLabels = False,
+    json_: Json = False,
+) -> None:
+    """Say before any training which methods can learn on this model and these questions."""
+    from comas.readiness import fly
+
+    given = arguments or []
+    bases = [word for word in given if "=" not in word]
+    pairs = [word for word in given if "=" in word]
+    found = fly(bases, pairs, questions, answers, not no_labels, print_note)
+    if json_:
+        print_json(ctx, found.record())
+    else:
+        _show(found)
+
+
+def _show(found: Preflight) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from comas.display import clean
+
+    console = Console()
+    console.width = max(console.width, 130)  # the table does without breaks
+    bases = ", ".join(found.team)
+    console.print(
+        f"{bases} on {found.task}: {found.questions} questions, {found.answers} blind answers each",
+        soft_wrap=True,
+        markup=False,
+    )
+    facts = Table(show_header=False, box=None)
+    facts.add_row("answers that can be read", f"{found.readable:.2f}")
+    facts.add_row("cut for want of room", f"{found.cut:.2f}")
+    facts.add_row("different answers per question", f"{found.distinct:.1f}")
+    facts.add_row("held by the majority", f"{found.majority:.2f}")
+    facts.add_row("questions with dissent", f"{found.dissent:.2f}")
+    if found.truth is not None:
+        facts.add_row("right, by the labels: one answer", f"{found.truth['single']:.2f}")
+        facts.add_row("right, by the labels: the majority", f"{found.truth['majority']:.2f}")
+    facts.add_row("minutes to play a step of ttrl", f"{found.step_minutes:.1f}")
+    console.print(facts)
+    if found.readable < 1.0:
+        console.print(f"a reply: {clean(found.example)[:200]!r}", markup=False, soft_wrap=True)
+    heads = ["verdict by", "n", "unread", "majority", "rarest", "prefers, 95 %", "J, 95 %"]
+    heads += ["r squared"]
+    heads += ["labels"] if found.truth is not None else []
+    table = Table(
+        title="how far a work of the majority is accepted, and one of the rarest other answer"
+    )
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    for one in found.judges:
+        cells = [one.way, str(one.n), f"{one.unreadable:.2f}"]
+        cells += [_number(one.accepts_majority), _number(one.accepts_rarest)]
+        cells += [_span(one.prefers), _span(one.j), _number(one.information)]
+        cells += [_number(one.against_truth)] if found.truth is not None else []
+        table.add_row(*cells)
+    console.print(table)
+    for one in found.methods:
+        console.print(f"{one.method}: {one.verdict}: {one.why}", markup=False, soft_wrap=True)
+    for note in found.notes:
+        print_note(note)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.2f}"
+
+
+def _span(found: Interval | None) -> str:
+    return "-" if found is None else f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"

@@ -1,0 +1,571 @@
+"""Whether training helps on a model and on questions, before anything is trained.
+
+A team answers each question several times, blind. Where its answers differ, one work with the
+majority's answer and one with the rarest other answer are judged in every way that methods can
+take verdicts from. How far judges part the two is known without a label, and says how far they part
+right from wrong where the majority is mostly right: judges that know better than a wrong majority
+look like judges at chance. Where the task has labels, the figures against truth stand beside.
+Leaves out: training, other wordings than those of the methods.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from comas.config.policies import Resolved
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.config.systems import is_run, system_config
+from comas.evaluation.systems import asked, load
+from comas.game.agent import Agent, takers
+from comas.game.judgements import accepts
+from comas.game.play import play_all
+from comas.game.prompts import defuse, words
+from comas.game.scores import WEIGHING, Weighed, weigh_score
+from comas.game.together import together
+from comas.game.votes import agrees, decide, majority
+from comas.methods import comas
+from comas.methods.comas import WORDING, criticise, draw_judge
+from comas.methods.comas_votes import chosen_works
+from comas.models.sources import team_file
+from comas.questions.checked import loaded
+from comas.stats import Interval, gain_interval, mean_interval
+from comas.sync import run_sync
+from comas.team.build import Team
+from comas.training.metrics.quality import auc
+from comas.types import Episode, Question, Task, Turn, UserMistake
+
+Way = Literal["said", "expected", "believed", "believed after criticism", "blind answer"]
+WAYS: Sequence[Way] = (
+    "said",
+    "expected",
+    "believed",
+    "believed after criticism",
+    "blind answer",
+)
+"""How a judge is had: the first three are what `options.score` may be, without criticism; a blind
+answer accepts work that gives the same.
+"""
+FEW = 16
+"""Questions below which intervals are too wide to say anything."""
+UNREADABLE = 0.5
+"""Share of replies that cannot be read from which nobody learns from the others either."""
+TELLS = 0.6
+"""Area under the curve, by labels, from which a judge is said to tell right from wrong: with the
+some 90 works of 48 questions .5 is then outside of the 95 % interval.
+"""
+ALIKE = 0.05
+"""Share of questions with dissent below which votes compare nothing."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One way of judging, over the questions on which answers differ."""
+
+    way: Way
+    n: int
+    """Questions on which both works were judged."""
+    unreadable: float
+    """Share of verdicts that cannot be read."""
+    accepts_majority: float
+    """How far work with the majority's answer is accepted, from 0 to 1."""
+    accepts_rarest: float
+    j: Interval | None
+    """The difference of the two; None below two questions. Of beliefs, where verdicts are cut at
+    the median of all of them, so that half are accepted: their level says nothing.
+    """
+    prefers: Interval | None
+    """Share of questions on which the majority's work is accepted further, equal ones counting
+    half: .5 is chance.
+    """
+    information: float | None
+    """Squared correlation of verdict and side: p (1 - p) J^2 / (m (1 - m)), with half of the works
+    of either side (p) and the share m that is accepted.
+    """
+    against_truth: float | None = None
+    """Area under the curve over all judged works by their labels: .5 is chance; None without labels
+    or with works of one kind alone.
+    """
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the figures mean for one method."""
+
+    method: str
+    verdict: Literal["can learn", "may learn", "will not", "not known"]
+    why: str
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What a team says before training."""
+
+    team: Sequence[str]
+    """Names of its bases."""
+    task: str
+    questions: int
+    answers: int
+    """Blind answers per question."""
+    readable: float
+    """Share of answers that can be read."""
+    cut: float
+    """Share of answers that ran out of room."""
+    distinct: float
+    """Different readable answers per question, in the mean."""
+    majority: float
+    """Share of the answers to a question that give its most frequent one, in the mean."""
+    dissent: float
+    """Share of questions with two or more different answers."""
+    example: str
+    """One reply."""
+    judges: Sequence[Judged]
+    truth: dict[str, float] | None
+    """`single`, `majority` (accuracies) and `mixed`, the share of questions that are answered both
+    rightly and wrongly; None without labels.
+    """
+    methods: Sequence[Advice]
+    tokens: int
+    """Generated in all."""
+    seconds: float
+    step_minutes: float
+    """Of playing a step of the task's usual size with `ttrl`: learning comes on top."""
+    notes: Sequence[str]
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        found = asdict(self)
+        for judged in found["judges"]:
+            for key in ("j", "prefers"):
+                if judged[key] is not None:
+                    mean, low, high, n = judged[key]
+                    judged[key] = {"mean": mean, "low": low, "high": high, "n": n}
+        return found
+
+
+def preflight(
+    *bases: str,
+    questions: int = 48,
+    answers: int = 8,
+    labels: bool = True,
+    tell: Callable[[str], None] | None = None,
+    **overrides: Any,
+) -> Preflight:
+    """Ask a team of these bases, or of one run or config file, before it is trained:
+    `comas.preflight("./my-model", task="gsm8k")`; `__` stands for the dot of a nested key.
+
+    Several bases are a team of one agent each. `labels=False` reads none. `tell` hears what takes
+    long.
+    """
+    pairs = {key.replace("__", "."): value for key, value in overrides.items()}
+    return fly([*bases], pairs, questions, answers, labels, tell or (lambda _: None))
+
+
+def fly(
+    bases: Sequence[str],
+    overrides: dict[str, Any] | Sequence[str],
+    questions: int,
+    answers: int,
+    labels: bool,
+    tell: Callable[[str], None],
+) -> Preflight:
+    """The same; `overrides` as pairs of a command line, or as a table."""
+    if questions < 1 or answers < 2:
+        raise UserMistake(
+            f"questions={questions}, answers={answers}: one question at least, and two answers of"
+            " each"
+        )
+    pairs = overrides
+    if isinstance(overrides, dict):
+        pairs = [f"{key}={_written(value)}" for key, value in overrides.items()]
+    tell("loading the team")
+    team = team_of(bases, list(pairs))
+    try:
+        config = team.config
+        known = loaded(
+            team.task,
+            "train",
+            path=config.data,
+            limit=questions,
+            seed=config.seed,
+            **config.task_options,
+        )
+        if not known:
+            raise UserMistake(f"task {config.task} has no training question to be asked")
+        tell(f"asking {len(known)} questions of {config.task}, {answers} times each")
+        began = time.monotonic()
+        episodes = run_sync(play_all(_scene(team, answers), known, "preflight"))
+        seconds = time.monotonic() - began
+        return examined(team, known, episodes, answers, labels, seconds)
+    finally:
+        team.close()
+
+
+def _written(value: Any) -> str:
+    """A value as the command line writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def team_of(bases: Sequence[str], pairs: list[str]) -> Team:
+    """The team that is asked: of a run, an export or a config, of copies of one base, or of several
+    bases at one table.
+    """
+    if len(bases) > 1:
+        table: dict[str, Any] = {"method": "ttrl", "lr": 1e-6}
+        hosts = {f"m{place}": {"base": base} for place, base in enumerate(bases)}
+        table["hosts"] = hosts
+        table["agents"] = {f"a{place}": {"host": host} for place, host in enumerate(hosts)}
+        named = dict(pair.split("=", 1) for pair in pairs)
+        return asked(resolve(read(None, {**table, **named})))
+    if not bases:
+        return asked(_default(None, pairs))
+    (name,) = bases
+    if is_run(name) or team_file(name) is not None:
+        return load(name, overrides=pairs)
+    if name.endswith(".toml"):
+        return asked(_default(name, pairs))
+    return asked(system_config(name, ["agents=2", "method=ttrl", *pairs]))
+
+
+def _default(file: str | None, pairs: list[str]) -> Resolved:
+    return resolve(read(file, pairs))
+
+
+def _scene(team: Team, answers: int) -> Any:
+    """The game of a preflight at this team's table."""
+    method = replace(team.method, play=play, start=None, draw=None, update=None, supervised=False)
+    return replace(team.scene(options={}, state={}), method=method, options={"answers": answers})
+
+
+async def play(
+    question: Question,
+    agents: Sequence[Agent],
+    rng: random.Random,
+    task: Task,
+    *,
+    answers: int,
+) -> str | None:
+    """Answer in turn, blind; then judge a work of the majority and one of the rarest other answer
+    in all ways.
+    """
+    able = takers(agents, "solution")
+    authors = [able[place % len(able)] for place in range(answers)]
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    solutions = await together(author.ask("solution", prompt) for author in authors)
+    answer = await decide(question, solutions, task)
+    works = chosen_works(solutions, rng, task, pairs=1, negatives="rarest", balanced=True)
+    judges = [draw_judge(agents, rng, "scoring", work.agent) for work, _ in works]
+    critics = [draw_judge(agents, rng, "evaluation", work.agent) for work, _ in works]
+    blind = draw_judge(agents, rng, "solution", *[work.agent for work, _ in works])
+    asks = [
+        _judge(question, work, side, judge, critic, task)
+        for (work, side), judge, critic in zip(works, judges, critics, strict=True)
+    ]
+    if works:
+        asks.append(_answer_blind(question, works, blind, prompt, task))
+    await together(asks)
+    return answer
+
+
+async def _judge(
+    question: Question, work: Turn, side: bool, judge: Agent, critic: Agent, task: Task
+) -> None:
+    """Have a work judged in every way but by a blind answer."""
+    shown = task.shown(question, work.text)
+    facts = {"question": question.prompt, "work": defuse(shown)}
+    _, said = await comas.judge(question, work, shown, None, judge, task, "said")
+    _note(said, "said", side, accepts(said))
+    weighed: Sequence[Weighed] = ("expected", "believed")
+    for score in weighed:
+        prompt = words({**WEIGHING, **WORDING}, task, f"{score}_bare", **facts)
+        turn = await weigh_score(judge, "scoring", prompt, score, task, WORDING, work)
+        _note(turn, score, side, turn.info["belief"])
+    evaluation = await criticise(question, work, facts["work"], critic, task, blind=False)
+    criticism = defuse(evaluation.text)
+    prompt = words({**WEIGHING, **WORDING}, task, "believed", **facts, evaluation=criticism)
+    turn = await weigh_score(judge, "scoring", prompt, "believed", task, WORDING, evaluation)
+    _note(turn, "believed after criticism", side, turn.info["belief"], work)
+
+
+async def _answer_blind(
+    question: Question,
+    works: Sequence[tuple[Turn, bool]],
+    agent: Agent,
+    prompt: str,
+    task: Task,
+) -> None:
+    """Have the question answered once more, and note which of the works the answer accepts."""
+    turn = await agent.ask("blind", prompt)
+    await decide(question, [turn], task)
+    readable = turn.info["answer"] is not None
+    turn.info["judged"] = [
+        [work.id, side, float(agrees(turn, work.info["answer"], task)) if readable else None]
+        for work, side in works
+    ]
+
+
+def _note(turn: Turn, way: Way, side: bool, verdict: float | bool | None, work: Turn | None = None):
+    """Note on a turn what it says of which work."""
+    turn.info["way"] = way
+    about = work.id if work is not None else turn.about
+    turn.info["judged"] = [[about, side, None if verdict is None else float(verdict)]]
+
+
+# --- what it comes to
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one work in one way."""
+
+    question: int
+    """Its place."""
+    work: str
+    side: bool
+    """Whether the work gives the majority's answer."""
+    value: float | None
+
+
+def examined(
+    team: Team,
+    questions: Sequence[Question],
+    episodes: Sequence[Episode],
+    answers: int,
+    labels: bool,
+    seconds: float,
+) -> Preflight:
+    """The figures of what was said."""
+    task = team.task
+    pairs = zip(questions, episodes, strict=True)
+    played = [(question, episode) for question, episode in pairs if episode.error is None]
+    notes: list[str] = []
+    if not played:
+        raise UserMistake(f"no question could be asked: {episodes[0].error}")
+    if len(played) < len(questions):
+        notes.append(f"{len(questions) - len(played)} questions failed: {_failure(episodes)}")
+    if len(played) < FEW:
+        notes.append(f"{len(played)} questions: intervals say next to nothing, ask {FEW} or more")
+    solutions = [[t for t in e.turns if t.role == "solution"] for _, e in played]
+    said = [turn for turns in solutions for turn in turns]
+    read = [turn for turn in said if turn.info["answer"] is not None]
+    right = _labels(played, task) if labels else None
+    judges = [judged(way, _verdicts(way, [e for _, e in played]), right) for way in WAYS]
+    shares = [_share(turns, task) for turns in solutions]
+    distinct = [_distinct(turns, task) for turns in solutions]
+    turns = [turn for _, episode in played for turn in episode.turns]
+    tokens = sum(turn.tokens for turn in turns)
+    found = Preflight(
+        team=team.bases(),
+        task=task.name,
+        questions=len(played),
+        answers=answers,
+        readable=len(read) / len(said),
+        cut=statistics.fmean(not turn.finished for turn in said),
+        distinct=statistics.fmean(distinct),
+        majority=statistics.fmean(shares),
+        dissent=statistics.fmean(count > 1 for count in distinct),
+        example=said[0].text,
+        judges=judges,
+        truth=_truth(solutions, right, task) if right else None,
+        methods=(),
+        tokens=tokens,
+        seconds=seconds,
+        step_minutes=_step_minutes(team, said, tokens, seconds),
+        notes=notes,
+    )
+    return replace(found, methods=advice(found))
+
+
+def _failure(episodes: Sequence[Episode]) -> str:
+    return next(str(episode.error) for episode in episodes if episode.error is not None)
+
+
+def _share(turns: Sequence[Turn], task: Task) -> float:
+    """Share of the answers to one question that give the most frequent one."""
+    best = majority([turn.info["answer"] for turn in turns], task)
+    return 0.0 if best is None else statistics.fmean(agrees(turn, best, task) for turn in turns)
+
+
+def _distinct(turns: Sequence[Turn], task: Task) -> int:
+    """Different readable answers to one question."""
+    different: list[str] = []
+    for turn in turns:
+        answer = turn.info["answer"]
+        if answer is not None and not any(task.same(answer, known) for known in different):
+            different.append(answer)
+    return len(different)
+
+
+def _verdicts(way: Way, episodes: Sequence[Episode]) -> list[Verdict]:
+    """All verdicts that were given in one way."""
+    found: list[Verdict] = []
+    for place, episode in enumerate(episodes):
+        for turn in episode.turns:
+            if turn.info.get("way", "blind answer") == way:
+                for work, side, value in turn.info.get("judged", ()):
+                    found.append(Verdict(place, work, side, value))
+    return found
+
+
+def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None = None) -> Judged:
+    """The figures of one way of judging; `right` says of works whether they are, by their ids."""
+    readable = [verdict for verdict in verdicts if verdict.value is not None]
+    by_question: dict[int, dict[bool, float]] = {}
+    for verdict in readable:
+        by_question.setdefault(verdict.question, {})[verdict.side] = verdict.value or 0.0
+    both = [sides for sides in by_question.values() if len(sides) == 2]
+    values = [value for sides in both for value in sides.values()]
+    graded = any(value not in (0.0, 1.0) for value in values)
+    cut = statistics.median(values) if graded else 0.5
+    accepted = [{side: float(value > cut) for side, value in sides.items()} for sides in both]
+    differences = [sides[True] - sides[False] for sides in accepted]
+    prefers = [0.5 + 0.5 * _sign(sides[True] - sides[False]) for sides in both]
+    rate = statistics.fmean(v for sides in accepted for v in sides.values()) if both else 0.0
+    j = gain_interval(differences) if len(both) > 1 else None
+    known = [(v.value or 0.0, right[v.work]) for v in readable if right and v.work in right]
+    return Judged(
+        way=way,
+        n=len(both),
+        unreadable=1.0 - len(readable) / len(verdicts) if verdicts else 0.0,
+        accepts_majority=statistics.fmean(sides[True] for sides in both) if both else math.nan,
+        accepts_rarest=statistics.fmean(sides[False] for sides in both) if both else math.nan,
+        j=j,
+        prefers=_clipped(mean_interval(prefers)) if len(both) > 1 else None,
+        information=information(j.mean, rate) if j is not None else None,
+        against_truth=auc(known),
+    )
+
+
+def information(j: float, rate: float) -> float:
+    """What one verdict says of a work's side: the squared correlation of the two, where half of the
+    works are of either side and the share `rate` is accepted; 0 where all or none are.
+    """
+    spread = rate * (1.0 - rate)
+    return 0.25 * j * j / spread if spread else 0.0
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)
+
+
+def _clipped(found: Interval) -> Interval:
+    return Interval(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
+
+
+def _labels(played: Sequence[tuple[Question, Episode]], task: Task) -> dict[str, bool] | None:
+    """Whether each solution is right, by its id; None where nothing has a label."""
+    right: dict[str, bool] = {}
+    for question, episode in played:
+        if question.answer is None:
+            continue
+        for turn in episode.turns:
+            if turn.role == "solution":
+                verdict = task.verify(question, turn.text) if turn.finished else "wrong"
+                if verdict != "failed":
+                    right[turn.id] = verdict == "right"
+    return right or None
+
+
+def _truth(
+    solutions: Sequence[Sequence[Turn]], right: dict[str, bool], task: Task
+) -> dict[str, float]:
+    """Accuracies of single answers and of majorities, and the share of mixed questions."""
+    votes: list[bool] = []
+    mixed: list[bool] = []
+    for turns in solutions:
+        known = [right[turn.id] for turn in turns if turn.id in right]
+        if not known:
+            continue
+        best = majority([turn.info["answer"] for turn in turns], task)
+        first = next((t for t in turns if best is not None and agrees(t, best, task)), None)
+        votes.append(first is not None and right.get(first.id, False))
+        mixed.append(0 < sum(known) < len(known))
+    return {
+        "single": statistics.fmean(right.values()),
+        "majority": statistics.fmean(votes),
+        "mixed": statistics.fmean(mixed),
+    }
+
+
+def _step_minutes(team: Team, said: Sequence[Turn], tokens: int, seconds: float) -> float:
+    """Minutes of playing a step of as many questions as the config has, with eight answers each."""
+    per_answer = statistics.fmean(turn.tokens for turn in said)
+    rate = tokens / seconds if seconds else math.inf
+    return 8 * (team.config.questions or 24) * per_answer / rate / 60
+
+
+def advice(found: Preflight) -> list[Advice]:
+    """What the figures mean for each method, in plain words."""
+    by_way = {one.way: one for one in found.judges}
+    if found.readable < UNREADABLE:
+        why = (
+            f"only {found.readable:.2f} of its answers can be read"
+            f" ({found.cut:.2f} are cut): raise room.solution or take another base"
+        )
+        return [Advice("all", "will not", why)]
+    advices = [_of_votes(found)]
+    advices.append(_of_judges("comas score=said evaluate=false", by_way["said"]))
+    advices.append(_of_judges("comas score=expected evaluate=false", by_way["expected"]))
+    advices.append(_of_judges("comas score=believed evaluate=false", by_way["believed"]))
+    advices.append(_of_judges("comas score=believed", by_way["believed after criticism"]))
+    believed = by_way["believed"]
+    if found.dissent < ALIKE:
+        why = f"answers differ on {found.dissent:.2f} of the questions alone: nothing to judge"
+        advices.append(Advice("comas_votes", "will not", why))
+    else:
+        verdict = _of_judges("", believed).verdict
+        gate = (
+            "its gate knows which majorities to trust"
+            if verdict == "can learn"
+            else ("its judges have to learn first; until then its gate closes and opens by chance")
+        )
+        advices.append(
+            Advice("comas_votes", "can learn" if verdict == "can learn" else "may learn", gate)
+        )
+    advices.append(_of_judges("comas_peer score=believed evaluate=false", believed))
+    if found.truth is not None:
+        mixed = found.truth["mixed"]
+        why = f"labels part the answers to {mixed:.2f} of the questions"
+        advices.append(Advice("rlvr", "can learn" if mixed >= ALIKE else "will not", why))
+    return advices
+
+
+def _of_votes(found: Preflight) -> Advice:
+    """What is said of the majority vote."""
+    held = f"the majority is held by {found.majority:.2f} of the answers, and they differ on"
+    why = f"{held} {found.dissent:.2f} of the questions"
+    if found.dissent < ALIKE:
+        return Advice("ttrl", "will not", f"{why}: nothing to vote on")
+    if found.majority * found.answers < 1.5:
+        return Advice("ttrl", "will not", f"{why}: hardly two answers agree")
+    return Advice("ttrl", "may learn", f"{why}; it moves towards its own majority, right or wrong")
+
+
+def _of_judges(method: str, judge: Judged) -> Advice:
+    """What is said of a method that pays these verdicts."""
+    if judge.unreadable >= UNREADABLE:
+        why = f"{judge.unreadable:.2f} of the verdicts cannot be read"
+        return Advice(method, "will not", why)
+    if judge.prefers is None or judge.j is None:
+        return Advice(method, "not known", f"{judge.n} questions on which answers differ")
+    low, high = judge.prefers.low, judge.prefers.high
+    why = (
+        f"judges prefer the majority's work on {judge.prefers.mean:.2f} [{low:.2f}, {high:.2f}] of"
+        f" the questions (J {judge.j.mean:+.2f} [{judge.j.low:+.2f}, {judge.j.high:+.2f}])"
+    )
+    truth = judge.against_truth
+    if truth is not None and judge.n >= FEW:
+        # labels are better evidence than the majority
+        known = f"by the labels right work is believed more in {truth:.2f} of all pairs; {why}"
+        return Advice(method, "can learn" if truth >= TELLS else "will not", known)
+    if low > 0.5:
+        return Advice(method, "can learn", why)
+    if high < 0.5:
+        return Advice(method, "will not", f"{why}: against it")
+    return Advice(method, "not known", f"{why}: that may be chance")

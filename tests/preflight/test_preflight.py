@@ -1,0 +1,266 @@
+"""Figures of judges against closed forms; whole preflights of scripted teams and of the shipped
+models; what cannot be asked is one clear line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import comas
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.game.play import Scene, play_all
+from comas.readiness import (
+    Judged,
+    Preflight,
+    Verdict,
+    advice,
+    examined,
+    information,
+    judged,
+    play,
+    preflight,
+)
+from comas.stats import Interval
+from comas.tasks import pick
+from comas.testing import scripted_team
+from comas.types import Question, UserMistake
+from tests.support.command import run
+
+OFFERS = [(1, 2, 4, 6), (2, 3, 4, 8), (1, 2, 4, 9), (1, 3, 4, 7)]
+RIGHTS = {
+    "1 2 4 6 -> 7": "1 + 2 = 3 + 4 = 7",
+    "2 3 4 8 -> 9": "2 + 3 = 5 + 4 = 9",
+    "1 2 4 9 -> 7": "1 + 2 = 3 + 4 = 7",
+    "1 3 4 7 -> 8": "1 + 3 = 4 + 4 = 8",
+}
+QUESTIONS = [
+    pick.make_question(offer, int(key.split()[-1]), "three")
+    for offer, key in zip(OFFERS, RIGHTS, strict=True)
+]
+WRONG = "4 + 6 = 10 + 1 = 11"
+
+
+def verdicts(*pairs: tuple[float | None, float | None]) -> list[Verdict]:
+    """Of work with the majority's answer, and with the rarest, one pair a question."""
+    return [
+        Verdict(place, f"{place}{side}", side, value)
+        for place, values in enumerate(pairs)
+        for side, value in zip((True, False), values, strict=True)
+    ]
+
+
+def test_judges_that_part_the_two_and_judges_that_do_not() -> None:
+    perfect = judged("said", verdicts(*[(1.0, 0.0)] * 4))
+    assert perfect.j is not None
+    assert perfect.prefers is not None
+    assert (perfect.j.mean, perfect.prefers.mean, perfect.information) == (1.0, 1.0, 1.0)
+    lenient = judged("said", verdicts(*[(1.0, 1.0)] * 4))
+    assert lenient.j is not None
+    assert lenient.prefers is not None
+    assert (lenient.j.mean, lenient.prefers.mean, lenient.information) == (0.0, 0.5, 0.0)
+    some = judged("said", verdicts((1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)))
+    assert some.j is not None
+    assert some.j.mean == 0.0
+    assert (some.accepts_majority, some.accepts_rarest) == (0.5, 0.5)
+
+
+def test_beliefs_are_cut_at_their_median_so_that_their_level_says_nothing() -> None:
+    low = judged("believed", verdicts((0.02, 0.01), (0.04, 0.01), (0.03, 0.02)))
+    high = judged("believed", verdicts((0.92, 0.91), (0.94, 0.91), (0.93, 0.92)))
+    assert low.j is not None
+    assert high.j is not None
+    assert low.j.mean == high.j.mean == pytest.approx(2 / 3)
+    assert low.prefers == high.prefers
+
+
+def test_what_cannot_be_read_is_counted_and_compares_nothing() -> None:
+    found = judged("said", verdicts((None, 1.0), (1.0, 0.0), (1.0, None)))
+    assert found.unreadable == pytest.approx(1 / 3)
+    assert found.n == 1
+    assert found.j is None
+    nothing = judged("said", [])
+    assert nothing.n == 0
+    assert math.isnan(nothing.accepts_majority)
+
+
+def test_information_is_the_squared_correlation_of_verdict_and_side() -> None:
+    # t = .9, f = .3: J = .6, m = .6
+    assert information(0.6, 0.6) == pytest.approx(0.25 * 0.36 / 0.24)
+    assert information(0.6, 1.0) == 0.0
+
+
+def test_labels_say_how_far_judges_tell_right_from_wrong() -> None:
+    said = verdicts((0.9, 0.1), (0.2, 0.8))
+    right = {"0True": True, "0False": False, "1True": False, "1False": True}
+    found = judged("believed", said, right)
+    assert found.against_truth == 1.0
+    assert found.prefers is not None
+    assert found.prefers.mean == 0.5
+
+
+# --- whole preflights of scripted teams
+
+
+def scripted(
+    solution: Any, beliefs: Any = None, *, labels: bool = True, questions: Any = QUESTIONS
+) -> Preflight:
+    """What a scripted team comes to; the scoring is unreadable, the criticism says nothing."""
+
+    def script(policy: str, role: str, prompt: str, seed: int) -> Any:
+        if role in ("solution", "blind"):
+            return solution(prompt, seed)
+        return "perhaps" if role == "scoring" else "hm"
+
+    members, _ = scripted_team(script, 3, beliefs=beliefs)
+    task = pick.task
+    resolved = resolve(read(None, {"method": "ttrl"}))
+    config = resolved.config
+    team: Any = SimpleNamespace(task=task, config=config, bases=lambda: ["script"])
+    scene = Scene(replace(resolved.method, play=play), task, members, 1, {"answers": 6})
+    episodes = asyncio.run(play_all(scene, questions, "preflight"))
+    return examined(team, questions, episodes, 6, labels, 2.0)
+
+
+def mostly_right(prompt: str, seed: int) -> str:
+    """Right in three of four."""
+    puzzle = prompt.removeprefix("solve ").strip()
+    return RIGHTS[puzzle] if seed % 4 else WRONG
+
+
+def knowing(policy: str, role: str, prompt: str, choices: Sequence[str]) -> list[float]:
+    """A judge that believes in work which is right, last of the choices the best."""
+    puzzle = prompt.removeprefix("score ").split(" #")[0]
+    numbers = prompt.partition("# ")[2].split(" says")[0].split()
+    total = sum(int(number) for number in numbers[:3] if number.isdecimal())
+    is_right = str(total) == puzzle.split()[-1]
+    best = 0.8 if is_right else 0.1
+    others = [(1.0 - best) / (len(choices) - 1)] * (len(choices) - 1)
+    return [*others, best]
+
+
+def ways(found: Preflight) -> dict[str, Judged]:
+    return {one.way: one for one in found.judges}
+
+
+def test_a_team_whose_beliefs_know_what_it_cannot_say() -> None:
+    found = scripted(mostly_right, knowing)
+    assert found.readable == 1.0
+    assert found.truth is not None
+    assert found.truth["single"] > 0.5
+    judges = ways(found)
+    assert judges["said"].unreadable == 1.0
+    assert judges["believed"].against_truth == 1.0
+    said = {one.method: one.verdict for one in found.methods}
+    assert said["comas score=said evaluate=false"] == "will not"
+    json.dumps(found.record())
+
+
+def test_figures_without_labels_are_the_same_whatever_the_labels() -> None:
+    poisoned = [replace(question, answer="1 + 1") for question in QUESTIONS]
+    first = scripted(mostly_right, knowing, labels=False)
+    second = scripted(mostly_right, knowing, labels=False, questions=poisoned)
+    assert first == second
+    assert first.truth is None
+    assert all(one.against_truth is None for one in first.judges)
+
+
+def test_a_base_that_says_nothing_readable_is_told_so_first() -> None:
+    found = scripted(lambda prompt, seed: "I do not know")
+    (only,) = found.methods
+    assert only.verdict == "will not"
+    assert "can be read" in only.why
+    assert found.example == "I do not know"
+
+
+def test_a_team_that_always_says_the_same_has_nothing_to_vote_on() -> None:
+    found = scripted(lambda prompt, seed: WRONG)
+    said = {one.method: one.verdict for one in found.methods}
+    assert said["ttrl"] == said["comas_votes"] == "will not"
+    assert said["comas score=believed evaluate=false"] == "not known"
+    assert found.dissent == 0.0
+    assert any("intervals" in note for note in found.notes)
+
+
+def test_advice_follows_intervals() -> None:
+    found = scripted(mostly_right, knowing, labels=False)
+
+    def believed(low: float, high: float) -> str:
+        prefers = Interval((low + high) / 2, low, high, 40)
+        judges = [
+            replace(one, prefers=prefers, j=Interval(0.2, 0.1, 0.3, 40), n=40)
+            for one in found.judges
+        ]
+        advices = advice(replace(found, judges=judges))
+        return next(a.verdict for a in advices if a.method == "comas score=believed evaluate=false")
+
+    assert believed(0.6, 0.9) == "can learn"
+    assert believed(0.4, 0.7) == "not known"
+    assert believed(0.1, 0.3) == "will not"
+
+
+# --- the shipped models, and the command
+
+
+def test_the_seed_team_is_the_same_each_time() -> None:
+    first = preflight("seed", questions=6, answers=4)
+    again = preflight("seed", questions=6, answers=4)
+    facts = [replace(one, seconds=0.0, step_minutes=0.0).record() for one in (first, again)]
+    assert json.dumps(facts[0]) == json.dumps(facts[1])
+    assert comas.preflight is preflight
+
+
+def test_the_command_prints_one_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["preflight", "seed", "--questions", "3", "--answers", "3", "--json"]
+    assert run(words, monkeypatch) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {"questions", "readable", "dissent", "judges", "truth", "methods"} <= set(found)
+    assert found["questions"] == 3
+    assert "next to nothing" in found["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere-at-all"], "nowhere-at-all"),
+        (["seed", "task=nothing"], "nothing"),
+        (["seed", "stepz=3"], "stepz"),
+        (["seed", "--questions", "0"], "questions"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["preflight", *words], monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert says in said.splitlines()[-1]
+    assert "Traceback" not in said
+
+
+def test_the_command_prints_tables_for_people(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["preflight", "seed", "--questions", "4", "--answers", "3"], monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "questions with dissent" in said
+    assert "believed after criticism" in said
+    assert "rlvr: " in said
+
+
+def test_a_team_without_questions_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comas.readiness.loaded", lambda *_, **__: list[Question]())
+    with pytest.raises(UserMistake, match="no training question"):
+        preflight("seed")
