@@ -14,13 +14,15 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+import tomli_w
 
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
-from comas.config.schema import read
+from comas.config.schema import parse_pair, read
 from comas.config.systems import is_run, system_config
 from comas.evaluation.systems import asked, load
 from comas.game.agent import Agent, takers
@@ -139,14 +141,23 @@ class Preflight:
     notes: Sequence[str]
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON."""
+        """All of it as JSON, which has no infinity and no number that is none: those are null."""
         found = asdict(self)
+        found["step_minutes"] = _finite(self.step_minutes)
         for judged in found["judges"]:
+            for key in ("accepts_majority", "accepts_rarest"):
+                judged[key] = _finite(judged[key])
             for key in ("j", "prefers"):
                 if judged[key] is not None:
                     mean, low, high, n = judged[key]
-                    judged[key] = {"mean": mean, "low": low, "high": high, "n": n}
+                    ends = {"low": _finite(low), "high": _finite(high)}
+                    judged[key] = {"mean": mean, **ends, "n": n}
         return found
+
+
+def _finite(value: float) -> float | None:
+    """The number; None where it is infinite or none."""
+    return value if math.isfinite(value) else None
 
 
 def preflight(
@@ -183,11 +194,12 @@ def fly(
         )
     pairs = overrides
     if isinstance(overrides, dict):
-        pairs = [f"{key}={_written(value)}" for key, value in overrides.items()]
+        pairs = list(_written(overrides))
     tell("loading the team")
     team = team_of(bases, list(pairs))
     try:
         config = team.config
+        check_votes(team.task, config.task)
         known = loaded(
             team.task,
             "train",
@@ -207,9 +219,33 @@ def fly(
         team.close()
 
 
-def _written(value: Any) -> str:
-    """A value as the command line writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _written(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """The values of a table as `key=value` pairs of the command line, keys dotted."""
+    for name, value in table.items():
+        key = f"{above}{name}"
+        if value is None:
+            raise UserMistake(f"{key}=None: None is no value of a key here: leave it out")
+        if isinstance(value, Mapping):
+            yield from _written(cast("Mapping[str, Any]", value), f"{key}.")
+        elif isinstance(value, bool | int | float | list | tuple):
+            yield f"{key}={tomli_w.dumps({'x': value}).removeprefix('x = ').strip()}"
+        else:
+            yield f"{key}={value}"
+
+
+def check_votes(task: Task, name: str) -> None:
+    """An error for a task whose answers cannot be compared: a game, and one that reads none."""
+    extract: Any = task.extract
+    if task.rules is not None:
+        raise UserMistake(
+            f"task {name} is a game: nobody gives an answer that could be voted on; take a task of"
+            " questions, such as task=pick"
+        )
+    if not callable(extract):
+        raise UserMistake(
+            f"task {name} has no `extract`: answers that nobody can read cannot be compared; give"
+            " its file one (docs/extending.md)"
+        )
 
 
 def team_of(bases: Sequence[str], pairs: list[str]) -> Team:
@@ -221,8 +257,7 @@ def team_of(bases: Sequence[str], pairs: list[str]) -> Team:
         hosts = {f"m{place}": {"base": base} for place, base in enumerate(bases)}
         table["hosts"] = hosts
         table["agents"] = {f"a{place}": {"host": host} for place, host in enumerate(hosts)}
-        named = dict(pair.split("=", 1) for pair in pairs)
-        return asked(resolve(read(None, {**table, **named})))
+        return asked(resolve(read(None, {**table, **dict(map(parse_pair, pairs))})))
     if not bases:
         return asked(_default(None, pairs))
     (name,) = bases

@@ -6,16 +6,18 @@ Leaves out: the loop (`training.loop`).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.roles import check_room
 from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
 from comas.config.trainable import check_training
 from comas.forecast import fitting
 from comas.hooks import Hook, Progress, hooks_of
-from comas.program import Work
+from comas.program import Work, command
 from comas.questions.checked import of_run
 from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
@@ -54,6 +56,8 @@ async def train_async(
     # before what takes long; mistakes in them leave no folder behind
     asked = of_run(resolved.config, resolved.task, hook.note)
     check_room(resolved, hook.note)
+    if hint := _unasked(resolved):
+        hook.note(hint)
     hook.working(Progress("estimating"))
     resolved = fitting.fitted(resolved, hook.note)
     hook.working(Progress("loading"))
@@ -70,6 +74,25 @@ async def train_async(
         team.close()
         if run is not None:
             run.unlock()
+
+
+def _unasked(resolved: Resolved) -> str | None:
+    """A pointer to `comas preflight` where a pretrained base is to learn without labels; None for
+    shipped models and for what was trained before.
+    """
+    config = resolved.config
+    bases = {
+        plan.source.name: None
+        for plan in resolved.policies
+        if plan.learns and not plan.source.seeded and plan.source.kind not in ("run", "adapter")
+    }
+    if not bases or resolved.method.supervised:
+        return None
+    names = " ".join(map(shlex.quote, bases))
+    return (
+        "whether this can teach anything is known in minutes, before training:"
+        f" {command()} preflight {names} task={shlex.quote(config.task)}"
+    )
 
 
 async def resume_async(

@@ -1,0 +1,119 @@
+"""What a preflight is given and gives: keys in Python and for several bases, tasks that have nothing
+to vote on, JSON that every reader takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.readiness import Judged, Preflight, preflight, team_of
+from comas.stats import Interval
+from comas.types import UserMistake
+from tests.support.command import run
+
+SMALL: dict[str, Any] = {"questions": 3, "answers": 3}
+WITHOUT_EXTRACT = """
+from dataclasses import replace
+
+from comas.tasks.pick import task as pick
+
+task = replace(pick, name="unread", extract=None)
+"""
+
+
+def refused(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def nothing_judged() -> Preflight:
+    """A preflight without dissent, so that nothing was judged, in no time."""
+    judge = Judged("said", 0, 0.0, float("nan"), float("nan"), None, None, None)
+    open_ended = Interval(0.5, float("-inf"), float("inf"), 1)
+    other = Judged("expected", 1, 0.0, 0.5, 0.5, open_ended, open_ended, 0.0)
+    return Preflight(
+        team=["seed"],
+        task="pick",
+        questions=1,
+        answers=3,
+        readable=1.0,
+        cut=0.0,
+        distinct=1.0,
+        majority=1.0,
+        dissent=0.0,
+        example="",
+        judges=[judge, other],
+        truth=None,
+        methods=[],
+        tokens=1,
+        seconds=0.0,
+        step_minutes=float("inf"),
+        notes=[],
+    )
+
+
+def test_what_is_no_number_is_null_in_json() -> None:
+    text = json.dumps(nothing_judged().record())
+    found = json.loads(text, parse_constant=refused)
+    said, expected = found["judges"]
+    assert said["accepts_majority"] is None
+    assert said["j"] is None
+    assert expected["j"] == {"mean": 0.5, "low": None, "high": None, "n": 1}
+    assert found["step_minutes"] is None
+
+
+def test_the_object_of_a_team_without_dissent_is_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["preflight", "seed", "temperature=0.01", "--questions", "1", "--answers", "2"]
+    assert run([*words, "--json"], monkeypatch) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(line, parse_constant=refused)["dissent"] == 0.0
+
+
+def test_keys_are_the_same_in_python_and_on_the_command_line() -> None:
+    flat = preflight("seed", **SMALL, task_options__largest=12, room__solution=16)
+    table = preflight("seed", **SMALL, task_options={"largest": 12}, room={"solution": 16})
+    assert flat.judges == table.judges
+    assert flat.example == table.example
+    with pytest.raises(UserMistake, match=r"room\.solution=None"):
+        preflight("seed", **SMALL, room={"solution": None})
+
+
+def test_keys_have_the_types_of_their_values_where_bases_are_mixed() -> None:
+    team = team_of(["seed", "seed-b"], ["task_options.largest=12", "temperature=0.5"])
+    try:
+        assert team.bases() == ["seed", "seed-b"]
+        assert team.config.task_options["largest"] == 12
+        assert team.config.temperature == 0.5
+        assert [member.host.name for member in team.members] == ["m0", "m1"]
+    finally:
+        team.close()
+
+
+def game(folder: Path) -> str:
+    return "kuhn"
+
+
+def without_extract(folder: Path) -> str:
+    file = folder / "unread.py"
+    file.write_text(WITHOUT_EXTRACT)
+    return str(file)
+
+
+@pytest.mark.parametrize(("task", "says"), [(game, "is a game"), (without_extract, "`extract`")])
+def test_tasks_without_answers_to_compare_are_one_line(
+    task: Callable[[Path], str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["preflight", "seed", f"task={task(tmp_path)}"], monkeypatch) == 2
+    *notes, last = capsys.readouterr().err.splitlines()
+    assert says in last
+    assert not any("asking" in note for note in notes)
