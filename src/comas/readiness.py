@@ -29,7 +29,7 @@ from comas.game.agent import Agent, takers
 from comas.game.judgements import accepts
 from comas.game.play import play_all
 from comas.game.prompts import defuse, words
-from comas.game.scores import WEIGHING, Weighed, weigh_score
+from comas.game.scores import WEIGHING, Weighed, read_score, weigh_score
 from comas.game.together import together
 from comas.game.votes import agrees, decide, majority
 from comas.methods import comas
@@ -43,11 +43,19 @@ from comas.team.build import Team
 from comas.training.metrics.quality import auc
 from comas.types import Episode, Question, Task, Turn, UserMistake
 
-Way = Literal["said", "expected", "believed", "believed after criticism", "blind answer"]
+Way = Literal[
+    "said",
+    "expected",
+    "believed",
+    "said after criticism",
+    "believed after criticism",
+    "blind answer",
+]
 WAYS: Sequence[Way] = (
     "said",
     "expected",
     "believed",
+    "said after criticism",
     "believed after criticism",
     "blind answer",
 )
@@ -137,7 +145,7 @@ class Preflight:
     """Generated in all."""
     seconds: float
     step_minutes: float
-    """Of playing a step of the task's usual size with `ttrl`: learning comes on top."""
+    """Of answering the questions of a step eight times each: judging and learning come on top."""
     notes: Sequence[str]
 
     def record(self) -> dict[str, Any]:
@@ -323,6 +331,10 @@ async def _judge(
         _note(turn, score, side, turn.info["belief"])
     evaluation = await criticise(question, work, facts["work"], critic, task, blind=False)
     criticism = defuse(evaluation.text)
+    prompt = words(WORDING, task, "scoring", **facts, evaluation=criticism)
+    said = await judge.ask("scoring", prompt, about=evaluation)
+    said.info["score"] = read_score(said)
+    _note(said, "said after criticism", side, accepts(said), work)
     prompt = words({**WEIGHING, **WORDING}, task, "believed", **facts, evaluation=criticism)
     turn = await weigh_score(judge, "scoring", prompt, "believed", task, WORDING, evaluation)
     _note(turn, "believed after criticism", side, turn.info["belief"], work)
@@ -548,21 +560,24 @@ def advice(found: Preflight) -> list[Advice]:
     advices.append(_of_judges("comas score=said evaluate=false", by_way["said"]))
     advices.append(_of_judges("comas score=expected evaluate=false", by_way["expected"]))
     advices.append(_of_judges("comas score=believed evaluate=false", by_way["believed"]))
+    advices.append(_of_judges("comas score=said", by_way["said after criticism"]))
     advices.append(_of_judges("comas score=believed", by_way["believed after criticism"]))
     believed = by_way["believed"]
     if found.dissent < ALIKE:
         why = f"answers differ on {found.dissent:.2f} of the questions alone: nothing to judge"
         advices.append(Advice("comas_votes", "will not", why))
     else:
-        verdict = _of_judges("", believed).verdict
-        gate = (
-            "its gate knows which majorities to trust"
-            if verdict == "can learn"
-            else ("its judges have to learn first; until then its gate closes and opens by chance")
-        )
-        advices.append(
-            Advice("comas_votes", "can learn" if verdict == "can learn" else "may learn", gate)
-        )
+        forms = {
+            "score=believed evaluate=false": believed,
+            "score=said": by_way["said after criticism"],
+        }
+        telling = [f for f, one in forms.items() if _of_judges("", one).verdict == "can learn"]
+        if telling:
+            why = f"with {telling[0]} its judges know which majorities to trust"
+            advices.append(Advice("comas_votes", "can learn", why))
+        else:
+            why = "its judges have to learn first, and until then its gate opens by chance"
+            advices.append(Advice("comas_votes", "may learn", why))
     advices.append(_of_judges("comas_peer score=believed evaluate=false", believed))
     if found.truth is not None:
         mixed = found.truth["mixed"]
