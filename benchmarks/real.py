@@ -68,8 +68,7 @@ class System:
     """Kinds of warm starts, one per agent where there are several; none: the model as it is."""
 
 
-TWO = ("agents=2", "questions=48", "options.score=said", "options.evaluate=true")
-"""The game as published: what judges say, after a criticism."""
+TWO = ("agents=2", "questions=48")
 SYSTEMS = {
     "rlvr": System(("method=rlvr", "agents=1", "questions=24"), "true verifier: the bound"),
     "ttrl": System(("method=ttrl", "agents=1", "questions=24", "options.votes=8"), "majority vote"),

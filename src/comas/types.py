@@ -428,10 +428,6 @@ class Method:
     """Name -> the config keys that it sets (tables `options credit loss kl`, and keys such as
     `samples`); a config without `preset` gets the first.
     """
-    pretrained: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of a team none of whose bases is a shipped model, where neither the config nor a
-    preset that it names sets them: what was measured to work there.
-    """
     measure: Callable[..., Awaitable[str | None]] | None = None
     """The game in which every agent answers alone, before, during and after training; None is
     `setups.single`.

@@ -68,8 +68,6 @@ def resolve(config: Config) -> Resolved:
     plans = policies_of(config)
     if any(not plan.source.seeded for plan in plans):
         _apply_sizes(data, config, method, task)
-    if not any(plan.source.seeded for plan in plans) and config.preset is None:
-        data["options"] = {**method.pretrained, **data["options"]}
     for key in ("kl", "epochs", "minibatches", "samples"):
         if data[key] is None:
             data[key] = getattr(method, key)

@@ -222,11 +222,6 @@ PAPER = {
     "credit": {"normalise": "all"},
     "kl": {},
 }
-PRETRAINED = {"score": "believed", "evaluate": False}
-"""Small pretrained models mostly write no score that can be read, and what they say of work tells
-nothing of it. How probable they find yes does, but not behind a criticism of their own kind
-(docs/pretrained.md).
-"""
 PAYS = {
     "solution": "the mean of its readable scores: 3 is +1, 2 is +0.5, 1 is 0",
     "evaluation": "the opposite: 1 minus that",
@@ -242,5 +237,4 @@ method = Method(
     presets={"stable": {}, "paper": PAPER},
     pays=PAYS,
     roles=("blind",),
-    pretrained=PRETRAINED,
 )
