@@ -7,6 +7,7 @@ alone. Leaves out: anything that runs.
 from __future__ import annotations
 
 import operator
+import random
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -150,6 +151,13 @@ class Task:
     check: Callable[[Question, str], Verdict] | None = None
     """`verify` by rule: the question's own text is all that it needs, so that it holds for
     questions that agents wrote.
+    """
+    rephrase: Callable[[Question, random.Random], Question | None] | None = None
+    """`rephrase(question, rng)`: the same question in other words or another order, with the same
+    answer; None where there is no other way.
+
+    Made from the question's text alone. Whoever answers by a habit of places answers it otherwise.
+    Nobody trains on it: `pose` takes it only if it takes the question itself.
     """
     tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
     """Name -> what agents may call in a dialogue; a config's `tools` join them."""

@@ -241,6 +241,22 @@ def check(question: Question, text: str) -> Verdict:
     return verify(replace(question, meta={"numbers": numbers, "target": target}), text)
 
 
+def rephrase(question: Question, rng: random.Random) -> Question | None:
+    """The same numbers in another order, in which none has kept its place; None where the text is
+    no puzzle.
+    """
+    puzzle = _read_puzzle(question.prompt)
+    if puzzle is None:
+        return None
+    numbers, target = puzzle
+    places = list(range(len(numbers)))
+    while any(place == before for before, place in enumerate(places)):
+        rng.shuffle(places)
+    moved = " ".join(str(numbers[place]) for place in places)
+    prompt = f"{moved} -> {target}"
+    return replace(question, prompt=prompt) if prompt != question.prompt else None
+
+
 def _read_puzzle(text: str) -> tuple[list[int], int] | None:
     """The offered numbers and the target of `10 5 6 9 -> 24`."""
     found = _PUZZLE.fullmatch(text)
@@ -265,6 +281,7 @@ task = Task(
     quick=True,
     pose=pose,
     check=check,
+    rephrase=rephrase,
     max_tokens={
         "solution": 64,
         "revision": 64,

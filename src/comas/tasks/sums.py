@@ -17,7 +17,7 @@ import hashlib
 import random
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -49,6 +49,9 @@ SENTENCES = {
 }
 """What happens in a story, by operation."""
 ENDING = "How many {things} does {name} have now?"
+
+REWORDED = ("Compute {}.", "Calculate {}.", "How much is {}?")
+"""Other words for `What is 4 + 12?`: of rephrased questions, never of posed ones."""
 
 WORDING = {
     "solution": "{question} Give a short answer.\n\n{history}",
@@ -200,13 +203,18 @@ def _question(key: str, form: str, problem: Problem) -> Question:
 
 
 def _calculation(problem: Problem) -> str:
-    """`What is (4 + 12) x 3?`; a sum of sums needs no parentheses."""
+    """`What is (4 + 12) x 3?`."""
+    return f"What is {_formula(problem)}?"
+
+
+def _formula(problem: Problem) -> str:
+    """`(4 + 12) x 3`; a sum of sums needs no parentheses."""
     brackets = set(problem.operations) != {"+"}
     text = str(problem.numbers[0])
     for at, (sign, operand) in enumerate(zip(problem.operations, problem.numbers[1:], strict=True)):
         text = f"({text})" if brackets and at else text
         text += f" {sign} {operand}"
-    return f"What is {text}?"
+    return text
 
 
 def _story(key: str, problem: Problem) -> str:
@@ -319,13 +327,55 @@ def pose(text: str) -> Question | None:
 
 
 def check(question: Question, text: str) -> Verdict:
-    """`verify` by the question's own text, so that it holds for posed questions too; nothing is
-    right where that text is no question of this task.
+    """`verify` by the question's own text, so that it holds for posed and rephrased questions too;
+    nothing is right where that text is no question of this task.
     """
-    asked = read_problem(question.prompt)
+    asked = read_problem(question.prompt) or _read_reworded(question.prompt)
     if asked is None:
         return "wrong"
     return "right" if extract(question, text) == str(asked[1].answer) else "wrong"
+
+
+def rephrase(question: Question, rng: random.Random) -> Question | None:
+    """The same numbers in other words, the terms of an addition in another order; None where the
+    text is no question of this task.
+    """
+    asked = read_problem(question.prompt)
+    if asked is None:
+        return None
+    form, problem = asked
+    if form == "story":
+        return _retold(question, problem, rng)
+    moved = _with_terms_moved(problem, rng)
+    prompt = rng.choice(REWORDED).format(_formula(moved))
+    return replace(question, prompt=prompt)
+
+
+def _retold(question: Question, problem: Problem, rng: random.Random) -> Question:
+    """The same events, of somebody else or of other things."""
+    prompt = question.prompt
+    while prompt == question.prompt:
+        prompt = _story(f"retold {rng.random()}", problem)
+    return replace(question, prompt=prompt)
+
+
+def _with_terms_moved(problem: Problem, rng: random.Random) -> Problem:
+    """The problem with the terms that it begins by adding up in an order that begins otherwise."""
+    terms = 1 + len(problem.operations) - len(problem.operations.lstrip("+"))
+    by = rng.randrange(1, terms) if terms > 1 else 0
+    added = problem.numbers[:terms]
+    numbers = (*added[by:], *added[:by], *problem.numbers[terms:])
+    return replace(problem, numbers=numbers)
+
+
+def _read_reworded(prompt: str) -> tuple[str, Problem] | None:
+    """The form and the problem of a rephrased calculation; None of any other text."""
+    for template in REWORDED:
+        before, after = template.split("{}")
+        if prompt.startswith(before) and prompt.endswith(after):
+            formula = prompt[len(before) : len(prompt) - len(after)]
+            return read_problem(f"What is {formula}?")
+    return None
 
 
 task = Task(
@@ -337,6 +387,7 @@ task = Task(
     quick=True,
     pose=pose,
     check=check,
+    rephrase=rephrase,
     max_tokens={
         "solution": 24,
         "revision": 24,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,10 +88,11 @@ def check_task(
             assert isinstance(task.shown(bare, text), str), "shown gives a text"
         assert task.verify(question, "") != "right", "an empty reply is right"
     _check_posing(task, splits)
+    _check_rephrasing(task, splits)
 
 
 RULED = 100
-"""Questions of each split on which `check` has to agree with `verify`."""
+"""Questions of each split on which `check` has to agree with `verify`, and that are rephrased."""
 
 
 def _check_posing(task: Task, splits: Mapping[str, Sequence[Question]]) -> None:
@@ -122,6 +124,46 @@ def _check_posing(task: Task, splits: Mapping[str, Sequence[Question]]) -> None:
                 assert ruled == verdict, (
                     f"check says {ruled} of {text!r}, and verify {verdict} ({question.id})"
                 )
+
+
+def _check_rephrasing(task: Task, splits: Mapping[str, Sequence[Question]]) -> None:
+    """A rephrased question has another text and the same answer, follows from text and seed alone,
+    and cannot be posed where the question itself cannot.
+    """
+    if task.rephrase is None:
+        return
+    for name, questions in splits.items():
+        for question in questions[:RULED]:
+            bare = dataclasses.replace(question, answer=None, meta={})
+            changed = task.rephrase(question, random.Random(question.id))
+            from_text = task.rephrase(bare, random.Random(question.id))
+            if changed is None or from_text is None:
+                assert changed is from_text, f"rephrase looks at answer or meta ({question.id})"
+                continue
+            prompt = changed.prompt
+            assert prompt == from_text.prompt, (
+                f"rephrase gives {prompt!r} and {from_text.prompt!r} from one text and seed: it"
+                " looks at answer or meta, or draws from elsewhere"
+            )
+            assert prompt != question.prompt, f"rephrase leaves {prompt!r} as it is"
+            assert changed == dataclasses.replace(question, prompt=prompt), (
+                f"rephrase changes more than the prompt of {question.id}"
+            )
+            for text in (question.answer or "", question.prompt, prompt, *JUNK):
+                found = task.extract(from_text, text)
+                assert found == task.extract(bare, text), f"extract({text!r}) reads {prompt!r}"
+                verdict = task.verify(question, text)
+                again = task.verify(changed, text)
+                assert again == verdict, (
+                    f"verify says {verdict} of {text!r}, and {again} where {question.prompt!r} is"
+                    f" {prompt!r}"
+                )
+                ruled = task.check(from_text, text) if task.check is not None else verdict
+                assert ruled == verdict, f"check says {ruled} of {text!r} for {prompt!r}"
+            held_out = task.pose is not None and task.pose(question.prompt) is None
+            assert not held_out or task.pose is None or task.pose(prompt) is None, (
+                f"pose accepts {prompt!r}, and not {question.prompt!r} ({name})"
+            )
 
 
 def _check_meta(question: Question) -> None:

@@ -1,0 +1,184 @@
+"""Whether answers hang on how a question is put: a few questions are asked as they are and
+rephrased, and nobody sees another's answer.
+
+A majority that locks in on a habit, such as always choosing the first numbers, agrees with itself
+more and more, and so does one that learns what is right. The question in another order tells them
+apart: two who know the answer give it to both, two who share a habit agree on each and give
+different answers to the two. A value is by how much more often members agree on one wording than
+across the two, at least 0. It is compared with the start, on the same questions. Nobody learns from
+these games. Leaves out: habits that rephrasing does not touch (always twelve, the smallest
+numbers), and those whose answers stay varied; tasks that cannot rephrase (`CannotWatch`); games in
+which agents pose the question; votes of another model family.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from comas.game.agent import Agent, derive_seed, takers
+from comas.game.play import Scene, play_all, unlabelled
+from comas.game.prompts import words
+from comas.game.together import together
+from comas.game.votes import agrees, read
+from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen
+from comas.monitors.planting import is_posed, seated
+from comas.types import Episode, Question, Task, Turn
+
+POOL = 64
+"""Questions of the first step that are asked, at most, and times that one of them is asked at the
+start.
+"""
+SHARE = 0.05
+"""Of the tokens that the first step took, so many are spent on a step's questions at most; one
+question is asked in any case.
+"""
+ANSWERS = 2
+"""To each wording of a question."""
+WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
+"""Of tasks that have no wording of their own."""
+HABITUAL = Hypothesis("wording", "answers hang on how a question is put", 0.2)
+
+
+def watch() -> Monitor:
+    """Habits in a run."""
+    return Habits()
+
+
+class Habits(Monitor):
+    """Questions of the first step, how far the answers to two wordings came apart at the start, and
+    how far they did in the latest step.
+    """
+
+    hypotheses = (HABITUAL,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+        """Values of the latest step."""
+
+    async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+        """Measure how far the answers of the start come apart; nothing where nobody who answers
+        learns.
+        """
+        if any(map(is_posed, episodes)):
+            return
+        bench = [m.name for m in scene.members if not m.frozen and m.solves]
+        if not bench:
+            return
+        pool = _rephrasable(scene.permitted, [game.question for game in episodes])[:POOL]
+        asked = list(itertools.islice(itertools.cycle(pool), POOL))
+        games = await _ask_twice(seated(scene, bench), asked, "habits-start")
+        values = values_of(games, scene.permitted)
+        if not values:
+            return
+        start = sum(values) / len(values)
+        per_question = _tokens(games) / len(games)
+        count = max(1, int(SHARE * _tokens(episodes) / per_question))
+        questions = [
+            {"id": question.id, "prompt": question.prompt, "kind": question.kind}
+            for question in pool
+        ]
+        self.memory = {"bench": bench, "start": start, "count": count, "questions": questions}
+
+    async def ask(self, scene: Scene, step: int, discussions: int) -> None:
+        """Ask a few of the questions in both wordings."""
+        self.seen = []
+        if not self.memory:
+            return
+        rng = random.Random(derive_seed(scene.seed, "habits", step))
+        drawn = rng.choices(self.memory["questions"], k=self.memory["count"])
+        questions = [Question(**record) for record in drawn]
+        scene = seated(scene, self.memory["bench"])
+        games = await _ask_twice(scene, questions, f"{step}-habits")
+        self.seen = values_of(games, scene.permitted)
+
+    def read(self, seen: Seen) -> Mapping[str, Reading]:
+        """Per question, how far the answers to its two wordings come apart."""
+        return {"wording": Reading(self.seen, self.memory["start"])} if self.seen else {}
+
+
+def _rephrasable(task: Task, questions: Sequence[Question]) -> list[Question]:
+    """The distinct questions that the task can rephrase, without their labels; CannotWatch where
+    there are none.
+    """
+    distinct = {question.id: unlabelled(question) for question in questions}
+    rephrase = task.rephrase
+    if rephrase is None:
+        raise CannotWatch(
+            f"task {task.name} cannot put a question in other words (docs/monitors.md: `rephrase`)"
+        )
+    found = [q for q in distinct.values() if rephrase(q, random.Random(q.id)) is not None]
+    if not found:
+        raise CannotWatch(
+            f"task {task.name} can put none of the first step's questions in other words"
+        )
+    return found
+
+
+async def _ask_twice(scene: Scene, questions: Sequence[Question], occasion: str) -> list[Episode]:
+    """Have each question answered `ANSWERS` times as it is, then as often rephrased; a game per
+    question, in their order.
+    """
+    # a name of its own: a question may be asked several times
+    named = [replace(q, id=f"{q.id}#{place}") for place, q in enumerate(questions)]
+    method = replace(scene.method, play=_answer_both)
+    quiet = replace(scene, method=method, options={}, keep=False)
+    return await play_all(quiet, named, occasion)
+
+
+async def _answer_both(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+) -> None:
+    """Ask the same agents for solutions to both wordings, side by side."""
+    rephrase = task.rephrase
+    rephrased = rephrase(question, rng) if rephrase is not None else None
+    if rephrased is None:
+        return
+    able = takers(agents, "solution")
+    rng.shuffle(able)
+    in_turn = [able[place % len(able)] for place in range(ANSWERS)]
+    prompts = [
+        words(WORDING, task, "solution", question=asked.prompt, history="")
+        for asked in (question, rephrased)
+    ]
+    turns = await together(agent.ask("solution", prompt) for prompt in prompts for agent in in_turn)
+    # a ballot may take seconds, for which other games do not wait
+    await asyncio.to_thread(read, question, turns, task)
+
+
+def values_of(games: Sequence[Episode], task: Task) -> list[float]:
+    """How far the answers to the two wordings of each question come apart; of games that no machine
+    let down.
+    """
+    whole = [game for game in games if game.error is None and game.turns]
+    return [come_apart(game.turns[:ANSWERS], game.turns[ANSWERS:], task) for game in whole]
+
+
+def come_apart(plain: Sequence[Turn], rephrased: Sequence[Turn], task: Task) -> float:
+    """By how much agreement on one wording is greater than agreement across the two, from 0 to 1.
+
+    The answers to both are by the same members in the same order. No answer is compared with the
+    one in its own place, so that all comparisons are between the same members.
+    """
+    pairs = list(itertools.permutations(range(len(plain)), 2))
+    on_plain = _agreement(((plain[i], plain[j]) for i, j in pairs), task)
+    on_rephrased = _agreement(((rephrased[i], rephrased[j]) for i, j in pairs), task)
+    across = _agreement(((plain[i], rephrased[j]) for i, j in pairs), task)
+    return max(0.0, (on_plain + on_rephrased) / 2 - across)
+
+
+def _agreement(pairs: Iterable[tuple[Turn, Turn]], task: Task) -> float:
+    """The share of pairs that give the same answer; what cannot be read agrees with nothing."""
+    agreeing: list[bool] = []
+    for one, other in pairs:
+        answer = one.info["answer"]
+        agreeing.append(answer is not None and agrees(other, answer, task))
+    return sum(agreeing) / len(agreeing)
+
+
+def _tokens(games: Sequence[Episode]) -> int:
+    return sum(turn.tokens for game in games for turn in game.turns)
