@@ -49,7 +49,8 @@ class Batcher(Generic[Asked, Answer]):
         """
         self._generate = generate
         self._own = None if worker else ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self._worker = worker or self._own
+        self.worker = worker or self._own
+        """The one thread: another batcher of the same engine takes it as its own `worker`."""
         self._pending: list[tuple[Asked, asyncio.Future[Answer]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
@@ -83,7 +84,7 @@ class Batcher(Generic[Asked, Answer]):
 
         loop = asyncio.get_running_loop()
         try:
-            done = await loop.run_in_executor(self._worker, self._generate, requests, wanted)
+            done = await loop.run_in_executor(self.worker, self._generate, requests, wanted)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who wait
             for _, future in batch:
                 if not future.done():

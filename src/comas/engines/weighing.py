@@ -46,10 +46,13 @@ def weigh_all(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.nda
     for places, logits_NV in behind(prompts):
         size = max(1, DRAWN // logits_NV.shape[1])
         for start in range(0, len(places), size):
-            part_NV = logits_NV[start : start + size].double()
-            logprobs_NV = part_NV.log_softmax(-1).cpu().numpy()
-            for place, logprobs_V in zip(places[start : start + size], logprobs_NV, strict=True):
-                for number, which, t in wanted[place]:
-                    token = weighings[number].choices[which][t]
-                    weights[number][which][t] = logprobs_V[token]
+            logprobs_NV = logits_NV[start : start + size].double().log_softmax(-1)
+            part = enumerate(places[start : start + size])
+            cells = [(row, cell) for row, place in part for cell in wanted[place]]
+            rows = [row for row, _ in cells]
+            tokens = [int(weighings[n].choices[which][t]) for _, (n, which, t) in cells]
+            # a vocabulary per prompt stays on the device
+            read = logprobs_NV[rows, tokens].tolist()
+            for (_, (number, which, t)), logprob in zip(cells, read, strict=True):
+                weights[number][which][t] = logprob
     return weights

@@ -51,6 +51,7 @@ async def check_engine(build: Build, kind: Literal["whole", "adapters"] = "whole
     try:
         await _check_texts(engine, models)
         await _check_weights(engine, models)
+        await _check_beside(engine)
         await _check_cancelled(engine)
         await _check_published(engine, models)
         await _check_unknown(engine, models)
@@ -220,6 +221,25 @@ async def _check_weights(engine: Engine, models: Mapping[str, Weights]) -> None:
         alone = await engine.weigh(weighing)
         apart = max(float(np.abs(a - b).max()) for a, b in zip(alone, weights, strict=True))
         assert apart < WEIGHED, f"what else is weighed at the time moves log-probs by {apart:.2g}"
+
+
+async def _check_beside(engine: Engine) -> None:
+    """Weighing while others are sampled changes neither; both work on the same weights."""
+    if not hasattr(engine, "weigh"):
+        return
+    requests = _requests()
+    choices = [np.array([5]), np.array([6, 7])]
+    weighings = [Weighing(r.policy, r.prompt_ids, choices) for r in requests]
+    sampled = await _sample(engine, requests)
+    weighed = await asyncio.gather(*map(engine.weigh, weighings))
+    both = await asyncio.gather(
+        _sample(engine, requests), asyncio.gather(*map(engine.weigh, weighings))
+    )
+    if engine.facts.deterministic:
+        assert all(map(_same, sampled, both[0])), "weighing changed what is sampled beside it"
+    for one, other in zip(weighed, both[1], strict=True):
+        apart = max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
+        assert apart < WEIGHED, f"sampling moves what is weighed beside it by {apart:.2g}"
 
 
 def _same(one: Generation, other: Generation) -> bool:

@@ -8,7 +8,7 @@ function of the program. Leaves out: paged caches (vLLM has them).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -74,7 +74,7 @@ class HFEngine:
         for policy in self.policies:
             self._decoders[policy] = self._decoder_of(models[policy])
         self._batcher = Batcher(self.generate, plan.worker)
-        self._weighing = Batcher(self.weigh_all, plan.worker)
+        self._weighing = Batcher(self.weigh_all, self._batcher.worker)
 
     async def sample(self, request: Request) -> Generation:
         """One reply, decoded together with whatever else is asked for at the time."""
@@ -100,9 +100,8 @@ class HFEngine:
         self.versions[policy] = version
 
     def close(self) -> None:
-        """End the threads, where they are the engine's own."""
+        """End the thread, where it is the engine's own."""
         self._batcher.close()
-        self._weighing.close()
 
     @property
     def failures(self) -> list[str]:
@@ -117,31 +116,36 @@ class HFEngine:
         """One generation per request, in their order. `wanted()` returning False means that all
         callers were cancelled: stop early and return partial generations.
         """
-        places = by_policy(requests, self.policies)
         check_context(requests, self.context)
         done: dict[int, Generation] = {}
-        for decoder in dict.fromkeys(self._decoders[policy] for policy in self.policies):
-            own = [p for p in self.policies if self._decoders[p] is decoder]
-            order = [place for policy in own for place in places[policy]]
-            if order:
-                generations = decoder.decode([requests[place] for place in order], wanted)
-                done.update(zip(order, generations, strict=True))
+        for decoder, order in self._by_decoder(requests):
+            generations = decoder.decode([requests[place] for place in order], wanted)
+            done.update(zip(order, generations, strict=True))
         return [done[place] for place in range(len(requests))]
 
     def weigh_all(
         self, weighings: Sequence[Weighing], wanted: Callable[[], bool] = always
     ) -> list[list[np.ndarray]]:
-        """Per weighing and choice the log-probs of its tokens."""
-        by_policy(weighings, self.policies)
+        """Per weighing and choice the log-probs of its tokens; nothing where nobody waits."""
         check_choices(weighings, self.context)
         weights: list[list[np.ndarray]] = [[] for _ in weighings]
-        for decoder in dict.fromkeys(self._decoders[policy] for policy in self.policies):
-            own = [i for i, w in enumerate(weighings) if self._decoders[w.policy] is decoder]
-            if own and wanted():
-                found = weigh_all([weighings[i] for i in own], decoder.behind)
-                for i, of_choices in zip(own, found, strict=True):
-                    weights[i] = of_choices
+        for decoder, order in self._by_decoder(weighings):
+            if wanted():
+                found = weigh_all([weighings[place] for place in order], decoder.behind)
+                for place, of_choices in zip(order, found, strict=True):
+                    weights[place] = of_choices
         return weights
+
+    def _by_decoder(
+        self, requests: Sequence[Request | Weighing]
+    ) -> Iterator[tuple[Decoder, list[int]]]:
+        """Each decoder that has requests, and their places, sorted by policy."""
+        places = by_policy(requests, self.policies)
+        for decoder in dict.fromkeys(self._decoders[policy] for policy in self.policies):
+            own = [p for p in self.policies if self._decoders[p] is decoder]
+            order = [place for policy in own for place in places[policy]]
+            if order:
+                yield decoder, order
 
     def _decoder_of(self, weights: Weights) -> Decoder:
         """The decoder that reads these weights; policies on one base share theirs."""
@@ -184,10 +188,16 @@ class Decoder:
 
     def decode(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
         """Generations of these requests, in their order."""
+        with self._ready():
+            return self._decode(requests, wanted)
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        """Keep adapters and copies of weights ready for many passes."""
         adapters = self.adapted.sampling() if self.adapted else nullcontext()
         packed = self.packed.running() if self.packed else nullcontext()
         with adapters, packed:
-            return self._decode(requests, wanted)
+            yield
 
     def _decode(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
         """At most `max_rows` rows run; when enough of them have ended, the next ones take their
@@ -216,10 +226,8 @@ class Decoder:
     def behind(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], torch.Tensor]]:
         """Places of prompts and the logits behind each, at most `max_rows` prompts at once."""
         number = self._numbers([policy for policy, _ in prompts])
-        adapters = self.adapted.sampling() if self.adapted else nullcontext()
-        packed = self.packed.running() if self.packed else nullcontext()
         most = self.engine.max_rows
-        with adapters, packed:
+        with self._ready():
             for first in range(0, len(prompts), most):
                 part = range(first, min(first + most, len(prompts)))
                 numbered = [(number[i], prompts[i][1]) for i in part]

@@ -150,11 +150,8 @@ class Lanes:
             for places, _, logits in self._prefilled(prompts):
                 yield places, logits
             return
-        order = sorted(range(len(prompts)), key=lambda i: prompts[i][0])
-        ids = [prompts[i][1] for i in order]
-        policy_B = np.array([prompts[i][0] for i in order])
-        cache = DynamicCache(config=self.model.config)
-        yield order, self._read(ids, policy_B, np.zeros(len(ids), np.int64), cache)
+        order, _, logits = self._read_whole(prompts)
+        yield order, logits
 
     def _only(self, kept: np.ndarray) -> None:
         """Forget the other rows; the cache is somebody else's."""
@@ -275,14 +272,23 @@ class Lanes:
             self.cache.reorder_cache(torch.from_numpy(kept).to(self.model.device))
             self._only(kept)
             return
-        order = sorted(range(len(prompts)), key=lambda i: prompts[i][0])
+        order, self.cache, logits = self._read_whole(prompts)
         self.row_B = np.array(rows)[order]
         self.policy_B = np.array([prompts[i][0] for i in order])
-        ids = [prompts[i][1] for i in order]
-        self.cache = DynamicCache(config=self.model.config)
-        logits = self._read(ids, self.policy_B, np.zeros(len(ids), np.int64), self.cache)
-        self.empty_B = max(map(len, ids)) - np.array([len(own) for own in ids])
+        lengths_B = np.array([len(prompts[i][1]) for i in order])
+        self.empty_B = lengths_B.max() - lengths_B
         self.drawn_B = draw(logits, self.row_B)
+
+    def _read_whole(self, prompts: Sequence[Prompt]) -> tuple[list[int], DynamicCache, Tensor]:
+        """All prompts in one pass, for caches of another kind: their order, sorted by policy, their
+        cache, logits behind each.
+        """
+        order = sorted(range(len(prompts)), key=lambda i: prompts[i][0])
+        ids = [prompts[i][1] for i in order]
+        policy_B = np.array([prompts[i][0] for i in order])
+        cache = DynamicCache(config=self.model.config)
+        logits = self._read(ids, policy_B, np.zeros(len(ids), np.int64), cache)
+        return order, cache, logits
 
 
 def _shape(prompts: Sequence[Prompt]) -> tuple[list[int], list[int]]:

@@ -87,7 +87,7 @@ class StackedEngine:
         first = _model_of(models[self.policies[0]])
         self.stack = StackedLlama(first.config, states, self.context)
         self._batcher = Batcher(self.generate, plan.worker)
-        self._weighing = Batcher(self.weigh_all, plan.worker)
+        self._weighing = Batcher(self.weigh_all, self._batcher.worker)
 
     async def sample(self, request: Request) -> Generation:
         """One reply, decoded together with whatever else is asked for at the time."""
@@ -112,9 +112,8 @@ class StackedEngine:
         self.versions[policy] = version
 
     def close(self) -> None:
-        """End the threads, where they are the engine's own."""
+        """End the thread, where it is the engine's own."""
         self._batcher.close()
-        self._weighing.close()
 
     @torch.no_grad()
     def generate(

@@ -49,7 +49,7 @@ class VLLMEngine:
         self.sleeps = sleeps
         self._asleep = False
         self._batcher = Batcher(self.generate, plan.worker)
-        self._weighing = Batcher(self.weigh_all, plan.worker)
+        self._weighing = Batcher(self.weigh_all, self._batcher.worker)
 
     async def sample(self, request: Request) -> Generation:
         """One reply, decoded together with whatever else is asked for at the time."""
@@ -103,7 +103,6 @@ class VLLMEngine:
     def close(self) -> None:
         """End vLLM, delete what it read, end the thread where it is the engine's own."""
         self._batcher.close()
-        self._weighing.close()
         self.vllm.close()
         self.weights.close()
 
