@@ -16,24 +16,22 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import tomli_w
 
-from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.schema import parse_pair, read
 from comas.config.systems import is_run, system_config
 from comas.evaluation.systems import asked, load
 from comas.game.agent import Agent, takers
 from comas.game.judgements import accepts
-from comas.game.play import play_all
+from comas.game.play import Scene, play_all
 from comas.game.prompts import defuse, words
-from comas.game.scores import WEIGHING, Weighed, read_score, weigh_score
+from comas.game.scores import Score
 from comas.game.together import together
-from comas.game.votes import agrees, decide, majority
-from comas.methods import comas
-from comas.methods.comas import WORDING, criticise, draw_judge
+from comas.game.votes import agrees, decide, most_frequent
+from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
 from comas.models.sources import team_file
 from comas.questions.checked import loaded
@@ -51,17 +49,18 @@ Way = Literal[
     "believed after criticism",
     "blind answer",
 ]
-WAYS: Sequence[Way] = (
-    "said",
-    "expected",
-    "believed",
-    "said after criticism",
-    "believed after criticism",
-    "blind answer",
-)
+WAYS: Sequence[Way] = get_args(Way)
 """How a judge is had: the first three are what `options.score` may be, without criticism; a blind
 answer accepts work that gives the same.
 """
+FORMS: Mapping[str, Way] = {
+    "score=said evaluate=false": "said",
+    "score=expected evaluate=false": "expected",
+    "score=believed evaluate=false": "believed",
+    "score=said": "said after criticism",
+    "score=believed": "believed after criticism",
+}
+"""Options of comas -> the way in which its judges are had."""
 FEW = 16
 """Questions below which intervals are too wide to say anything."""
 UNREADABLE = 0.5
@@ -267,20 +266,16 @@ def team_of(bases: Sequence[str], pairs: list[str]) -> Team:
         table["agents"] = {f"a{place}": {"host": host} for place, host in enumerate(hosts)}
         return asked(resolve(read(None, {**table, **dict(map(parse_pair, pairs))})))
     if not bases:
-        return asked(_default(None, pairs))
+        return asked(resolve(read(None, pairs)))
     (name,) = bases
     if is_run(name) or team_file(name) is not None:
         return load(name, overrides=pairs)
     if name.endswith(".toml"):
-        return asked(_default(name, pairs))
+        return asked(resolve(read(name, pairs)))
     return asked(system_config(name, ["agents=2", "method=ttrl", *pairs]))
 
 
-def _default(file: str | None, pairs: list[str]) -> Resolved:
-    return resolve(read(file, pairs))
-
-
-def _scene(team: Team, answers: int) -> Any:
+def _scene(team: Team, answers: int) -> Scene:
     """The game of a preflight at this team's table."""
     method = replace(team.method, play=play, start=None, draw=None, update=None, supervised=False)
     return replace(team.scene(options={}, state={}), method=method, options={"answers": answers})
@@ -320,24 +315,24 @@ async def _judge(
     question: Question, work: Turn, side: bool, judge: Agent, critic: Agent, task: Task
 ) -> None:
     """Have a work judged in every way but by a blind answer."""
-    shown = task.shown(question, work.text)
-    facts = {"question": question.prompt, "work": defuse(shown)}
-    _, said = await comas.judge(question, work, shown, None, judge, task, "said")
-    _note(said, "said", side, accepts(said))
-    weighed: Sequence[Weighed] = ("expected", "believed")
-    for score in weighed:
-        prompt = words({**WEIGHING, **WORDING}, task, f"{score}_bare", **facts)
-        turn = await weigh_score(judge, "scoring", prompt, score, task, WORDING, work)
-        _note(turn, score, side, turn.info["belief"])
-    evaluation = await criticise(question, work, facts["work"], critic, task, blind=False)
-    criticism = defuse(evaluation.text)
-    prompt = words(WORDING, task, "scoring", **facts, evaluation=criticism)
-    said = await judge.ask("scoring", prompt, about=evaluation)
-    said.info["score"] = read_score(said)
-    _note(said, "said after criticism", side, accepts(said), work)
-    prompt = words({**WEIGHING, **WORDING}, task, "believed", **facts, evaluation=criticism)
-    turn = await weigh_score(judge, "scoring", prompt, "believed", task, WORDING, evaluation)
-    _note(turn, "believed after criticism", side, turn.info["belief"], work)
+    shown = defuse(task.shown(question, work.text))
+    forms: Mapping[Way, Score] = {"said": "said", "expected": "expected", "believed": "believed"}
+    for way, score in forms.items():
+        turn = await score_work(question, work, shown, None, judge, task, score)
+        _note(turn, way, work, side)
+    evaluation = await criticise(question, work, shown, critic, task, blind=False)
+    forms = {"said after criticism": "said", "believed after criticism": "believed"}
+    for way, score in forms.items():
+        turn = await score_work(question, work, shown, evaluation, judge, task, score)
+        _note(turn, way, work, side)
+
+
+def _note(turn: Turn, way: Way, work: Turn, side: bool) -> None:
+    """Note on a scoring how it was had, and how far it accepts which work."""
+    belief = turn.info.get("belief")
+    verdict = accepts(turn) if belief is None else belief
+    turn.info["way"] = way
+    turn.info["judged"] = [[work.id, side, None if verdict is None else float(verdict)]]
 
 
 async def _answer_blind(
@@ -355,13 +350,6 @@ async def _answer_blind(
         [work.id, side, float(agrees(turn, work.info["answer"], task)) if readable else None]
         for work, side in works
     ]
-
-
-def _note(turn: Turn, way: Way, side: bool, verdict: float | bool | None, work: Turn | None = None):
-    """Note on a turn what it says of which work."""
-    turn.info["way"] = way
-    about = work.id if work is not None else turn.about
-    turn.info["judged"] = [[about, side, None if verdict is None else float(verdict)]]
 
 
 # --- what it comes to
@@ -403,7 +391,7 @@ def examined(
     read = [turn for turn in said if turn.info["answer"] is not None]
     right = _labels(played, task) if labels else None
     judges = [judged(way, _verdicts(way, [e for _, e in played]), right) for way in WAYS]
-    shares = [_share(turns, task) for turns in solutions]
+    shares = [most_frequent(turns, task)[1] for turns in solutions]
     distinct = [_distinct(turns, task) for turns in solutions]
     turns = [turn for _, episode in played for turn in episode.turns]
     tokens = sum(turn.tokens for turn in turns)
@@ -431,12 +419,6 @@ def examined(
 
 def _failure(episodes: Sequence[Episode]) -> str:
     return next(str(episode.error) for episode in episodes if episode.error is not None)
-
-
-def _share(turns: Sequence[Turn], task: Task) -> float:
-    """Share of the answers to one question that give the most frequent one."""
-    best = majority([turn.info["answer"] for turn in turns], task)
-    return 0.0 if best is None else statistics.fmean(agrees(turn, best, task) for turn in turns)
 
 
 def _distinct(turns: Sequence[Turn], task: Task) -> int:
@@ -472,7 +454,9 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
     cut = statistics.median(values) if graded else 0.5
     accepted = [{side: float(value > cut) for side, value in sides.items()} for sides in both]
     differences = [sides[True] - sides[False] for sides in accepted]
-    prefers = [0.5 + 0.5 * _sign(sides[True] - sides[False]) for sides in both]
+    prefers = [
+        float(sides[True] > sides[False]) + 0.5 * (sides[True] == sides[False]) for sides in both
+    ]
     rate = statistics.fmean(v for sides in accepted for v in sides.values()) if both else 0.0
     j = gain_interval(differences) if len(both) > 1 else None
     known = [(v.value or 0.0, right[v.work]) for v in readable if right and v.work in right]
@@ -495,10 +479,6 @@ def information(j: float, rate: float) -> float:
     """
     spread = rate * (1.0 - rate)
     return 0.25 * j * j / spread if spread else 0.0
-
-
-def _sign(number: float) -> int:
-    return (number > 0) - (number < 0)
 
 
 def _clipped(found: Interval) -> Interval:
@@ -529,7 +509,7 @@ def _truth(
         known = [right[turn.id] for turn in turns if turn.id in right]
         if not known:
             continue
-        best = majority([turn.info["answer"] for turn in turns], task)
+        best, _ = most_frequent(turns, task)
         first = next((t for t in turns if best is not None and agrees(t, best, task)), None)
         votes.append(first is not None and right.get(first.id, False))
         mixed.append(0 < sum(known) < len(known))
@@ -557,21 +537,16 @@ def advice(found: Preflight) -> list[Advice]:
         )
         return [Advice("all", "will not", why)]
     advices = [_of_votes(found)]
-    advices.append(_of_judges("comas score=said evaluate=false", by_way["said"]))
-    advices.append(_of_judges("comas score=expected evaluate=false", by_way["expected"]))
-    advices.append(_of_judges("comas score=believed evaluate=false", by_way["believed"]))
-    advices.append(_of_judges("comas score=said", by_way["said after criticism"]))
-    advices.append(_of_judges("comas score=believed", by_way["believed after criticism"]))
+    for form, way in FORMS.items():
+        advices.append(_of_judges(f"comas {form}", by_way[way]))
     believed = by_way["believed"]
     if found.dissent < ALIKE:
         why = f"answers differ on {found.dissent:.2f} of the questions alone: nothing to judge"
         advices.append(Advice("comas_votes", "will not", why))
     else:
-        forms = {
-            "score=believed evaluate=false": believed,
-            "score=said": by_way["said after criticism"],
-        }
-        telling = [f for f, one in forms.items() if _of_judges("", one).verdict == "can learn"]
+        forms = ("score=believed evaluate=false", "score=said")
+        judges = {form: _of_judges(form, by_way[FORMS[form]]) for form in forms}
+        telling = [form for form, judge in judges.items() if judge.verdict == "can learn"]
         if telling:
             why = f"with {telling[0]} its judges know which majorities to trust"
             advices.append(Advice("comas_votes", "can learn", why))

@@ -18,6 +18,7 @@ import pytest
 from comas.config.plugins import load_plugin
 from comas.game.judgements import accepts
 from comas.game.play import play_all, settle_all
+from comas.game.posing import unwritten
 from comas.methods import comas, comas_agree, comas_peer, comas_votes, mae, sppo
 from comas.objective.credit import reinforce_pp
 from comas.tasks import pick
@@ -148,10 +149,11 @@ def test_proposals_and_solutions_of_mae_are_paid_expected_shares() -> None:
     table = {"propose": "1 2 4 6 -> 7", "solution": RIGHT}
     setting: dict[str, Any] = {"beliefs": beliefs, "options": {"score": "expected", "answers": 2}}
     method = replace(mae.method, draw=None)
-    (episode,) = discuss(method, pick.task, table, [replace(QUESTIONS[0], prompt="")], **setting)
+    (episode,) = discuss(method, pick.task, table, unwritten([""]), **setting)
     by_role = {said.role: said for said in episode.turns}
-    if "propose" in by_role:
-        assert by_role["rating"].info["score"] == pytest.approx(0.925)
+    assert by_role["rating"].info["score"] == pytest.approx(0.925)
+    quality, difficulty, form = 0.925, 1 - 0.375, 1.0
+    assert by_role["propose"].reward == pytest.approx((quality + difficulty + form) / 3)
     assert by_role["judging"].info["score"] == pytest.approx(0.375)
     assert by_role["solution"].reward == pytest.approx((0.375 + 1) / 2)
 

@@ -46,27 +46,26 @@ def majority(answers: Sequence[str | None], task: Task) -> str | None:
     """The readable answer with most votes, the earliest among equals; None where nothing can be
     read.
     """
-    readable = [a for a in answers if a is not None]
-    votes = {a: sum(task.same(a, b) for b in readable) for a in dict.fromkeys(readable)}
+    votes = tally(answers, task)
     return max(votes, key=lambda a: votes[a], default=None)
+
+
+def tally(answers: Sequence[str | None], task: Task) -> dict[str, int]:
+    """Readable answer -> how many are the same, itself among them; each spelling has its entry."""
+    readable = [a for a in answers if a is not None]
+    return {a: sum(task.same(a, b) for b in readable) for a in dict.fromkeys(readable)}
 
 
 def clear_majority(answers: Sequence[str | None], task: Task) -> str | None:
     """The readable answer with more votes than any other; None where two have as many, or nothing
     can be read.
     """
-    best = majority(answers, task)
-    if best is None:
+    votes = tally(answers, task)
+    if not votes:
         return None
-    others = [a for a in answers if a is not None and not task.same(a, best)]
-    second = majority(others, task)
-    if second is None:
-        return best
-
-    def votes(answer: str) -> int:
-        return sum(a is not None and task.same(a, answer) for a in answers)
-
-    return best if votes(best) > votes(second) else None
+    best = max(votes, key=lambda a: votes[a])
+    others = [votes[answer] for answer in votes if not task.same(answer, best)]
+    return best if votes[best] > max(others, default=0) else None
 
 
 def most_frequent(turns: Sequence[Turn], task: Task) -> tuple[str | None, float]:

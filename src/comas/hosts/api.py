@@ -138,11 +138,7 @@ class ApiHost:
         role: str,
     ) -> Reply:
         """One reply; `logprob` is 0.0 unless `logprobs` is set and the server tells them."""
-        if keep:
-            raise UserMistake(
-                f"turn {turn}: nobody learns at host {self.name}, which is behind an API: freeze"
-                " its agents"
-            )
+        self._check_keeps_nothing(turn, keep)
         self.open()
         body = self.server.body(self.models[policy], messages, sampling, seed)
         began = time.perf_counter()
@@ -158,6 +154,14 @@ class ApiHost:
             seconds,
             thoughts=said.thoughts,
         )
+
+    def _check_keeps_nothing(self, turn: str, keep: bool) -> None:
+        """Refuse to keep a turn: nobody learns here."""
+        if keep:
+            raise UserMistake(
+                f"turn {turn}: nobody learns at host {self.name}, which is behind an API: freeze"
+                " its agents"
+            )
 
     async def tell(
         self,
@@ -188,11 +192,7 @@ class ApiHost:
         """Log-probs of words of one token each, which the server has to tell among the
         `ALTERNATIVES` likeliest beginnings of its reply.
         """
-        if keep:
-            raise UserMistake(
-                f"turn {turn}: nobody learns at host {self.name}, which is behind an API: freeze"
-                " its agents"
-            )
+        self._check_keeps_nothing(turn, keep)
         self.open()
         one = Sampling(max_tokens=1)
         body = self.server.body(self.models[policy], messages, one, seed)

@@ -82,7 +82,9 @@ class LocalHost:
         self.meter = meter or Meter()
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
         self._filing = self._buffer
-        """Where turns are filed that are said now."""
+        """Where turns are filed that are said now. A discussion that is played again after a
+        failure says the same turns again: the later one counts.
+        """
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
         self._learning: Executor = self._worker
         self._another = another
@@ -125,7 +127,9 @@ class LocalHost:
         if not np.isfinite(done.logprobs).all():
             raise self._broken(turn, policy)
         if keep:
-            self._file(turn, role, request, done)
+            temperature = request.sampling.temperature
+            row = _row(turn, role, temperature, request.prompt_ids, done.token_ids, done.logprobs)
+            self._filing[policy][turn] = row
         opened = self.chat.opens(messages)
         text, thoughts = self.chat.decode(done.token_ids, done.finished, opened)
         return Reply(
@@ -208,9 +212,7 @@ class LocalHost:
         self.meter.replies += 1
         self.meter.tokens += len(spelt[chosen])
         if keep:
-            row = _row(turn, role, 1.0, prompt_ids, spelt[chosen])
-            unread = np.zeros(len(prompt_ids), np.float32)
-            row.sampled_logprobs_T = np.concatenate([unread, logprobs[chosen]])
+            row = _row(turn, role, 1.0, prompt_ids, spelt[chosen], logprobs[chosen])
             self._filing[policy][turn] = row
         return Reply(
             choices[chosen],
@@ -267,15 +269,6 @@ class LocalHost:
             self._asking -= 1
             if self._asking == 0:
                 self.seconds["sampling"] += time.perf_counter() - self._asked_since
-
-    def _file(self, turn: str, role: str, request: Request, done: Generation) -> None:
-        temperature = request.sampling.temperature
-        row = _row(turn, role, temperature, request.prompt_ids, done.token_ids)
-        unsampled = np.zeros(len(request.prompt_ids), np.float32)
-        row.sampled_logprobs_T = np.concatenate([unsampled, done.logprobs])
-        # a discussion that is played again after a failure says the same turns again: the later one
-        # counts
-        self._filing[request.policy][turn] = row
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Join payoffs with rows, take one step per policy, sample from the new weights; empties
@@ -443,9 +436,19 @@ class LocalHost:
 
 
 def _row(
-    turn: str, role: str, temperature: float, prompt_ids: np.ndarray, reply_ids: np.ndarray
+    turn: str,
+    role: str,
+    temperature: float,
+    prompt_ids: np.ndarray,
+    reply_ids: np.ndarray,
+    logprobs: np.ndarray | None = None,
 ) -> Row:
-    """A row of T = prompt + reply tokens, not yet paid."""
+    """A row of T = prompt + reply tokens, not yet paid; `logprobs` are the engine's of the reply,
+    None where no engine read it.
+    """
     ids_T = np.concatenate([prompt_ids, reply_ids])
     mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
-    return Row(turn, role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
+    row = Row(turn, role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
+    if logprobs is not None:
+        row.sampled_logprobs_T = np.concatenate([np.zeros(len(prompt_ids), np.float32), logprobs])
+    return row

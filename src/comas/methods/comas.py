@@ -138,29 +138,44 @@ async def judge(
     blind: bool = False,
 ) -> Judged:
     """Have work criticised, where there is a critic, and scored, as what `about` said."""
-    facts = {"question": question.prompt, "work": defuse(work)}
-    asked = "scoring" if score == "said" else score
+    work = defuse(work)
     evaluation = None
-    if critic is None:
-        prompt = words(WORDING, task, f"{asked}_bare", **facts)
+    if critic is not None:
+        evaluation = await criticise(question, about, work, critic, task, blind)
+    return evaluation, await score_work(question, about, work, evaluation, scorer, task, score)
+
+
+async def score_work(
+    question: Question,
+    about: Turn,
+    work: str,
+    evaluation: Turn | None,
+    scorer: Agent,
+    task: Task,
+    score: Score,
+) -> Turn:
+    """Have work scored that was defused, as what `about` said, with its criticism where there is
+    one; `info["score"]` is None where it cannot be read.
+    """
+    facts = {"question": question.prompt, "work": work}
+    role = "scoring" if score == "said" else score
+    if evaluation is None:
+        prompt = words(WORDING, task, f"{role}_bare", **facts)
     else:
-        evaluation = await criticise(question, about, facts["work"], critic, task, blind)
-        criticism = defuse(evaluation.text)
-        prompt = words(WORDING, task, asked, **facts, evaluation=criticism)
+        prompt = words(WORDING, task, role, **facts, evaluation=defuse(evaluation.text))
     judged = evaluation or about
-    if score == "said":
-        scoring = await scorer.ask("scoring", prompt, about=judged)
-        scoring.info["score"] = read_score(scoring)
-    else:
-        scoring = await weigh_score(scorer, "scoring", prompt, score, task, WORDING, judged)
-    return evaluation, scoring
+    if score != "said":
+        return await weigh_score(scorer, "scoring", prompt, score, task, WORDING, judged)
+    scoring = await scorer.ask("scoring", prompt, about=judged)
+    scoring.info["score"] = read_score(scoring)
+    return scoring
 
 
 async def criticise(
     question: Question, about: Turn, work: str, critic: Agent, task: Task, blind: bool
 ) -> Turn:
-    """Have work criticised; with `blind` by a critic that has answered the question before, and
-    sees its own answer beside the work, where that can be read.
+    """Have work criticised that was defused; with `blind` by a critic that has answered the
+    question before, and sees its own answer beside the work, where that can be read.
     """
     if blind:
         prompt = words(WORDING, task, "solution", question=question.prompt, history="")

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from comas.game.weighing import expected
 from comas.methods import comas
 from comas.methods.comas import play
-from comas.methods.comas_agree import judges_of, pay_judges
+from comas.methods.comas_agree import STABLE, judges_of, pay_judges
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, mean
@@ -108,7 +108,6 @@ PAYS = {
     "evaluation": "agreement with the other judges of the work, less that on other works",
     "scoring": "the same; -1 for a score that cannot be read",
 }
-STABLE = {"questions": 48, "steps": 120, "options": {"evaluations": 3}}
 method = Method(
     play,
     settle,

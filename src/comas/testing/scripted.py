@@ -111,9 +111,7 @@ class Scripted:
         """The script's reply; its length is counted in words."""
         prompt = messages[-1]["content"]
         self.asked.append((turn, policy, role, prompt, seed))
-        await asyncio.sleep(0)
-        if keep:
-            self.buffer.setdefault(policy, set()).add(turn)
+        await self._hear(turn, policy, keep)
         said = self.script(policy, role, prompt, seed)
         if isinstance(said, Reply):
             return said
@@ -126,6 +124,12 @@ class Scripted:
             -1.0,
             0.0,
         )
+
+    async def _hear(self, turn: str, policy: str, keep: bool) -> None:
+        """Let others have their turn, as a host that works does, and keep this one if wanted."""
+        await asyncio.sleep(0)
+        if keep:
+            self.buffer.setdefault(policy, set()).add(turn)
 
     def calls(self, policy: str) -> Calls | None:
         """None: calls of tools are in plain tags."""
@@ -142,9 +146,7 @@ class Scripted:
     ) -> Reply:
         """The words that were given, counted as those of the script."""
         prompt = messages[-1]["content"]
-        await asyncio.sleep(0)
-        if keep:
-            self.buffer.setdefault(policy, set()).add(turn)
+        await self._hear(turn, policy, keep)
         version = self.versions.get(policy, 0)
         return Reply(text, True, version, len(prompt.split()), len(text.split()) + 1, 0.0, 0.0)
 
@@ -162,11 +164,8 @@ class Scripted:
         """The probabilities that `beliefs` gives."""
         prompt = messages[-1]["content"]
         self.asked.append((turn, policy, role, prompt, seed))
-        await asyncio.sleep(0)
-        if keep:
-            self.buffer.setdefault(policy, set()).add(turn)
-        even = [1.0 / len(choices)] * len(choices)
-        probabilities = even
+        await self._hear(turn, policy, keep)
+        probabilities: Sequence[float] = [1.0 / len(choices)] * len(choices)
         if self.beliefs is not None:
             probabilities = self.beliefs(policy, role, prompt, choices)
         weights = tuple(math.log(probability) for probability in probabilities)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from comas.game.judgements import JUDGES, accepts, work_judged
 from comas.training.metrics.quality import Pair, auc
-from comas.training.metrics.record import Figures, StepRecord, grouped, mean
+from comas.training.metrics.record import Figures, StepRecord, mean
 from comas.types import Turn
 
 Judgement = tuple[bool, bool]
@@ -21,37 +21,30 @@ Judgement = tuple[bool, bool]
 
 def metric(step: StepRecord) -> dict[str, Figures] | None:
     """Role -> `balanced` of its judgements that can be read, of work whose verdict is known."""
-    judgements = grouped(_judgements(step))
-    found = {role: balanced(judgements[role]) for role in sorted(judgements)}
-    for role, pairs in grouped(_beliefs(step)).items():
+    verdicts: dict[str, list[Judgement]] = {}
+    beliefs: dict[str, list[Pair]] = {}
+    for turn, right in _judgements(step):
+        verdict = accepts(turn)
+        belief = turn.info.get("belief")
+        if verdict is not None:
+            verdicts.setdefault(turn.role, []).append((verdict, right))
+        if belief is not None:
+            beliefs.setdefault(turn.role, []).append((belief, right))
+    found = {role: balanced(verdicts[role]) for role in sorted(verdicts)}
+    for role, pairs in beliefs.items():
         area = auc(pairs)
         if area is not None:
             found[role]["auc"] = area
     return found or None
 
 
-def _beliefs(step: StepRecord) -> Iterator[tuple[str, Pair]]:
-    """Roles with the belief of a judge that work is right, and whether it is."""
+def _judgements(step: StepRecord) -> Iterator[tuple[Turn, bool]]:
+    """Each turn of a judge on work whose label is known, and whether the work is right."""
     turns = {turn.id: turn for turn in step.turns}
     for turn in step.turns:
-        belief = turn.info.get("belief") if turn.role in JUDGES else None
-        right = label_of_work(turn, turns, step.labels)
-        if belief is not None and right is not None:
-            yield turn.role, (belief, right)
-
-
-def _judgements(step: StepRecord) -> Iterator[tuple[str, Judgement]]:
-    """Each with its role."""
-    turns = {turn.id: turn for turn in step.turns}
-    for turn in step.turns:
-        if turn.role not in JUDGES:
-            continue
-        verdict = accepts(turn)
-        if verdict is None:
-            continue
-        right = label_of_work(turn, turns, step.labels)
+        right = label_of_work(turn, turns, step.labels) if turn.role in JUDGES else None
         if right is not None:
-            yield turn.role, (verdict, right)
+            yield turn, right
 
 
 def label_of_work(turn: Turn, turns: Mapping[str, Turn], labels: Mapping[str, bool]) -> bool | None:
