@@ -260,6 +260,17 @@ def test_the_command_prints_tables_for_people(
     assert "rlvr: " in said
 
 
+def test_ctrl_c_is_told_in_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("comas.readiness.fly", interrupted)
+    assert run(["preflight", "seed"], monkeypatch) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
 def test_a_team_without_questions_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("comas.readiness.loaded", lambda *_, **__: list[Question]())
     with pytest.raises(UserMistake, match="no training question"):

@@ -67,7 +67,8 @@ def _run() -> int | str | None:
         code = app(standalone_mode=False)
         if sys.stdout is not None:  # as it is without any (`>&-`)
             sys.stdout.flush()
-        return code
+        # the parser's word for Ctrl-C; who has told how to go on has left by SystemExit
+        return _stop() if code == STOPPED else code
     except BrokenPipeError:
         return CLOSED
     except SystemExit as left:

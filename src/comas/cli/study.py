@@ -64,7 +64,7 @@ def study(
                 found.report(ledger)
                 going_on = f"{command()} study {shlex.quote(file)}"
                 print("stopped; go on with:", going_on, file=sys.stderr)
-                return STOPPED
+                sys.exit(STOPPED)
         made = found.report(ledger)
     if json_:
         record = as_data(made)
