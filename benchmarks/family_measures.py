@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -21,9 +22,6 @@ from comas.evaluation.systems import asked, load
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all
 from comas.game.scores import read_score
-from comas.seed.exercises import ask_each, nothing, puzzles_to_judge, work_to_judge
-from comas.seed.posed_roles import says_solvable
-from comas.seed.wording import prompt_of
 from comas.setups import debate, single
 from comas.stats import pass_at
 from comas.storage import files
@@ -31,6 +29,11 @@ from comas.storage.run import Run
 from comas.tasks import pick
 from comas.team.build import Team, run_sync
 from comas.types import Episode, Method, Question, Sampling
+
+sys.path.append(str(Path(__file__).parents[1]))  # tools/ is no part of the package
+from tools.seed.exercises import ask_each, nothing, puzzles_to_judge, work_to_judge
+from tools.seed.posed_roles import says_solvable
+from tools.seed.wording import prompt_of
 
 FILE = "measured.json"
 START = ", start"

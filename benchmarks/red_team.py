@@ -31,13 +31,15 @@ from comas.evaluation.systems import load
 from comas.game.agent import Member
 from comas.hooks import Hook
 from comas.methods import self_redteam
-from comas.seed.exercises import ask_each
-from comas.seed.gate import prompt_of
 from comas.storage import files
 from comas.tasks import gate
 from comas.team.build import run_sync
 from comas.training.start import resume_async, train_async
 from comas.types import Question, Sampling
+
+sys.path.append(str(Path(__file__).parents[1]))  # tools/ is no part of the package
+from tools.seed.exercises import ask_each
+from tools.seed.gate import prompt_of
 
 SEEDS = (101, 102, 103, 104, 105)
 BUDGET = 200_000

@@ -32,9 +32,9 @@ from rich.console import Console
 
 from comas.config.resolve import SEED_LR, SEED_RECIPE, SEED_TEST_QUESTIONS
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
-from comas.seed.teach import WIDTH
 from comas.stats import mean_interval
 from comas.storage.run import Run
+from tools.seed.teach import WIDTH
 
 SEEDS = (541, 542)
 SIZES = {"0.06M": 48, "0.23M": WIDTH, "0.9M": 192}
@@ -89,7 +89,7 @@ def teach(size: str, models: Path) -> str:
     base = (models / f"seed-{width}").absolute()
     if not (base / "tokenizer.json").is_file():
         models.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "comas.seed.teach", "seed", str(base)]
+        command = [sys.executable, "-m", "tools.seed.teach", "seed", str(base)]
         with (models / f"seed-{width}.log").open("w") as log:
             subprocess.run([*command, "--width", str(width)], stdout=log, check=True)
     return str(base)

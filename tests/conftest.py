@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 from comas import sandbox
 from comas.sandbox import jail
 from comas.sandbox.jail import Broken, probe
-from comas.seed.teach import make_model, save
 from comas.testing import tiny_model
+from tools.seed.teach import make_model, save
 
 pytest_plugins = [
     "tests.support.adapters",

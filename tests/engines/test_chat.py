@@ -20,8 +20,8 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from comas.engines.chat import Chat
-from comas.seed.teach import make_tokenizer
 from comas.types import UserMistake
+from tools.seed.teach import make_tokenizer
 
 TEMPLATES = {
     "chatml": (

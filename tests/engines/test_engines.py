@@ -20,10 +20,10 @@ from comas.engines.chat import Chat
 from comas.engines.sampling import draw, uniforms
 from comas.engines.stacked.llama import StackedLlama, can_stack
 from comas.seams import Generation, Request
-from comas.seed.teach import make_tokenizer
 from comas.types import Sampling, UserMistake
 from tests.support.engines import engine_of, publish
 from tests.support.models import llama, requests
+from tools.seed.teach import make_tokenizer
 
 SHAPES = [
     {},

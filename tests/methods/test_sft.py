@@ -26,7 +26,6 @@ from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.methods import rlvr, sft
 from comas.seams import EngineFacts
-from comas.seed.teach import make_model, make_tokenizer
 from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.tasks import demonstrations, pick
@@ -36,6 +35,7 @@ from tests.support.adapters import fill
 from tests.support.command import run
 from tests.support.learning import host_of, say
 from tests.support.runs import SMALL
+from tools.seed.teach import make_model, make_tokenizer
 
 TOLD = [
     ("solution", "solve 1 2 4 5 -> 7", "1 + 2 = 3 + 4 = 7"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,26 +13,27 @@ from hypothesis import strategies as st
 from comas.game.agent import Member
 from comas.hosts.build import make_local_host
 from comas.methods.comas import read_score
-from comas.seed import teach
-from comas.seed.course import Course
-from comas.seed.demonstrations import demonstration
-from comas.seed.exercises import (
+from comas.models.sources import seed_models
+from comas.tasks import pick
+from comas.team.build import run_sync
+from comas.types import Question, Sampling, Turn
+from tools.seed import teach
+from tools.seed.course import Course
+from tools.seed.demonstrations import demonstration
+from tools.seed.exercises import (
     ask_each,
     puzzles_to_judge,
     work_to_judge,
     work_to_spoil,
 )
-from comas.seed.measure import measure_folders
-from comas.seed.posed_roles import says_solvable
-from comas.seed.posing import is_solvable, solvability, unreachable
-from comas.seed.voting import pass_at
-from comas.seed.wording import prompt_of
-from comas.seed.work import check_carelessly, is_right, solve
-from comas.tasks import pick
-from comas.team.build import run_sync
-from comas.types import Question, Sampling, Turn
+from tools.seed.measure import measure_folders
+from tools.seed.posed_roles import says_solvable
+from tools.seed.posing import is_solvable, solvability, unreachable
+from tools.seed.voting import pass_at
+from tools.seed.wording import prompt_of
+from tools.seed.work import check_carelessly, is_right, solve
 
-MODELS = Path(teach.__file__).parent / "models"
+MODELS = seed_models()["seed"].parent
 POSE = teach.COURSES["seed-pose"]
 CRITIC = teach.COURSES["seed-critic"]
 VOTERS = [course for name, course in teach.COURSES.items() if name.startswith("seed-vote")]

@@ -6,24 +6,24 @@ import random
 import re
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import torch
 
 from comas.game.agent import Member
 from comas.hosts.build import make_local_host
-from comas.seed import games, teach
-from comas.seed.course import POSING_WORDS, VOCABULARY, Course
-from comas.seed.demonstrations import demonstration
-from comas.seed.games import measure
-from comas.seed.measure import CHECKS, measure_folders
-from comas.seed.work import FAULTS, faulty, is_right, solve
+from comas.models.sources import seed_models
 from comas.tasks import kuhn, pick
 from comas.team.build import run_sync
 from comas.types import Question
+from tools.seed import games, teach
+from tools.seed.course import POSING_WORDS, VOCABULARY, Course
+from tools.seed.demonstrations import demonstration
+from tools.seed.games import measure
+from tools.seed.measure import CHECKS, measure_folders
+from tools.seed.work import FAULTS, faulty, is_right, solve
 
-MODELS = Path(teach.__file__).parent / "models"
+MODELS = seed_models()["seed"].parent
 
 
 def warm_questions(form: str) -> list[Question]:
@@ -101,7 +101,7 @@ def test_shipped_models_are_small_and_have_cards() -> None:
     for folder in MODELS.iterdir():
         page = (folder / "README.md").read_text(encoding="utf-8")
         assert "| finds" in page or teach.COURSES[folder.name].world is not None
-        assert f"by `python -m comas.seed.measure {folder.name}`" in page
+        assert f"by `python -m tools.seed.measure {folder.name}`" in page
 
 
 def test_the_seed_model_checks_but_hardly_finds() -> None:

@@ -5,18 +5,18 @@ they are said to have.
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
-from comas.seed import gate as gate_lessons
-from comas.seed import repair as repair_lessons
-from comas.seed import teach
-from comas.seed.measure import measure_folders
+from comas.models.sources import seed_models
 from comas.tasks import gate, repair
 from comas.types import Question
+from tools.seed import gate as gate_lessons
+from tools.seed import repair as repair_lessons
+from tools.seed import teach
+from tools.seed.measure import measure_folders
 
-MODELS = Path(teach.__file__).parent / "models"
+MODELS = seed_models()["seed"].parent
 COUNT = 2000
 
 

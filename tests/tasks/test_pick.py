@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comas.game.prompts import defuse
-from comas.seed.course import POSING_WORDS, VOCABULARY, Course
-from comas.seed.demonstrations import demonstration
 from comas.tasks import pick
 from comas.testing.tasks import HOLES
 from comas.types import Question, UserMistake
+from tools.seed.course import POSING_WORDS, VOCABULARY, Course
+from tools.seed.demonstrations import demonstration
 
 TWO = pick.make_question((8, 14, 4, 7), 12, "two")
 THREE = pick.make_question((10, 5, 6, 9), 24, "three")

@@ -49,7 +49,7 @@ def seed_models() -> dict[str, Path]:
     """Name -> folder of the models that are shipped with comas."""
     return {
         p.parent.name: p.parent
-        for p in sorted((Path(__file__).parents[1] / "seed" / "models").glob("*/config.json"))
+        for p in sorted((Path(__file__).parents[1] / "models" / "seeds").glob("*/config.json"))
     }
 
 
