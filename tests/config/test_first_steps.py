@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from comas.config.roles import SHIPPED, check_roles
+from comas.config.roles import check_roles
 from comas.config.systems import system_config
 from comas.evaluation import spec, ways
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.game.roles import KINDS
 from comas.hooks import Hook
 from comas.models import sources
 from comas.models.sources import at_hand
@@ -139,7 +140,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
             r'(?:\.ask\(\s*|rewritten\(\w+, \w+, )"(\w+)"', f.read_text(encoding="utf-8")
         )
     }
-    assert asked == set(SHIPPED)
+    assert asked == set(KINDS)
     (tmp_path / "mine.py").write_text(
         "from comas.types import Setup\nasync def play(question, agents, rng, task):\n"
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play)\n"

@@ -15,29 +15,8 @@ from comas.config.mistakes import nearest
 from comas.config.policies import Resolved
 from comas.config.rehearsal import rehearse, roles_asked
 from comas.config.schema import AgentConfig, Config
+from comas.game.roles import KINDS
 from comas.types import Method, Task, UserMistake
-
-SHIPPED = (
-    "solution",
-    "evaluation",
-    "scoring",
-    "revision",
-    "proxy",
-    "propose",
-    "rating",
-    "judging",
-    "sabotage",
-    "assess",
-    "evolve",
-    "reading",
-    "comparing",
-    "attack",
-    "inject",
-    "move",
-    "hint",
-    "blind",
-)
-"""Of the shipped methods and setups: room may be set for an evaluation to come."""
 
 
 def check_kl(config: Config, method: Method) -> None:
@@ -120,7 +99,7 @@ def _is_paid(agent: AgentConfig, method: Method) -> bool:
 
 def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:
     """An error that names the nearest role; `others` are further games that will be played."""
-    known = {*SHIPPED, *method.paid, *task.max_tokens}
+    known = {*KINDS, *method.paid, *task.max_tokens}
     named = {f"room.{role}": [role] for role in config.room}
     for name, agent in config.agents.items():
         named[f"agents.{name}.roles"] = agent.roles or []

@@ -14,12 +14,11 @@ from typing import Any
 from comas.evaluation.accuracy import judged
 from comas.game.play import own_file
 from comas.game.prompts import defuse
+from comas.game.roles import ANSWERS
 from comas.types import HostFailure, Question, Task
 
 TurnRecord = Mapping[str, Any]
 """A turn as it is written down: the fields of `Turn`."""
-ANSWERING = ("solution", "revision")
-"""Roles whose replies answer the question."""
 
 
 def noted(
@@ -75,7 +74,7 @@ def first_answers(turns: Sequence[TurnRecord]) -> dict[str, TurnRecord]:
 
 def _answers(turn: TurnRecord) -> bool:
     """Whether a reply answers the question, and does not call a tool for it."""
-    return turn["role"] in ANSWERING and not turn.get("info", {}).keys() & {"call", "unanswered"}
+    return turn["role"] in ANSWERS and not turn.get("info", {}).keys() & {"call", "unanswered"}
 
 
 def _opens(turn: TurnRecord) -> bool:
@@ -135,7 +134,7 @@ def _read_already(turns: Sequence[TurnRecord]) -> dict[str, str | None]:
     known: dict[str, str | None] = {}
     for turn in turns:
         info = turn.get("info", {})
-        if turn["role"] not in ANSWERING or not turn["finished"]:
+        if turn["role"] not in ANSWERS or not turn["finished"]:
             continue
         if "answer" in info:
             known[turn["text"]] = info["answer"]

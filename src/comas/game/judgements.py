@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from numbers import Integral
 
+from comas.game.roles import JUDGES, WORK
 from comas.types import Turn
 
-WORK = ("solution", "revision", "sabotage")
-"""Roles whose replies answer a question."""
-JUDGES = ("evaluation", "judging", "scoring")
-"""Roles that judge work."""
 SAYINGS = {"right": True, "wrong": False}
 """What an evaluation says -> whether it accepts the work."""
 POINTS = (1, 2, 3)

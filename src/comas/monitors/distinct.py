@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from comas.game.judgements import WORK, answer_of
+from comas.game.judgements import answer_of
+from comas.game.roles import WORK
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.types import Episode
 

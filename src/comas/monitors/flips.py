@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from comas.game.agent import derive_seed
-from comas.game.judgements import WORK, answer_of
+from comas.game.judgements import answer_of
+from comas.game.roles import WORK
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 
 LOCKED = Hypothesis("locked", "majority answers no longer change", 0.3)

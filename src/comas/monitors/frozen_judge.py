@@ -17,8 +17,9 @@ from dataclasses import replace
 from itertools import product
 
 from comas.game.agent import Member, derive_seed
-from comas.game.judgements import JUDGES, WORK, accepts, is_work, work_judged
+from comas.game.judgements import accepts, is_work, work_judged
 from comas.game.play import Scene
+from comas.game.roles import JUDGES, WORK
 from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen
 from comas.monitors.planting import Plant, bench_of, is_posed, play_planted, seated
 from comas.types import Episode, KeepsStart, Turn

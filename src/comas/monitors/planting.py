@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from comas.game.agent import Agent, Member, Message, Write, round_of
-from comas.game.judgements import JUDGES, accepts, work_judged
+from comas.game.judgements import accepts, work_judged
 from comas.game.play import Scene, play_all
+from comas.game.roles import JUDGES
 from comas.types import Episode, Question, Task, Turn
 
 PLANTED = "planted"

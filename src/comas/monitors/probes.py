@@ -17,8 +17,8 @@ import random
 from collections.abc import Mapping, Sequence
 
 from comas.game.agent import derive_seed
-from comas.game.judgements import WORK
 from comas.game.play import Scene
+from comas.game.roles import WORK
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.monitors.planting import (
     Plant,

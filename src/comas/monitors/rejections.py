@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from comas.game.judgements import JUDGES, accepts, work_judged
+from comas.game.judgements import accepts, work_judged
+from comas.game.roles import JUDGES
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.types import Episode
 

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comas.game.agent import derive_seed
-from comas.game.judgements import WORK, accepts
+from comas.game.judgements import accepts
 from comas.game.play import Scene
+from comas.game.roles import WORK
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 from comas.monitors.planting import (
     Plant,

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from comas.game.judgements import JUDGES
+from comas.game.roles import JUDGES
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 
 ALIKE = Hypothesis("alike", "all verdicts become the same", 0.3)

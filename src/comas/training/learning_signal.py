@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from comas.config.schema import Config
 from comas.game.dialogue import called, failing
 from comas.game.replies import unreadable
+from comas.game.roles import SCORED
 from comas.hooks import Alarm
 from comas.training.metrics.signal import signal
 from comas.types import Episode, Method, Task, Turn
@@ -181,7 +182,7 @@ class LearningSignal:
         return f"raise room.{role}"
 
     def _better_format(self, role: str) -> str:
-        scored = role in ("scoring", "judging", "rating") and "score" in self.config.options
+        scored = role in SCORED and "score" in self.config.options
         instead = "set options.score=believed, which reads no reply; or " if scored else ""
         return (
             f"{instead}give the agents that take {role} a base that keeps to the format"

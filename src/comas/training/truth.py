@@ -6,7 +6,8 @@ method that remembers has seen it. Leaves out: figures (`training.metrics`).
 
 from __future__ import annotations
 
-from comas.game.judgements import JUDGES, accepts
+from comas.game.judgements import accepts
+from comas.game.roles import JUDGES
 from comas.training.metrics.record import StepRecord
 
 

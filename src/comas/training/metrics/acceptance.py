@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from comas.game.judgements import JUDGES, accepts, work_judged
+from comas.game.judgements import accepts, work_judged
+from comas.game.roles import JUDGES
 from comas.training.metrics.record import StepRecord, grouped
 
 Pair = tuple[str, str, str]

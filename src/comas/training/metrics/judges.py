@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from comas.game.judgements import JUDGES, accepts, work_judged
+from comas.game.judgements import accepts, work_judged
+from comas.game.roles import JUDGES
 from comas.training.metrics.quality import Pair, auc
 from comas.training.metrics.record import Figures, StepRecord, mean
 from comas.types import Turn

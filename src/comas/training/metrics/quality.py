@@ -10,10 +10,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 
+from comas.game.roles import ANSWERS
 from comas.training.metrics.record import Figures, StepRecord, grouped, mean
 
-ROLES = ("solution", "revision")
-"""Whose rewards ought to agree with labels."""
 ACCEPTED = 0.5
 """Reward from which work counts as accepted, where rewards go from 0 to 1."""
 Pair = tuple[float, bool]
@@ -30,7 +29,7 @@ def _pairs(step: StepRecord) -> Iterator[tuple[str, Pair]]:
     """Each with its role."""
     for turn in step.paid:
         label = step.labels.get(turn.id)
-        if turn.role in ROLES and label is not None:
+        if turn.role in ANSWERS and label is not None:
             reward = turn.reward or 0.0
             yield turn.role, (reward, label)
 

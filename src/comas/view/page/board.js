@@ -1,6 +1,5 @@
 // One discussion: columns are agents, rows are time, arrows say what a turn is about.
 
-const JUDGES = ["evaluation", "judging", "scoring", "verdict"];
 const NUMBERS = { reward: "", advantage: "", kl: "nats per token", logprob: "nats", tokens: "tokens",
   prompt_tokens: "tokens", seconds: "s", version: "updates", round: "", dropped: "pieces of history" };
 
@@ -93,7 +92,7 @@ function drawArrows(arrows, grid, discussion, cards, pays, told) {
     const d = `M${x1} ${y1}C${x1} ${y1 - bend} ${x2} ${y2 + bend} ${x2} ${y2 + 7}`;
     const text = explained(turn, discussion, pays);
     const tell = () => { told.textContent = visible(text); };
-    return svg("g", { class: JUDGES.includes(turn.role) ? "judges" : "", tabindex: 0, role: "img",
+    return svg("g", { class: turn.judges ? "judges" : "", tabindex: 0, role: "img",
       "aria-label": text, pointerenter: tell, focus: tell, click: tell },
     svg("title", {}, text), svg("path", { class: "near", d }), svg("path", { d }),
     svg("path", { class: "head", d: `M${x2} ${y2 + 1}l4 8h-8z` }));
