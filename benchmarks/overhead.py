@@ -31,9 +31,8 @@ from comas.team.build import Team, members_of
 from comas.testing import Scripted, golden_script
 
 loop: Any = importlib.import_module("comas.training.loop")
-playing: Any = importlib.import_module("comas.training.playing")
 learning: Any = importlib.import_module("comas.training.learning")
-PARTS = {"play_all": playing, "settle_all": playing, "payoffs": learning, "summarise": loop}
+PARTS = {"play_all": loop, "settle_all": loop, "payoffs": learning, "summarise": loop}
 
 
 class Spent:

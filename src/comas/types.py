@@ -342,19 +342,6 @@ class Row:
     """float32; under the policy just before an update. None where that is `logprobs_T`: only
     methods with `fresh` credit have it, and not in their first update of a step.
     """
-    behind: int = 0
-    """Updates of its policy between the weights that sampled it and those that learn from it: 0,
-    but for runs that play ahead.
-    """
-
-    @property
-    def behaviour_logprobs_T(self) -> np.ndarray:
-        """Under the policy that sampled it, by the learner's numbers where that is its own: of
-        these a mean over tokens estimates a KL or an entropy.
-        """
-        if self.behind and self.sampled_logprobs_T is not None:
-            return self.sampled_logprobs_T
-        return self.logprobs_T
 
 
 State = dict[str, Any]
@@ -403,10 +390,6 @@ class Method:
     update: Callable[..., State] | None = None
     """`update(state, episodes, task, **options)` -> the record after a step that was settled and
     learnt from; pure. None: it stays as it was.
-    """
-    draws_behind: bool = False
-    """Whether `update` takes episodes that were played with the record of a step earlier, as they
-    are where a step is played while the one before is learnt (`ahead = 1`).
     """
     fresh: bool = False
     """Whether credit is assigned anew before each update, from the rows of that update; then
@@ -601,31 +584,6 @@ class Host(Protocol):
 
     def close(self) -> None:
         """Give threads, memory and connections back."""
-        ...
-
-
-@runtime_checkable
-class PlaysAhead(Protocol):
-    """What a host that learns has to do besides where a step is played while the one before is
-    learnt (`ahead = 1`).
-
-    Its `learn` leaves what `ask` answers from as it was, and both may go on at once.
-    """
-
-    async def publish(self) -> None:
-        """Close a step: `learn` is about what was said until now, and what is asked from now on is
-        answered from all that was learnt. Nobody asks and nothing is learnt meanwhile.
-        """
-        ...
-
-    async def save_served(self, path: Path) -> None:
-        """Write below `path`, beside what `save` writes, the weights that are answered from where
-        those are older.
-        """
-        ...
-
-    async def load_served(self, path: Path) -> None:
-        """Answer from those until the next `publish`; after `load`."""
         ...
 
 

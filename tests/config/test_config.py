@@ -72,6 +72,21 @@ def test_mistakes_name_the_key_the_value_and_the_nearest_name(pair: str, said: s
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "off", "value", "said"),
+    [
+        ("ahead", 0, 1, "steps are no longer played while the one before is learnt: leave it out"),
+    ],
+)
+def test_former_keys_are_read_over_where_they_change_nothing(
+    key: str, off: Any, value: Any, said: str
+) -> None:
+    assert read(None, {key: off}) == read(None)
+    with pytest.raises(UserMistake) as caught:
+        read(None, {key: value})
+    assert str(caught.value).startswith(f"{key}: {said}")
+
+
 def test_keys_of_hosts_are_meant_at_the_top_level_only_where_they_may_stand_there() -> None:
     two = {"hosts": {"one": {}, "two": {}}}
     assert read(None, {"hosts": {"one": {}}, "patience": 5}).hosts["one"].patience == 5
@@ -108,7 +123,7 @@ def test_names_that_are_no_folders_are_refused(name: str) -> None:
     for data in ({"agents": {name: {}}}, {"agents": {"a": {"policy": name}}}, host):
         with pytest.raises(UserMistake, match="files are named after it"):
             read(None, data)
-    for taken in ("manifest", "state", "monitors", "ahead"):  # of a checkpoint
+    for taken in ("manifest", "state", "monitors"):  # of a checkpoint
         with pytest.raises(UserMistake, match="files are named after it"):
             read(None, {"hosts": {taken: {}}, "agents": {"a": {"host": taken}}})
     assert list(read(None, {"agents": {n: {} for n in ("a", "Ann Lee", "gpt-4.1", "ä_1")}}).agents)

@@ -164,7 +164,7 @@ def test_weights_are_the_learners_own_log_probs(host: Any) -> None:
 
     reply = asyncio.run(weigh())
     assert reply.weights is not None
-    row = host._filing["a"]["t"]
+    row = host._buffer["a"]["t"]
     assert row.temperature == 1.0
     assert host.chat.tokenizer.decode(row.token_ids_T[row.mask_T]).split() == reply.text.split()
     (learnt_T,) = host.learner.logprobs("a", [row])

@@ -63,32 +63,14 @@ def test_the_same_bits_here_and_in_processes(learner: str, untaught: Path, tmp_p
     assert facts["where"] == "left: process, right: process"
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_the_contract_of_hosts(ahead: int, untaught: Path) -> None:
+def test_the_contract_of_hosts(untaught: Path) -> None:
     hosts = {"home": {"base": str(untaught), "where": "process"}}
-    resolved = resolve(read(None, {"hosts": hosts, "ahead": ahead, "lr": 1e-3, "threads": 1}))
+    resolved = resolve(read(None, {"hosts": hosts, "lr": 1e-3, "threads": 1}))
     team = build_team(fitting.filled(resolved, True))
     try:
         asyncio.run(asyncio.wait_for(check_host(team.hosts["home"], "a0", team.method), DEADLINE))
     finally:
         team.close()
-
-
-def test_a_step_ahead_elsewhere(untaught: Path, tmp_path: Path) -> None:
-    """One host: what a step ahead learns from holds the sampler's log-probs, whose last digit
-    depends on which requests of several hosts meet in a batch.
-    """
-    keys: dict[str, Any] = {**KEYS, "ahead": 1, "checkpoint_every": 3, "steps": 5}
-    for where in ("here", "process"):
-        hosts = {"home": {"base": str(untaught), "where": where}}
-        comas.train(out=str(tmp_path / where), hosts=hosts, **keys)
-    here = Run(tmp_path / "here")
-    assert essence(Run(tmp_path / "process")) == essence(here)
-    versions = [
-        max(turn["version"] for episode in here.episodes(step) for turn in episode["turns"])
-        for step in range(5)
-    ]
-    assert versions == [0, 0, 1, 3, 3]
 
 
 def test_files_of_ones_own_travel(

@@ -64,7 +64,6 @@ def learning_host(
     engine: Any,
     adapters: bool = False,
     method: Method = METHOD,
-    ahead: bool = False,
     **more: Any,
 ) -> Any:
     """One of the `KINDS`; adapters are those of `bases`, or new ones, on the base `below`."""
@@ -73,9 +72,7 @@ def learning_host(
         keys = {"under": str(below), "shapes": dict.fromkeys(POLICIES, Spec(4, 8.0))}
     keys |= more
     recipe = Recipe(1e-2)
-    return make_local_host(
-        "home", bases, method=method, recipe=recipe, engine=engine, ahead=ahead, **keys
-    )
+    return make_local_host("home", bases, method=method, recipe=recipe, engine=engine, **keys)
 
 
 def host_of(base: Path, **changes: object):  # type: ignore[no-untyped-def]

@@ -101,7 +101,7 @@ def test_where_the_last_weights_are_the_best_nothing_is_loaded(tmp_path: Path) -
     """They are not written down yet when the alarm comes."""
     heard = Heard()
     run = Run(tmp_path)
-    assert run_sync(Guard("restore", heard).end(run, {"home": LoadsNothing()}, 20, 20))
+    run_sync(Guard("restore", heard).end(run, {"home": LoadsNothing()}, 20, 20))
     assert heard.notes == [
         "stopped after step 20 by an alarm, with the weights after 20 steps (on_alarm=restore)"
     ]

@@ -134,7 +134,7 @@ def check_names(agents: Agents, hosts: Iterable[str]) -> None:
     """An error for a name of a host or policy that no folder, or no key, can be called."""
     hosts = list(hosts)
     policies = list(dict.fromkeys(agent.policy_name(name) for name, agent in agents.items()))
-    _check_folders("host", hosts, taken=("manifest", "state", "monitors", "ahead"))
+    _check_folders("host", hosts, taken=("manifest", "state", "monitors"))
     _check_folders("policy", policies)
     for host in hosts:
         if "." in host:

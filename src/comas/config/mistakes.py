@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 
 from pydantic import ValidationError
 
+from comas.config.former import FORMER
+
 ELSEWHERE = {
     "model": "base",
     "model_name": "base",
@@ -58,6 +60,8 @@ def explain(
     first = error.errors()[0]
     path = (*table, *first["loc"])
     key = ".".join(str(part) for part in path)
+    if first["type"] == "extra_forbidden" and path[-1] in FORMER:
+        return f"{key}: {FORMER[str(path[-1])].instead}"
     if first["type"] == "extra_forbidden":
         return f"unknown key {key}: {_meant(str(path[-1]), keys_beside(path))}"
     if path and path[-1] in SECRETIVE:

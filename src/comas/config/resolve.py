@@ -20,7 +20,6 @@ from comas.config.schema import Config, checked
 from comas.config.tools import with_tools
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import pinned
-from comas.objective.losses import plain
 from comas.types import Method, Task, UserMistake
 
 SEED_LR = 5e-4
@@ -62,7 +61,7 @@ def resolve(config: Config) -> Resolved:
     config = _with_task(config, method)
     task = _task_of(config, method)
     config = _with_team(config, method)
-    data = _as_data(config, method)
+    data = config.model_dump()
     if config.preset or method.presets:
         _apply_preset(data, config, method)
     plans = policies_of(config)
@@ -111,17 +110,6 @@ def resolve(config: Config) -> Resolved:
     )
     config = checked(data)
     return Resolved(config, method, task, policies_of(config))
-
-
-def _as_data(config: Config, method: Method) -> dict[str, Any]:
-    """The config as tables; where steps are played by earlier weights, those are the old policy,
-    whose ratio the loss corrects if it has one: that lost least (docs/ahead.md).
-    """
-    data = config.model_dump()
-    if config.ahead and method.loss is not plain:
-        for table in data["hosts"].values():
-            table["old_logprobs"] = table["old_logprobs"] or "sampled"
-    return data
 
 
 def _task_of(config: Config, method: Method) -> Task:

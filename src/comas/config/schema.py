@@ -33,6 +33,7 @@ from comas.config.consistency import (
     check_policies,
     check_schedule,
 )
+from comas.config.former import without_former
 from comas.config.mistakes import explain
 from comas.config.named_places import anchor
 from comas.config.trust import check_trust, is_shared
@@ -61,6 +62,11 @@ class HostConfig(api_table.Table, own.Table, local_table.Table):
     """What builds it: a file with `build(plan)` and, for keys of its own, a `Table`, or the name of
     a module of `comas.hosts`; None is `api` where that is set, otherwise local.
     """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, data: Any) -> Any:
+        return without_former(data, cls.model_fields)
 
     @property
     def built_by(self) -> str:
@@ -181,11 +187,6 @@ class Config(_Table):
     betas: tuple[Beta, Beta] | None = None
     weight_decay: float | None = Field(None, ge=0)
     grad_norm: float | None = Field(None, gt=0)
-    ahead: int = Field(0, ge=0, le=1)
-    """Steps that are played before those in front of them are learnt: with 1 a step is played while
-    the one before is learnt, by weights that have not learnt it, but for the first step after a
-    checkpoint or a measurement.
-    """
     checkpoint_every: int = Field(20, ge=1)
     eval_every: int = Field(20, ge=0)
     """Steps between measurements on the validation split; 0 is never."""
@@ -237,6 +238,11 @@ class Config(_Table):
     """Empty: the method's own team, or four agents, dealt over the hosts in turn."""
     dealt: bool = Field(False, exclude=True, repr=False)
     """Whether `agents` named none: never written, never read from a file."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, data: Any) -> Any:
+        return without_former(data, cls.model_fields)
 
     @model_validator(mode="before")
     @classmethod

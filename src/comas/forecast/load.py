@@ -26,8 +26,6 @@ class Load:
     """Further share of a learner's pass that an allocator holds in blocks which are free but do not
     fit.
     """
-    ahead: bool = False
-    """Whether it samples from copies of its weights while it learns."""
 
 
 def on_gpu_in_half(host: HostConfig) -> tuple[bool, bool]:

@@ -37,7 +37,6 @@ COMPACT = 0.1
 """The same where large blocks go back, as hosts have it with glibc: small blocks are still
 scattered.
 """
-COPIES = "bytes of the copies that are sampled from"
 LIBRARIES = 400_000_000
 """Resident bytes of Python with torch and transformers."""
 
@@ -116,8 +115,7 @@ def host_needs(
         if not hasattr(engine, "memory"):
             return f"{host.engine} defines no memory(load)"
         scattered = 0.0 if on_gpu_in_half(host)[0] else scattered_on_cpu()
-        ahead = learn and config.ahead > 0
-        load = Load(host, longest, rows, reference, engine, scattered, ahead)
+        load = Load(host, longest, rows, reference, engine, scattered)
         learning = [learn and plan.learns for plan in resolved.at(name)]
         if weights.adapting(host.learner if learn else None):
             # says what training would say of bases that differ
@@ -231,8 +229,6 @@ def host_memory(
         "bytes of the reference": (2 if half else 4) * sum(sizes) * load.reference,
         "bytes of the engine's copy": 2 * sum(sizes) * half + engine.copies,
     }
-    if load.ahead:
-        needs[COPIES] = (2 if half else 4) * sum(sizes)
     kept = sum(needs.values())
     gradients = 4 * largest * beside
     passing = passes * beside
@@ -241,13 +237,8 @@ def host_memory(
     needs["bytes of sampling, caches included"] = engine.sampling
     update = gradients * small  # a temporary of AdamW's
     learning_peak = gradients + max(passing, update)
-    needs["bytes at the peak"] = kept + _busiest(load, engine.sampling, learning_peak)
+    needs["bytes at the peak"] = kept + max(engine.sampling, learning_peak)
     return needs
-
-
-def _busiest(load: Load, sampling: int, learning: int) -> int:
-    """Bytes of what a host does at its peak: one of the two, or both at once."""
-    return sampling + learning if load.ahead else max(sampling, learning)
 
 
 def population_memory(
@@ -277,12 +268,10 @@ def population_memory(
         "bytes of the reference": 4 * each * len(specs) * (load.reference and started),
         "bytes of the engine's copy": engine.copies,
     }
-    if load.ahead:
-        needs[COPIES] = 4 * each * len(specs)
     kept = sum(needs.values())
     needs["bytes of a learner's pass"] = passes
     needs["bytes of sampling, caches included"] = engine.sampling
-    needs["bytes at the peak"] = kept + _busiest(load, engine.sampling, passes)
+    needs["bytes at the peak"] = kept + max(engine.sampling, passes)
     return needs
 
 

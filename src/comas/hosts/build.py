@@ -13,12 +13,11 @@ from typing import Any
 
 from comas.engines.chat import Chat
 from comas.engines.module import EngineModule
-from comas.hosts.ahead import AheadHost, check_engine
 from comas.hosts.local_host import LocalHost
 from comas.hosts.plan import Lag
 from comas.machine import own_thread, return_large_blocks
 from comas.models.loading import context_of, load_models, place_of
-from comas.seams import Adapter, Engine, EnginePlan, Learner, Weights, WholeModel
+from comas.seams import Adapter, Engine, EnginePlan, Learner, WholeModel
 from comas.types import Meter, Method
 
 LOG = logging.getLogger("comas")
@@ -44,7 +43,6 @@ def make_local_host(
     shapes: Mapping[str, Any] | None = None,
     lags: Mapping[str, Lag] | None = None,
     seed: int = 0,
-    ahead: bool = False,
 ) -> LocalHost:
     """A host with torch inside: policies with these bases; with `method` and `recipe` also a
     learner.
@@ -52,13 +50,11 @@ def make_local_host(
     With `under`, policies are adapters on that one model: those found in the folders of `bases`,
     elsewhere new ones of `shapes` (policy -> Spec). Otherwise each has a model of its own: what
     learns is loaded in float32, and copied where `dtype` is another; what only samples is loaded in
-    `dtype`, once. `engine` is a module with `build`; None is `engines.auto`. With `ahead` a host
-    that learns answers meanwhile.
+    `dtype`, once. `engine` is a module with `build`; None is `engines.auto`.
     """
     from comas.engines import auto
     from comas.learners.lora.learner import AdapterLearner
     from comas.learners.lora.loading import load_population
-    from comas.learners.served import Served
     from comas.learners.whole import FullLearner
 
     place, kind = _place(device, dtype)
@@ -100,17 +96,19 @@ def make_local_host(
         meter=meter,
         worker=worker,
     )
-    copies = Served(learner.weights()) if ahead and learner else None
     if learner:
-        weights = learner.weights() if copies is None else copies.weights
+        weights = learner.weights()
     module = engine or auto
-    built = _engine(module, plan, weights, copies is not None)
+    try:
+        built: Engine = module.build(plan, weights)
+    except BaseException:
+        worker.shutdown()
+        raise
     chat = Chat(tokenizer, ends, thinking, _embeddings(models))
     _check_ends(chat, name)
     dtype_name = str(kind).removeprefix("torch.")
     policies = list(bases)
-    kind_of_host = LocalHost if copies is None else partial(AheadHost, copies=copies)
-    return kind_of_host(
+    return LocalHost(
         name,
         policies,
         chat,
@@ -132,19 +130,6 @@ def _place(device: str, dtype: str) -> tuple[Any, Any]:
     if place.type == "cpu":
         return_large_blocks()
     return place, kind
-
-
-def _engine(module: Any, plan: EnginePlan, weights: Mapping[str, Weights], ahead: bool) -> Engine:
-    """An engine that samples in the plan's thread, which ends where there is none."""
-    try:
-        built: Engine = module.build(plan, weights)
-        if ahead:
-            check_engine(built, plan.host)
-    except BaseException:
-        assert plan.worker is not None
-        plan.worker.shutdown()
-        raise
-    return built
 
 
 def _check_ends(chat: Chat, name: str) -> None:

@@ -29,7 +29,6 @@ from comas.types import (
     Meter,
     Method,
     Payoff,
-    PlaysAhead,
     Weighs,
 )
 
@@ -202,35 +201,21 @@ class FarEnd:
         assert self._method is not None, "the near end knows whether the host learns"
         return await self.host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
 
-    async def _save(self, path: str | Path) -> None:
+    async def _save(self, path: str) -> None:
         await self.host.save(Path(path))
 
-    async def _load(self, path: str | Path) -> None:
+    async def _load(self, path: str) -> None:
         await self.host.load(Path(path))
-
-    async def _publish(self) -> None:
-        await self._ahead.publish()
-
-    async def _save_served(self, path: str | Path) -> None:
-        await self._ahead.save_served(Path(path))
-
-    async def _load_served(self, path: str | Path) -> None:
-        await self._ahead.load_served(Path(path))
-
-    @property
-    def _ahead(self) -> PlaysAhead:
-        assert isinstance(self._host, PlaysAhead), "the near end knows whether the host is one"
-        return self._host
 
     async def _missing(self, path: str, files: Mapping[str, tuple[int, str]]) -> str | None:
         """What of these files is not here, or is another one; None where all are."""
         return await asyncio.to_thread(missing, Path(path), files)
 
-    async def _pack(self, verb: str) -> Sequence[str]:
-        """Write into a folder of this machine; returns the names of its files."""
+    async def _pack(self) -> Sequence[str]:
+        """Save into a folder of this machine; returns the names of its files."""
         self._forget()
         self._packed = Path(tempfile.mkdtemp(prefix="comas-"))
-        await VERBS[verb](self, self._packed)
+        await self.host.save(self._packed)
         files = (file for file in self._packed.rglob("*") if file.is_file())
         return sorted(file.relative_to(self._packed).as_posix() for file in files)
 
@@ -248,10 +233,10 @@ class FarEnd:
         assert self._packed is not None, "nothing was begun"
         await asyncio.to_thread(put, self._packed, piece)
 
-    async def _unpack(self, verb: str) -> None:
-        """Read what was put here."""
+    async def _unpack(self) -> None:
+        """Load what was put here."""
         assert self._packed is not None, "nothing was put here"
-        await VERBS[verb](self, self._packed)
+        await self.host.load(self._packed)
         self._forget()
 
     async def _drop(self) -> None:
@@ -272,9 +257,6 @@ VERBS: Mapping[str, Callable[..., Any]] = {
     "learn": FarEnd._learn,
     "save": FarEnd._save,
     "load": FarEnd._load,
-    "publish": FarEnd._publish,
-    "save_served": FarEnd._save_served,
-    "load_served": FarEnd._load_served,
     "missing": FarEnd._missing,
     "pack": FarEnd._pack,
     "piece": FarEnd._piece,

@@ -38,5 +38,4 @@ def build(plan: HostPlan[Table]) -> LocalHost:
             shapes=plan.shapes,
             lags=plan.lags,
             seed=plan.seed,
-            ahead=plan.ahead,
         )

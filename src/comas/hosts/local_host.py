@@ -73,20 +73,16 @@ class LocalHost:
         self.device = device
         self.dtype = dtype
         self.versions = dict.fromkeys(policies, 0)
-        self.served = self.versions
-        """Versions that are sampled from."""
         self.lags = dict(lags or {})
         self.learned = 0
         """Learning steps so far: earlier selves follow at multiples."""
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         self.meter = meter or Meter()
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
-        self._filing = self._buffer
-        """Where turns are filed that are said now. A discussion that is played again after a
-        failure says the same turns again: the later one counts.
+        """A discussion that is played again after a failure says the same turns again: the later
+        one counts.
         """
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
-        self._learning: Executor = self._worker
         self._another = another
         self._start: LocalHost | None = None
         self._asking = 0
@@ -129,13 +125,13 @@ class LocalHost:
         if keep:
             temperature = request.sampling.temperature
             row = _row(turn, role, temperature, request.prompt_ids, done.token_ids, done.logprobs)
-            self._filing[policy][turn] = row
+            self._buffer[policy][turn] = row
         opened = self.chat.opens(messages)
         text, thoughts = self.chat.decode(done.token_ids, done.finished, opened)
         return Reply(
             text,
             done.finished,
-            self.served[policy],
+            self.versions[policy],
             len(request.prompt_ids),
             len(done.token_ids),
             float(done.logprobs.sum(dtype=np.float64)),
@@ -166,8 +162,8 @@ class LocalHost:
                 f" or raise hosts.{self.name}.context where the base has room"
             )
         if keep:
-            self._filing[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
-        version = self.served[policy]
+            self._buffer[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
+        version = self.versions[policy]
         return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
 
     async def weigh(
@@ -213,11 +209,11 @@ class LocalHost:
         self.meter.tokens += len(spelt[chosen])
         if keep:
             row = _row(turn, role, 1.0, prompt_ids, spelt[chosen], logprobs[chosen])
-            self._filing[policy][turn] = row
+            self._buffer[policy][turn] = row
         return Reply(
             choices[chosen],
             True,
-            self.served[policy],
+            self.versions[policy],
             len(prompt_ids),
             len(spelt[chosen]),
             weights[chosen],
@@ -283,7 +279,7 @@ class LocalHost:
         for buffer in self._buffer.values():
             buffer.clear()
         loop = asyncio.get_running_loop()
-        stats = await loop.run_in_executor(self._learning, self._step, rows, method)
+        stats = await loop.run_in_executor(self._worker, self._step, rows, method)
         if self.engine.facts.margin_known:
             for policy, own_stats in stats.items():
                 own_stats["near_ties_expected"] = ties[policy]
@@ -321,7 +317,7 @@ class LocalHost:
             stats = self.learner.step(rows, method)
             for policy, own_stats in stats.items():
                 self.versions[policy] += own_stats["updates"] > 0
-            self._hand_over([*stats, *self._follow()])
+            self._publish([*stats, *self._follow()])
         self.seconds["learning"] += time.perf_counter() - began
         return stats
 
@@ -335,10 +331,6 @@ class LocalHost:
             self.learner.copy(leader, name)
             self.versions[name] = self.versions[leader]
         return due
-
-    def _hand_over(self, policies: Sequence[str]) -> None:
-        """Serve what these policies have just learnt."""
-        self._publish(policies)
 
     def _publish(self, policies: Iterable[str]) -> None:
         """Have the engine sample from the learner's weights of these policies."""
@@ -402,7 +394,6 @@ class LocalHost:
         await loop.run_in_executor(self._worker, self.learner.load, path)
         record = json.loads((path / f"{self.name}.json").read_text())
         self.versions = record["versions"]
-        self.served = self.versions
         self.learned = record.get("learned", 0)
         self._publish(self.versions)
 

@@ -88,8 +88,7 @@ class Table(HostTable):
     learner's own forward pass before the first update; `first_pass` the same numbers from the
     passes that learn, where a step has one update and credit needs no row's log-probs for another,
     which spares a forward pass; `sampled` what the engine said while it sampled, which spares it
-    always. None is sampled with `ahead`, where the loss has a ratio; else recomputed for seed
-    models, otherwise first_pass.
+    always. None is recomputed for seed models, otherwise first_pass.
     """
     tokens_per_pass: int | None = Field(None, ge=64)
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is

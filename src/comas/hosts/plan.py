@@ -48,7 +48,5 @@ class HostPlan(Generic[T]):
     lags: Mapping[str, Lag] = field(default_factory=dict[str, Lag])
     """Earlier selves among the policies."""
     seed: int = 0
-    ahead: bool = False
-    """Whether it is asked while it learns: a host that learns is then a `PlaysAhead`."""
     work: Work | None = None
     """What is worked on, for messages on how to go on."""

@@ -286,18 +286,10 @@ class RemoteHost:
 
     async def save(self, path: Path) -> None:
         """Write weights, optimizer and counters below `path`, whatever disk that is on."""
-        await self._write("save", path)
-
-    async def load(self, path: Path) -> None:
-        """The inverse of `save`: from its own disk only where the same files lie there."""
-        await self._read("load", path, (f"{self.name}.json", *self.policies))
-
-    async def _write(self, verb: str, path: Path) -> None:
-        """Have the far end write files below `path`, or carry them there."""
         if await self._shares(path):
-            await self._call(verb, str(path.resolve()))
+            await self._call("save", str(path.resolve()))
             return
-        for name in await self._call("pack", verb):
+        for name in await self._call("pack"):
             for number in itertools.count():
                 piece: Piece | None = await self._call("piece", name, number)
                 if piece is None:
@@ -305,11 +297,12 @@ class RemoteHost:
                 await asyncio.to_thread(put, path, piece)
         await self._call("drop")
 
-    async def _read(self, verb: str, path: Path, names: Sequence[str]) -> None:
-        """Have the far end read these files and folders below `path`, or carry them to it."""
+    async def load(self, path: Path) -> None:
+        """The inverse of `save`: from its own disk only where the same files lie there."""
+        names = (f"{self.name}.json", *self.policies)
         files = await asyncio.to_thread(records, path, names)
         if await self._call("missing", str(path.resolve()), files) is None:
-            await self._call(verb, str(path.resolve()))
+            await self._call("load", str(path.resolve()))
             return
         await self._call("put", None)
         for name in files:
@@ -318,7 +311,7 @@ class RemoteHost:
                 if piece is None:
                     break
                 await self._call("put", piece)
-        await self._call("unpack", verb)
+        await self._call("unpack")
 
     async def _shares(self, folder: Path) -> bool:
         """Whether the far end sees this folder, by a file that was written just now."""

@@ -52,4 +52,4 @@ def _mean_kl(row: Row) -> float:
     """Mean of log(pi / pi_ref) over the row's tokens; 0 where no reference was asked for."""
     if row.ref_logprobs_T is None:
         return 0.0
-    return float((row.behaviour_logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
+    return float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())

@@ -28,9 +28,8 @@ def at_once(batch: LearningBatch) -> bool:
     with all old log-probs first.
 
     It is the same where credit gives a row its advantages from rewards and its own log-probs. Which
-    policies get importance weights is known at the end only: it is taken to be as in the last step
-    that was sampled by the learner's own weights, and where it was not, the gradients are thrown
-    away; those that earlier weights sampled always get some.
+    policies get importance weights is known at the end only: it is taken to be as in the last step,
+    and where it was not, the gradients are thrown away.
     """
     weights = batch.weights
     wanted = weights.recipe.old_logprobs == "first_pass"
@@ -47,11 +46,11 @@ def at_once(batch: LearningBatch) -> bool:
         _credit_own(batch, chosen, parts)
         _correct_own(batch, chosen)
 
-    expected = (weights.corrected | batch.behind) & {*batch.policies}
+    expected = weights.corrected & {*batch.policies}
     losses = gradients(batch, batch.owned, prepare)
     batch.importance.clear()
     measure_gaps(batch)
-    if (weights.corrected | batch.behind) & {*batch.policies} == expected:
+    if weights.corrected & {*batch.policies} == expected:
         apply(batch, losses)
         return True
     for policy in losses:
@@ -89,5 +88,5 @@ def _correct_own(batch: LearningBatch, chosen: Sequence[Owned]) -> None:
     some.
     """
     for policy, row in chosen:
-        if policy in batch.weights.corrected | batch.behind:
+        if policy in batch.weights.corrected:
             batch.importance |= corrections_of([(row, row.logprobs_T)], batch.weights.recipe)

@@ -20,19 +20,11 @@ def gap_to_engine(
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """How far the engine's log-probs were from the learner's, and the importance weights that this
     calls for.
-
-    Where rows were sampled by earlier weights, the distance is called staleness and is no fault of
-    the engine: it is corrected whatever it is.
     """
     differences = _differences(rows)
     if not differences:  # all words were given: there is no engine to be measured
         return {}, {}
     gaps = np.abs(np.concatenate([d_T[row.mask_T] for row, d_T in differences]))
-    behind = max(row.behind for row, _ in differences)
-    if behind:
-        mean = float(gaps.mean())
-        staleness = {"behind": behind, "stale_mean": mean, "stale_max": float(gaps.max())}
-        return staleness, corrections_of(rows, recipe)
     stats = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}
     if stats["gap_mean"] > recipe.gap_limit:
         raise RuntimeError(

@@ -88,11 +88,6 @@ class LearningBatch:
             for policy, rows in self.rows.items()
         }
 
-    @cached_property
-    def behind(self) -> set[str]:
-        """Policies with rows that earlier weights sampled."""
-        return {policy for policy, row in self.owned if row.behind}
-
     @property
     def sampled(self) -> bool:
         """Whether the old policy is what the engine said."""

@@ -102,8 +102,6 @@ def measure_gaps(batch: LearningBatch) -> None:
         if batch.method.fresh:  # whose losses are of given replies, whoever said them
             importance = {}
         batch.importance |= importance
-        if policy in batch.behind:  # says nothing of the engine
-            continue
         batch.weights.corrected.discard(policy)
         if importance:
             batch.weights.corrected.add(policy)

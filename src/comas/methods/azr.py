@@ -87,7 +87,6 @@ method = Method(
     start=start,
     draw=draw,
     update=update,
-    draws_behind=True,
     needs=("pose", "check"),
     paid=tuple(KL),
     presets={"stable": {"questions": 48}, "paper": {"kl": {}}},

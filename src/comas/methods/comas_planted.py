@@ -139,7 +139,6 @@ method = Method(
     comas.KL,
     start=start,
     update=update,
-    draws_behind=True,
     paid=tuple(comas.KL),
     presets={"stable": {"questions": 48, "steps": 120}},
     pays=PAYS,

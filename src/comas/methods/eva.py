@@ -134,7 +134,6 @@ method = Method(
     start=start,
     draw=draw,
     update=update,
-    draws_behind=True,
     needs=("pose",),
     presets={"stable": {"questions": 32}},
     pays=PAYS,

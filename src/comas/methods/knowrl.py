@@ -108,7 +108,6 @@ method = Method(
     start=start,
     draw=draw,
     update=update,
-    draws_behind=True,
     needs=("pose",),
     paid=("assess",),
     presets={"stable": {"questions": 48, "steps": 100}},

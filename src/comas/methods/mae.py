@@ -156,7 +156,6 @@ method = Method(
     start=start,
     draw=draw,
     update=update,
-    draws_behind=True,
     needs=("pose",),
     paid=tuple(KL),
     presets={"stable": {"questions": 48, "steps": 100}, "paper": PAPER},

@@ -65,7 +65,6 @@ method = replace(
     start=start,
     draw=draw,
     update=update,
-    draws_behind=True,
     presets={"stable": {"questions": 48, "steps": 120}},
     task="pick_levels",
 )

@@ -171,7 +171,6 @@ method = Method(
     KL,
     start=start,
     update=update,
-    draws_behind=True,
     paid=tuple(KL),
     pays={
         "propose": "being solved by half of the answers",

@@ -78,7 +78,6 @@ method = Method(
     {"move": 0.2},
     start=start,
     update=update,
-    draws_behind=True,
     needs=("rules",),
     paid=("move",),
     presets={"stable": STABLE, "paper": {"kl": {}}},

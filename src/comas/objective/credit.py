@@ -32,7 +32,7 @@ def kl_to_go(row: Row, beta: float) -> np.ndarray:
         raise ValueError(
             f"role {row.role!r} has beta {beta}, but row {row.turn} carries no reference log-probs"
         )
-    difference_T = row.behaviour_logprobs_T.astype(np.float64) - row.ref_logprobs_T
+    difference_T = row.logprobs_T.astype(np.float64) - row.ref_logprobs_T
     from_the_end_T = on_generated(row, difference_T)[::-1]
     to_go_T = from_the_end_T.cumsum()[::-1]
     return on_generated(row, beta * to_go_T)
@@ -181,7 +181,7 @@ def surprise(row: Row, weight: float) -> np.ndarray:
     As an advantage, its expectation is `weight` times the gradient of the entropy of the policy:
     a score-function estimate, with the mean as a baseline.
     """
-    logprobs_T = row.behaviour_logprobs_T.astype(np.float64)
+    logprobs_T = row.logprobs_T.astype(np.float64)
     if not row.mask_T.any():
         return np.zeros(len(logprobs_T))
     mean = logprobs_T[row.mask_T].mean()

@@ -248,7 +248,6 @@ def plan_of(
         shapes=shapes_of(plans) if under else None,
         lags={plan.name: Lag(plan.behind, plan.lag) for plan in plans if plan.behind},
         seed=config.seed,
-        ahead=config.ahead > 0 and learn,
     )
 
 

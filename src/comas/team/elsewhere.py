@@ -15,7 +15,6 @@ from comas.config.schema import HostConfig
 from comas.hosts.line import Call, Transport
 from comas.hosts.plan import HostPlan
 from comas.hosts.remote import RemoteHost
-from comas.hosts.remote_ahead import RemoteAheadHost
 from comas.machine import gpus, usable_cpus
 from comas.team.shipping import method_files, pack
 from comas.types import UserMistake
@@ -41,8 +40,8 @@ def call_up(resolved: Resolved, plan: HostPlan[Any]) -> RemoteHost:
         address=table.address,
         secrets=frozenset(secrets_of(config.hosts)),
     )
-    kind = RemoteAheadHost if plan.ahead else RemoteHost
-    host = kind(plan.name, list(plan.policies), plan.method, table.patience, table.device)
+    policies = list(plan.policies)
+    host = RemoteHost(plan.name, policies, plan.method, table.patience, table.device)
     host.dial(transport.start(call, host.hear, host.end))
     return host
 

@@ -19,7 +19,6 @@ from comas.types import (
     Meter,
     Method,
     Payoff,
-    PlaysAhead,
     Reply,
     Sampling,
     UserMistake,
@@ -37,7 +36,7 @@ SEEDS = tuple(n * 2**59 for n in range(16))
 async def check_host(host: Host, policy: str, method: Method) -> None:
     """The contract of a host: it answers, says what it costs and runs on; one that learns keeps
     what it is told to, joins, forgets, counts versions, saves and loads; another one refuses to
-    keep. One that plays ahead changes what it says where it is published, not where it learns.
+    keep.
     """
     assert isinstance(host.name, str), "name is no text"
     assert host.name, "name is empty"
@@ -56,54 +55,8 @@ async def check_host(host: Host, policy: str, method: Method) -> None:
         await _check_learning(host, policy, method)
         await _check_telling(host, policy, method)
         await _check_weighing(host, policy, method)
-        if isinstance(host, PlaysAhead):
-            await _check_ahead(host, policy, method)
     else:
         await _check_frozen(host, policy)
-
-
-async def _close_step(host: Host) -> None:
-    """Say that a step ends here, to a host that has to know."""
-    if isinstance(host, PlaysAhead):
-        await host.publish()
-
-
-async def _check_ahead(host: Host, policy: str, method: Method) -> None:
-    """While it learns it goes on answering from the weights that were published last, which it
-    saves and loads beside those that it has learnt.
-    """
-    assert isinstance(host, PlaysAhead)
-    first = await _ask(host, policy, "h1")
-    await host.publish()
-    learning = asyncio.create_task(_learn(host, policy, method, "h1"))
-    beside = await _ask(host, policy, "h2")
-    await learning
-    behind = await _ask(host, policy, "h3", keep=False)
-    for reply in (beside, behind):
-        assert (reply.text, reply.version) == (first.text, first.version), (
-            "what it says changed before it was published"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        await host.save(Path(folder))
-        await host.save_served(Path(folder))
-        await host.publish()
-        learnt = await _ask(host, policy, "h4", keep=False)
-        assert learnt.version == first.version + 1, "publishing changed nothing"
-        learned = await _learn(host, policy, method, "h2")
-        assert set(learned.turns) == {"h2"}, "what was said while it learnt is not kept"
-        await host.load(Path(folder))
-        loaded = await _ask(host, policy, "h5", keep=False)
-        assert loaded == replace(learnt, seconds=loaded.seconds), "loaded: not what was saved"
-        await host.load_served(Path(folder))
-    served = await _ask(host, policy, "h6", keep=False)
-    assert (served.text, served.version, served.logprob) == (
-        first.text,
-        first.version,
-        first.logprob,
-    ), "loaded: not the weights that were served"
-    await host.publish()
-    again = await _ask(host, policy, "h7", keep=False)
-    assert again == replace(learnt, seconds=again.seconds), "published: not what was learnt"
 
 
 def _checked_clock(host: Host) -> dict[str, float]:
@@ -137,9 +90,7 @@ async def _check_telling(host: Host, policy: str, method: Method) -> None:
     assert await _refused(host, policy, method, "g0"), "given words were kept, keep was False"
     before = await _ask(host, policy, "g1", keep=False)
     await host.tell("g2", policy, MESSAGES, words, True, "solution")
-    await _close_step(host)
     learned = await host.learn({policy: [Payoff("g2", 1.0, "g")]}, method)
-    await _close_step(host)
     assert set(learned.turns) == {"g2"}, f"told of {sorted(learned.turns)}"
     learnt = await _ask(host, policy, "g3", keep=False)
     assert learnt.version == before.version + 1, "nothing was learnt from words that were given"
@@ -169,9 +120,7 @@ async def _check_weighing(host: Host, policy: str, method: Method) -> None:
     )
     assert await _refused(host, policy, method, "w0"), "a weighed turn was kept, keep was False"
     await _weigh(host, policy, "w3", True)
-    await _close_step(host)
     learned = await host.learn({policy: [Payoff("w3", 1.0, "g")]}, method)
-    await _close_step(host)
     assert set(learned.turns) == {"w3"}, f"told of {sorted(learned.turns)}"
 
 
@@ -204,7 +153,6 @@ async def _check_learning(host: Host, policy: str, method: Method) -> None:
     first, second = await asyncio.gather(_ask(host, policy, "t1"), _ask(host, policy, "t2"))
     assert first.text == second.text, "the same seed gave another text"
     await _ask(host, policy, "t3", keep=False)
-    await _close_step(host)
     assert await _refused(host, policy, method, "nobody said this"), (
         "an unknown turn id was paid for"
     )
@@ -213,7 +161,6 @@ async def _check_learning(host: Host, policy: str, method: Method) -> None:
     assert set(learned.policies) == {policy}, f"statistics of {sorted(learned.policies)}"
     assert set(learned.turns) == {"t1", "t2"}, f"told of {sorted(learned.turns)}"
     assert await _refused(host, policy, method, "t1"), "a turn was kept after learning"
-    await _close_step(host)
     learnt = await _ask(host, policy, "t4", keep=False)
     assert learnt.version == first.version + 1, (
         f"version {learnt.version} after one step from {first.version}"
@@ -221,7 +168,6 @@ async def _check_learning(host: Host, policy: str, method: Method) -> None:
     with tempfile.TemporaryDirectory() as folder:
         await host.save(Path(folder))
         await _ask(host, policy, "t5")
-        await _close_step(host)
         await _learn(host, policy, method, "t5")
         await host.load(Path(folder))
     again = await _ask(host, policy, "t6", keep=False)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.ahead import begins_at
 from comas.config.options import filled, split_options
 from comas.config.plugins import load_plugin
 from comas.config.resolve import resolve
@@ -142,7 +141,7 @@ def _finished(record: Run, step: int) -> list[Episode]:
 
 def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:
     """What the run's method remembered when a step was played: made again from the steps before
-    it, but for the last of them where the step was played ahead.
+    it.
     """
     method = scene.method
     if not method.remembers:
@@ -151,8 +150,7 @@ def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:
     of_update = split_options(config.options, method.update) if method.update else {}
     asked = of_run(config, scene.task, lambda _: None)
     state = memory.first_state(scene, asked.train, of_start)
-    learnt = step if begins_at(config, bool(asked.validation), step) else step - 1
-    for earlier in range(learnt):
+    for earlier in range(step):
         before = dataclasses.replace(scene, state=state)
         state = memory.next_state(before, _finished(record, earlier), of_update)
     return state

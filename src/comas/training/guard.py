@@ -43,13 +43,13 @@ class Guard:
         append_alarms(run.path, records)
         self.ends = self.ends or (bool(alarms) and self.action != "warn")
 
-    async def end(self, run: Run, hosts: Mapping[str, Host], done: int, best: int | None) -> bool:
+    async def end(self, run: Run, hosts: Mapping[str, Host], done: int, best: int | None) -> None:
         """Say that the run ends after so many steps; put the weights of the `best` checkpoint
-        back, where that is wished. Whether it was.
+        back, where that is wished.
         """
         if self.action == "stop":
             self.hooks.note(f"stopped after step {done} by an alarm (on_alarm=stop)")
-            return False
+            return
         step = _before_the_change(run) if best is None else best
         if step != done:  # otherwise hosts have those weights, which are not written down yet
             checkpoint = run.intact(step)
@@ -60,7 +60,6 @@ class Guard:
             f"stopped after step {done} by an alarm, with the weights after {step} steps"
             " (on_alarm=restore)"
         )
-        return True
 
 
 def _before_the_change(run: Run) -> int:

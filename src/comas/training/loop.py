@@ -1,8 +1,8 @@
 """THE loop: play, settle, learn, write, rules; and what surrounds it once: measure before, measure
-after. Where a run plays ahead, the next step is played and settled while a step is learnt.
+after.
 
-Leaves out: how games are batched (hosts), how they are paid (methods), how a run looks on disk
-(storage), how it begins (`training.start`).
+Leaves out: how games are batched and learnt (hosts), how they are paid (methods), how a run looks
+on disk (storage), how it begins (`training.start`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from comas.evaluation import fingerprints
 from comas.evaluation.contamination import overlap
+from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, hooks_of
 from comas.machine import peak_bytes, process_facts
 from comas.monitors.monitor import Seen
@@ -26,23 +27,21 @@ from comas.storage.run import Run
 from comas.sync import collected_apart
 from comas.team import spending
 from comas.team.build import Team
-from comas.training.ahead import Ahead
 from comas.training.clocks import Clocks, clocks_of, seconds_since
 from comas.training.digests import digests_of
 from comas.training.divergence import Divergence
 from comas.training.guard import Guard
-from comas.training.learning import at_host
+from comas.training.learning import at_host, learn
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import StepRecord, load_metrics, summarise
-from comas.training.playing import Playing
 from comas.training.progress import Pulse
 from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.schedule import scheduled
 from comas.training.truth import note_truth
 from comas.training.watching import Watching
-from comas.types import Episode, HostFailure, HostLost, Stopped
+from comas.types import Episode, HostFailure, HostLost, Stopped, UserMistake
 
 
 class Session:
@@ -66,8 +65,6 @@ class Session:
             self.hooks.note(str(self.overlap))
         self.watching = Watching(self.config.monitors or (), self.config.steps, self.hooks.note)
         self.guard = Guard(self.config.on_alarm, self.hooks)
-        self.ahead = Ahead(team, bool(asked.validation))
-        self.playing = Playing(team, self.memory, self.watching, self.pulse, self.ahead)
         self.tokens = 0
         self.best: tuple[float, int | None] = (-1.0, None)
         self.began = time.monotonic()
@@ -141,7 +138,6 @@ class Session:
     def _stop(self) -> bool:
         """Asked to stop: after this step, if one is open."""
         self.stopping = True
-        self.playing.cancel()
         if self.looping:
             self.hooks.note("stopping after this step; once more gives it up")
         return self.looping
@@ -169,15 +165,35 @@ class Session:
             clocks = clocks_of(self.team.hosts)
             self.looping = True
             try:
-                episodes = await self.playing.step(step, self.run, step == start)
+                episodes = await self._play(step)
             # nobody has learnt from this step yet: keep those before it
             except (Exception, asyncio.CancelledError):
                 await self._keep(step)
                 raise
             await self._to_the_end(self._finish(step, episodes, began, clocks))
             await self._rules(step)
-        await self.ahead.publish()
         return reached
+
+    async def _play(self, step: int) -> list[Episode]:
+        """Play and settle a step, beside what monitors ask."""
+        scene = self._scene()
+        questions = self.memory.draw(scene, step)
+        self.pulse.play(step, questions)
+        samples = self.config.samples or 1
+        playing = play_all(scene, questions, step, samples)
+        quiet = self.team.scene(keep=False, state=self.memory.state)
+        episodes = await self.watching.beside(playing, quiet, step, len(questions) * samples)
+        if all(episode.error for episode in episodes):
+            raise UserMistake(
+                f"step {step + 1}: every discussion failed; the first: {episodes[0].error}"
+            )
+        self.memory.check_posed(step, episodes)
+        settle_all(scene, episodes, self.memory.options("settle"))
+        return episodes
+
+    def _scene(self) -> Scene:
+        """The team at its own game, with what the method remembers now."""
+        return self.team.scene(keep=True, heard=self.pulse.heard, state=self.memory.state)
 
     async def _finish(
         self,
@@ -189,9 +205,8 @@ class Session:
         """The second half of a step: learn, write."""
         self.pulse.turn_to("learning", step)
         method = scheduled(self.team.method, self.config, step)
-        followed = not self.stopping and self.ahead.affords(step + 1, self.tokens, episodes)
-        learned = await self.playing.learn(method, step, episodes, followed)
-        self.memory.advance(self.playing.scene(self.memory.state), episodes)
+        learned = await learn(self.team, method, step, episodes)
+        self.memory.advance(self._scene(), episodes)
         record = StepRecord(episodes, learned, self.team.task)
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
         note_truth(record)
@@ -229,22 +244,16 @@ class Session:
         """Commit where it is time; stop where nothing can be learnt, or where it is wished."""
         done = step + 1
         if self.guard.ends:
-            await self._to_the_end(self._end(done))
+            ending = self.guard.end(self.run, self.team.hosts, done, self.best[1])
+            await self._to_the_end(ending)
         ends = self.guard.ends or self.divergence.ends
         last = ends or self.stopping or self._spent() or done == self.config.steps
         if last or done % self.config.checkpoint_every == 0 or self.best[1] == done:
             await self._to_the_end(self._commit(done))
         self.looping = False
-        if ends or self.stopping:
-            await self.playing.drop()
         self.divergence.check(step, self.run.path)
         if self.stopping:
             raise Stopped
-
-    async def _end(self, done: int) -> None:
-        """End the run by an alarm."""
-        if await self.guard.end(self.run, self.team.hosts, done, self.best[1]):
-            self.ahead.served_older = False
 
     async def _to_the_end(self, work: Awaitable[None]) -> None:
         """To the end, even where it is asked to stop at once: half an update is no state to stop
@@ -255,7 +264,6 @@ class Session:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             self.stopping = True
-            self.playing.cancel()
             await task
             if (working := asyncio.current_task()) is not None:
                 working.uncancel()
@@ -284,5 +292,4 @@ class Session:
             await at_host(name, f"saving step {step}", host.save(path))
         self.memory.write(path)
         self.watching.write(path)
-        await self.ahead.write(step, path)
         self.run.commit(step, self.best[1])

@@ -9,7 +9,6 @@ of a run that is alarmed (`training.guard`).
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -48,7 +47,6 @@ class Watching:
         self.note = note
         self.monitors = load_monitors(names)
         self.trials: dict[tuple[str, str], Trial] = {}
-        self._held: dict[str, Monitor] = {}
         count = sum(len(monitor.hypotheses) for monitor in self.monitors.values())
         level = math.log(max(1, count) / ALPHA)
         for name, monitor in self.monitors.items():
@@ -81,15 +79,6 @@ class Watching:
             await self._guarded(name, asking)
         return episodes
 
-    def hold(self) -> None:
-        """Keep what monitors were told in the step that was just played, for `read`: they are asked
-        for the next step before this one is read.
-        """
-        for name, monitor in self.monitors.items():
-            # what they remember is one record, whoever reads
-            memo: dict[int, Any] = {id(monitor.memory): monitor.memory}
-            self._held[name] = copy.deepcopy(monitor, memo)
-
     async def _guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Let a monitor work; drop it where it raises. What a game says of a user's mistake is no
         fault of the monitor.
@@ -116,7 +105,7 @@ class Watching:
         alarms: list[Alarm] = []
         for name, monitor in tuple(self.monitors.items()):
             try:
-                readings = self._read(name, monitor, seen)
+                readings = monitor.read(seen)
                 own = self._put_to_trial(name, seen.step, readings, alarms)
             except Exception as error:  # noqa: BLE001 - who looks on never ends a run
                 self._drop(name, error)
@@ -124,14 +113,6 @@ class Watching:
             if own:
                 figures[name] = own
         return figures, alarms
-
-    def _read(self, name: str, monitor: Monitor, seen: Seen) -> Mapping[str, Reading]:
-        """What a monitor sees in a step, as it was held after that was played."""
-        held = self._held.pop(name, monitor)
-        held.memory = monitor.memory
-        readings = held.read(seen)
-        monitor.memory = held.memory
-        return readings
 
     def _put_to_trial(
         self, name: str, step: int, readings: Mapping[str, Reading], alarms: list[Alarm]

@@ -141,24 +141,6 @@ class Population:
             self._use(self.flat_PN)
         return self.grad_PN
 
-    def copied(self) -> Population:
-        """The same adapters on the same base for sampling alone: the adapters are a copy, the
-        base's parameters are shared, and its modules are others, so that both may run at once.
-        """
-        memo: dict[int, Any] = {id(weight): weight for weight in self.model.parameters()}
-        memo |= {id(learnt): None for learnt in (self.grad_PN, self.start_PN)}
-        made = copy.deepcopy(self, memo)
-        for layer in made.layers:
-            layer.grads = None
-        made._use(made.flat_PN)
-        return made
-
-    @torch.no_grad()
-    def take(self, policy: str, other: Population) -> None:
-        """Give a policy the adapter that it has in another population of the same shape."""
-        p = self.policies.index(policy)
-        self.flat_PN[p].copy_(other.flat_PN[p])
-
     def is_zero(self) -> Tensor:
         """Whether no adapter changes anything; a truth on the population's device, so that a GPU is
         waited for only where it is read.
@@ -172,10 +154,15 @@ class Population:
 
     @torch.no_grad()
     def at_start(self) -> Population:
-        """The policies as they were when their start was kept, on the same base, for sampling
-        alone.
+        """The policies as they were when their start was kept, for sampling alone: the base's
+        parameters are shared, and its modules are others, so that both may run at once.
         """
-        made = self.copied()
+        memo: dict[int, Any] = {id(weight): weight for weight in self.model.parameters()}
+        memo |= {id(learnt): None for learnt in (self.grad_PN, self.start_PN)}
+        made = copy.deepcopy(self, memo)
+        for layer in made.layers:
+            layer.grads = None
+        made._use(made.flat_PN)
         if self.start_PN is None:
             made.flat_PN.zero_()
         else:
