@@ -1,7 +1,7 @@
 """What processes that comas starts are given, and what is said of one that has ended.
 
-Leaves out: how they are started and spoken with (`transports`, `answers.pool`, `engines.vllm`), and
-programs that nobody trusts (`sandbox`).
+Leaves out: how they are started and spoken with (`transports`, `answers.pool`), and programs that
+nobody trusts (`sandbox`).
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def examine() -> dict[str, Any]:
     found["cpus"] = f"{usable_cpus()} of {os.cpu_count()} usable; torch will use as many threads"
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     found["gpus"] = ", ".join(gpus) if gpus else "none: everything runs on the CPU"
-    found["vLLM (hosts.<name>.engine=vllm)"] = vllm_here(len(gpus))
+    found["vLLM (hosts.<name>.engine=vllm)"] = vllm_here(bool(gpus))
     found["seed models"] = ", ".join(seed_models())
     found["packaged models"] = ", ".join(f"{name} ({_state_of(name)})" for name in PACKAGED)
     found["device = auto"] = "cuda" if gpus else "cpu"
@@ -80,7 +80,7 @@ def _state_of(packaged: str) -> str:
     return f"missing: {how_to_install(packaged)}"
 
 
-def vllm_here(gpus: int) -> str:
+def vllm_here(gpu: bool) -> str:
     """Whether vLLM would run: which of its packages is installed, whether it can be imported, and
     whether the versions of what it shares with comas are those that it asks for.
     """
@@ -97,16 +97,9 @@ def vllm_here(gpus: int) -> str:
     if tried.returncode:
         reason = (tried.stderr.strip().splitlines() or ["no reason"])[-1]
         return f"{known} would not run: {reason[:200]}"
-    if package != "vllm":
-        return f"{known}, on a CPU"
-    if gpus == 0:
+    if package == "vllm" and not gpu:
         return f"{known}: its build for GPUs, and there is none"
-    return f"{known}, on {_up_to(gpus)}"
-
-
-def _up_to(gpus: int) -> str:
-    """How many GPUs one host may sample on."""
-    return "a GPU" if gpus == 1 else f"a GPU, or up to {gpus} (hosts.<name>.tensor_parallel)"
+    return f"{known}, on a {'GPU' if package == 'vllm' else 'CPU'}"
 
 
 def unmet(package: str) -> str:

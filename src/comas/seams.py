@@ -200,10 +200,6 @@ class EnginePlan:
     """Rows that are decoded at once, at most."""
     compiled: bool = False
     """Whether torch.compile is asked for."""
-    tensor_parallel: int = 1
-    """GPUs over which one model is spread; more than 1 only where the engine's module has
-    `check_tensor_parallel`.
-    """
     prove_every: int = 4
     """Where an engine has weights of its own: it compares log-probs with the learner's at each so
     many-th publish of an adapter, besides the first two.

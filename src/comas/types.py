@@ -53,8 +53,8 @@ class HostFailure(RuntimeError):
 
 
 class HostLost(RuntimeError):
-    """A host elsewhere, or a process of a host's engine, is gone with all that it has not saved:
-    nothing can be played or learnt without it, so it ends the run.
+    """A host elsewhere is gone, with all that it has not saved: nothing can be played or learnt
+    without it, so it ends the run.
     """
 
 

@@ -4,6 +4,7 @@ level.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,14 @@ def test_mistakes_name_the_key_the_value_and_the_nearest_name(pair: str, said: s
     ("key", "off", "value", "said"),
     [
         ("ahead", 0, 1, "steps are no longer played while the one before is learnt: leave it out"),
+        ("tensor_parallel", 1, 2, "a model is sampled from on one GPU: leave it out"),
     ],
 )
 def test_former_keys_are_read_over_where_they_change_nothing(
     key: str, off: Any, value: Any, said: str
 ) -> None:
-    assert read(None, {key: off}) == read(None)
+    for place in (key, f"hosts.home.{key}"):
+        assert read(None, [f"{place}={json.dumps(off)}"]) == read(None)
     with pytest.raises(UserMistake) as caught:
         read(None, {key: value})
     assert str(caught.value).startswith(f"{key}: {said}")

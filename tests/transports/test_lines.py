@@ -392,6 +392,14 @@ def test_what_counts_as_a_key() -> None:
     assert set(without_keys(variables, frozenset({"PATH"}))) == {"TOKENIZERS_PARALLELISM"}
 
 
+def test_a_child_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Call(host="left", shipment=b"", device="cuda:2", threads=1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert process.environment(call)["CUDA_VISIBLE_DEVICES"] == "2"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6,5,4")
+    assert process.environment(call)["CUDA_VISIBLE_DEVICES"] == "5"
+
+
 # --- checkpoints
 
 

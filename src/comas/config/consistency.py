@@ -185,10 +185,6 @@ def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
             )
     if host.where != "here" and not host.here:
         raise ValueError(f"hosts.{name}.where is for hosts with weights of our own: leave it out")
-    if host.tensor_parallel > 1 and not host.here:
-        raise ValueError(
-            f"hosts.{name}.tensor_parallel is for hosts with weights of our own: leave it out"
-        )
     for key in ONLY_ELSEWHERE:
         if getattr(host, key) is not None and not host.elsewhere:
             raise ValueError(

@@ -25,6 +25,11 @@ FORMER = {
         "steps are no longer played while the one before is learnt: leave it out (two hosts with"
         " where=process keep two cores busy)",
     ),
+    "tensor_parallel": Former(
+        1,
+        "a model is sampled from on one GPU: leave it out, and give each GPU a host of its own"
+        " (where=process, device=cuda:N)",
+    ),
 }
 """Key of a run or a host -> what was meant by it."""
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from comas.config.builders import check_builder_name, load_builder
+from comas.config.builders import check_builder_name
 from comas.config.options import filled, functions_of
 from comas.config.plugins import load_plugin
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
@@ -189,8 +189,6 @@ def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], he
     where seed models need none.
     """
     check_builder_name("engines", table["engine"], f"hosts.{name}.engine")
-    if here and table["tensor_parallel"] > 1:
-        _check_spreads(name, table)
     if table["where"] != "here":
         check_builder_name("transports", table["where"], f"hosts.{name}.where")
     if not here:
@@ -206,17 +204,6 @@ def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], he
         table["checkpointing"] = table["checkpointing"] or False
         table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
         table["max_rows"] = table["max_rows"] or MAX_ROWS
-
-
-def _check_spreads(name: str, table: Mapping[str, Any]) -> None:
-    """An error for an engine that samples on one device only."""
-    engine = table["engine"]
-    module = load_builder("engines", engine, f"hosts.{name}.engine")
-    if not hasattr(module, "check_tensor_parallel"):
-        raise UserMistake(
-            f"hosts.{name}.tensor_parallel={table['tensor_parallel']}: engine {engine!r} samples on"
-            f" one device: set hosts.{name}.engine=vllm, or leave it out (docs/vllm.md)"
-        )
 
 
 def _learner(plans: Sequence[PolicyPlan]) -> str:

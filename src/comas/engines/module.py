@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from comas.seams import Engine, EnginePlan, Weights
 
@@ -42,32 +42,13 @@ class EngineLoad:
     half: bool = False
     """Whether it samples in bfloat16."""
     compiled: bool = False
-    tensor_parallel: int = 1
-    """GPUs, or processes on a CPU, over which one model is spread."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorParallel:
-    """What a host asks of an engine that spreads a model over several GPUs."""
-
-    host: str
-    """`hosts.<name>`, for error messages."""
-    ranks: int
-    """GPUs; each has a process of the engine's own."""
-    whole: bool
-    """Whether its policies are whole models; otherwise adapters on one base."""
-    configs: Sequence[Mapping[str, Any]]
-    """The config.json of each model, as far as it can be read."""
 
 
 class EngineModule(Protocol):
     """A file or folder that defines an engine.
 
     It may define `check(host)` as well, which raises a UserMistake where the engine cannot run here
-    at all; it is called with `hosts.<name>` before models are loaded. An engine that can spread a
-    model over several GPUs defines `check_tensor_parallel(asked)`, which raises a UserMistake where
-    it cannot spread that one (`TensorParallel`); without it `hosts.<name>.tensor_parallel` is
-    refused.
+    at all; it is called with `hosts.<name>` before models are loaded.
     """
 
     def build(self, plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:

@@ -5,19 +5,13 @@ Leaves out: what can be told from its config alone (`config.roles`).
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
-from comas.config.builders import load_builder
 from comas.config.policies import Resolved
 from comas.config.schema import HostConfig
-from comas.config.weights import HostWeights, weights_at
-from comas.engines.module import TensorParallel
+from comas.config.weights import weights_at
 from comas.forecast.memory import weight_bytes
-from comas.machine import gpus, memory_of
+from comas.machine import memory_of
 from comas.models.loading import place_of
-from comas.models.sources import check_speaks, config_folder
+from comas.models.sources import check_speaks
 from comas.types import UserMistake
 
 
@@ -31,8 +25,6 @@ def check_weights(resolved: Resolved) -> None:
         for plan in resolved.at(name):
             if plan.source.kind in ("folder", "gguf"):
                 check_speaks(plan.source.where)
-        if host.tensor_parallel > 1:
-            _check_spread(name, host, places)
         if places.places and host.on_this_machine:
             device = device_of(host)
             weights[device] = weights.get(device, 0) + weight_bytes(places, host)
@@ -48,33 +40,6 @@ def check_weights(resolved: Resolved) -> None:
                 f" and {usable / 1e9:.1f} GB {there} on {device}: have fewer agents, take a smaller"
                 " base, or set memory=GB where there is more"
             )
-
-
-def _check_spread(name: str, host: HostConfig, weights: HostWeights) -> None:
-    """An error for models that their engine cannot spread over so many GPUs, and where this machine
-    has fewer.
-    """
-    key = f"hosts.{name}"
-    engine: Any = load_builder("engines", host.engine, f"{key}.engine")
-    folders = filter(None, map(config_folder, weights.models()))
-    configs = [json.loads((Path(f) / "config.json").read_text(encoding="utf-8")) for f in folders]
-    engine.check_tensor_parallel(
-        TensorParallel(
-            host=key,
-            ranks=host.tensor_parallel,
-            whole=not weights.adapting(host.learner),
-            configs=configs,
-        )
-    )
-    if not host.on_this_machine:
-        return
-    kind, _, number = device_of(host).partition(":")
-    first = int(number or 0)
-    if kind == "cuda" and first + host.tensor_parallel > (there := gpus()):
-        raise UserMistake(
-            f"{key}.tensor_parallel={host.tensor_parallel} from {key}.device={host.device} on, and"
-            f" {there} GPUs can be seen here: lower it, or see to CUDA_VISIBLE_DEVICES"
-        )
 
 
 def device_of(host: HostConfig) -> str:

@@ -68,5 +68,4 @@ def engine_load(
         gpu=gpu,
         half=half,
         compiled=load.host.compile,
-        tensor_parallel=load.host.tensor_parallel,
     )

@@ -32,8 +32,6 @@ class Call:
     """`hosts.<name>.device`."""
     threads: int
     """Of torch, at the far end."""
-    gpus: int = 1
-    """`hosts.<name>.tensor_parallel`: counted from `device` on, where that is a GPU."""
     address: str | None = None
     """Of what the transport runs on, where that is a service with an address."""
     secrets: frozenset[str] = field(default_factory=frozenset[str])

@@ -31,7 +31,6 @@ def build(plan: HostPlan[Table]) -> LocalHost:
             thinking=table.thinking,
             max_rows=table.max_rows or MAX_ROWS,
             compiled=table.compile,
-            tensor_parallel=table.tensor_parallel,
             prove_every=table.prove_every,
             trust_remote_code=table.trust_remote_code,
             under=plan.under,

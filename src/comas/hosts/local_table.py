@@ -51,10 +51,6 @@ class Table(HostTable):
     """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is stacked
     for small plain Llamas of one shape on a CPU, otherwise hf.
     """
-    tensor_parallel: int = Field(1, ge=1, le=1024)
-    """GPUs over which the engine spreads one model (on a CPU processes), where it can: `vllm`. They
-    are counted from `device` on; what is trained is trained on the first.
-    """
     prove_every: int = Field(4, ge=1)
     """Log-probs of fixed tokens are compared with the learner's at each so many-th publish of an
     adapter, and at its first two in a process: `vllm`, which proves all else at each. 1: at each.

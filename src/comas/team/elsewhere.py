@@ -36,7 +36,6 @@ def call_up(resolved: Resolved, plan: HostPlan[Any]) -> RemoteHost:
         shipment=pack(travelling, sources, threads),
         device=table.device,
         threads=threads,
-        gpus=table.tensor_parallel,
         address=table.address,
         secrets=frozenset(secrets_of(config.hosts)),
     )
@@ -60,7 +59,7 @@ def check_transports(resolved: Resolved) -> None:
 def _check_gpus(name: str, table: HostConfig) -> None:
     """An error for GPUs that are not here; the far end would tell of them by another number."""
     kind, _, first = table.device.partition(":")
-    if kind == "cuda" and int(first or 0) + table.tensor_parallel > (here := gpus()):
+    if kind == "cuda" and int(first or 0) >= (here := gpus()):
         raise UserMistake(
             f"hosts.{name}.device={table.device}: {here} GPUs can be seen here: set a lower number"
             f" or hosts.{name}.device=cpu, or see to CUDA_VISIBLE_DEVICES"
@@ -77,7 +76,7 @@ def threads_of_each(resolved: Resolved) -> int:
 
 
 def seen_there(device: str) -> str:
-    """The device as a far end calls it that has no GPU before it in sight."""
+    """The device as a far end calls it that has one GPU in sight."""
     return "cuda:0" if device.startswith("cuda:") else device
 
 

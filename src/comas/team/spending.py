@@ -37,9 +37,8 @@ CHANGEABLE = (
 """Keys of a host behind an API on which no text depends."""
 PLACE = ("where", "threads", "address", "patience")
 """Keys of a host with weights on which no text depends either: where it lives."""
-ROOM = ("max_rows", "tokens_per_pass", "checkpointing", "tensor_parallel")
-"""Keys of a host with weights that say where it has memory and how much, and change what it
-computes by rounding only.
+ROOM = ("max_rows", "tokens_per_pass", "checkpointing")
+"""Keys of a host with weights that bound its memory, and change what it computes by rounding only.
 """
 
 

@@ -121,17 +121,15 @@ def command() -> list[str]:
 
 
 def environment(call: Call) -> dict[str, str]:
-    """The environment of a child: without keys, with its threads, with its GPUs alone in sight."""
+    """The environment of a child: without keys, with its threads, with its GPU alone in sight."""
     variables = without_keys(os.environ, call.secrets)
     variables["PYTHONPATH"] = python_path()
     variables["OMP_NUM_THREADS"] = str(call.threads)
     if call.device.startswith("cuda:"):
-        first = int(call.device.removeprefix("cuda:"))
-        numbers = range(first, first + call.gpus)
+        number = int(call.device.removeprefix("cuda:"))
         visible = variables.get("CUDA_VISIBLE_DEVICES")
         in_sight = visible.split(",") if visible else []
-        own = [in_sight[number] if in_sight else str(number) for number in numbers]
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        variables["CUDA_VISIBLE_DEVICES"] = in_sight[number] if in_sight else str(number)
     return variables
 
 

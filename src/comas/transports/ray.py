@@ -224,13 +224,13 @@ def _reach(address: str) -> None:
 
 
 def resources_of(call: Call) -> dict[str, float]:
-    """What an actor is to have: a CPU per thread, and its GPUs where its device is one."""
+    """What an actor is to have: a CPU per thread, and a GPU where its device is one."""
     import ray
 
     wanted = {"CPU": float(call.threads)}
     gpus = ray.cluster_resources().get("GPU", 0)
     if call.device.startswith("cuda") or (call.device == "auto" and gpus):
-        wanted["GPU"] = float(call.gpus)
+        wanted["GPU"] = 1.0
     return wanted
 
 
@@ -247,8 +247,7 @@ def check_resources(call: Call, wanted: dict[str, float]) -> None:
             had = f"has {free.get(what, 0):g} free of {there[what]:g}"
         else:
             continue
-        of_gpus = "device" if count == 1 else "tensor_parallel"
-        key = "threads" if what == "CPU" else of_gpus
+        key = "threads" if what == "CPU" else "device"
         raise UserMistake(
             f"hosts.{call.host}.where=ray asks for {count:g} {what}, and the cluster {had}: set"
             f" hosts.{call.host}.{key}, put fewer hosts there, or start a larger cluster"

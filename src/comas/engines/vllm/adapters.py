@@ -17,7 +17,7 @@ from comas.engines.vllm.folders import Folders, Pairs, Shape
 from comas.engines.vllm.library import Loaded, Vllm
 from comas.engines.vllm.proof import Probe
 from comas.seams import AdaptedModel, Adapter, StaleWeights, Weights
-from comas.types import HostLost, UserMistake
+from comas.types import UserMistake
 
 TRIAL = 0.5
 """Size of the trial adapter's change of a weight, as a share of the weight's own."""
@@ -60,11 +60,9 @@ class Adapters:
         self.probe = probe
         self.host = host
         self.prove_every = prove_every
-        dtypes = vllm.call(worker.adapter_dtype)
-        self.dtype: torch.dtype = proof.agreed(dtypes, vllm, "the dtype of adapters")
+        self.dtype: torch.dtype = vllm.call(worker.adapter_dtype)
         modules = sorted({m for p in policies for m in pairs_of(shared, p)})
-        names = vllm.call(worker.names_of, modules)
-        self.names: Mapping[str, str] = proof.agreed(names, vllm, "names of modules")
+        self.names: Mapping[str, str] = vllm.call(worker.names_of, modules)
         self._serving: dict[str, Serving] = {}
         self._try(policies)
         for policy in policies:
@@ -125,8 +123,6 @@ class Adapters:
         """Have vLLM read an adapter; one line where it does not."""
         try:
             self.vllm.add(adapter)
-        except HostLost:
-            raise
         except Exception as error:
             if not adapter.folder.is_dir():
                 raise StaleWeights(

@@ -1,8 +1,8 @@
 """Sampling with vLLM in this process: the adapters of many policies on one base, or one whole
 model.
 
-Leaves out: how weights get into it and are proved (`adapters`, `whole`), how it is spread over
-several GPUs (`ranks`), servers elsewhere.
+Leaves out: how weights get into it and are proved (`adapters`, `whole`), several GPUs, servers
+elsewhere.
 """
 
 from __future__ import annotations

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from comas.engines.vllm.ranks import last_words
 from comas.seams import always
-from comas.types import HostLost
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,6 @@ class Vllm(Protocol):
 
     block: int
     """Tokens of a block of the prefix cache: what is not full is not cached."""
-    ranks: int
-    """Processes over which the model is spread; 1 is this one."""
 
     def run(
         self,
@@ -93,8 +88,8 @@ class Vllm(Protocol):
         """Numbers of the adapters that are loaded."""
         ...
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call a function of the worker (`worker.py`) and return what it returns on each rank."""
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the worker (`worker.py`) and return what it returns."""
         ...
 
     def sleep(self) -> None:
@@ -113,11 +108,8 @@ class Vllm(Protocol):
 class Library:
     """A started `vllm.LLM`."""
 
-    def __init__(self, llm: Any, host: str = "hosts.<name>") -> None:
-        """`host` is `hosts.<name>`, for error messages."""
+    def __init__(self, llm: Any) -> None:
         self.llm = llm
-        self.host = host
-        self.ranks = int(llm.llm_engine.vllm_config.parallel_config.tensor_parallel_size)
         self.block = int(llm.llm_engine.vllm_config.cache_config.block_size)
 
     def run(
@@ -127,15 +119,6 @@ class Library:
         ended: Callable[[Reply], None] | None = None,
     ) -> list[Reply | None]:
         """See `Vllm`."""
-        with self._alive():
-            return self._run(asks, wanted, ended)
-
-    def _run(
-        self,
-        asks: Sequence[Ask],
-        wanted: Callable[[], bool],
-        ended: Callable[[Reply], None] | None,
-    ) -> list[Reply | None]:
         began = time.monotonic()
         engine = self.llm.llm_engine
         queued = self.llm.enqueue(
@@ -162,23 +145,19 @@ class Library:
 
     def add(self, adapter: Loaded) -> None:
         """See `Vllm`."""
-        with self._alive():
-            self.llm.llm_engine.add_lora(_request(adapter))
+        self.llm.llm_engine.add_lora(_request(adapter))
 
     def remove(self, adapter: Loaded) -> None:
         """See `Vllm`."""
-        with self._alive():
-            self.llm.llm_engine.remove_lora(adapter.number)
+        self.llm.llm_engine.remove_lora(adapter.number)
 
     def numbers(self) -> set[int]:
         """See `Vllm`."""
-        with self._alive():
-            return set(self.llm.llm_engine.list_loras())
+        return set(self.llm.llm_engine.list_loras())
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """See `Vllm`."""
-        with self._alive():
-            return self.llm.collective_rpc(function, args=arguments)
+        return self.llm.collective_rpc(function, args=arguments)[0]
 
     def forget_prefixes(self) -> bool:
         """Empty the prefix cache, and say whether it is: whole models keep one name for all
@@ -188,31 +167,17 @@ class Library:
 
     def sleep(self) -> None:
         """See `Vllm`."""
-        with self._alive():
-            self.llm.sleep(level=1)  # at level 2 adapters would be lost
+        self.llm.sleep(level=1)  # at level 2 adapters would be lost
 
     def wake(self) -> None:
         """See `Vllm`."""
-        with self._alive():
-            self.llm.wake_up()
+        self.llm.wake_up()
 
     def close(self) -> None:
         """See `Vllm`."""
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
         gc.collect()
-
-    @contextmanager
-    def _alive(self) -> Iterator[None]:
-        """In here vLLM works: HostLost where a rank, a process of its own, has ended meanwhile."""
-        try:
-            yield
-        except Exception as error:
-            executor = self.llm.llm_engine.engine_core.engine_core.model_executor
-            codes = [rank.proc.exitcode for rank in getattr(executor, "workers", ())]
-            if words := last_words(codes):
-                raise HostLost(f"{self.host}.engine = 'vllm' is lost: {words}") from error
-            raise
 
 
 def _parameters(ask: Ask) -> Any:

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from comas.engines.module import TensorParallel
-from comas.engines.vllm import ranks, start
+from comas.engines.vllm import start
 from comas.engines.vllm.adapters import Adapters, pairs_of
 from comas.engines.vllm.engine import VLLMEngine
 from comas.engines.vllm.folders import Folders
@@ -25,16 +24,6 @@ def build(plan: EnginePlan, models: Mapping[str, Weights]) -> VLLMEngine:
     """An engine for these policies; UserMistake where vLLM cannot serve them."""
     shared = {id(w.shared): w.shared for w in models.values() if isinstance(w, Adapter)}
     whole = [w.model for w in models.values() if isinstance(w, WholeModel)]
-    if plan.tensor_parallel > 1:
-        bases: list[Any] = [*whole, *(s.model for s in shared.values())]
-        ranks.check(
-            TensorParallel(
-                host=f"hosts.{plan.host}",
-                ranks=plan.tensor_parallel,
-                whole=bool(whole),
-                configs=[base.config.to_dict() for base in bases],
-            )
-        )
     if whole and len(models) == 1:
         return _of_one_model(plan, next(iter(models)), whole[0])
     if whole or len(shared) != 1:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +41,6 @@ out. It alone was computed behind what the prefix cache has.
 SEED = 17
 """Of the token that is drawn behind a probe."""
 
-T = TypeVar("T")
 Learner = Callable[[Sequence[int]], Tensor]
 """Token ids (T,) -> logits (T, V) of the learner's model."""
 
@@ -168,56 +167,35 @@ def added(model: Any, pairs: Pairs) -> Iterator[None]:
 def check_bound(
     vllm: Vllm, adapter: Loaded, names: Mapping[str, str], modules: Sequence[str], name: str
 ) -> None:
-    """StaleWeights where vLLM's model has not bound exactly these modules to the adapter, on
-    whatever rank; `names` says what vLLM calls them.
+    """StaleWeights where vLLM's model has not bound exactly these modules to the adapter; `names`
+    says what vLLM calls them.
     """
+    bound = set(vllm.call(worker.bound_modules, adapter.number))
     expected = {names[module] for module in modules}
-    for rank, modules_bound in enumerate(vllm.call(worker.bound_modules, adapter.number)):
-        bound = set(modules_bound)
-        if bound == expected:
-            continue
-        odd = sorted(expected ^ bound)[0]
-        where = "vLLM has left it out" if odd in expected else "only vLLM has it"
-        raise StaleWeights(
-            f"{name}: vLLM has bound {len(bound & expected)} of its {len(expected)} modules"
-            f"{_on(rank, vllm)} ({odd}: {where}), and samples the others from the base"
-        )
+    if bound == expected:
+        return
+    odd = sorted(expected ^ bound)[0]
+    where = "vLLM has left it out" if odd in expected else "only vLLM has it"
+    raise StaleWeights(
+        f"{name}: vLLM has bound {len(bound & expected)} of its {len(expected)} modules ({odd}:"
+        f" {where}), and samples the others from the base"
+    )
 
 
 def check_tensors(
     vllm: Vllm, adapter: Loaded, names: Mapping[str, str], pairs: Pairs, name: str
 ) -> None:
-    """StaleWeights where a tensor that vLLM's kernels read, on whatever rank, is not the learner's.
+    """StaleWeights where a tensor that vLLM's kernels read is not the learner's.
 
     `pairs` are in the dtype of adapters, B times alpha / rank.
     """
     learnt = {names[module]: pair for module, pair in pairs.items()}
-    if vllm.ranks > 1:
-        learnt = {module: (_portable(a), _portable(b)) for module, (a, b) in learnt.items()}
-    differences = vllm.call(worker.difference, adapter.number, learnt)
-    for rank, (module, apart) in enumerate(differences):
-        if module:
-            raise StaleWeights(
-                f"{name}: the tensors of {module} in vLLM{_on(rank, vllm)} are not the learner's"
-                f" (largest difference {apart:.2g}): it serves another version"
-            )
-
-
-def agreed(answers: Sequence[T], vllm: Vllm, what: str) -> T:
-    """What all ranks have answered; StaleWeights where one differs."""
-    if len(answers) != vllm.ranks or any(answer != answers[0] for answer in answers):
-        raise StaleWeights(f"the {vllm.ranks} ranks of vLLM do not agree on {what}")
-    return answers[0]
-
-
-def _on(rank: int, vllm: Vllm) -> str:
-    """Which rank, where there are several."""
-    return f" on rank {rank} of {vllm.ranks}" if vllm.ranks > 1 else ""
-
-
-def _portable(tensor: Tensor) -> Tensor:
-    """A copy for other processes: of a view the whole memory that it looks into would travel."""
-    return tensor.detach().to("cpu", copy=True)
+    module, apart = vllm.call(worker.difference, adapter.number, learnt)
+    if module:
+        raise StaleWeights(
+            f"{name}: the tensors of {module} in vLLM are not the learner's (largest difference"
+            f" {apart:.2g}): it serves another version"
+        )
 
 
 def as_served(pairs: Pairs, scale: float, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from comas.engines.vllm import ranks, worker
 from comas.engines.vllm.library import Library, version
 from comas.seams import EnginePlan, StaleWeights
-from comas.types import HostLost, UserMistake
+from comas.types import UserMistake
 
 INSTALL = 'pip install "comas[vllm]"'
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -29,8 +28,6 @@ ENVIRONMENT = {
     # so that tensors and functions pass as they are, and learner and engine take turns
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
-    # threads of torch run already, which a copy of this process would not have
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """The same where the user's environment says nothing."""
@@ -106,13 +103,10 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
     """vLLM with this base, which lies in `folder`, in `model`'s dtype or float32."""
     host = f"hosts.{plan.host}"
     device = _device(model, host)
-    ranks.check_gpus(plan.tensor_parallel, model.device, host)
     dtype = served_dtype(model)
-    shared = ranks.kept_of(plan.tensor_parallel, kept_heads(model.config))
-    cache = Cache(row_bytes(model.config, plan.context, dtype) // shared, plan.max_rows)
-    free = _free(device, plan.tensor_parallel)
-    weights = _weight_bytes(model, dtype) // plan.tensor_parallel
-    kept = weights + (WORKSPACE if device == "cuda" else 0)
+    cache = Cache(row_bytes(model.config, plan.context, dtype), plan.max_rows)
+    free = _free(device)
+    kept = _weight_bytes(model, dtype) + (WORKSPACE if device == "cuda" else 0)
     arguments: dict[str, Any] = {
         "model": str(folder),
         "tokenizer": None,
@@ -129,8 +123,6 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
         "seed": 0,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
-        "tensor_parallel_size": plan.tensor_parallel,
-        "distributed_executor_backend": "mp" if plan.tensor_parallel > 1 else None,
         **adapters,
     }
     if device == "cpu":
@@ -143,22 +135,7 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
     with _environment(), in_one_line(host):
         from vllm import LLM  # type: ignore[import-not-found]
 
-        if plan.tensor_parallel == 1:
-            return Library(LLM(**arguments), host)
-        with ranks.started(plan.tensor_parallel, device):
-            library = Library(_spread(LLM, arguments), host)
-        library.call(worker.belong)
-        return library
-
-
-def _spread(llm: Any, arguments: dict[str, Any]) -> Any:
-    """`vllm.LLM` over several ranks; what keeps one from starting is on stderr."""
-    try:
-        return llm(**arguments)
-    except Exception as error:
-        if type(error) is not Exception:
-            raise
-        raise RuntimeError(f"{error} What the process itself said is above") from error
+        return Library(LLM(**arguments))
 
 
 def served_dtype(model: Any) -> torch.dtype:
@@ -176,16 +153,10 @@ def deterministic(device: str, dtype: torch.dtype) -> bool:
     return os.environ.get("VLLM_BATCH_INVARIANT", "0") == "1"
 
 
-def kept_heads(config: Any) -> int:
-    """Heads of keys and values."""
-    text = config.get_text_config(decoder=True)
-    return getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-
-
 def row_bytes(config: Any, context: int, dtype: torch.dtype) -> int:
     """Bytes of keys and values of one row as long as the context, where each layer keeps all."""
     text = config.get_text_config(decoder=True)
-    heads = kept_heads(config)
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     blocks = -(-context // 128)  # the largest block that it uses by default
     return 2 * text.num_hidden_layers * heads * width * dtype.itemsize * 128 * blocks
@@ -227,14 +198,14 @@ def _device(model: Any, host: str) -> str:
     return device.type
 
 
-def _free(device: str, count: int) -> int:
-    """Bytes that are free for each of so many ranks: on the fullest GPU, or of a CPU's memory."""
+def _free(device: str) -> int:
+    """Bytes that are free."""
     if device == "cuda":
         torch.cuda.empty_cache()
-        return min(torch.cuda.mem_get_info(number)[0] for number in range(count))
+        return torch.cuda.mem_get_info()[0]
     import psutil
 
-    return psutil.virtual_memory().available // count
+    return psutil.virtual_memory().available
 
 
 def _total(device: str) -> int:
@@ -269,7 +240,7 @@ def in_one_line(host: str) -> Iterator[None]:
     """Say in one line why vLLM does not start, or not run for the first time."""
     try:
         yield
-    except (StaleWeights, UserMistake, HostLost):
+    except (StaleWeights, UserMistake):
         raise
     except (ImportError, OSError, ValueError, RuntimeError, NotImplementedError) as error:
         words = " ".join(str(error).split())

@@ -2,7 +2,7 @@
 
 vLLM may keep a copy of a layer that is packed for the processor, or tied to another one, and load
 weights beside it; so what is compared is what a layer's own product makes of chosen inputs. Leaves
-out: several policies, which vLLM cannot tell apart without adapters, and several ranks.
+out: several policies, which vLLM cannot tell apart without adapters.
 """
 
 from __future__ import annotations
@@ -79,17 +79,16 @@ def check_weights(vllm: Library, model: Any, dtype: torch.dtype, version: int, n
     """
     weights = {key: tensor for key, tensor in model.state_dict().items() if tensor.ndim}
     covered: set[str] = set()
-    for layer, parts in vllm.call(worker.linear_modules)[0].items():
+    for layer, parts in vllm.call(worker.linear_modules).items():
         keys = [f"{part}.weight" for part in parts]
         if not all(key in weights for key in keys):
             raise StaleWeights(f"{name}: {layer} in vLLM is no layer of the learner's")
         wide = weights[keys[0]].shape[1]
         places = sorted({(version * 31 + i * 7919) % wide for i in range(COLUMNS)})
         learnt = torch.cat([weights[key][:, places] for key in keys])
-        (served,) = vllm.call(worker.columns, layer, places)
-        _compare(layer, served, learnt.to(dtype), name)
+        _compare(layer, vllm.call(worker.columns, layer, places), learnt.to(dtype), name)
         covered.update(keys)
-    for key, served in vllm.call(worker.plain_tensors)[0].items():
+    for key, served in vllm.call(worker.plain_tensors).items():
         if key in weights.keys() - covered:
             _compare(key, served, weights[key].to(dtype), name)
             covered.add(key)
