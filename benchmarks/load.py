@@ -29,7 +29,7 @@ from comas.machine import peak_bytes_of
 from comas.team.shipping import of_learning
 from comas.testing import Scripted, ScriptedShipment, golden_script
 from comas.transports import process
-from comas.types import Host, HostFailure, Method, Sampling
+from comas.types import Ask, Host, HostFailure, Method, Sampling
 
 HOSTS = 4
 TURNS = 3
@@ -43,11 +43,11 @@ class Delayed(Scripted):
 
     delay = DELAY
 
-    async def ask(self, *arguments: Any) -> Any:
+    async def ask(self, ask: Ask) -> Any:
         """The script's reply, later."""
-        prompt = arguments[2][-1]["content"]
+        prompt = ask.messages[-1]["content"]
         await asyncio.sleep(self.delay * (SLOWER if prompt == "slowly" else 1))
-        return await super().ask(*arguments)
+        return await super().ask(ask)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ async def discussion(number: int, host: Host, prompt: str, began: float) -> floa
     for turn in range(TURNS):
         message = {"role": "user", "content": prompt}
         name = f"{number}/{turn}"
-        await host.ask(name, "a0", [message], Sampling(), turn, False, "solution")
+        await host.ask(Ask(name, "a0", [message], "solution", seed=turn))
     return time.perf_counter() - began
 
 

@@ -305,6 +305,24 @@ class Episode:
 
 
 @dataclass(frozen=True)
+class Ask:
+    """One turn that a host is asked for."""
+
+    turn: str
+    """The id of the turn, under which the host files its tokens."""
+    policy: str
+    """The policy of the host in whose voice it answers."""
+    messages: Sequence[Mapping[str, str]]
+    """`role` and `content` of each: the prompt, or the dialogue so far."""
+    role: str
+    """The role of the agent in the game."""
+    keep: bool = False
+    """Whether the tokens are filed for learning."""
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class Payoff:
     """All that goes back to the owner of a policy."""
 
@@ -513,31 +531,14 @@ class Host(Protocol):
         """
         ...
 
-    async def ask(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
-        """Answer in the voice of `policy`; with `keep`, file the tokens under the turn's id for
-        learning.
+    async def ask(self, ask: Ask) -> Reply:
+        """Answer in the voice of `ask.policy`; with `ask.keep`, file the tokens under the turn's
+        id for learning.
         """
         ...
 
-    async def tell(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        text: str,
-        keep: bool,
-        role: str,
-    ) -> Reply:
-        """Return `text` as the reply of `policy`; with `keep`, file its tokens for learning.
+    async def tell(self, ask: Ask, text: str) -> Reply:
+        """Return `text` as the reply of `ask.policy`; with `ask.keep`, file its tokens.
 
         They have no log-probs of an engine. UserMistake where nobody can learn from it, or where
         prompt and text have no room in the context.
@@ -591,17 +592,7 @@ class Host(Protocol):
 class Weighs(Protocol):
     """What a host does besides that can say how probable given words are."""
 
-    async def weigh(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        choices: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         """Return the log-probs of these continuations of the prompt as `Reply.weights`, at
         temperature 1, whatever the sampling's own.
 

@@ -20,6 +20,7 @@ from comas.game.play import Scene, play_all
 from comas.objective.dialogues import compare, dialogues
 from comas.testing.scripted import Scripted, records
 from comas.types import (
+    Ask,
     Calls,
     Episode,
     Fit,
@@ -260,10 +261,10 @@ class Shuffled(Scripted):
     def say(self, policy: str, role: str, prompt: str, seed: int) -> str:
         return f"<ask> {seed % 97} </ask>" if seed % 3 else f"{seed % 97}"
 
-    async def ask(self, *given: Any, **named: Any) -> Reply:
+    async def ask(self, ask: Ask) -> Reply:
         for _ in range(self.order.randrange(6)):
             await asyncio.sleep(0)
-        return await super().ask(*given, **named)
+        return await super().ask(ask)
 
 
 async def three(
@@ -297,9 +298,9 @@ class Small(Scripted):
     ) -> Fit:
         return Fit(len(messages) <= self.most, len(messages), self.most)
 
-    async def ask(self, turn: str, policy: str, messages: Any, *rest: Any) -> Reply:
-        self.heard.append([message["content"] for message in messages])
-        return await super().ask(turn, policy, messages, *rest)
+    async def ask(self, ask: Ask) -> Reply:
+        self.heard.append([message["content"] for message in ask.messages])
+        return await super().ask(ask)
 
 
 def test_where_there_is_no_room_the_oldest_exchange_is_left_out() -> None:
@@ -318,9 +319,9 @@ class Templated(Scripted):
     def calls(self, policy: str) -> Calls:
         return Calls("<tool_call>\n", "name", "arguments", "\n</tool_call>")
 
-    async def ask(self, turn: str, policy: str, messages: Any, *rest: Any) -> Reply:
-        self.roles = [message["role"] for message in messages]
-        return await super().ask(turn, policy, messages, *rest)
+    async def ask(self, ask: Ask) -> Reply:
+        self.roles = [message["role"] for message in ask.messages]
+        return await super().ask(ask)
 
 
 def test_a_model_is_asked_in_its_own_way_where_it_has_one() -> None:
@@ -393,18 +394,9 @@ def test_a_dialogue_that_goes_on_from_another_has_what_was_said_in_it() -> None:
     heard: list[list[Any]] = []
 
     class Recording(Scripted):
-        async def ask(
-            self,
-            turn: str,
-            policy: str,
-            messages: Sequence[Mapping[str, str]],
-            sampling: Sampling,
-            seed: int,
-            keep: bool,
-            role: str,
-        ) -> Reply:
-            heard.append(list(messages))
-            return await super().ask(turn, policy, messages, sampling, seed, keep, role)
+        async def ask(self, ask: Ask) -> Reply:
+            heard.append(list(ask.messages))
+            return await super().ask(ask)
 
     async def twice(
         question: Question, agents: Sequence[Agent], rng: random.Random, task: Task

@@ -200,10 +200,10 @@ class Late(Scripted):
         super().__init__(lambda policy, role, prompt, seed: "bet" if seed % 2 else "pass")
         self.rng = random.Random(seed)
 
-    async def ask(self, *facts: Any) -> Reply:
+    async def ask(self, ask: Any) -> Reply:
         for _ in range(self.rng.randrange(5)):
             await asyncio.sleep(0)
-        return await super().ask(*facts)
+        return await super().ask(ask)
 
 
 @pytest.mark.parametrize("rules", [_side_by_side, kuhn.rules])

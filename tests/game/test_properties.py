@@ -22,7 +22,7 @@ from comas.methods import comas
 from comas.seams import EngineFacts, Generation, Request
 from comas.tasks import pick
 from comas.testing import discuss
-from comas.types import Method, Payoff, Row, Sampling
+from comas.types import Ask, Method, Payoff, Row
 
 SPECIALS = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TEMPLATE = (
@@ -97,7 +97,7 @@ def ask(host: LocalHost, prompts: Sequence[str], keep: bool = True) -> list[str]
     async def all_of_them() -> list[str]:
         contents = [[{"role": "user", "content": text}] for text in prompts]
         asked = [
-            host.ask(str(i), "p", content, Sampling(), i, keep, "solution")
+            host.ask(Ask(str(i), "p", content, "solution", keep, seed=i))
             for i, content in enumerate(contents)
         ]
         return [reply.text for reply in await asyncio.gather(*asked)]

@@ -26,7 +26,7 @@ from comas.testing import (
     scripted_scene,
     scripted_team,
 )
-from comas.types import Episode, Fit, HostFailure, Method, Question, Reply, Task
+from comas.types import Ask, Episode, Fit, HostFailure, Method, Question, Reply, Task
 from tests.support.games import game, one, turn
 
 Q = Question(id="q", prompt="1 2 4 5 -> 7", answer="1 2 4")
@@ -40,10 +40,10 @@ class Slow(Scripted):
         super().__init__(lambda policy, role, prompt, seed: f"{policy} {prompt} {seed % 1000}")
         self.delays = delays
 
-    async def ask(self, turn: str, policy: str, *rest: Any) -> Reply:
-        for _ in range(self.delays[policy]):
+    async def ask(self, ask: Ask) -> Reply:
+        for _ in range(self.delays[ask.policy]):
             await asyncio.sleep(0)
-        return await super().ask(turn, policy, *rest)
+        return await super().ask(ask)
 
 
 async def ask_all(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
@@ -404,13 +404,9 @@ class Sieve(Scripted):
 
     fault = ""
 
-    async def ask(
-        self, turn: str, policy: str, messages: Any, sampling: Any, seed: int, keep: bool, role: str
-    ) -> Reply:
-        said = await super().ask(
-            turn, policy, messages, sampling, seed, keep or self.fault == "although keep", role
-        )
-        return replace(said, text=said.text + turn) if self.fault == "another text" else said
+    async def ask(self, ask: Ask) -> Reply:
+        said = await super().ask(replace(ask, keep=ask.keep or self.fault == "although keep"))
+        return replace(said, text=said.text + ask.turn) if self.fault == "another text" else said
 
     async def learn(self, payoffs: Any, method: Method) -> Any:
         if self.fault == "unknown turn":

@@ -21,7 +21,17 @@ from comas.game.weighing import expected, said_of, shares_of
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.testing import Scripted, scripted_team
-from comas.types import Episode, HostFailure, Method, Payoff, Question, Sampling, Turn, UserMistake
+from comas.types import (
+    Ask,
+    Episode,
+    HostFailure,
+    Method,
+    Payoff,
+    Question,
+    Sampling,
+    Turn,
+    UserMistake,
+)
 from tests.support.learning import host_of
 
 QUESTION = Question(id="q", prompt="1 2 4 5 -> 7")
@@ -160,7 +170,7 @@ CHOICES = ["<score> 3 </score>", "<score> 2 </score>", "<score> 1", "right"]
 
 def test_weights_are_the_learners_own_log_probs(host: Any) -> None:
     async def weigh() -> Any:
-        return await host.weigh("t", "a", MESSAGES, CHOICES, Sampling(0.5), 7, True, "scoring")
+        return await host.weigh(Ask("t", "a", MESSAGES, "scoring", True, Sampling(0.5), 7), CHOICES)
 
     reply = asyncio.run(weigh())
     assert reply.weights is not None
@@ -181,10 +191,10 @@ def test_weights_are_the_learners_own_log_probs(host: Any) -> None:
 
 def test_weighing_beside_sampling_changes_neither(host: Any) -> None:
     async def weigh() -> Any:
-        return await host.weigh("w", "a", MESSAGES, CHOICES, Sampling(), 7, False, "scoring")
+        return await host.weigh(Ask("w", "a", MESSAGES, "scoring", seed=7), CHOICES)
 
     async def ask() -> Any:
-        return await host.ask("a", "a", MESSAGES, Sampling(max_tokens=8), 9, False, "solution")
+        return await host.ask(Ask("a", "a", MESSAGES, "solution", False, Sampling(max_tokens=8), 9))
 
     async def both() -> Any:
         return await asyncio.gather(*[f() for _ in range(5) for f in (weigh, ask)])
@@ -199,13 +209,13 @@ def test_weighing_beside_sampling_changes_neither(host: Any) -> None:
 def test_a_choice_that_begins_another_one_is_refused_by_its_tokens(host: Any) -> None:
     choices = ["<score> 3", "<score> 3 </score>"]
     with pytest.raises(UserMistake, match="beginning of"):
-        asyncio.run(host.weigh("t", "a", MESSAGES, choices, Sampling(), 7, False, "scoring"))
+        asyncio.run(host.weigh(Ask("t", "a", MESSAGES, "scoring", seed=7), choices))
 
 
 def test_words_that_a_model_does_not_know_are_the_same_tokens(host: Any) -> None:
     choices = ["yes", "no"]
     with pytest.raises(UserMistake, match="same tokens"):
-        asyncio.run(host.weigh("t", "a", MESSAGES, choices, Sampling(), 7, False, "scoring"))
+        asyncio.run(host.weigh(Ask("t", "a", MESSAGES, "scoring", seed=7), choices))
 
 
 def test_what_is_not_kept_is_not_learnt_and_what_is_paid_moves_the_word_that_was_said(
@@ -215,7 +225,7 @@ def test_what_is_not_kept_is_not_learnt_and_what_is_paid_moves_the_word_that_was
 
     async def weigh(turn: str, seed: int, keep: bool = True) -> Any:
         sampling = Sampling()
-        return await host.weigh(turn, "a", MESSAGES, CHOICES, sampling, seed, keep, "scoring")
+        return await host.weigh(Ask(turn, "a", MESSAGES, "scoring", keep, sampling, seed), CHOICES)
 
     async def run() -> Any:
         before = await weigh("no", 0, False)

@@ -25,7 +25,7 @@ from comas.hosts.api import ApiHost
 from comas.hosts.build import make_local_host
 from comas.models.sources import seed_models
 from comas.team.build import run_sync
-from comas.types import Sampling
+from comas.types import Ask, Sampling
 
 for library in ("fastapi", "uvicorn", "openai", "transformers.cli.serve"):
     pytest.importorskip(
@@ -94,7 +94,9 @@ def test_text_tokens_and_usage_are_those_of_the_model_itself(
         for prompt in prompts:
             asked = [{"role": "user", "content": prompt}]
             far, near = (
-                asyncio.run(h.ask("t", "p", asked, Sampling(0.0, 1.0, room), 5, False, "solution"))
+                asyncio.run(
+                    h.ask(Ask("t", "p", asked, "solution", False, Sampling(0.0, 1.0, room), 5))
+                )
                 for h in (there, here)
             )
             assert (far.text, far.finished) == (near.text, near.finished)

@@ -11,7 +11,7 @@ import pytest
 
 from comas.game.weighing import shares_of
 from comas.hosts.endpoint.completion import read_said
-from comas.types import HostFailure, Reply, Sampling, UserMistake
+from comas.types import Ask, HostFailure, Reply, Sampling, UserMistake
 from tests.support.endpoint import answers, said
 
 MESSAGES = [{"role": "user", "content": "is it right? yes or no"}]
@@ -27,7 +27,7 @@ async def weigh(
     host: Any, choices: list[str], temperature: float = 1.0, keep: bool = False
 ) -> Reply:
     sampling = Sampling(temperature, max_tokens=5)
-    return await host.weigh("t", "j", MESSAGES, choices, sampling, 5, keep, "scoring")
+    return await host.weigh(Ask("t", "j", MESSAGES, "scoring", keep, sampling, 5), choices)
 
 
 def test_weights_are_those_of_the_alternatives(serve: Any, host_at: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from comas.engines import hf
-from comas.types import KeepsStart, Method, Payoff, Reply, Sampling
+from comas.types import Ask, KeepsStart, Method, Payoff, Reply, Sampling
 from tests.support.learning import KINDS, METHOD, POLICIES, learning_host
 
 IN_PLACE = ("whole, hf", "adapters, hf")
@@ -27,7 +27,7 @@ def say(host: Any, name: str, policy: str, place: int, keep: bool) -> Coroutine[
     messages = [{"role": "user", "content": f"solve 1 2 4 {place} -> 7"}]
     sampling = Sampling(max_tokens=12)
     turn = f"{name}/{policy}{place}"
-    return host.ask(turn, policy, messages, sampling, place, keep, "solution")
+    return host.ask(Ask(turn, policy, messages, "solution", keep, sampling, place))
 
 
 async def talk(host: Any, name: str, keep: bool = False) -> list[str]:

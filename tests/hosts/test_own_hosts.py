@@ -19,7 +19,7 @@ from comas.hosts.build import make_local_host
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.testing import Scripted, check_host, golden_script
-from comas.types import Fit, Learned, Method, Payoff, Reply, Sampling, UserMistake
+from comas.types import Ask, Fit, Learned, Method, Payoff, Reply, Sampling, UserMistake
 from tests.support.endpoint import answers
 from tests.support.endpoint import said as answered
 from tests.support.games import game, one
@@ -45,17 +45,13 @@ class Stubborn:
         self.learnt: list[str] = []
         self.open = True
 
-    async def ask(
-        self, turn: str, policy: str, messages: Any, sampling: Any, seed: int, keep: bool, role: str
-    ) -> Reply:
-        if keep and not self.learns:
+    async def ask(self, ask: Ask) -> Reply:
+        if ask.keep and not self.learns:
             raise UserMistake("nobody learns here")
-        return Reply(self.texts[role], True, self.updates, 9, 5, -1.0, 0.0)
+        return Reply(self.texts[ask.role], True, self.updates, 9, 5, -1.0, 0.0)
 
-    async def tell(
-        self, turn: str, policy: str, messages: Any, text: str, keep: bool, role: str
-    ) -> Reply:
-        if keep and not self.learns:
+    async def tell(self, ask: Ask, text: str) -> Reply:
+        if ask.keep and not self.learns:
             raise UserMistake("nobody learns here")
         return Reply(text, True, self.updates, 9, 5, 0.0, 0.0)
 

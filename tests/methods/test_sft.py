@@ -30,7 +30,7 @@ from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.tasks import demonstrations, pick
 from comas.testing import Recorded, Scripted, check_method, replay, scripted_team
-from comas.types import Episode, Payoff, Question, UserMistake
+from comas.types import Ask, Episode, Payoff, Question, UserMistake
 from tests.support.adapters import fill
 from tests.support.command import run
 from tests.support.learning import host_of, say
@@ -153,7 +153,7 @@ def test_told_words_beside_sampled_ones_change_no_gap(untaught: Path) -> None:
         await say(host, "t1")
         await say(host, "t2", "b")
         messages = [{"role": "user", "content": TOLD[0][1]}]
-        await host.tell("t3", "a", messages, TOLD[0][2], True, "solution")
+        await host.tell(Ask("t3", "a", messages, "solution", True), TOLD[0][2])
         both = [Payoff("t1", 1.0, "g"), Payoff("t3", 0.0, "g")]
         learned = await host.learn({"a": both, "b": [Payoff("t2", 1.0)]}, method)
         return learned.policies["a"]
@@ -192,9 +192,9 @@ def test_a_dialogue_is_told_whole_behind_the_persona() -> None:
     heard: list[Any] = []
 
     class Listening(Scripted):
-        async def tell(self, turn: str, policy: str, messages: Any, *rest: Any) -> Any:
-            heard.append([dict(message) for message in messages])
-            return await super().tell(turn, policy, messages, *rest)
+        async def tell(self, ask: Ask, text: str) -> Any:
+            heard.append([dict(message) for message in ask.messages])
+            return await super().tell(ask, text)
 
     member = Member("a", Listening({}), "p", system="Be brief.")
     episode = Episode("0/q/0", Question(id="q", prompt="?"))
@@ -222,8 +222,10 @@ def test_hosts_without_tell_and_frozen_ones_are_told_so_in_a_line() -> None:
         run_sync(agent.tell("solution", "p", "words"))
     host = host_with(None)
     with pytest.raises(UserMistake, match="host home was loaded without a learner"):
-        run_sync(host.tell("t", "p", [{"role": "user", "content": "1"}], "2", True, "solution"))
-    reply = run_sync(host.tell("t", "p", [{"role": "user", "content": "1"}], "2", False, "x"))
+        run_sync(
+            host.tell(Ask("t", "p", [{"role": "user", "content": "1"}], "solution", True), "2")
+        )
+    reply = run_sync(host.tell(Ask("t", "p", [{"role": "user", "content": "1"}], "x"), "2"))
     assert (reply.text, reply.tokens) == ("2", 2)
     host.close()
 

@@ -22,7 +22,7 @@ from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.team.build import run_sync as in_a_loop
 from comas.training.start import resume_async
-from comas.types import Sampling, UserMistake
+from comas.types import Ask, Sampling, UserMistake
 from tests.support.remembering import METHOD
 from tests.support.runs import Killed, essence
 
@@ -155,7 +155,9 @@ def test_an_earlier_self_speaks_with_these_weights(
         for turn in spoken:
             messages = [{"role": "user", "content": turn["prompt"]}]
             seed = derive_seed(0, turn["id"])
-            asked = host.ask("t", "p", messages, Sampling(max_tokens=12), seed, False, "solution")
+            asked = host.ask(
+                Ask("t", "p", messages, "solution", False, Sampling(max_tokens=12), seed)
+            )
             said.append(run_sync(asked).text)
         host.close()
         return said

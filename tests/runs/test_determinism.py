@@ -79,9 +79,9 @@ class Late(Scripted):
         super().__init__(golden_script, "script")
         self.rng = random.Random(seed)
 
-    async def ask(self, *args: Any, **kwargs: Any) -> Reply:
+    async def ask(self, ask: Any) -> Reply:
         await asyncio.sleep(self.rng.random() / 200)
-        return await super().ask(*args, **kwargs)
+        return await super().ask(ask)
 
 
 @pytest.mark.parametrize(

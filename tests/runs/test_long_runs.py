@@ -18,7 +18,7 @@ from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async, train_async
-from comas.types import HostFailure, UserMistake
+from comas.types import Ask, HostFailure, UserMistake
 from tests.support.faults import KEYS, Chained
 
 
@@ -123,10 +123,10 @@ class Dying(Chained):
     duty = "ask"
     error = HostFailure("connection reset")
 
-    async def ask(self, *args: Any, **kwargs: Any) -> Any:
+    async def ask(self, ask: Ask) -> Any:
         if self.duty == "ask":
             raise self.error
-        return await super().ask(*args, **kwargs)
+        return await super().ask(ask)
 
     async def learn(self, payoffs: Any, method: Any) -> Any:
         if self.duty == "learn":
@@ -170,10 +170,10 @@ def test_an_error_in_a_game_loses_no_step_that_was_learnt(
 ) -> None:
     real = Chained.ask
 
-    async def ask(self: Chained, turn: str, *args: Any) -> Any:
-        if turn.startswith("7/"):
+    async def ask(self: Chained, ask: Ask) -> Any:
+        if ask.turn.startswith("7/"):
             raise HostFailure("connection reset")
-        return await real(self, turn, *args)
+        return await real(self, ask)
 
     monkeypatch.setattr(Chained, "ask", ask)
     pairs = [

@@ -259,7 +259,7 @@ class Slow(Scripted):
         self.waiting = 0
         self.cancelled = 0
 
-    async def ask(self, *arguments: Any) -> Any:
+    async def ask(self, ask: Any) -> Any:
         self.waiting += 1
         try:
             while not self.go.is_set():
@@ -269,7 +269,7 @@ class Slow(Scripted):
             raise
         finally:
             self.waiting -= 1
-        return await super().ask(*arguments)
+        return await super().ask(ask)
 
 
 def until(true: Any, seconds: float = 10.0) -> None:

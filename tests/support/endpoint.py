@@ -20,7 +20,7 @@ import pytest
 from comas.config.schema import HostConfig
 from comas.evaluation.systems import team_of
 from comas.hosts.api import GREETING, ApiHost
-from comas.types import Sampling
+from comas.types import Ask, Sampling
 
 KEY = "sk-very-secret-0123456789"
 
@@ -172,15 +172,8 @@ async def ask(
     host: ApiHost, prompt: str = "2 + 2?", seed: int = 5, sampling: Sampling | None = None
 ) -> Any:
     sampling = sampling or Sampling(0.7)
-    return await host.ask(
-        "0/q/0/solution0",
-        "j",
-        [{"role": "user", "content": prompt}],
-        sampling,
-        seed,
-        False,
-        "solution",
-    )
+    messages = [{"role": "user", "content": prompt}]
+    return await host.ask(Ask("0/q/0/solution0", "j", messages, "solution", False, sampling, seed))
 
 
 async def given_up(asking: Coroutine[Any, Any, Any], server: Endpoint) -> None:

@@ -14,7 +14,7 @@ from comas.learners.lora.population import Spec
 from comas.learners.recipe import Recipe
 from comas.objective.credit import grpo, reinforce_pp
 from comas.objective.losses import clipped, plain
-from comas.types import Method, Row, Sampling
+from comas.types import Ask, Method, Row, Sampling
 
 POLICIES = ("a", "b")
 KINDS = {
@@ -53,9 +53,8 @@ def rows(count: int = 12, seed: int = 0, temperature: float = 1.0) -> list[Row]:
 
 async def say(host, turn: str, policy: str = "a", keep: bool = True, **sampling: float):  # type: ignore[no-untyped-def]
     messages = [{"role": "user", "content": "solve 1 2 4 5 -> 7"}]
-    return await host.ask(
-        turn, policy, messages, Sampling(max_tokens=12, **sampling), 9, keep, "solution"
-    )
+    how = Sampling(max_tokens=12, **sampling)
+    return await host.ask(Ask(turn, policy, messages, "solution", keep, how, 9))
 
 
 def learning_host(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.testing import Scripted, ScriptedShipment
-from comas.types import HostFailure, Method, UserMistake
+from comas.types import Ask, HostFailure, Method, UserMistake
 
 
 class Unsendable(str):
@@ -60,17 +60,15 @@ class Odd(Exception):
 class Slow(Scripted):
     """Waits for a while where the prompt says for how long, and notes what was given up."""
 
-    async def ask(
-        self, turn: str, policy: str, messages: Any, sampling: Any, seed: int, keep: bool, role: str
-    ) -> Any:
-        words = messages[-1]["content"].split()
+    async def ask(self, ask: Ask) -> Any:
+        words = ask.messages[-1]["content"].split()
         if words[0] == "wait":
             await asyncio.sleep(float(words[1]))
         if words[0] == "block":
             time.sleep(float(words[1]))
         if words[0] == "full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return await super().ask(turn, policy, messages, sampling, seed, keep, role)
+        return await super().ask(ask)
 
     async def save(self, path: Path) -> None:
         if (path / "full").exists():

@@ -31,7 +31,7 @@ from comas.team.shipping import of_learning
 from comas.testing import check_host
 from comas.transports import process
 from comas.transports.frames import Cut, read_frame, write_frame
-from comas.types import HostFailure, HostLost, Payoff, Sampling, UserMistake
+from comas.types import Ask, HostFailure, HostLost, Payoff, UserMistake
 from tests.support import loopback
 from tests.support.shipped import SlowShipment, Unbuildable, polite
 
@@ -107,9 +107,8 @@ def gone(pid: int) -> bool:
 
 
 async def ask(host: RemoteHost, text: str, turn: str = "t", keep: bool = False) -> str:
-    said = host.ask(
-        turn, "a0", [{"role": "user", "content": text}], Sampling(), 3, keep, "solution"
-    )
+    messages = [{"role": "user", "content": text}]
+    said = host.ask(Ask(turn, "a0", messages, "solution", keep, seed=3))
     return (await asyncio.wait_for(said, DEADLINE)).text
 
 

@@ -99,13 +99,11 @@ class _Host:
         self.open -= 1
         return Reply(text, True, 0, 0, 1, 0.0, 0.0)
 
-    async def tell(self, turn: str, policy: str, messages: Any, text: str, *_: Any) -> Reply:
+    async def tell(self, ask: Any, text: str) -> Reply:
         return Reply(text, True, 0, 0, 1, 0.0, 0.0)
 
-    async def weigh(
-        self, turn: str, policy: str, messages: Any, choices: Sequence[str], *_: Any
-    ) -> Reply:
-        await self.ask()
+    async def weigh(self, ask: Any, choices: Sequence[str]) -> Reply:
+        await self.ask(ask)
         weights = (0.0,) * len(choices)
         return Reply(choices[0], True, 0, 0, 1, 0.0, 0.0, weights=weights)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from comas.game.weighing import check_choices
 from comas.types import (
+    Ask,
     Episode,
     Fit,
     Host,
@@ -228,7 +229,7 @@ class Agent:
         keep = self.table.keep and not member.frozen
         began = time.monotonic()
         try:
-            reply = await tell(turn_id, member.policy, messages, text, keep, role)
+            reply = await tell(Ask(turn_id, member.policy, messages, role, keep), text)
         except NoSystemRole as error:
             raise self._without_persona(error) from error
         seconds = time.monotonic() - began
@@ -262,12 +263,9 @@ class Agent:
         except NoSystemRole as error:
             raise self._without_persona(error) from error
         began = time.monotonic()
-        seed = derive_seed(self.table.seed, turn_id)
-        keep = self.table.keep and not member.frozen
+        ask = self._ask_for(turn_id, asked.role, messages, sampling)
         try:
-            reply = await host.weigh(
-                turn_id, member.policy, messages, choices, sampling, seed, keep, asked.role
-            )
+            reply = await host.weigh(ask, choices)
         except HostFailure as error:
             raise HostFailure(f"host {host.name}, turn {turn_id}: {error}") from error
         assert reply.weights is not None, f"host {host.name} weighed nothing"
@@ -284,7 +282,6 @@ class Agent:
         return self.member.sampling if most is None else with_room(self.member.sampling, most)
 
     async def _answer(self, turn_id: str, asked: Asked, about: Turn | None, round: int) -> Turn:
-        table = self.table
         member = self.member
         role = asked.role
         sampling = self._sampling(role)
@@ -293,18 +290,23 @@ class Agent:
         except NoSystemRole as error:
             raise self._without_persona(error) from error
         began = time.monotonic()
-        seed = derive_seed(table.seed, turn_id)
-        keep = table.keep and not member.frozen
+        ask = self._ask_for(turn_id, role, messages, sampling)
         try:
-            reply = await member.host.ask(
-                turn_id, member.policy, messages, sampling, seed, keep, role
-            )
+            reply = await member.host.ask(ask)
         except HostFailure as error:
             raise HostFailure(f"host {member.host.name}, turn {turn_id}: {error}") from error
         turn = self._turn(turn_id, role, messages, reply, about, time.monotonic() - began)
         turn.round = round
         turn.dropped = dropped
         return self._record(turn)
+
+    def _ask_for(
+        self, turn_id: str, role: str, messages: Sequence[Message], sampling: Sampling
+    ) -> Ask:
+        """What the host is asked for, with the turn's own seed."""
+        seed = derive_seed(self.table.seed, turn_id)
+        keep = self.table.keep and not self.member.frozen
+        return Ask(turn_id, self.member.policy, messages, role, keep, sampling, seed)
 
     def _turn(
         self,

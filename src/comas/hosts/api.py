@@ -32,6 +32,7 @@ from comas.hosts.plan import HostPlan
 from comas.program import Work
 from comas.types import (
     Account,
+    Ask,
     Calls,
     Fit,
     HostFailure,
@@ -127,27 +128,18 @@ class ApiHost:
         """The server knows; what it refuses is a failure of that turn."""
         return Fit(True)
 
-    async def ask(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def ask(self, ask: Ask) -> Reply:
         """One reply; `logprob` is 0.0 unless `logprobs` is set and the server tells them."""
-        self._check_keeps_nothing(turn, keep)
+        self._check_keeps_nothing(ask)
         self.open()
-        body = self.server.body(self.models[policy], messages, sampling, seed)
+        body = self.server.body(self.models[ask.policy], ask.messages, ask.sampling, ask.seed)
         began = time.perf_counter()
-        said = await self._there(self._answer(body, seed))
+        said = await self._there(self._answer(body, ask.seed))
         seconds = time.perf_counter() - began
         return Reply(
             said.text,
             said.finished,
-            self.versions[policy],
+            self.versions[ask.policy],
             said.prompt_tokens or 0,
             said.tokens or 0,
             said.logprob,
@@ -155,54 +147,36 @@ class ApiHost:
             thoughts=said.thoughts,
         )
 
-    def _check_keeps_nothing(self, turn: str, keep: bool) -> None:
+    def _check_keeps_nothing(self, ask: Ask) -> None:
         """Refuse to keep a turn: nobody learns here."""
-        if keep:
+        if ask.keep:
             raise UserMistake(
-                f"turn {turn}: nobody learns at host {self.name}, which is behind an API: freeze"
-                " its agents"
+                f"turn {ask.turn}: nobody learns at host {self.name}, which is behind an API:"
+                " freeze its agents"
             )
 
-    async def tell(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        text: str,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def tell(self, ask: Ask, text: str) -> Reply:
         """Nobody learns here, so nobody is told what to say."""
         raise UserMistake(
-            f"turn {turn}: nobody learns at host {self.name}, which is behind an API: give role"
-            f" {role!r} to agents of other hosts (agents.<name>.roles)"
+            f"turn {ask.turn}: nobody learns at host {self.name}, which is behind an API: give role"
+            f" {ask.role!r} to agents of other hosts (agents.<name>.roles)"
         )
 
-    async def weigh(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        choices: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         """Log-probs of words of one token each, which the server has to tell among the
         `ALTERNATIVES` likeliest beginnings of its reply.
         """
-        self._check_keeps_nothing(turn, keep)
+        self._check_keeps_nothing(ask)
         self.open()
         one = Sampling(max_tokens=1)
-        body = self.server.body(self.models[policy], messages, one, seed)
+        body = self.server.body(self.models[ask.policy], ask.messages, one, ask.seed)
         body |= {"logprobs": True, "top_logprobs": ALTERNATIVES}
         began = time.perf_counter()
-        said = await self._there(self._answer(body, seed))
+        said = await self._there(self._answer(body, ask.seed))
         if said.first is None:
             raise UserMistake(
                 f"host {self.name}: its server tells no log-probs of alternatives (top_logprobs),"
-                f" which weighing needs: give role {role!r} to agents of other hosts"
+                f" which weighing needs: give role {ask.role!r} to agents of other hosts"
                 " (agents.<name>.roles), or have words said instead"
             )
         unknown = [choice for choice in choices if choice.strip() not in said.first]
@@ -213,11 +187,11 @@ class ApiHost:
                 " prompt asks for, can be weighed"
             )
         weights = tuple(said.first[choice.strip()] for choice in choices)
-        number, margin = said_of(weights, sampling.temperature, seed)
+        number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         return Reply(
             choices[number],
             True,
-            self.versions[policy],
+            self.versions[ask.policy],
             said.prompt_tokens or 0,
             said.tokens or 0,
             weights[number],

@@ -23,12 +23,14 @@ from typing import Any, NamedTuple, Protocol
 from comas.engines.batcher import quiet
 from comas.hosts.folders import Piece, missing, pieces_of, put
 from comas.types import (
+    Ask,
     Host,
     HostFailure,
     Learned,
     Meter,
     Method,
     Payoff,
+    Reply,
     Weighs,
 )
 
@@ -184,15 +186,15 @@ class FarEnd:
         assert self._host is not None, "nothing is asked before the host is built"
         return self._host
 
-    async def _ask(self, *arguments: Any) -> Any:
-        return await self.host.ask(*arguments)
+    async def _ask(self, ask: Ask) -> Reply:
+        return await self.host.ask(ask)
 
-    async def _tell_agent(self, *arguments: Any) -> Any:
-        return await self.host.tell(*arguments)
+    async def _tell_agent(self, ask: Ask, text: str) -> Reply:
+        return await self.host.tell(ask, text)
 
-    async def _weigh(self, *arguments: Any) -> Any:
+    async def _weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         assert isinstance(self._host, Weighs), "every host that is built here weighs"
-        return await self._host.weigh(*arguments)
+        return await self._host.weigh(ask, choices)
 
     async def _fits(self, *arguments: Any) -> Any:
         return await self.host.fits(*arguments)

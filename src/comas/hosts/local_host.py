@@ -28,6 +28,7 @@ from comas.machine import peak_bytes_of
 from comas.seams import Engine, Generation, Learner, Request, Sleeper, Weighing, Weights
 from comas.types import (
     Account,
+    Ask,
     Calls,
     Fit,
     Learned,
@@ -100,38 +101,26 @@ class LocalHost:
         needed = len(self.chat.encode(messages)) + sampling.max_tokens
         return Fit(needed <= self.context, needed, self.context)
 
-    async def ask(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
-        """Sample one reply; with `keep` its tokens are filed under `turn`."""
-        if keep and (sampling.top_p < 1 or sampling.temperature == 0):
+    async def ask(self, ask: Ask) -> Reply:
+        """Sample one reply; with `keep` its tokens are filed under the turn's id."""
+        sampling = ask.sampling
+        if ask.keep and (sampling.top_p < 1 or sampling.temperature == 0):
             raise UserMistake(
                 f"training samples from the whole softmax: top_p is {sampling.top_p}, temperature"
                 f" {sampling.temperature}; set top_p = 1 and temperature > 0"
             )
-        if keep:
-            self._check_learns(turn)
-        request = Request(policy, self.chat.encode(messages), sampling, seed)
+        self._check_kept(ask)
+        request = Request(ask.policy, self.chat.encode(ask.messages), sampling, ask.seed)
         done = await self._sample(request)
         if not np.isfinite(done.logprobs).all():
-            raise self._broken(turn, policy)
-        if keep:
-            temperature = request.sampling.temperature
-            row = _row(turn, role, temperature, request.prompt_ids, done.token_ids, done.logprobs)
-            self._buffer[policy][turn] = row
-        opened = self.chat.opens(messages)
+            raise self._broken(ask)
+        self._file(ask, sampling.temperature, request.prompt_ids, done.token_ids, done.logprobs)
+        opened = self.chat.opens(ask.messages)
         text, thoughts = self.chat.decode(done.token_ids, done.finished, opened)
         return Reply(
             text,
             done.finished,
-            self.versions[policy],
+            self.versions[ask.policy],
             len(request.prompt_ids),
             len(done.token_ids),
             float(done.logprobs.sum(dtype=np.float64)),
@@ -140,80 +129,58 @@ class LocalHost:
             thoughts,
         )
 
-    async def tell(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        text: str,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def tell(self, ask: Ask, text: str) -> Reply:
         """Return `text` as a reply; with `keep` its tokens and an end token are filed."""
-        if keep:
-            self._check_learns(turn)
-        prompt_ids = self.chat.encode(messages)
-        reply_ids = self.chat.encode_reply(messages, text)
+        self._check_kept(ask)
+        prompt_ids = self.chat.encode(ask.messages)
+        reply_ids = self.chat.encode_reply(ask.messages, text)
         needed = len(prompt_ids) + len(reply_ids)
         if needed > self.context:
             raise UserMistake(
-                f"turn {turn}: this demonstration needs {needed} tokens with its prompt, and the"
-                f" context of {self.name}/{policy} has {self.context}: shorten it or leave it out,"
-                f" or raise hosts.{self.name}.context where the base has room"
+                f"turn {ask.turn}: this demonstration needs {needed} tokens with its prompt, and"
+                f" the context of {self.name}/{ask.policy} has {self.context}: shorten it or leave"
+                f" it out, or raise hosts.{self.name}.context where the base has room"
             )
-        if keep:
-            self._buffer[policy][turn] = _row(turn, role, 1.0, prompt_ids, reply_ids)
-        version = self.versions[policy]
+        self._file(ask, 1.0, prompt_ids, reply_ids)
+        version = self.versions[ask.policy]
         return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
 
-    async def weigh(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        choices: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         """Return the log-probs of these choices; with `keep` the tokens of the one that is drawn
         are filed.
         """
-        if keep:
-            self._check_learns(turn)
+        self._check_kept(ask)
         if not hasattr(self.engine, "weigh"):  # one of somebody's own that samples, and no more
             raise UserMistake(
-                f"turn {turn}: the engine of host {self.name} ({type(self.engine).__name__}) has no"
-                f" `weigh`: take another (hosts.{self.name}.engine), or have words said instead"
+                f"turn {ask.turn}: the engine of host {self.name} ({type(self.engine).__name__})"
+                f" has no `weigh`: take another (hosts.{self.name}.engine), or have words said"
+                " instead"
             )
-        prompt_ids = self.chat.encode(messages)
-        spelt = [self.chat.encode_beginning(messages, choice) for choice in choices]
-        check_tokens(choices, [ids.tolist() for ids in spelt], turn)
+        prompt_ids = self.chat.encode(ask.messages)
+        spelt = [self.chat.encode_beginning(ask.messages, choice) for choice in choices]
+        check_tokens(choices, [ids.tolist() for ids in spelt], ask.turn)
         needed = len(prompt_ids) + max(map(len, spelt))
         if needed >= self.context:
             raise NoRoom(
-                f"turn {turn}: the prompt and its longest choice need {needed} tokens, and the"
-                f" context of {self.name}/{policy} has {self.context}: shorten the question, or"
+                f"turn {ask.turn}: the prompt and its longest choice need {needed} tokens, and the"
+                f" context of {self.name}/{ask.policy} has {self.context}: shorten the question, or"
                 f" raise hosts.{self.name}.context where the base has room"
             )
         began = time.perf_counter()
         remedy = "lower {host}.max_rows or {host}.context" + f" (now {self.context})"
         with self._sampling(), in_memory(self.name, f"weighing on {self.device}", remedy):
-            logprobs = await self.engine.weigh(Weighing(policy, prompt_ids, spelt))
+            logprobs = await self.engine.weigh(Weighing(ask.policy, prompt_ids, spelt))
         weights = tuple(float(own.sum(dtype=np.float64)) for own in logprobs)
         if not np.isfinite(weights).all():
-            raise self._broken(turn, policy)
-        chosen, margin = said_of(weights, sampling.temperature, seed)
+            raise self._broken(ask)
+        chosen, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         self.meter.replies += 1
         self.meter.tokens += len(spelt[chosen])
-        if keep:
-            row = _row(turn, role, 1.0, prompt_ids, spelt[chosen], logprobs[chosen])
-            self._buffer[policy][turn] = row
+        self._file(ask, 1.0, prompt_ids, spelt[chosen], logprobs[chosen])
         return Reply(
             choices[chosen],
             True,
-            self.versions[policy],
+            self.versions[ask.policy],
             len(prompt_ids),
             len(spelt[chosen]),
             weights[chosen],
@@ -222,24 +189,45 @@ class LocalHost:
             weights=weights,
         )
 
-    def _broken(self, turn: str, policy: str) -> UserMistake:
+    def _broken(self, ask: Ask) -> UserMistake:
         """What is said of weights that give no probabilities."""
         return UserMistake(
-            f"turn {turn}: the probabilities of policy {self.name}/{policy} are not finite: the"
-            " weights of its base are broken, or too large for their dtype"
+            f"turn {ask.turn}: the probabilities of policy {self.name}/{ask.policy} are not finite:"
+            " the weights of its base are broken, or too large for their dtype"
         )
 
     def calls(self, policy: str) -> Calls | None:
         """How the chat template of all policies writes calls of tools."""
         return self.chat.calls
 
-    def _check_learns(self, turn: str) -> None:
+    def _check_kept(self, ask: Ask) -> None:
         """Refuse to keep a turn where nobody learns."""
-        if self.learner is None:
+        if ask.keep and self.learner is None:
             raise UserMistake(
-                f"turn {turn}: host {self.name} was loaded without a learner: nothing is kept for"
-                " learning"
+                f"turn {ask.turn}: host {self.name} was loaded without a learner: nothing is kept"
+                " for learning"
             )
+
+    def _file(
+        self,
+        ask: Ask,
+        temperature: float,
+        prompt_ids: np.ndarray,
+        reply_ids: np.ndarray,
+        logprobs: np.ndarray | None = None,
+    ) -> None:
+        """File a row of T = prompt + reply tokens, not yet paid, if the turn is kept; `logprobs`
+        are the engine's of the reply, None where no engine read it.
+        """
+        if not ask.keep:
+            return
+        ids_T = np.concatenate([prompt_ids, reply_ids])
+        mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
+        row = Row(ask.turn, ask.role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
+        if logprobs is not None:
+            unread = np.zeros(len(prompt_ids), np.float32)
+            row.sampled_logprobs_T = np.concatenate([unread, logprobs])
+        self._buffer[ask.policy][ask.turn] = row
 
     async def _sample(self, request: Request) -> Generation:
         remedy = (
@@ -424,22 +412,3 @@ class LocalHost:
         """End the engine and the worker thread."""
         self.engine.close()
         self._worker.shutdown(wait=True)
-
-
-def _row(
-    turn: str,
-    role: str,
-    temperature: float,
-    prompt_ids: np.ndarray,
-    reply_ids: np.ndarray,
-    logprobs: np.ndarray | None = None,
-) -> Row:
-    """A row of T = prompt + reply tokens, not yet paid; `logprobs` are the engine's of the reply,
-    None where no engine read it.
-    """
-    ids_T = np.concatenate([prompt_ids, reply_ids])
-    mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
-    row = Row(turn, role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
-    if logprobs is not None:
-        row.sampled_logprobs_T = np.concatenate([np.zeros(len(prompt_ids), np.float32), logprobs])
-    return row

@@ -28,6 +28,7 @@ from comas.hosts.folders import Piece, pieces_of, put, records
 from comas.hosts.line import Line
 from comas.types import (
     Account,
+    Ask,
     Calls,
     Fit,
     HostLost,
@@ -231,48 +232,19 @@ class RemoteHost:
         """Whether prompt and reply have room in the context."""
         return await self._call("fits", policy, messages, sampling)
 
-    async def ask(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
-        """Sample one reply; with `keep` its tokens are filed under `turn`, at the far end."""
-        return await self._call("ask", turn, policy, messages, sampling, seed, keep, role)
+    async def ask(self, ask: Ask) -> Reply:
+        """Sample one reply; with `keep` its tokens are filed, at the far end."""
+        return await self._call("ask", ask)
 
-    async def tell(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        text: str,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def tell(self, ask: Ask, text: str) -> Reply:
         """Return `text` as a reply; with `keep` its tokens are filed, at the far end."""
-        return await self._call("tell", turn, policy, messages, text, keep, role)
+        return await self._call("tell", ask, text)
 
-    async def weigh(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        choices: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         """Return the log-probs of these choices; with `keep` the tokens of the one that is drawn
         are filed, at the far end.
         """
-        return await self._call(
-            "weigh", turn, policy, messages, choices, sampling, seed, keep, role
-        )
+        return await self._call("weigh", ask, choices)
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Take one step per policy, by the method that the host was built for; what may differ is

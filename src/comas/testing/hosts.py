@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from comas.types import (
+    Ask,
     Fit,
     Host,
     Learned,
@@ -66,7 +67,7 @@ def _checked_clock(host: Host) -> dict[str, float]:
 
 
 async def _ask(host: Host, policy: str, turn: str, keep: bool = True) -> Reply:
-    return await host.ask(turn, policy, MESSAGES, SAMPLING, 7, keep, "solution")
+    return await host.ask(Ask(turn, policy, MESSAGES, "solution", keep, SAMPLING, 7))
 
 
 async def _check_reply(host: Host, policy: str) -> None:
@@ -83,13 +84,13 @@ async def _check_reply(host: Host, policy: str) -> None:
 async def _check_telling(host: Host, policy: str, method: Method) -> None:
     """It says what it is given, and keeps it where it is told to."""
     words = "1 + 2 = 3"
-    reply = await host.tell("g0", policy, MESSAGES, words, False, "solution")
+    reply = await host.tell(Ask("g0", policy, MESSAGES, "solution"), words)
     assert reply.text == words, f"given {words!r}, it said {reply.text!r}"
     assert reply.finished, "words that were given are finished"
     assert reply.tokens > 0, "words without tokens"
     assert await _refused(host, policy, method, "g0"), "given words were kept, keep was False"
     before = await _ask(host, policy, "g1", keep=False)
-    await host.tell("g2", policy, MESSAGES, words, True, "solution")
+    await host.tell(Ask("g2", policy, MESSAGES, "solution", True), words)
     learned = await host.learn({policy: [Payoff("g2", 1.0, "g")]}, method)
     assert set(learned.turns) == {"g2"}, f"told of {sorted(learned.turns)}"
     learnt = await _ask(host, policy, "g3", keep=False)
@@ -97,7 +98,7 @@ async def _check_telling(host: Host, policy: str, method: Method) -> None:
 
 
 async def _weigh(host: Weighs, policy: str, turn: str, keep: bool, seed: int = 7) -> Reply:
-    return await host.weigh(turn, policy, MESSAGES, CHOICES, SAMPLING, seed, keep, "scoring")
+    return await host.weigh(Ask(turn, policy, MESSAGES, "scoring", keep, SAMPLING, seed), CHOICES)
 
 
 async def _check_weighing(host: Host, policy: str, method: Method) -> None:
@@ -127,7 +128,7 @@ async def _check_weighing(host: Host, policy: str, method: Method) -> None:
 async def _check_frozen(host: Host, policy: str) -> None:
     for kept in (
         _ask(host, policy, "t1"),
-        host.tell("t2", policy, MESSAGES, "1 + 2 = 3", True, "solution"),
+        host.tell(Ask("t2", policy, MESSAGES, "solution", True), "1 + 2 = 3"),
     ):
         try:
             await kept

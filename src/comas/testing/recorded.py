@@ -21,7 +21,7 @@ from comas.storage.records import episode_of, without_truth
 from comas.storage.run import Run
 from comas.team.build import members_of, run_sync
 from comas.testing.scripted import Scripted
-from comas.types import Episode, Fit, Reply, Sampling, State
+from comas.types import Ask, Episode, Fit, Reply, Sampling, State
 
 
 class Recorded(Scripted):
@@ -40,25 +40,16 @@ class Recorded(Scripted):
         """There was room for what was asked."""
         return Fit(messages[-1]["content"] in self.prompts)
 
-    async def ask(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def ask(self, ask: Ask) -> Reply:
         """The recorded reply to this very prompt."""
-        said = self.turns.get(turn)
-        if said is None or said.prompt != messages[-1]["content"]:
+        said = self.turns.get(ask.turn)
+        if said is None or said.prompt != ask.messages[-1]["content"]:
             raise KeyError(
-                f"turn {turn}: no reply to this prompt was recorded; the game, its wording or the"
-                " team has changed"
+                f"turn {ask.turn}: no reply to this prompt was recorded; the game, its wording or"
+                " the team has changed"
             )
-        if keep:
-            self.buffer.setdefault(policy, set()).add(turn)
+        if ask.keep:
+            self.buffer.setdefault(ask.policy, set()).add(ask.turn)
         return Reply(
             said.text,
             said.finished,
@@ -71,38 +62,20 @@ class Recorded(Scripted):
             said.thoughts,
         )
 
-    async def weigh(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        choices: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         """The recorded log-probs of these very choices."""
-        reply = await self.ask(turn, policy, messages, sampling, seed, keep, role)
-        info = self.turns[turn].info
+        reply = await self.ask(ask)
+        info = self.turns[ask.turn].info
         if info.get("choices") != list(choices):
-            raise KeyError(f"turn {turn}: these choices were not weighed; the game has changed")
+            raise KeyError(f"turn {ask.turn}: these choices were not weighed; the game has changed")
         return dataclasses.replace(reply, weights=tuple(info["weights"]))
 
-    async def tell(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        text: str,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def tell(self, ask: Ask, text: str) -> Reply:
         """The words that were given, if they were given then as well."""
-        recorded = self.turns.get(turn)
+        recorded = self.turns.get(ask.turn)
         if recorded is None or recorded.text != text:
-            raise KeyError(f"turn {turn}: other words were given in the recorded run")
-        return await self.ask(turn, policy, messages, Sampling(), 0, keep, role)
+            raise KeyError(f"turn {ask.turn}: other words were given in the recorded run")
+        return await self.ask(ask)
 
 
 def replay(

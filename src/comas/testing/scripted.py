@@ -22,6 +22,7 @@ from comas.game.weighing import said_of
 from comas.storage.records import episode_record
 from comas.types import (
     Account,
+    Ask,
     Calls,
     Episode,
     Fit,
@@ -98,80 +99,53 @@ class Scripted:
         length = len(messages[-1]["content"])
         return Fit(self.room is None or length <= self.room)
 
-    async def ask(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def ask(self, ask: Ask) -> Reply:
         """The script's reply; its length is counted in words."""
-        prompt = messages[-1]["content"]
-        self.asked.append((turn, policy, role, prompt, seed))
-        await self._hear(turn, policy, keep)
-        said = self.script(policy, role, prompt, seed)
+        prompt = ask.messages[-1]["content"]
+        self.asked.append((ask.turn, ask.policy, ask.role, prompt, ask.seed))
+        await self._hear(ask)
+        said = self.script(ask.policy, ask.role, prompt, ask.seed)
         if isinstance(said, Reply):
             return said
         return Reply(
             said,
             True,
-            self.versions.get(policy, 0),
+            self.versions.get(ask.policy, 0),
             len(prompt.split()),
             len(said.split()) + 1,
             -1.0,
             0.0,
         )
 
-    async def _hear(self, turn: str, policy: str, keep: bool) -> None:
+    async def _hear(self, ask: Ask) -> None:
         """Let others have their turn, as a host that works does, and keep this one if wanted."""
         await asyncio.sleep(0)
-        if keep:
-            self.buffer.setdefault(policy, set()).add(turn)
+        if ask.keep:
+            self.buffer.setdefault(ask.policy, set()).add(ask.turn)
 
     def calls(self, policy: str) -> Calls | None:
         """None: calls of tools are in plain tags."""
         return None
 
-    async def tell(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        text: str,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def tell(self, ask: Ask, text: str) -> Reply:
         """The words that were given, counted as those of the script."""
-        prompt = messages[-1]["content"]
-        await self._hear(turn, policy, keep)
-        version = self.versions.get(policy, 0)
+        prompt = ask.messages[-1]["content"]
+        await self._hear(ask)
+        version = self.versions.get(ask.policy, 0)
         return Reply(text, True, version, len(prompt.split()), len(text.split()) + 1, 0.0, 0.0)
 
-    async def weigh(
-        self,
-        turn: str,
-        policy: str,
-        messages: Sequence[Mapping[str, str]],
-        choices: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        keep: bool,
-        role: str,
-    ) -> Reply:
+    async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         """The probabilities that `beliefs` gives."""
-        prompt = messages[-1]["content"]
-        self.asked.append((turn, policy, role, prompt, seed))
-        await self._hear(turn, policy, keep)
+        prompt = ask.messages[-1]["content"]
+        self.asked.append((ask.turn, ask.policy, ask.role, prompt, ask.seed))
+        await self._hear(ask)
         probabilities: Sequence[float] = [1.0 / len(choices)] * len(choices)
         if self.beliefs is not None:
-            probabilities = self.beliefs(policy, role, prompt, choices)
+            probabilities = self.beliefs(ask.policy, ask.role, prompt, choices)
         weights = tuple(math.log(probability) for probability in probabilities)
-        number, margin = said_of(weights, sampling.temperature, seed)
+        number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         word = choices[number]
-        version = self.versions.get(policy, 0)
+        version = self.versions.get(ask.policy, 0)
         tokens = len(word.split())
         return Reply(
             word,
