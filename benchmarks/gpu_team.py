@@ -52,9 +52,7 @@ SCENES = [Scene("qwen2.5-3b", 80 * 10**9), Scene("qwen2.5-1.5b", 24 * 10**9)]
 SMOKE = [Scene("tiny", 10**9, rows=8, prompt=8, new=8, most=4)]
 
 
-def step_of(
-    model: Any, scene: Scene, agents: int, steps: int, kind: str, compiled: bool = False
-) -> dict[str, Any]:
+def step_of(model: Any, scene: Scene, agents: int, steps: int, kind: str) -> dict[str, Any]:
     """Seconds, peak and rates of steps with so many agents; the first step warms up.
 
     Args:
@@ -69,7 +67,6 @@ def step_of(
         pad_id=0,
         context=scene.prompt + scene.new,
         max_rows=scene.rows,
-        compiled=compiled,
     )
     engine = import_module(f"comas.engines.{kind}").build(plan, learner.weights())
     try:
@@ -84,7 +81,6 @@ def step_of(
         "model": scene.model,
         "engine": kind,
         "agents": agents,
-        "compiled": _worked(engine) if compiled else "no",
         "rollout, tokens/s": scene.rows * scene.new / sampling,
         "training, tokens/s": sum(len(r.token_ids_T) for r in told) / learning,
         "publish, s": publishing,
@@ -134,12 +130,6 @@ def in_use() -> float:
         return 0.0
     free, total = torch.cuda.mem_get_info()
     return (total - free) / 1e9
-
-
-def _worked(engine: Any) -> str:
-    if not engine.compiled:
-        return "no"
-    return f"fails: {engine.failures[0]}" if engine.failures else "yes"
 
 
 def said(
@@ -238,7 +228,7 @@ def clear(*models: Any) -> None:
 def measured(
     scene: Scene, agents: list[int], steps: int, engines: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A row per engine and number of agents, one with `hf` compiled, then the largest that fits.
+    """A row per engine and number of agents, then the largest that fits.
 
     vLLM does not keep to a part of a card: it is left out of scenes that do.
     """
@@ -253,11 +243,9 @@ def measured(
     for kind in engines:
         if kind == "vllm" and card > 1.2 * scene.budget:
             left_out = f"left out: the card has {card / 1e9:.0f} GB, and vLLM would use them"
-            found.append({"model": scene.model, "engine": kind, "compiled": left_out})
+            found.append({"model": scene.model, "engine": kind, "agents": left_out})
             continue
         found += [step_of(model, scene, n, steps, kind) for n in agents]
-    if "hf" in engines:
-        found.append(step_of(model, scene, agents[-1], steps, "hf", compiled=True))
     return [*found, {"model": scene.model, "largest N": largest(model, scene)}]
 
 

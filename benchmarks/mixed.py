@@ -2,12 +2,11 @@
 
 `python benchmarks/mixed.py [--shapes tiny,25M] [--batches 1,8,64] [--vllm PYTHON]`. Prompts of 32
 to 256 tokens, replies of exactly 16 to 256 (no token ends one), drawn with a seed. Peers are our
-engine with a copy of the model in bfloat16, our engine compiled (a stack of small models is not),
-`generate` (eager; static cache with a compiled forward), transformers' continuous batching, and
-vLLM in the environment of that PYTHON. `generate` has one limit per batch: its rows run to the
-longest, and what is counted is what was asked for. One thread unless told otherwise, then in CPU
-seconds, which neighbours on the machine disturb least. A peer that does not run is a cell that says
-why.
+engine with a copy of the model in bfloat16, `generate` (eager; static cache with a compiled
+forward), transformers' continuous batching, and vLLM in the environment of that PYTHON. `generate`
+has one limit per batch: its rows run to the longest, and what is counted is what was asked for. One
+thread unless told otherwise, then in CPU seconds, which neighbours on the machine disturb least. A
+peer that does not run is a cell that says why.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from comas.engines import auto
-from comas.engines.hf.engine import HFEngine
 from comas.seams import EnginePlan, Request, WholeModel
 from comas.types import Sampling
 
@@ -228,9 +226,6 @@ def rows_of(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         if half is not None:
             rounded = auto.build(plan, {"p": WholeModel(half)})
             work["ours, bfloat16"] = lambda e=rounded, a=asked: e.generate(a)
-        if "compiled" in args.peers and isinstance(engine, HFEngine):
-            quick = HFEngine(replace(plan, compiled=True), {"p": WholeModel(model)})
-            work["ours, compiled"] = lambda e=quick, a=asked: e.generate(a)
         if "eager" in args.peers:
             work["eager"] = lambda a=asked: generate(model, a)
         if "static" in args.peers:
@@ -293,7 +288,7 @@ def main() -> None:
     parser.add_argument(
         "--peers",
         type=listed,
-        default=["compiled", "eager", "static", "continuous"],
+        default=["eager", "static", "continuous"],
         help="also bfloat16",
     )
     parser.add_argument(

@@ -198,8 +198,6 @@ class EnginePlan:
     """Tokens that prompt and reply share."""
     max_rows: int = 512
     """Rows that are decoded at once, at most."""
-    compiled: bool = False
-    """Whether torch.compile is asked for."""
     prove_every: int = 4
     """Where an engine has weights of its own: it compares log-probs with the learner's at each so
     many-th publish of an adapter, besides the first two.

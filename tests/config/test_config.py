@@ -78,6 +78,7 @@ def test_mistakes_name_the_key_the_value_and_the_nearest_name(pair: str, said: s
     [
         ("ahead", 0, 1, "steps are no longer played while the one before is learnt: leave it out"),
         ("tensor_parallel", 1, 2, "a model is sampled from on one GPU: leave it out"),
+        ("compile", False, True, "models are sampled from without torch.compile"),
     ],
 )
 def test_former_keys_are_read_over_where_they_change_nothing(

@@ -147,7 +147,7 @@ def test_decoding_waits_for_nothing_but_what_was_drawn() -> None:
         ],
         np.array([3]),
     )
-    lanes = Lanes(made.model, made, 0, 128, made.model)
+    lanes = Lanes(made.model, made, 0, 128)
     with torch.no_grad(), made.sampling():
         lanes.change(
             np.zeros(0, bool), [0, 1, 2], [(p, ids[i]) for i, p in enumerate((0, 0, 2))], tape.draw

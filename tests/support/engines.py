@@ -29,14 +29,11 @@ def engine_of(
     pad_id: int,
     context: int,
     max_rows: int = 512,
-    compiled: bool = False,
     engine: str = "auto",
     **ways: Any,
 ) -> Any:
     """An engine for these models; `ways` are keywords of HFEngine."""
-    plan = EnginePlan(
-        end_ids=end_ids, pad_id=pad_id, context=context, max_rows=max_rows, compiled=compiled
-    )
+    plan = EnginePlan(end_ids=end_ids, pad_id=pad_id, context=context, max_rows=max_rows)
     weights = weights_of(models)
     if ways:
         return HFEngine(plan, weights, **ways)

@@ -20,7 +20,7 @@ Agents = Mapping[str, "AgentConfig"]
 
 ONLY_API = ("key_env", "price", "budget_tokens", "budget_money")
 """Keys of hosts that say nothing without `api`."""
-ONLY_WEIGHTS = ("engine", "device", "dtype", "context", "thinking", "compile", "trust_remote_code")
+ONLY_WEIGHTS = ("engine", "device", "dtype", "context", "thinking", "trust_remote_code")
 """Keys of hosts that say nothing with `api`."""
 ONLY_ADAPTERS = ("rank", "alpha", "targets")
 """Keys of hosts and agents that say nothing where whole models are trained, or none."""

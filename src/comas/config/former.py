@@ -30,6 +30,10 @@ FORMER = {
         "a model is sampled from on one GPU: leave it out, and give each GPU a host of its own"
         " (where=process, device=cuda:N)",
     ),
+    "compile": Former(
+        False,
+        "models are sampled from without torch.compile, which was slower on a CPU: leave it out",
+    ),
 }
 """Key of a run or a host -> what was meant by it."""
 

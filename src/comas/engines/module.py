@@ -41,7 +41,6 @@ class EngineLoad:
     gpu: bool = False
     half: bool = False
     """Whether it samples in bfloat16."""
-    compiled: bool = False
 
 
 class EngineModule(Protocol):

@@ -67,5 +67,4 @@ def engine_load(
         adapter_parameters=adapter_parameters,
         gpu=gpu,
         half=half,
-        compiled=load.host.compile,
     )

@@ -30,7 +30,6 @@ def build(plan: HostPlan[Table]) -> LocalHost:
             context=table.context,
             thinking=table.thinking,
             max_rows=table.max_rows or MAX_ROWS,
-            compiled=table.compile,
             prove_every=table.prove_every,
             trust_remote_code=table.trust_remote_code,
             under=plan.under,

@@ -69,10 +69,6 @@ class Table(HostTable):
     """Whether models that can think before they answer do so; None is what their template says."""
     max_rows: int | None = Field(None, ge=1)
     """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`fitting`)."""
-    compile: bool = False
-    """Sample with torch.compile, where the engine does not stack small models: minutes at the start
-    for fewer calls per token.
-    """
     correction: Literal["token_truncate", "token_mask", "sequence_mask", "geometric_mask"] = (
         "token_truncate"
     )

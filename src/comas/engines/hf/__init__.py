@@ -26,7 +26,7 @@ def memory(load: EngineLoad) -> EngineMemory:
     """Packed copies of weights on a CPU, rounded adapters, and prompts in slices."""
     copies = 0
     dtype = torch.bfloat16 if load.half else torch.float32
-    if not (load.gpu or load.compiled) and packs(dtype):
+    if not load.gpu and packs(dtype):
         packed = sum(m.parameters for m in load.models if m.parameters <= LARGEST)
         copies = dtype.itemsize * packed
     rounded = 2 * load.adapter_parameters * load.policies if load.half else 0

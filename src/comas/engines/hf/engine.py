@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from comas.engines.batcher import Batcher
-from comas.engines.hf.compiled import Compiled
 from comas.engines.hf.lanes import Lanes
 from comas.engines.hf.packed import Packed, can_pack
 from comas.engines.hf.prefill import PREFILL
@@ -62,8 +61,7 @@ class HFEngine:
         self.context = plan.context
         self.max_rows = plan.max_rows
         self.meter = plan.meter
-        self.compiled = plan.compiled
-        self.packed = packed and not plan.compiled
+        self.packed = packed
         self.continuous = continuous
         self.prefill = prefill
         self.facts = EngineFacts(_exact(models.values()), margin_known=True, counts=True)
@@ -102,12 +100,6 @@ class HFEngine:
     def close(self) -> None:
         """End the thread, where it is the engine's own."""
         self._batcher.close()
-
-    @property
-    def failures(self) -> list[str]:
-        """Why models that were to be compiled run as they are."""
-        compiled = [decoder.compiled for decoder in self._decoders.values()]
-        return [c.failed for c in compiled if c is not None and c.failed is not None]
 
     @torch.no_grad()
     def generate(
@@ -172,7 +164,6 @@ class Decoder:
         self.engine = engine
         self.model = model
         self.adapted = adapted
-        self.compiled = Compiled(model) if engine.compiled else None
         self.packed = Packed(model) if engine.packed and can_pack(model) else None
 
     def reads(self, weights: Weights) -> bool:
@@ -240,7 +231,6 @@ class Decoder:
             self.adapted,
             self.engine.pad_id,
             self.engine.context,
-            self.compiled or self.model,
             continuous=self.engine.continuous,
             prefill=self.engine.prefill,
         )

@@ -35,20 +35,18 @@ class Lanes:
         adapted: AdaptedModel | None,
         pad_id: int,
         context: int,
-        call: Callable[..., Any],
         *,
         continuous: bool = True,
         prefill: int = PREFILL,
     ) -> None:
-        """`context` is the number of positions that a row may have, `call` the model's forward
-        pass. Without `continuous` all rows begin together, whatever the cache; `prefill` is the
-        number of padded prompt tokens in one pass.
+        """`context` is the number of positions that a row may have. Without `continuous` all rows
+        begin together, whatever the cache; `prefill` is the number of padded prompt tokens in one
+        pass.
         """
         self.model = model
         self.adapted = adapted
         self.prefill = prefill
         self.pad_id = pad_id
-        self.call = call
         self.cache_keyword = cache_keyword(model)
         self.last_position = context - 1
         self.row_B = np.zeros(0, dtype=np.int64)
@@ -251,7 +249,7 @@ class Lanes:
         # is none either
         positions_BT = (columns[held:] - empty_B1).clamp(0, self.last_position)
         with self.adapted.routed(policy_B) if self.adapted else nullcontext():
-            return self.call(
+            return self.model(
                 input_ids=ids_BT.to(device),
                 attention_mask=(columns >= empty_B1).long().to(device),
                 position_ids=positions_BT.to(device),

@@ -70,11 +70,6 @@ class StackedEngine:
                 f"hosts.{plan.host}.engine = 'stacked' is for small plain Llamas of one shape on a"
                 " CPU, in float32: leave it out, or set it to hf"
             )
-        if plan.compiled:
-            raise UserMistake(
-                "hosts.<name>.compile: small Llamas on a CPU are decoded as one stack, which was"
-                " slower when it was compiled: leave it out"
-            )
         self.models = dict(models)
         self.policies = sorted(models)
         self.versions = dict.fromkeys(self.policies, 0)

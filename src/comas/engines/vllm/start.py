@@ -118,7 +118,7 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
-        "enforce_eager": device == "cpu" and not plan.compiled,
+        "enforce_eager": device == "cpu",
         "enable_sleep_mode": device == "cuda" and plan.learns,
         "seed": 0,
         "disable_log_stats": True,

@@ -33,19 +33,14 @@ class Route:
         """
         self.counts = tuple(counts[self.present])
         self._counts = torch.tensor(self.counts, device=device)
-        self.ends_P = torch.tensor(np.cumsum(counts), dtype=torch.int32)
-        """Where the block of each policy ends, present or not, at one token per row; on the CPU."""
-        self.there_P = self.ends_P.to(device)
-        """The same on the model's device."""
-        self.like_B = torch.empty(self.rows)
-        """As long as there are rows: a compiler leaves the sizes of tensors open, and numbers not.
-        """
+        self._ends_P = torch.tensor(np.cumsum(counts), dtype=torch.int32).to(device)
+        """Where the block of each policy ends, present or not, at one token per row."""
         self._known: dict[int, Tensor] = {}
 
     def ends(self, tokens: int) -> Tensor:
         """int32 (P,): where each policy's block of tokens ends, at `tokens` per row."""
         if tokens not in self._known:
-            self._known[tokens] = self.there_P[self.present] * tokens
+            self._known[tokens] = self._ends_P[self.present] * tokens
         return self._known[tokens]
 
     def spread(self, numbers_P: Tensor, tokens: int) -> Tensor:
@@ -61,33 +56,6 @@ def times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
         return GROUPED(x_NI, weights_PIO, offs=route.ends(T))
     blocks = x_NI.split([n * T for n in route.counts])
     return torch.cat([x @ w for x, w in zip(blocks, weights_PIO, strict=True)])
-
-
-def traced(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int, direct: bool) -> Tensor:
-    """The same as torch.compile can follow it: any counts are one graph.
-
-    `direct`: `takes` says yes.
-    """
-    here = direct and x_NI.device.type == "cuda"  # of the CPU's the compiler has another idea
-    ends = route.there_P if here else route.ends_P
-    ends = ends if isinstance(T, int) and T == 1 else ends * T
-    return GROUPED(x_NI, weights_PIO, offs=ends) if here else _opaque(x_NI, weights_PIO, ends)
-
-
-@torch.library.custom_op("comas::blocks", mutates_args=())
-def _opaque(x_NI: Tensor, weights_PIO: Tensor, ends_P: Tensor) -> Tensor:
-    if grouped(x_NI, weights_PIO):
-        # its rows begin at multiples of 16 bytes
-        return GROUPED(x_NI, weights_PIO, offs=ends_P.to(x_NI.device)).contiguous()
-    starts = [0, *ends_P.tolist()]
-    return torch.cat(
-        [x_NI[a:b] @ w for a, b, w in zip(starts, starts[1:], weights_PIO, strict=False)]
-    )
-
-
-@_opaque.register_fake
-def _(x_NI: Tensor, weights_PIO: Tensor, ends_P: Tensor) -> Tensor:
-    return x_NI.new_empty(x_NI.shape[0], weights_PIO.shape[-1])
 
 
 def grouped(x_NI: Tensor, other: Tensor) -> bool:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from comas.learners.lora.blocks import Route, collect, takes, times, traced
-from comas.learners.lora.linear import sizes
+from comas.learners.lora.blocks import Route, collect, times
 from comas.types import UserMistake
 
 if TYPE_CHECKING:
@@ -42,9 +41,6 @@ class Layer:
                 self.scales, dtype=population.flat_PN.dtype, device=module.weight.device
             )
         )
-        self.direct = takes(
-            (*sizes(module), population.rank), module.weight.dtype, module.weight.device
-        )
         self.a: Tensor
         self.b: Tensor
         self.grads: tuple[Tensor, Tensor] | None = None
@@ -54,8 +50,6 @@ class Layer:
         x_BTD = inputs[0]
         if route is None:
             return output_BTO
-        if torch.compiler.is_compiling():
-            return self._traced(route, x_BTD, output_BTO)
         if (x_BTD.dim() != 3 or len(x_BTD) != route.rows) and not self._row_by_row(
             x_BTD, route.rows, self.population.width
         ):
@@ -82,24 +76,6 @@ class Layer:
             f"module {self.name} gets {tuple(shape)}, tokens apart from their {rows} rows: set"
             " hosts.<name>.targets to layers of the attention, without it"
         )
-
-    def _traced(self, route: Route, x_BTD: Tensor, output_BTO: Tensor) -> Tensor:
-        """The same of one token per row without gradients, in nothing but tensors: any number of
-        rows per policy is one graph.
-
-        Where keys and values are made of a compressed cache, a row has as many tokens as that: (B,
-        1, T, D).
-        """
-        scale = self.scale
-        kind = x_BTD.dtype
-        a = self.a.detach().to(kind)
-        b = self.b.detach().to(kind)
-        b = b * (scale.to(kind)[:, None, None] if isinstance(scale, Tensor) else scale)
-        if x_BTD.dim() != 3 and not self._row_by_row(x_BTD, len(route.like_B), 1):
-            raise self.mistake(x_BTD.shape, len(route.like_B))
-        T = x_BTD.shape[1:-1].numel()
-        h_NR = traced(x_BTD.flatten(0, -2), a.mT, route, T, self.direct)
-        return output_BTO + traced(h_NR, b, route, T, self.direct).view_as(output_BTO)
 
 
 class Mixed(torch.autograd.Function):

@@ -288,7 +288,7 @@ class Population:
                 raise layer.mistake(odd[layer.name], ROWS)
 
     def _measure(self, _: Any, inputs: tuple[Tensor, ...]) -> None:
-        if self.route is not None and not torch.compiler.is_compiling():
+        if self.route is not None:
             self.width = inputs[0].shape[-1] if inputs else None
 
 
