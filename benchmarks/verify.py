@@ -14,16 +14,25 @@ import os
 import platform
 import random
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from comas.answers import maths
-from comas.answers.pool import verdicts
 from comas.config.plugins import load_plugin
 from comas.machine import usable_cpus
+from comas.types import Question, Verdict
 
 TASKS = ("math500", "gsm8k", "scibench", "mmlu", "mix")
+
+
+def together(task: Any, pairs: Sequence[tuple[Question, str]]) -> list[Verdict]:
+    """A verdict per pair, asked for side by side."""
+    with ThreadPoolExecutor(2 * usable_cpus()) as threads:
+        return list(threads.map(lambda pair: task.verify(*pair), pairs))
 
 
 def measured(name: str) -> dict[str, object]:
@@ -39,14 +48,14 @@ def measured(name: str) -> dict[str, object]:
     rows: dict[str, object] = {"task": name, "answers": len(pairs)}
     ways = {
         "in turn": lambda: [task.verify(*pair) for pair in pairs],
-        "together": lambda: verdicts(task.verify, pairs),
+        "together": lambda: together(task, pairs),
     }
     for way, check in ways.items():
         maths.told.cache_clear()
         maths.WORKERS.close()
         # warm
-        verdicts(
-            maths.verify,
+        together(
+            maths,
             [(questions[0], r"\boxed{\sqrt{3}}"), (questions[0], r"\boxed{\sqrt{5}}")]
             * usable_cpus(),
         )

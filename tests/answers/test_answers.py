@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from comas.answers import choice, maths, numbers, words
 from comas.answers.boxed import last_box
 from comas.answers.notation import plain
-from comas.answers.pool import WorkerFailed, Workers, verdicts
+from comas.answers.pool import WorkerFailed, Workers
 from comas.types import Question
+from tests.support.checking import verdicts
 
 
 @pytest.mark.parametrize(

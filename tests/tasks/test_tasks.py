@@ -17,10 +17,10 @@ import pytest
 
 from comas.answers import maths
 from comas.answers.numbers import canonical, quantity
-from comas.answers.pool import verdicts
 from comas.config.plugins import load_plugin
 from comas.testing import check_task
 from comas.types import Question, Task, UserMistake
+from tests.support.checking import verdicts
 
 DATA = os.environ.get("COMAS_DATA")
 needs_data = pytest.mark.skipif(

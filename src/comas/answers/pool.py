@@ -17,13 +17,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from comas.children import python_path
 from comas.machine import usable_cpus
-from comas.types import Question, Verdict
 
 START = 120.0
 """Seconds that a process may take to start: it imports, on a busy machine."""
@@ -145,13 +142,3 @@ class Workers:
             if pipe is not None:
                 with contextlib.suppress(OSError):  # what was not written can no longer be
                     pipe.close()
-
-
-def verdicts(
-    verify: Callable[[Question, str], Verdict], pairs: Iterable[tuple[Question, str]]
-) -> list[Verdict]:
-    """A verdict per pair, in their order; checkers that work in processes of their own are asked
-    side by side.
-    """
-    with ThreadPoolExecutor(2 * usable_cpus()) as threads:
-        return list(threads.map(lambda pair: verify(*pair), pairs))

@@ -7,11 +7,8 @@ For evaluation only. Leaves out: other years.
 
 from __future__ import annotations
 
-from functools import partial
-
 from comas.answers import boxed, maths
 from comas.answers.maths import verify
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
@@ -24,7 +21,6 @@ SOURCE = Source(
     ("Answer",),
     files={"test": "aime_test.jsonl"},
 )
-verify_many = partial(verdicts, verify)
 
 
 def load(

@@ -6,16 +6,12 @@ For evaluation only. Leaves out: other years.
 
 from __future__ import annotations
 
-from functools import partial
-
 from comas.answers import boxed, maths
 from comas.answers.maths import verify
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
 SOURCE = Source("amc", "math-ai/amc23", None, {"test": "test"}, ("question",), ("answer",))
-verify_many = partial(verdicts, verify)
 
 
 def load(

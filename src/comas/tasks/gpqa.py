@@ -9,11 +9,9 @@ Its authors ask that questions not be published in plain text: keep transcripts 
 from __future__ import annotations
 
 import random
-from functools import partial
 
 from comas.answers import boxed, choice
 from comas.answers.choice import verify
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
@@ -26,7 +24,6 @@ SOURCE = Source(
     ("Question", *ANSWERS),
     files={"test": "gpqa_test.jsonl"},
 )
-verify_many = partial(verdicts, verify)
 
 
 def load(

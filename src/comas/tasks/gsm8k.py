@@ -9,12 +9,10 @@ Leaves out: guessing an answer from prose.
 from __future__ import annotations
 
 import re
-from functools import partial
 
 from comas.answers import boxed
 from comas.answers.boxed import last_box
 from comas.answers.numbers import canonical, number
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, cut, identity
 from comas.types import Question, Task, Verdict
 
@@ -71,9 +69,6 @@ def verify(question: Question, text: str) -> Verdict:
     found = extract(question, text)
     is_right = found is not None and same(found, question.answer)
     return "right" if is_right else "wrong"
-
-
-verify_many = partial(verdicts, verify)
 
 
 def load(

@@ -7,11 +7,8 @@ helpers), and is called from another process. For evaluation only.
 
 from __future__ import annotations
 
-from functools import partial
-
 from comas.answers import boxed, code
 from comas.answers.code import verify
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
@@ -23,7 +20,6 @@ SOURCE = Source(
     ("prompt", "test", "entry_point"),
 )
 LEAD = "Complete this function:\n"
-verify_many = partial(verdicts, verify)
 
 
 def load(

@@ -14,11 +14,9 @@ import math
 import operator
 import os
 import re
-from functools import partial
 from pathlib import Path
 
 from comas.answers import boxed, choice, maths, numbers, words
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, cut, identity
 from comas.types import Question, Task, UserMistake, Verdict
 
@@ -142,7 +140,6 @@ def same(a: str, b: str) -> bool:
     return compare(one, other)
 
 
-verify_many = partial(verdicts, verify)
 task = Task(
     name="jsonl",
     load=load,

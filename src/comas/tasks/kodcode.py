@@ -8,11 +8,8 @@ tests need more than functions and literal values.
 
 from __future__ import annotations
 
-from functools import partial
-
 from comas.answers import boxed, code
 from comas.answers.code import verify
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, cut
 from comas.types import Question, Task
 
@@ -24,7 +21,6 @@ SOURCE = Source(
     {name: "train" for name, _ in SHARES},
     ("question", "test"),
 )
-verify_many = partial(verdicts, verify)
 
 
 def load(

@@ -7,16 +7,12 @@ Hub: `HuggingFaceH4/MATH-500`, split test, columns `problem` and `answer` (LaTeX
 
 from __future__ import annotations
 
-from functools import partial
-
 from comas.answers import boxed, maths
 from comas.answers.maths import verify
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
 SOURCE = Source("math500", "HuggingFaceH4/MATH-500", None, {"test": "test"}, ("problem", "answer"))
-verify_many = partial(verdicts, verify)
 
 
 def load(

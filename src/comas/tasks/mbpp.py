@@ -10,11 +10,8 @@ classes cannot be judged: their verdict is failed.
 
 from __future__ import annotations
 
-from functools import partial
-
 from comas.answers import boxed, code
 from comas.answers.code import verify
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, cut, identity
 from comas.types import Question, Task, UserMistake
 
@@ -26,7 +23,6 @@ SPLITS = tuple(name for name, _ in SHARES)
 SOURCE = Source("mbpp", HUB, "full", {name: name for name in SPLITS}, COLUMNS)
 PARTS = Source("mbpp", HUB, "full", dict.fromkeys(SPLITS, "test"), COLUMNS)
 """The same three splits, all of them from the hub's test split."""
-verify_many = partial(verdicts, verify)
 
 
 def load(

@@ -11,10 +11,8 @@ mix.
 from __future__ import annotations
 
 import re
-from functools import partial
 
 from comas.answers import boxed, code, maths, numbers
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, cut, identity
 from comas.types import Question, Task, UserMistake, Verdict
 
@@ -104,7 +102,6 @@ def ballot(question: Question, answer: str) -> str | None:
     return code.ballot(question, answer)
 
 
-verify_many = partial(verdicts, verify)
 task = Task(
     name="mix",
     load=load,

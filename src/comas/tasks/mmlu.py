@@ -7,17 +7,13 @@ reply answers by the letter in its last box. Leaves out: examples in the prompt,
 
 from __future__ import annotations
 
-from functools import partial
-
 from comas.answers import boxed, choice
 from comas.answers.choice import verify
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task, UserMistake
 
 SPLITS = {"validation": "validation", "test": "test"}
 SOURCE = Source("mmlu", "cais/mmlu", "all", SPLITS, ("question",), ("answer",))
-verify_many = partial(verdicts, verify)
 
 
 def load(

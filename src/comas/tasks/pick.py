@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from comas.questions.number_splits import split_of_numbers
@@ -263,11 +263,6 @@ def _read_puzzle(text: str) -> tuple[list[int], int] | None:
     if found is None:
         return None
     return [int(n) for n in found[1].split()], int(found[2])
-
-
-def verify_many(pairs: Iterable[tuple[Question, str]]) -> list[Verdict]:
-    """`verify` of each pair; no pool: a sum is checked faster than it is sent."""
-    return [verify(question, text) for question, text in pairs]
 
 
 task = Task(

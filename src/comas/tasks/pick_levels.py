@@ -9,7 +9,6 @@ out: the form `two`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 
 from comas.tasks import pick
@@ -51,11 +50,6 @@ def shown(question: Question, text: str) -> str:
 def verify(question: Question, text: str) -> Verdict:
     """As in `pick`."""
     return pick.verify(_plain(question), text)
-
-
-def verify_many(pairs: Iterable[tuple[Question, str]]) -> list[Verdict]:
-    """`verify` of each pair."""
-    return [verify(question, text) for question, text in pairs]
 
 
 def check(question: Question, text: str) -> Verdict:

@@ -9,11 +9,8 @@ without it. For evaluation only. Leaves out: converting units.
 
 from __future__ import annotations
 
-from functools import partial
-
 from comas.answers import boxed, numbers
 from comas.answers.numbers import verify
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Task
 
@@ -26,7 +23,6 @@ SOURCE = Source(
     ("answer_number",),
     files={"test": "scibench_test.jsonl"},
 )
-verify_many = partial(verdicts, verify)
 
 
 def load(
