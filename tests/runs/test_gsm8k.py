@@ -207,7 +207,7 @@ def test_verdicts(answer: str | None, text: str, verdict: str) -> None:
 
 
 def test_splits_are_disjoint_and_whole(folder: Path) -> None:
-    splits = {name: gsm8k.load(name, path=str(folder)) for name in gsm8k.SPLITS}
+    splits = {name: gsm8k.task.load(name, path=str(folder)) for name in gsm8k.SPLITS}
     ids = {name: {q.id for q in questions} for name, questions in splits.items()}
     assert len(ids["train"]) + len(ids["validation"]) == 200
     assert not ids["train"] & ids["validation"]
@@ -219,19 +219,19 @@ def test_splits_are_disjoint_and_whole(folder: Path) -> None:
 def test_order_is_the_seeds_and_limit_takes_its_beginning(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = gsm8k.load("test", path=str(folder), seed=1)
-    assert gsm8k.load("test", path=str(folder), seed=1, limit=7) == whole[:7]
-    other = gsm8k.load("test", path=str(folder), seed=2)
+    whole = gsm8k.task.load("test", path=str(folder), seed=1)
+    assert gsm8k.task.load("test", path=str(folder), seed=1, limit=7) == whole[:7]
+    other = gsm8k.task.load("test", path=str(folder), seed=2)
     assert other != whole
     assert {q.id for q in other} == {q.id for q in whole}
     monkeypatch.setenv("COMAS_DATA", str(folder))
-    assert gsm8k.load("test", seed=1) == whole
-    assert gsm8k.load("test", path=str(folder / "gsm8k_test.jsonl"), seed=1) == whole
+    assert gsm8k.task.load("test", seed=1) == whole
+    assert gsm8k.task.load("test", path=str(folder / "gsm8k_test.jsonl"), seed=1) == whole
 
 
 def test_rows_become_questions(folder: Path) -> None:
     question = next(
-        q for q in gsm8k.load("test", path=str(folder)) if q.prompt == "test: 470 and 470?"
+        q for q in gsm8k.task.load("test", path=str(folder)) if q.prompt == "test: 470 and 470?"
     )
     assert (question.answer, question.kind) == ("940", "math")
     assert question.meta["solution"] == "470 + 470 = <<470+470=940>>940"
@@ -251,19 +251,19 @@ def test_a_bad_row_is_named(tmp_path: Path, line: str, said: str) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"question": "a?", "answer": "#### 1"}\n' + line)
     with pytest.raises(UserMistake, match=said) as caught:
-        gsm8k.load("test", path=str(file))
+        gsm8k.task.load("test", path=str(file))
     assert f"{file}:2" in str(caught.value)
 
 
 def test_mistakes_name_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserMistake, match="one of train, validation, test"):
-        gsm8k.load("dev", path=str(tmp_path))
+        gsm8k.task.load("dev", path=str(tmp_path))
     with pytest.raises(UserMistake, match=r"gsm8k_test\.jsonl.*COMAS_DATA"):
-        gsm8k.load("test", path=str(tmp_path))
+        gsm8k.task.load("test", path=str(tmp_path))
     monkeypatch.delenv("COMAS_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserMistake, match=r'pip install "comas\[hub\]"'):
-        gsm8k.load("test")
+        gsm8k.task.load("test")
 
 
 def test_the_hub_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +277,9 @@ def test_the_hub_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delenv("COMAS_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    assert [q.answer for q in gsm8k.load("test")] == ["4"]
+    assert [q.answer for q in gsm8k.task.load("test")] == ["4"]
     with pytest.raises(UserMistake, match="ConnectionError"):
-        gsm8k.load("validation")
+        gsm8k.task.load("validation")
     assert asked == [("openai/gsm8k", "main", "test"), ("openai/gsm8k", "main", "train")]
 
 
@@ -295,15 +295,15 @@ def test_wording_has_the_holes_that_methods_fill() -> None:
     for role in ("scoring", "verdict"):
         holes[role] = {"question", "work", "evaluation"}
     assert {
-        role: set(re.findall(r"\{(\w+)\}", text)) for role, text in gsm8k.WORDING.items()
+        role: set(re.findall(r"\{(\w+)\}", text)) for role, text in gsm8k.task.wording.items()
     } == holes
-    assert r"\boxed{}" in gsm8k.WORDING["solution"]
+    assert r"\boxed{}" in gsm8k.task.wording["solution"]
 
 
 @needs_data
 def test_every_reference_of_the_real_files_is_right() -> None:
     for split, least in (("train", 1000), ("validation", 100), ("test", 1000)):
-        questions = gsm8k.load(split, path=DATA)
+        questions = gsm8k.task.load(split, path=DATA)
         assert len(questions) >= least
         for q in questions:
             assert gsm8k.verify(q, f"{q.meta['solution']}\n#### {q.answer}") == "right"
@@ -326,7 +326,7 @@ def tiny(tmp_path: Path) -> Path:
 
     learnt = ByteLevelBPETokenizer()
     learnt.train_from_iterator(
-        gsm8k.WORDING.values(),
+        gsm8k.task.wording.values(),
         vocab_size=400,
         special_tokens=["<pad>", "<user>", "<assistant>", "<end>"],
     )

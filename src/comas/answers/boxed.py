@@ -7,6 +7,11 @@ prose.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from comas.questions.sources import Row, Source
+from comas.types import Question, Task
 
 WORDING = {
     "solution": (
@@ -77,6 +82,21 @@ LONGEST = 1000
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 """How a box begins."""
+
+
+def benchmark(
+    source: Source,
+    make: Callable[[Row, str], Question],
+    *,
+    wording: Mapping[str, str] | None = None,
+    **facts: Any,
+) -> Task:
+    """A task that reads `source`, whose rows `make(row, place)` turns into questions, asked with
+    the wording and the room of boxed answers; `facts` are further fields of `Task`.
+    """
+    facts.setdefault("load", source.loader(make))
+    facts.setdefault("max_tokens", ROOM)
+    return Task(name=source.task, wording={**WORDING, **(wording or {})}, **facts)
 
 
 def last_box(text: str) -> str | None:

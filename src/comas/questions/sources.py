@@ -40,6 +40,24 @@ class Source:
     """Those that must be there, as text or as a number."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Our split -> the file's name, where it is not `<task>_<hub split>.jsonl`."""
+    shares: tuple[tuple[str, float], ...] = ()
+    """(our split, its share): these are cut from one file by a hash of the questions' texts."""
+
+    def loader(self, make: Callable[[Row, str], Question]) -> Callable[..., list[Question]]:
+        """The `Task.load` of these rows, each made into a question by `make(row, place)`."""
+
+        def load(
+            split: str, path: str | None = None, limit: int | None = None, seed: int = 0
+        ) -> list[Question]:
+            """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a
+            file, or a folder with the files.
+            """
+            if split in dict(self.shares):
+                part = cut(self.task, split, self.shares)
+                return self.questions(make, split, path, limit, seed, part)
+            return self.questions(make, split, path, limit, seed)
+
+        return load
 
     def questions(
         self,

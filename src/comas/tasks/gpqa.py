@@ -11,9 +11,8 @@ from __future__ import annotations
 import random
 
 from comas.answers import boxed, choice
-from comas.answers.choice import verify
 from comas.questions.sources import Row, Source, identity
-from comas.types import Question, Task
+from comas.types import Question
 
 ANSWERS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 SOURCE = Source(
@@ -26,15 +25,6 @@ SOURCE = Source(
 )
 
 
-def load(
-    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
-) -> list[Question]:
-    """The questions in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with
-    the file.
-    """
-    return SOURCE.questions(_question, split, path, limit, seed)
-
-
 def _question(row: Row, where: str) -> Question:
     name = identity("gpqa", row["Question"])
     rng = random.Random(name)
@@ -45,12 +35,4 @@ def _question(row: Row, where: str) -> Question:
     return Question(id=name, prompt=prompt, kind=kind, answer=choice.LETTERS[right])
 
 
-task = Task(
-    name="gpqa",
-    load=load,
-    verify=verify,
-    quick=True,
-    extract=choice.extract,
-    wording=boxed.WORDING,
-    max_tokens=boxed.ROOM,
-)
+task = boxed.benchmark(SOURCE, _question, verify=choice.verify, extract=choice.extract, quick=True)

@@ -13,15 +13,14 @@ import re
 from comas.answers import boxed
 from comas.answers.boxed import last_box
 from comas.answers.numbers import canonical, number
-from comas.questions.sources import Row, Source, cut, identity
-from comas.types import Question, Task, Verdict
+from comas.questions.sources import Row, Source, identity
+from comas.types import Question, Verdict
 
 SPLITS = {"train": "train", "validation": "train", "test": "test"}
-SOURCE = Source("gsm8k", "openai/gsm8k", "main", SPLITS, ("question", "answer"))
 SHARES = (("validation", 0.1), ("train", 0.9))
 """Of the train file, cut by a hash of the question."""
+SOURCE = Source("gsm8k", "openai/gsm8k", "main", SPLITS, ("question", "answer"), shares=SHARES)
 WORDING = {
-    **boxed.WORDING,
     "solution": (
         boxed.WORDING["solution"].replace(
             "final answer alone in \\boxed{}: a number, an expression, or the letter of a choice,"
@@ -71,20 +70,6 @@ def verify(question: Question, text: str) -> Verdict:
     return "right" if is_right else "wrong"
 
 
-def load(
-    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
-) -> list[Question]:
-    """The questions of a split in an order drawn by `seed`, at most `limit`.
-
-    `path` is a folder with the two files, or one file that serves whatever split is asked for.
-    `train` and `validation` are disjoint parts of the train file.
-    """
-    if split not in ("train", "validation"):
-        return SOURCE.questions(_question, split, path, limit, seed)
-    part = cut("gsm8k", split, SHARES)
-    return SOURCE.questions(_question, split, path, limit, seed, part)
-
-
 def _question(row: Row, where: str) -> Question:
     prompt = row["question"].strip()
     worked = row["answer"].strip()
@@ -101,13 +86,13 @@ def _reference(text: str) -> str:
     return canonical(value) if value is not None else text.strip()
 
 
-task = Task(
-    name="gsm8k",
-    load=load,
+task = boxed.benchmark(
+    SOURCE,
+    _question,
+    wording=WORDING,
     verify=verify,
     extract=extract,
     same=same,
-    wording=WORDING,
     max_tokens={**boxed.ROOM, "solution": 512, "revision": 512},
     recipe=boxed.RECIPE,
 )

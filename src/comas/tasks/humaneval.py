@@ -8,9 +8,8 @@ helpers), and is called from another process. For evaluation only.
 from __future__ import annotations
 
 from comas.answers import boxed, code
-from comas.answers.code import verify
 from comas.questions.sources import Row, Source, identity
-from comas.types import Question, Task
+from comas.types import Question
 
 SOURCE = Source(
     "humaneval",
@@ -20,15 +19,6 @@ SOURCE = Source(
     ("prompt", "test", "entry_point"),
 )
 LEAD = "Complete this function:\n"
-
-
-def load(
-    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
-) -> list[Question]:
-    """The 164 functions in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder
-    with the file.
-    """
-    return SOURCE.questions(_question, split, path, limit, seed)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -58,13 +48,12 @@ def ballot(question: Question, answer: str) -> str | None:
     return code.ballot(question, answer, _before(prompt))
 
 
-task = Task(
-    name="humaneval",
-    load=load,
-    verify=verify,
+task = boxed.benchmark(
+    SOURCE,
+    _question,
+    wording=code.WORDING,
+    verify=code.verify,
     extract=code.extract,
     same=code.same,
     ballot=ballot,
-    wording={**boxed.WORDING, **code.WORDING},
-    max_tokens=boxed.ROOM,
 )

@@ -9,9 +9,8 @@ tests need more than functions and literal values.
 from __future__ import annotations
 
 from comas.answers import boxed, code
-from comas.answers.code import verify
-from comas.questions.sources import Row, Source, cut
-from comas.types import Question, Task
+from comas.questions.sources import Row, Source
+from comas.types import Question
 
 SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
 SOURCE = Source(
@@ -20,17 +19,8 @@ SOURCE = Source(
     None,
     {name: "train" for name, _ in SHARES},
     ("question", "test"),
+    shares=SHARES,
 )
-
-
-def load(
-    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
-) -> list[Question]:
-    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a
-    folder with it.
-    """
-    part = cut("kodcode", split, SHARES)
-    return SOURCE.questions(_question, split, path, limit, seed, part)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -38,14 +28,13 @@ def _question(row: Row, where: str) -> Question:
     return code.question("kodcode", prompt, row["test"])
 
 
-task = Task(
-    name="kodcode",
-    load=load,
-    verify=verify,
+task = boxed.benchmark(
+    SOURCE,
+    _question,
+    wording=code.WORDING,
+    verify=code.verify,
     extract=code.extract,
     same=code.same,
     ballot=code.ballot,
-    wording={**boxed.WORDING, **code.WORDING},
-    max_tokens=boxed.ROOM,
     recipe=boxed.RECIPE,
 )

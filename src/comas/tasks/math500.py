@@ -8,20 +8,10 @@ Hub: `HuggingFaceH4/MATH-500`, split test, columns `problem` and `answer` (LaTeX
 from __future__ import annotations
 
 from comas.answers import boxed, maths
-from comas.answers.maths import verify
 from comas.questions.sources import Row, Source, identity
-from comas.types import Question, Task
+from comas.types import Question
 
 SOURCE = Source("math500", "HuggingFaceH4/MATH-500", None, {"test": "test"}, ("problem", "answer"))
-
-
-def load(
-    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
-) -> list[Question]:
-    """The 500 problems in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder
-    with the file.
-    """
-    return SOURCE.questions(_question, split, path, limit, seed)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -30,12 +20,6 @@ def _question(row: Row, where: str) -> Question:
     return Question(id=identity("math500", prompt), prompt=prompt, kind="math", answer=answer)
 
 
-task = Task(
-    name="math500",
-    load=load,
-    verify=verify,
-    extract=maths.extract,
-    same=maths.same,
-    wording=boxed.WORDING,
-    max_tokens=boxed.ROOM,
+task = boxed.benchmark(
+    SOURCE, _question, verify=maths.verify, extract=maths.extract, same=maths.same
 )

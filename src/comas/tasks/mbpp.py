@@ -11,9 +11,8 @@ classes cannot be judged: their verdict is failed.
 from __future__ import annotations
 
 from comas.answers import boxed, code
-from comas.answers.code import verify
-from comas.questions.sources import Row, Source, cut, identity
-from comas.types import Question, Task, UserMistake
+from comas.questions.sources import Row, Source, identity
+from comas.types import Question, UserMistake
 
 HUB = "google-research-datasets/mbpp"
 COLUMNS = ("text", "test_setup_code")
@@ -21,7 +20,7 @@ SHARES = (("train", 0.5), ("validation", 0.1), ("test", 0.4))
 """Share of the hub's test split in each of its parts, in the order in which the hash is cut."""
 SPLITS = tuple(name for name, _ in SHARES)
 SOURCE = Source("mbpp", HUB, "full", {name: name for name in SPLITS}, COLUMNS)
-PARTS = Source("mbpp", HUB, "full", dict.fromkeys(SPLITS, "test"), COLUMNS)
+PARTS = Source("mbpp", HUB, "full", dict.fromkeys(SPLITS, "test"), COLUMNS, shares=SHARES)
 """The same three splits, all of them from the hub's test split."""
 
 
@@ -36,10 +35,8 @@ def load(
     """The programs of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a
     folder with the files. With `parts` the splits are parts of the test split.
     """
-    if parts:
-        part = cut("mbpp", split, SHARES)
-        return PARTS.questions(_question, split, path, limit, seed, part)
-    return SOURCE.questions(_question, split, path, limit, seed)
+    source = PARTS if parts else SOURCE
+    return source.loader(_question)(split, path, limit, seed)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -59,13 +56,13 @@ def _question(row: Row, where: str) -> Question:
     )
 
 
-task = Task(
-    name="mbpp",
+task = boxed.benchmark(
+    SOURCE,
+    _question,
     load=load,
-    verify=verify,
+    wording=code.WORDING,
+    verify=code.verify,
     extract=code.extract,
     same=code.same,
     ballot=code.ballot,
-    wording={**boxed.WORDING, **code.WORDING},
-    max_tokens=boxed.ROOM,
 )

@@ -13,12 +13,12 @@ from __future__ import annotations
 import ast
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from comas import sandbox
 from comas.answers import boxed, code
 from comas.answers.fences import blocks
-from comas.answers.pool import verdicts
 from comas.questions.sources import Row, Source, identity, split_of_text
 from comas.types import Question, Task, UserMistake, Verdict
 
@@ -187,8 +187,9 @@ def _fault_of(working: Question) -> Question | None:
     tried = changes(program)
     random.Random(working.id).shuffle(tried)
     faults = [written(change, tests) for change in tried[:TRIED]]
-    pairs = [(working, text) for text in (working.prompt, *faults)]
-    own, *said = verdicts(check, pairs)
+    texts = (working.prompt, *faults)
+    with ThreadPoolExecutor(len(texts)) as threads:  # each program runs in a process of its own
+        own, *said = threads.map(lambda text: check(working, text), texts)
     failing = [text for text, verdict in zip(faults, said, strict=True) if verdict == "wrong"]
     if own != "right" or not failing:
         return None

@@ -8,21 +8,11 @@ reply answers by the letter in its last box. Leaves out: examples in the prompt,
 from __future__ import annotations
 
 from comas.answers import boxed, choice
-from comas.answers.choice import verify
 from comas.questions.sources import Row, Source, identity
-from comas.types import Question, Task, UserMistake
+from comas.types import Question, UserMistake
 
 SPLITS = {"validation": "validation", "test": "test"}
 SOURCE = Source("mmlu", "cais/mmlu", "all", SPLITS, ("question",), ("answer",))
-
-
-def load(
-    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
-) -> list[Question]:
-    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a file, or a
-    folder with the files.
-    """
-    return SOURCE.questions(_question, split, path, limit, seed)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -43,12 +33,4 @@ def _question(row: Row, where: str) -> Question:
     return Question(id=identity("mmlu", prompt), prompt=prompt, kind=kind, answer=letter)
 
 
-task = Task(
-    name="mmlu",
-    load=load,
-    verify=verify,
-    quick=True,
-    extract=choice.extract,
-    wording=boxed.WORDING,
-    max_tokens=boxed.ROOM,
-)
+task = boxed.benchmark(SOURCE, _question, verify=choice.verify, extract=choice.extract, quick=True)

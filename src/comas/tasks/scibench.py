@@ -10,9 +10,8 @@ without it. For evaluation only. Leaves out: converting units.
 from __future__ import annotations
 
 from comas.answers import boxed, numbers
-from comas.answers.numbers import verify
 from comas.questions.sources import Row, Source, identity
-from comas.types import Question, Task
+from comas.types import Question
 
 SOURCE = Source(
     "scibench",
@@ -23,15 +22,6 @@ SOURCE = Source(
     ("answer_number",),
     files={"test": "scibench_test.jsonl"},
 )
-
-
-def load(
-    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
-) -> list[Question]:
-    """The problems in an order drawn by `seed`, at most `limit`; `path`: a file, or a folder with
-    the file.
-    """
-    return SOURCE.questions(_question, split, path, limit, seed)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -45,12 +35,6 @@ def _question(row: Row, where: str) -> Question:
     return Question(id=name, prompt=prompt, kind="science", answer=answer, meta=meta)
 
 
-task = Task(
-    name="scibench",
-    load=load,
-    verify=verify,
-    extract=numbers.extract,
-    same=numbers.same,
-    wording=boxed.WORDING,
-    max_tokens=boxed.ROOM,
+task = boxed.benchmark(
+    SOURCE, _question, verify=numbers.verify, extract=numbers.extract, same=numbers.same
 )
