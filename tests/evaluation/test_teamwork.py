@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comas.evaluation import coordination, critique, experts, relay
-from comas.evaluation.beside import Beside, beside
+from comas.evaluation import teamwork as figures_of
 from comas.evaluation.report import Cell
-from comas.evaluation.teamwork import teamwork
+from comas.evaluation.teamwork import Beside, beside, teamwork
 from comas.evaluation.turns import first_answers, noted, revisions
 from comas.stats import (
     accuracy_interval,
@@ -251,8 +250,8 @@ CHANGES = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=4)
 @given(st.lists(CHANGES, min_size=1, max_size=12))
 def test_accuracy_after_follows_exactly_from_confidence_and_critique(games: Any) -> None:
     found = cell("debate", [revising(f"q{i}", *pairs) for i, pairs in enumerate(games)])
-    counts = critique.counts(found)
-    figures = critique.figures(found)
+    counts = figures_of.revision_counts(found)
+    figures = figures_of.revision_figures(found)
     n = counts["revised"]
     assert n == sum(map(len, games))
     if n == 0:
@@ -277,9 +276,9 @@ def test_accuracy_after_follows_exactly_from_confidence_and_critique(games: Any)
 def test_changes_that_could_not_be_judged_are_left_out() -> None:
     game = revising("q", (True, True), (False, True))
     game["verdicts"]["s1.r"] = "failed"
-    assert critique.counts(cell("debate", [game]))["revised"] == 1
+    assert figures_of.revision_counts(cell("debate", [game]))["revised"] == 1
     del game["verdicts"]
-    assert critique.figures(cell("debate", [game])) == {}, "an evaluation of before"
+    assert figures_of.revision_figures(cell("debate", [game])) == {}, "an evaluation of before"
 
 
 # --- coordination
@@ -304,7 +303,7 @@ def test_coordination_by_hand() -> None:
     team = cell("debate", games)
     compared = beside(team, [team, singles])
     assert compared is not None
-    found = coordination.figures(team, compared)
+    found = figures_of.coordination_figures(team, compared)
     assert found["overhead"].mean == pytest.approx(60 / 30 - 1)
     assert found["efficiency"].mean == pytest.approx(0.5 / (60 / 30))
     assert found["error amplification"].mean == pytest.approx(1.0)
@@ -330,7 +329,7 @@ def test_identities_of_coordination(answers: list[tuple[bool, bool, int, int]]) 
     team = cell("vote", games)
     compared = beside(team, [cell("single", singles)])
     assert compared is not None
-    found = coordination.figures(team, compared)
+    found = figures_of.coordination_figures(team, compared)
     accuracy = sum(a[0] for a in answers) / len(answers)
     wrong_alone = 1 - sum(a[1] for a in answers) / len(answers)
     assert found["efficiency"].mean * (found["overhead"].mean + 1) == pytest.approx(accuracy)
@@ -346,8 +345,8 @@ def test_identities_of_coordination(answers: list[tuple[bool, bool, int, int]]) 
 def test_redundancy_and_messages() -> None:
     same = [said("s", "a", "x y"), said("t", "b", "x y"), said("u", "c", "z")]
     team = cell("debate", [played("q", "right", same, quoting=1)])
-    redundancy = coordination.redundancy(team)
-    density = coordination.message_density(team)
+    redundancy = figures_of.redundancy(team)
+    density = figures_of.message_density(team)
     assert redundancy is not None
     assert density is not None
     assert redundancy.mean == pytest.approx(1 / 3), "one pair of three is alike"
@@ -401,8 +400,8 @@ def test_the_expert_is_chosen_on_the_other_half() -> None:
     )
     games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("wrong", 1)) for i in range(4)]
     compared = compared_with(games, singles)
-    assert experts.chosen(compared, max) == [["b", "a", "b", "a"]]
-    found = experts.figures(compared)
+    assert figures_of.chosen(compared, max) == [["b", "a", "b", "a"]]
+    found = figures_of.expert_figures(compared)
     assert found["expert accuracy"].mean == 0.0, "whoever was best elsewhere is wrong here"
     assert "expert loss" not in found
     assert found["leveraging"].n == 2, "a is right first in two of its questions"
@@ -417,7 +416,7 @@ def test_experts_by_hand() -> None:
         firsts("q3", "wrong", None, a=("wrong", 0), b=("wrong", 0)),
     ]
     compared = compared_with(games, singles)
-    found = experts.figures(compared)
+    found = figures_of.expert_figures(compared)
     assert found["expert accuracy"].mean == 0.75
     assert found["expert loss"].mean == pytest.approx((0.75 - 0.25) / 0.75)
     assert found["identifying"].mean == pytest.approx(1 / 3), "they differ in three"
@@ -428,13 +427,13 @@ def test_experts_by_hand() -> None:
 
 def test_copies_of_one_model_have_no_expert_and_three_no_collaboration_gap() -> None:
     games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("right", 0)) for i in range(2)]
-    assert experts.figures(compared_with(games, [*alone("q0"), *alone("q1")])) == {}
+    assert figures_of.expert_figures(compared_with(games, [*alone("q0"), *alone("q1")])) == {}
     three = [*alone("q0", agents="abc"), *alone("q1", agents="abc")]
-    found = experts.figures(compared_with(games, three))
+    found = figures_of.expert_figures(compared_with(games, three))
     assert "collaboration gap" not in found
     assert found["expert loss"].mean == 0.0
     unheard = [played(f"q{i}", "right", [said("s", "c")]) for i in range(2)]
-    found = experts.figures(compared_with(unheard, three))
+    found = figures_of.expert_figures(compared_with(unheard, three))
     assert set(found) == {"expert accuracy", "expert loss"}, "no first answers were compared"
 
 
@@ -445,9 +444,9 @@ def test_a_team_that_does_as_its_expert_loses_nothing(answers: Any) -> None:
     singles = members(*[(word[a], word[b]) for a, b, _ in answers])
     as_given = [played(f"q{i}", word[team]) for i, (_, _, team) in enumerate(answers)]
     compared = compared_with(as_given, singles)
-    expert_right = experts._right_alone(compared, experts.chosen(compared, max))[0]
-    weak_right = experts._right_alone(compared, experts.chosen(compared, min))[0]
-    found = experts.figures(compared)
+    expert_right = figures_of._right_alone(compared, figures_of.chosen(compared, max))[0]
+    weak_right = figures_of._right_alone(compared, figures_of.chosen(compared, min))[0]
+    found = figures_of.expert_figures(compared)
     team = sum(compared.right()[0]) / len(answers)
     gap = sum(weak_right) / len(answers) - team
     assert found["collaboration gap"].mean == pytest.approx(gap)
@@ -459,7 +458,9 @@ def test_a_team_that_does_as_its_expert_loses_nothing(answers: Any) -> None:
         played(q, word[bool(r)]) for q, r in zip(compared.questions, expert_right, strict=True)
     ]
     if any(expert_right):
-        assert experts.figures(compared_with(obedient, singles))["expert loss"].mean == 0.0
+        assert (
+            figures_of.expert_figures(compared_with(obedient, singles))["expert loss"].mean == 0.0
+        )
 
 
 # --- the report
@@ -481,7 +482,7 @@ def test_the_report_leaves_out_what_has_no_data() -> None:
 
 def test_several_runs_are_a_level_of_their_own() -> None:
     runs = [[revising(f"q{i}", (True, i % (s + 2) == 0)) for i in range(6)] for s in range(3)]
-    found = critique.figures(cell("debate", *runs))["confidence"]
+    found = figures_of.revision_figures(cell("debate", *runs))["confidence"]
     table = [[float(i % (s + 2) == 0) for i in range(6)] for s in range(3)]
     expected = two_level(table)[0]
     assert found.mean == pytest.approx(expected.mean)
@@ -506,13 +507,13 @@ def test_a_relay_gains_what_it_has_more_where_the_stronger_one_led() -> None:
     )
     both = relays(("b", "wrong"), ("b", "right"), ("a", "right"), ("a", "wrong"), setup="relay")
     cells = [cell("single", STRONG), both, led]
-    found = relay.figures(led, cells)["relay gain"]
+    found = figures_of.relay_figures(led, cells)["relay gain"]
     assert found.mean == pytest.approx(2 / 3 - 1 / 3), "q1 was led by the weaker one"
     assert found.n == 3
     assert -1 <= found.low <= found.mean <= found.high <= 1
-    assert relay.figures(both, cells) == {}
-    assert relay.figures(led, cells[1:]) == {}
-    assert relay.figures(led, [cells[0], led]) == {}
+    assert figures_of.relay_figures(both, cells) == {}
+    assert figures_of.relay_figures(led, cells[1:]) == {}
+    assert figures_of.relay_figures(led, [cells[0], led]) == {}
     figures = {record["setup"]: record["figures"] for record in teamwork(cells)}
     assert "relay gain" in figures["relay:lead=2"]
     assert "relay gain" not in figures["relay"]
@@ -529,7 +530,7 @@ def test_a_relay_that_the_stronger_one_led_in_one_run_only_gains_too() -> None:
 
     alone = [[[answer("a", "right", "a"), answer("b", "wrong", "b")]] * 2] * 2
     led = Beside(["q0", "q1"], games("right"), alone)
-    found = relay.gain(led, Beside(["q0", "q1"], games("wrong"), alone))
+    found = figures_of.relay_gain(led, Beside(["q0", "q1"], games("wrong"), alone))
     assert found is not None
     assert (found.mean, found.n) == (1.0, 1)
 
@@ -542,7 +543,7 @@ def test_together_and_the_gain_make_the_relay(games: Any) -> None:
     led = relays(*[(who[one], word[x]) for one, x, _ in games], setup="relay:lead=1")
     both = relays(*[("a", word[y]) for _, _, y in games], setup="relay:lead=0")
     cells = [cell("single", members(*[("right", "wrong")] * len(games))), both, led]
-    found = relay.figures(led, cells)
+    found = figures_of.relay_figures(led, cells)
     # the expert of a question is `a`, unless the other half has no question
     mine = [(x, y) for one, x, y in games if one]
     if not mine:
@@ -558,7 +559,7 @@ def test_a_relay_that_does_as_the_pair_gains_nothing() -> None:
     games = [("a", "right"), ("b", "wrong"), ("a", "wrong"), ("a", "right")]
     led = relays(*games, setup="relay:turns=4:lead=3")
     both = relays(*games, setup="relay:turns=4")
-    found = relay.figures(led, [cell("single", STRONG), both, led])["relay gain"]
+    found = figures_of.relay_figures(led, [cell("single", STRONG), both, led])["relay gain"]
     assert (found.mean, found.n) == (0.0, 3)
     assert found.low < 0.0 < found.high, "three games are no proof"
 
@@ -566,10 +567,10 @@ def test_a_relay_that_does_as_the_pair_gains_nothing() -> None:
 def test_only_the_pair_that_differs_in_nothing_else_is_together() -> None:
     led, other = (relays(("a", "right"), setup=name) for name in ("relay:turns=4:lead=2", "relay"))
     same = relays(("a", "right"), setup="relay:turns=4:lead=0")
-    assert relay.together_of(led, [other, led]) is None
-    assert relay.together_of(led, [other, same]) is same
-    assert relay.together_of(same, [other, same]) is None
-    assert relay.together_of(cell("vote:lead=2", STRONG), [other]) is None
+    assert figures_of.together_of(led, [other, led]) is None
+    assert figures_of.together_of(led, [other, same]) is same
+    assert figures_of.together_of(same, [other, same]) is None
+    assert figures_of.together_of(cell("vote:lead=2", STRONG), [other]) is None
 
 
 # --- where all questions say the same, their spread says nothing
@@ -590,17 +591,17 @@ def twenty(team: str, single: str) -> tuple[Cell, Beside]:
 
 def test_errors_that_were_not_seen_may_be_there() -> None:
     game, compared = twenty("right", "wrong")
-    found = coordination.figures(game, compared)["error amplification"]
+    found = figures_of.coordination_figures(game, compared)["error amplification"]
     assert found.mean == 0.0
     assert (found.low, found.high) == pytest.approx((0.0, UNSEEN))
     game, compared = twenty("wrong", "wrong")
-    found = coordination.figures(game, compared)["error amplification"]
+    found = figures_of.coordination_figures(game, compared)["error amplification"]
     assert (found.mean, found.low, found.high) == pytest.approx((1.0, 1 - UNSEEN, 1 + UNSEEN))
 
 
 def test_an_efficiency_without_spread_has_the_interval_of_its_accuracy() -> None:
     game, compared = twenty("right", "wrong")
-    found = coordination.figures(game, compared)["efficiency"]
+    found = figures_of.coordination_figures(game, compared)["efficiency"]
     price = found.mean
     wanted = accuracy_interval([1.0] * 20)
     assert (found.low, found.high) == pytest.approx((wanted.low * price, wanted.high * price))
@@ -613,7 +614,7 @@ def test_tokens_that_differ_do_not_make_an_efficiency_known() -> None:
     game = cell("vote", games)
     compared = beside(game, [cell("single", singles)])
     assert compared is not None
-    found = coordination.figures(game, compared)["efficiency"]
+    found = figures_of.coordination_figures(game, compared)["efficiency"]
     assert found.low <= accuracy_interval([1.0] * 20).low * found.mean
 
 
@@ -626,7 +627,7 @@ def test_shares_that_are_equal_but_for_rounding_have_no_spread() -> None:
 def test_a_gap_and_a_loss_without_spread_are_not_known_exactly() -> None:
     singles = members(*[("right", "right")] * 20)
     games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("right", 0)) for i in range(20)]
-    found = experts.figures(compared_with(games, singles))
+    found = figures_of.expert_figures(compared_with(games, singles))
     gap = found["collaboration gap"]
     assert (gap.mean, gap.low, gap.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))
     loss = found["expert loss"]
@@ -637,5 +638,5 @@ def test_a_gain_of_a_relay_without_spread_is_not_known_exactly() -> None:
     led = relays(*[("a", "right")] * 20, setup="relay:lead=2")
     both = relays(*[("a", "right")] * 20, setup="relay")
     singles = members(*[("right", "wrong")] * 20)
-    found = relay.figures(led, [cell("single", singles), both, led])["relay gain"]
+    found = figures_of.relay_figures(led, [cell("single", singles), both, led])["relay gain"]
     assert (found.mean, found.low, found.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))

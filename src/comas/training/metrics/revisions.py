@@ -3,7 +3,7 @@ wrong ones became right.
 
 Confidence and critique of arXiv 2412.19513, of each turn that revises another turn of the same
 agent, as `comas eval` has them. For reports only: no method sees it. On by default where the task
-says that its verifier is `quick`. Leaves out: intervals (`evaluation.critique`).
+says that its verifier is `quick`. Leaves out: intervals (`evaluation.teamwork`).
 """
 
 from __future__ import annotations
