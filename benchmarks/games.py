@@ -29,8 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from comas.evaluation.as_json import interval_record
-from comas.stats import Interval, seeds_interval
+from comas.stats import Interval, interval_record, seeds_interval
 
 SETTINGS = {
     "mars, kuhn": ["method=mars", "task=kuhn"],

@@ -1,7 +1,7 @@
 """How far policies are from an equilibrium of Kuhn poker: `benchmarks/kuhn.py RUN@40 seed-games`.
 
 Prints how often each bets at the 12 things that a seat may see, and what best responses win of it,
-in chips per game: 0 for an equilibrium, .458 for random moves (`evaluation.kuhn_policy`). Leaves
+in chips per game: 0 for an equilibrium, .458 for random moves (`tools.kuhn_policy`). Leaves
 out: policies of a team but that of its first agent.
 """
 
@@ -11,13 +11,16 @@ import argparse
 import json
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from comas.evaluation.as_json import interval_record
-from comas.evaluation.kuhn_policy import measured_bets, measured_exploitability
 from comas.evaluation.systems import system_team
+from comas.stats import interval_record
 from comas.team.build import run_sync
 from comas.types import UserMistake
+
+sys.path.append(str(Path(__file__).parents[1]))  # tools/ is no part of the package
+from tools.kuhn_policy import measured_bets, measured_exploitability
 
 
 def measured(name: str, asks: int, seed: int) -> dict[str, Any]:

@@ -342,3 +342,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (m - rank) * p_values[i]))
         corrected[i] = highest
     return corrected
+
+
+def interval_record(found: Interval) -> dict[str, float | None]:
+    """The fields of an interval as JSON, which has no infinity: an open end is null."""
+    return {name: finite(value) for name, value in found._asdict().items()}
+
+
+def finite(value: float) -> float | None:
+    """The number, or None where it is infinite."""
+    return value if math.isfinite(value) else None

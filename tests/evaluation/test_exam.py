@@ -33,7 +33,7 @@ from comas.hosts.local_host import LocalHost
 from comas.models.sources import run_at
 from comas.storage.run import Run
 from comas.sync import run_sync
-from comas.types import HostFailure, UserMistake
+from comas.types import Ask, HostFailure, UserMistake
 from tests.support.command import run
 from tests.support.runs import run_of
 
@@ -178,12 +178,12 @@ def test_a_kill_loses_what_was_in_flight_only(trained: Path, exam: Path, tmp_pat
 def test_what_machines_failed_is_recorded_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = LocalHost.ask
+    real = LocalHost.ask
 
-    async def failing(self: LocalHost, turn: str, *rest: Any) -> Any:
-        if "seed" not in os.environ and hash_of(turn) % 3 == 0:
+    async def failing(self: LocalHost, ask: Ask) -> Any:
+        if "seed" not in os.environ and hash_of(ask.turn) % 3 == 0:
             raise HostFailure("the machine is on fire")
-        return await ask(self, turn, *rest)
+        return await real(self, ask)
 
     folder = tmp_path / "e"
     with monkeypatch.context() as patch:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comas.evaluation.payoffs import payoff_notes, payoff_of, payoff_record
+from comas.evaluation.report import payoff_notes, payoff_of, payoff_record
 
 
 def record(question: str, answer: str | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from comas.evaluation.what_failed import failure_notes
+from comas.evaluation.report import failure_notes
 
 
 def game(*facts: dict[str, Any], answer: str | None = None) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Literal
 
-from comas.evaluation.kuhn_policy import measured_bets, measured_exploitability
 from comas.game.agent import Member
 from comas.game.moves import at_random
 from comas.game.play import Scene, play_all
@@ -25,6 +24,7 @@ from comas.setups import duel
 from comas.stats import Interval, wilson
 from comas.tasks import kuhn, tictactoe
 from comas.types import Method, Question, Task
+from tools.kuhn_policy import measured_bets, measured_exploitability
 from tools.seed.course import Course, World
 from tools.seed.exercises import nothing
 from tools.seed.posed_roles import Rows

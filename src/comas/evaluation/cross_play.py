@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from comas.evaluation.as_json import interval_record
 from comas.game.agent import Agent, Member
 from comas.game.moves import facing
 from comas.game.play import Scene, play_all
-from comas.stats import Interval, seeds_interval
+from comas.stats import Interval, interval_record, seeds_interval
 from comas.types import Method, Question, Task, UserMistake, Verdict
 
 SETUP = "cross"

@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from comas.evaluation.as_json import finite
-from comas.evaluation.payoffs import payoff_notes, payoff_record
-from comas.evaluation.what_failed import failure_notes
 from comas.game.cost import cost
+from comas.game.dialogue import failing
+from comas.game.moves import LONGEST, payoff_in
 from comas.game.replies import unreadable
 from comas.stats import (
     Interval,
     accuracy_interval,
+    finite,
     holm,
     mcnemar,
     paired_bootstrap,
+    seeds_interval,
     sign_flips,
     two_level,
     two_level_difference,
@@ -412,3 +413,72 @@ def _failure_note(cell: Cell) -> str:
         times = f"{len(raised)} times it broke down"
         why += f"; {times}, first: {raised[0]} (`traceback` in answers/)"
     return f"{_where(cell)}: {count}; {why}"
+
+
+# --- games: what they were worth, and what failed within those that went on
+
+
+def payoff_of(records: Sequence[Record]) -> dict[str, Any] | None:
+    """Mean payoff per game with its interval, clustered by question, and how many games were won,
+    drawn and lost; None where no answer is the outcome of a game.
+    """
+    gains: dict[str, list[float]] = {}
+    outcomes: Counter[str] = Counter()
+    for record in records:
+        payoff = payoff_in(record["answer"])
+        if payoff is not None:
+            gains.setdefault(record["question"], []).append(payoff)
+            outcomes[record["answer"].split()[0]] += 1
+    if not gains:
+        return None
+    found = seeds_interval([_mean(of_question) for of_question in gains.values()])
+    interval = {"mean": found.mean, "low": finite(found.low), "high": finite(found.high)}
+    counts = {word: outcomes[word] for word in ("won", "drawn", "lost")}
+    return interval | counts
+
+
+def payoff_record(records: Sequence[Record]) -> dict[str, Any]:
+    """The same under the key `payoff`; nothing where there are no games."""
+    found = payoff_of(records)
+    return {} if found is None else {"payoff": found}
+
+
+def payoff_notes(records: Sequence[Record], where: str) -> Iterator[str]:
+    """The same in words, of the cell `where`; none where there are no games."""
+    found = payoff_of(records)
+    if found is None:
+        return
+    counts = ", ".join(f"{found[word]} {word}" for word in ("won", "drawn", "lost"))
+    between = ""
+    if found["low"] is not None and found["high"] is not None:
+        between = f" [{found['low']:+.3f}, {found['high']:+.3f}]"
+    yield f"{where}: mean payoff {found['mean']:+.3f}{between} per game: {counts}"
+
+
+Info = Mapping[str, Any]
+"""What a game noted of a turn."""
+
+
+def failure_notes(records: Sequence[Record], where: str) -> Iterator[str]:
+    """A note for each tool most of whose calls failed, and one on games without end, of the cell
+    `where`.
+    """
+    facts = [info for record in records for info in _infos(record)]
+    for tool in failing(info["call"] for info in facts if "call" in info):
+        yield f"{where}: {tool.text}"
+    is_game = any("seat" in info for info in facts)
+    endless = sum(_unended(record) for record in records)
+    if is_game and endless:
+        count = f"{endless} of {len(records)} games were given up after {LONGEST} moves"
+        yield f"{where}: {count}: nobody has won them"
+
+
+def _unended(record: Mapping[str, Any]) -> bool:
+    """Whether a game was given up; where the agent was never asked, nothing else has no answer."""
+    facts = _infos(record)
+    silent = not facts and record["answer"] is None and not record["error"]
+    return silent or any(info.get("unended") for info in facts)
+
+
+def _infos(record: Mapping[str, Any]) -> list[Info]:
+    return [turn.get("info") or {} for turn in record["turns"]]

@@ -33,7 +33,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from comas.evaluation.as_json import interval_record
 from comas.evaluation.report import Cell, Record, label
 from comas.evaluation.turns import first_answers, revisions
 from comas.objective.pay import grams, similarity
@@ -42,6 +41,7 @@ from comas.stats import (
     accuracy_interval,
     delta_interval,
     gain_interval,
+    interval_record,
     ratio_interval,
     share_interval,
     share_ratio_interval,

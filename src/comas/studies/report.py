@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from comas.evaluation.as_json import finite
 from comas.program import VERSION
-from comas.stats import Interval, seeds_interval
+from comas.stats import Interval, finite, seeds_interval
 from comas.storage import files
 from comas.studies import charts
 from comas.studies.claims import Verdict, verdicts_of

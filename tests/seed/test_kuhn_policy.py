@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from comas.evaluation.kuhn_policy import measured_bets, measured_exploitability
 from comas.tasks import kuhn
 from comas.testing import scripted_team
 from comas.types import HostFailure, UserMistake
+from tools.kuhn_policy import measured_bets, measured_exploitability
 
 
 def test_bets_are_counted_at_each_view() -> None:
