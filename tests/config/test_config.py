@@ -16,6 +16,7 @@ from comas.config.options import keywords, split_options
 from comas.config.plugins import load_plugin
 from comas.config.resolve import SEED_ADAPTER_LR, SEED_LR, SEED_RECIPE, resolve
 from comas.config.schema import Config, read
+from comas.config.trainable import check_training
 from comas.methods import comas
 from comas.storage.records import without_none
 from comas.types import UserMistake
@@ -89,6 +90,12 @@ def test_former_keys_are_read_over_where_they_change_nothing(
     with pytest.raises(UserMistake) as caught:
         read(None, {key: value})
     assert str(caught.value).startswith(f"{key}: {said}")
+
+
+def test_former_monitors_watch_no_run_and_runs_that_had_them_are_read() -> None:
+    config = resolve(read(None, {"monitors": ["probes", "flips"]}))
+    with pytest.raises(UserMistake, match=r"monitors = 'flips': it saw no collapse .*leave it out"):
+        check_training(config)
 
 
 def test_keys_of_hosts_are_meant_at_the_top_level_only_where_they_may_stand_there() -> None:

@@ -289,11 +289,10 @@ def test_wording_has_the_holes_that_methods_fill() -> None:
         "history": {"work", "evaluation"},
         "history_bare": {"work"},
     }
-    for role in ("evaluation", "proxy", "scoring_bare", "verdict_bare"):
+    for role in ("evaluation", "proxy", "scoring_bare"):
         holes[role] = {"question", "work"}
     holes["revision"] = {"question", "own", "history"}
-    for role in ("scoring", "verdict"):
-        holes[role] = {"question", "work", "evaluation"}
+    holes["scoring"] = {"question", "work", "evaluation"}
     assert {
         role: set(re.findall(r"\{(\w+)\}", text)) for role, text in gsm8k.task.wording.items()
     } == holes

@@ -53,7 +53,7 @@ def test_alarms_are_told_once_they_are_committed_and_counted_in_watched_steps(ru
     alarm(run, 1, "probes.proven")
     alarm(run, 1, "favours.shares")
     step(run, 2, monitors={"probes": {"proven": {"mean": 0.5}}})
-    alarm(run, 2, "flips.flips")
+    alarm(run, 2, "swaps.follows")
     send(run, store)
     told = [
         (2, "probes.proven", "probes.proven is wrong"),
@@ -63,7 +63,7 @@ def test_alarms_are_told_once_they_are_committed_and_counted_in_watched_steps(ru
     checkpoint(run, 3)
     send(run, store)
     send(run, store)
-    assert store.alarms == [*told, (3, "flips.flips", "flips.flips is wrong")]
+    assert store.alarms == [*told, (3, "swaps.follows", "swaps.follows is wrong")]
     assert [figures.get("alarms") for _, figures in store.rows] == [None, None, 3.0]
 
 

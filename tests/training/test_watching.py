@@ -157,7 +157,7 @@ def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
     parts = tmp_path / "parts"
     parts.mkdir()
     shared = {"steps": 6, "checkpoint_every": 2, "questions": 4}
-    names = [loud(tmp_path, 4), "probes", "rejections", "unreadable", "flips", "geometry"]
+    names = [loud(tmp_path, 4), "probes", "rejections", "unreadable"]
     whole = run_of(tmp_path / "whole", untaught, monitors=names, **shared)
     first = run_of(parts / "r", untaught, monitors=names, **{**shared, "steps": 5})
     # as after a kill: everything beyond the last commit but one is lost

@@ -18,6 +18,12 @@ from tools.seed.posing import assess, propose, rate
 from tools.seed.wording import prompt_of
 from tools.seed.work import check_carelessly, evaluate, solve, spoil, work, write_try
 
+VERDICT = {
+    "verdict": "verdict {question} {work} says {evaluation}",
+    "verdict_bare": "verdict {question} {work}",
+}
+"""The wording of a role that the shipped models were taught and no game asks."""
+
 
 def demonstration(
     rng: random.Random, role: str, questions: list[Question], course: Course
@@ -57,7 +63,8 @@ def _judgement(
     if criticised:
         honest = evaluate(question, done.chosen, done.written, done.right, course.hole)
         facts["evaluation"] = spoil(rng, honest) if rng.random() < 0.25 else honest
-    prompt = pick.WORDING[role if criticised else role + "_bare"].format(**facts)
+    wording = VERDICT if role == "verdict" else pick.WORDING
+    prompt = wording[role if criticised else role + "_bare"].format(**facts)
     if role == "verdict":
         return prompt, "right" if right else "wrong"
     return prompt, _score(right)

@@ -52,15 +52,6 @@ WORDING = {
         " answer is wrong.\nGive a short reason, then end your reply with the grade:"
         " <score>3</score>, <score>2</score> or <score>1</score>."
     ),
-    "verdict": (
-        "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nA reviewer's remarks on"
-        " it:\n{evaluation}\n\nIs the final answer right? Give a short reason, then end your reply"
-        " with one word: right or wrong."
-    ),
-    "verdict_bare": (
-        "Problem:\n{question}\n\nA student's attempt:\n{work}\n\nIs the final answer right? Give a"
-        " short reason, then end your reply with one word: right or wrong."
-    ),
 }
 """For instruction-tuned models of any family."""
 
@@ -70,7 +61,6 @@ ROOM = {
     "evaluation": 512,
     "proxy": 512,
     "scoring": 256,
-    "verdict": 256,
 }
 """Room per reply and role, in tokens."""
 

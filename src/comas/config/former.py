@@ -1,5 +1,5 @@
 """Keys that configs had once: read over where they say what is done anyway, as saved configs do;
-otherwise an error says what to do instead.
+otherwise an error says what to do instead. Monitors that there were once.
 
 Leaves out: keys that never were (`config.mistakes`).
 """
@@ -36,6 +36,10 @@ FORMER = {
     ),
 }
 """Key of a run or a host -> what was meant by it."""
+MONITORS = ("distinct", "flips", "geometry", "role_shares", "verdict_entropy")
+"""Monitors that saw no collapse in time, or alarmed on healthy runs: no run begins or goes on with
+one; what was trained with one can be asked and looked at.
+"""
 
 
 def without_former(table: Any, known: Container[str]) -> Any:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from comas.config import former
 from comas.config.builders import check_builder_name
 from comas.config.options import filled, functions_of
 from comas.config.plugins import load_plugin
@@ -93,7 +94,8 @@ def resolve(config: Config) -> Resolved:
     if data["monitors"] is None:
         data["monitors"] = [*MONITORS]
     for name in data["monitors"]:
-        check_builder_name("monitors", name, "monitors")
+        if name not in former.MONITORS:
+            check_builder_name("monitors", name, "monitors")
     if data["metrics"] is None:
         data["metrics"] = [*METRICS, *LABELLED] if task.quick else [*METRICS]
     _absolute(data, [name for name, host in config.hosts.items() if host.here])

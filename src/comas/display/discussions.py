@@ -20,7 +20,7 @@ LONGEST = 400
 """Characters of a turn that are shown at most."""
 BRIEF = 24
 """Characters of an answer that was read in a turn."""
-COLOURS = {"solution": "cyan", "evaluation": "yellow", "scoring": "magenta", "verdict": "magenta"}
+COLOURS = {"solution": "cyan", "evaluation": "yellow", "scoring": "magenta"}
 
 
 def clean(text: str, limit: int = LONGEST) -> str:

@@ -28,14 +28,6 @@ def is_work(turn: Turn) -> bool:
     return not turn.info.get("told") and not turn.info.get("closed_book")
 
 
-def answer_of(turn: Turn) -> str:
-    """The answer that the game has read in a piece of work; all of its text where the game reads
-    none, or could not.
-    """
-    answer = turn.info.get("answer")
-    return answer if isinstance(answer, str) else turn.text
-
-
 def accepts(turn: Turn) -> bool | None:
     """Whether a judge accepts the work; None where it cannot be read.
 

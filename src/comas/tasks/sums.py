@@ -72,14 +72,6 @@ WORDING = {
         " right; 2: right, with small flaws; 1: wrong. End with <score>3</score>,"
         " <score>2</score> or <score>1</score>."
     ),
-    "verdict": (
-        "Question: {question}\nProposed answer: {work}\nA remark on it: {evaluation}\n\nIs the"
-        " proposed answer right? End with one word: right or wrong."
-    ),
-    "verdict_bare": (
-        "Question: {question}\nProposed answer: {work}\n\nIs the proposed answer right? End with"
-        " one word: right or wrong."
-    ),
 }
 
 _NUMBER = re.compile(r"(?<![\d.])(?:(?<![\w)])[-−])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
@@ -388,7 +380,6 @@ task = Task(
         "revision": 24,
         "evaluation": 40,
         "scoring": 32,
-        "verdict": 32,
     },
     recipe={
         "lr": 3e-5,

@@ -24,8 +24,6 @@ HOLES = {
     "revision": {"question", "history"},
     "scoring": {"question", "work", "evaluation"},
     "scoring_bare": {"question", "work"},
-    "verdict": {"question", "work"},
-    "verdict_bare": {"question", "work"},
 }
 """Role -> holes that its wording must have; `question history work evaluation own` are those that
 there are.

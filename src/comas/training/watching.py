@@ -153,8 +153,8 @@ class Watching:
             self.trials = {}
             self.note("this run was begun without monitors, and goes on without them")
             return
-        for name, memory in record["memories"].items():
-            self.monitors[name].memory = memory
+        for name, monitor in self.monitors.items():
+            monitor.memory = record["memories"].get(name, monitor.memory)
         for key, trial in self.trials.items():
             trial.take_up(record["trials"]["/".join(key)])
 
