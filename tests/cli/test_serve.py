@@ -16,17 +16,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from openai import OpenAI
 from starlette.datastructures import Headers
 
 import comas.serve
 from comas.cli.serve import named_team
 from comas.evaluation.systems import asked
-from comas.serve.certificate import Certificate, certificate_of
 from comas.serve.limits import Refusal
 from comas.serve.listening import KEY, Place, entrance_of
 from comas.types import UserMistake
-from tests.support.certificates import make_certificate, make_key
 from tests.support.command import run as command
 from tests.support.serving import running
 from tests.support.viewed import viewed_run
@@ -59,11 +56,8 @@ SECRET = "sk-of-this-test-0123456789"
         (["seed", "--host", "no.such.host.invalid"], "there is no such host"),
         (["seed", "--key-env", "UNSET_KEY"], "--key-env UNSET_KEY: that environment variable is"),
         (["seed", "--key-env", "ODD_KEY"], "ODD_KEY holds cannot be a key"),
-        (
-            ["seed", "--certificate", "none.pem"],
-            "--certificate none.pem: No such file or directory",
-        ),
-        (["seed", "--certificate-key", "k.pem"], "k.pem: name its certificate with --certificate"),
+        (["seed", "--certificate", "a.crt"], "--certificate: comas serve speaks HTTP: put a proxy"),
+        (["seed", "--certificate-key", "k.pem"], "--certificate-key: comas serve speaks HTTP"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -130,50 +124,6 @@ def test_the_host_that_is_named_may_be_asked(monkeypatch: pytest.MonkeyPatch) ->
             entrance.check(Headers({"host": "team.example:8000"}))
 
 
-@pytest.mark.parametrize(
-    ("chain", "key", "line"),
-    [
-        ("own.crt", None, "--certificate-key own.crt: no private key in PEM"),
-        ("own.crt", "none.key", "--certificate-key none.key: No such file or directory"),
-        ("own.crt", "other.key", "--certificate-key other.key: it is not the key of"),
-        ("own.crt", "rsa.key", "--certificate-key rsa.key: it is not the key of"),
-        ("own.crt", "junk", "--certificate-key junk: no private key in PEM"),
-        ("own.crt", "locked.key", "--certificate-key locked.key: the key has a password"),
-        ("junk", "own.key", "--certificate junk: no certificate in PEM"),
-        (".", "own.key", "--certificate .: Is a directory"),
-    ],
-)
-def test_files_of_a_certificate_are_checked_before_a_team_is_looked_for(
-    chain: str,
-    key: str | None,
-    line: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    make_certificate(tmp_path / "own")
-    make_key(tmp_path / "other.key", "EC")
-    make_key(tmp_path / "rsa.key", "RSA")
-    make_key(tmp_path / "locked.key", "EC", "-aes256", "-pass", "pass:of-this-test")
-    (tmp_path / "junk").write_text("no PEM")
-    monkeypatch.chdir(tmp_path)
-    keys = [] if key is None else ["--certificate-key", key]
-    # no such team: were that told first, models would be loaded first as well
-    arguments = ["serve", "./nowhere", "--certificate", chain, *keys]
-    assert command(arguments, monkeypatch) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1
-    assert line in said[0]
-
-
-def test_one_file_may_hold_certificate_and_key(tmp_path: Path) -> None:
-    chain, key = make_certificate(tmp_path / "own")
-    both = tmp_path / "both.pem"
-    both.write_text(chain.read_text() + key.read_text())
-    assert certificate_of(both, None) == Certificate(both, both)
-    assert certificate_of(None, None) is None
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2", "::1", "0.0.0.0", "::"])
 def test_loopback_is_known_by_its_number(host: str) -> None:
     try:
@@ -227,29 +177,6 @@ def test_it_answers_until_it_is_stopped(kind: signal.Signals, tmp_path: Path) ->
         assert process.wait(60) == 130
         assert SECRET not in process.stderr.read() + process.stdout.read()
     assert not list(tmp_path.iterdir()), "nothing is written"
-
-
-def test_with_a_certificate_it_speaks_https_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chain, key = make_certificate(tmp_path / "own")
-    with serving(tmp_path, "--certificate", str(chain), "--certificate-key", str(key)) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        url = json.loads(process.stdout.readline())["url"]
-        assert url.startswith("https://127.0.0.1:")
-        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            httpx.get(f"{url}/models", timeout=60)
-        with pytest.raises(httpx.TransportError):
-            httpx.get(f"{url.replace('https', 'http')}/models", timeout=60)
-        monkeypatch.setenv("SSL_CERT_FILE", str(chain))
-        with OpenAI(base_url=url, api_key=SECRET, max_retries=0, timeout=60) as client:
-            said = client.completions.create(model="single", prompt="1 2 4 5 -> 7", seed=1)
-        assert said.usage is not None
-        assert said.usage.completion_tokens > 0
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        assert "Traceback" not in process.stderr.read()
 
 
 @contextmanager

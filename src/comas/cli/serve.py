@@ -52,21 +52,6 @@ KeyEnv = Annotated[
         help="The environment variable that holds the key.", show_default="COMAS_SERVE_KEY"
     ),
 ]
-Chain = Annotated[
-    Path | None,
-    typer.Option(
-        "--certificate", metavar="FILE", help="In PEM: speak HTTPS with it.", show_default="HTTP"
-    ),
-]
-ChainKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--certificate-key",
-        metavar="FILE",
-        help="Its private key.",
-        show_default="that of --certificate",
-    ),
-]
 AtOnce = Annotated[
     int, typer.Option(min=1, help="Discussions that are played at once; others get a 429.")
 ]
@@ -85,8 +70,6 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     key_env: KeyEnv = None,
-    certificate: Chain = None,
-    certificate_key: ChainKey = None,
     at_once: AtOnce = 64,
     tokens: Tokens = 65_536,
     seconds: Seconds = 600.0,
@@ -95,12 +78,11 @@ def serve(
 ) -> None:
     """Answer clients of OpenAI's API with a team: each of its setups is a model."""
     listening = _library()
-    from comas.serve.certificate import certificate_of
     from comas.serve.limits import Limits
     from comas.sync import run_sync
     from comas.types import UserMistake
 
-    place = listening.Place(host, port, certificate_of(certificate, certificate_key))
+    place = listening.Place(host, port)
     entrance = listening.entrance_of(place, key_env)
     chosen = None
     if setups is not None:

@@ -1,5 +1,5 @@
 """Keys that configs had once: read over where they say what is done anyway, as saved configs do;
-otherwise an error says what to do instead. Monitors that there were once.
+otherwise an error says what to do instead. Monitors and options of commands that there were once.
 
 Leaves out: keys that never were (`config.mistakes`).
 """
@@ -40,6 +40,10 @@ MONITORS = ("distinct", "flips", "geometry", "role_shares", "verdict_entropy")
 """Monitors that saw no collapse in time, or alarmed on healthy runs: no run begins or goes on with
 one; what was trained with one can be asked and looked at.
 """
+OPTIONS = dict.fromkeys(
+    ("certificate", "certificate-key"), "comas serve speaks HTTP: put a proxy with TLS before it"
+)
+"""Option of a command -> what to do instead."""
 
 
 def without_former(table: Any, known: Container[str]) -> Any:

@@ -2,5 +2,5 @@
 
 `offered` says which models there are, `conversation` and `asked` read requests, `playing` has the
 team answer, `replies` words what comes back, `limits` bounds it; `app` is the HTTP, `listening` the
-socket, `certificate` what TLS takes. Leaves out: the command (`cli.serve`).
+socket. Leaves out: the command (`cli.serve`).
 """

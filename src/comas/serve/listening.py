@@ -2,7 +2,7 @@
 end.
 
 On loopback unless a host is named, and then with a key; the key comes from the environment and is
-taken out of it, so that no child has it. Leaves out: what is asked (`app`).
+taken out of it, so that no child has it. Leaves out: what is asked (`app`), and TLS (a proxy).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from comas.evaluation.asking import asking_of
 from comas.evaluation.systems import greeted
 from comas.serve.app import LOOPBACK, Endpoint, Entrance
 from comas.serve.asked import Desk
-from comas.serve.certificate import Certificate
 from comas.serve.limits import Limits
 from comas.serve.offered import check_kind, models_of
 from comas.serve.playing import Players
@@ -63,7 +62,7 @@ class Served:
                 endpoint = self.endpoint(team)
                 bound.listen(WAITING)
                 ready(place.url(bound), endpoint.models)
-                http = server(endpoint, entrance, place.certificate)
+                http = server(endpoint, entrance)
                 await answer_until_cancelled(http, bound, endpoint)
             finally:
                 team.close()
@@ -116,12 +115,8 @@ class _SignalsElsewhere(uvicorn.Server):
         yield
 
 
-def server(
-    endpoint: Endpoint, entrance: Entrance, certificate: Certificate | None = None
-) -> uvicorn.Server:
-    """The HTTP server, with TLS where it has a certificate; it writes no log, so that nothing that
-    is asked, and no key, is in one.
-    """
+def server(endpoint: Endpoint, entrance: Entrance) -> uvicorn.Server:
+    """The HTTP server; it writes no log, so that nothing that is asked, and no key, is in one."""
     config = uvicorn.Config(
         endpoint.app(entrance),
         http="h11",
@@ -133,8 +128,6 @@ def server(
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=1,
-        ssl_certfile=None if certificate is None else certificate.chain,
-        ssl_keyfile=None if certificate is None else certificate.key,
     )
     return _SignalsElsewhere(config)
 
@@ -146,8 +139,6 @@ class Place:
     host: str
     port: int
     """0: a free one."""
-    certificate: Certificate | None = None
-    """None: HTTP without TLS."""
 
     @property
     def is_loopback(self) -> bool:
@@ -171,8 +162,7 @@ class Place:
 
     def url(self, bound: socket.socket) -> str:
         """The base URL that clients are given."""
-        scheme = "http" if self.certificate is None else "https"
-        return f"{scheme}://{self.name}:{bound.getsockname()[1]}/v1"
+        return f"http://{self.name}:{bound.getsockname()[1]}/v1"
 
     @property
     def name(self) -> str:
