@@ -76,10 +76,9 @@ LAZY = {
     "questions/sources.py": {"datasets"},
     "transports/ray.py": {"ray"},
     "trackers/mlflow.py": {"mlflow"},
-    "trackers/tensorboard.py": {"tensorboard"},
+    "trackers/tensorboard.py": {"torch"},
     "trackers/trackio.py": {"trackio"},
     "trackers/wandb.py": {"wandb"},
-    "trackers/wandb_files.py": {"wandb"},
 }
 """Who may import heavy things inside functions, besides those that are at home there."""
 
@@ -118,10 +117,10 @@ WALLS = {
     "testing": "config game hosts learners questions seams storage tasks team types",
     "view": "game storage types",  # of game only how an unreadable reply is noted
     "tools": "sandbox types",
-    "trackers": "storage types",
+    "trackers": "hooks program storage types",
     "transports": "children hosts types",
     "training": "config evaluation forecast game hooks machine monitors objective program questions seams"
-    " signals stats storage sync team types",
+    " signals stats storage sync team trackers types",
 }
 """Room -> all that it sees of ours."""
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from comas.storage.alarms import append_alarms
 from comas.storage.run import Run
-from comas.trackers.reader import Feed
 from comas.trackers.sink import Sink, Tracked
+from comas.trackers.tracker import Tracker
 from tests.support.faults import Crash
 from tests.support.run_folders import checkpoint, step
 
@@ -23,6 +23,7 @@ class Mine(Sink):
         self.file = run.folder / "lines.jsonl"
 
     def step(self, number, figures):
+        print("sending", number)
         with self.file.open("a") as file:
             file.write(json.dumps([number, figures]) + "\\n")
         {then}
@@ -46,9 +47,7 @@ def lines_of(run: Path, name: str) -> list[tuple[int, dict[str, float]]]:
 
 
 class Store(Sink):
-    """Keeps figures in memory; the process that sends dies in operation number `dies`, counted over
-    sends and flushes.
-    """
+    """Keeps figures in memory; the process that sends dies in operation number `dies`."""
 
     def __init__(self, answers: bool = True) -> None:
         self.answers = answers
@@ -57,16 +56,12 @@ class Store(Sink):
         self.dies = -1
         self.operations = 0
         self.closed = 0
-        self.ids: list[str] = []
+        self.opened: list[Tracked] = []
 
     def open(self, run: Tracked) -> Sink:
-        self.ids.append(run.id)
+        self.opened.append(run)
+        self.newest = max(self.steps, default=0) if self.answers else None
         return self
-
-    def last(self, figure: str) -> int | None:
-        if not self.answers:
-            return None
-        return max((number for number, figures in self.rows if figure in figures), default=-1)
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
         self.rows.append((number, figures))
@@ -74,9 +69,6 @@ class Store(Sink):
 
     def alarm(self, number: int, kind: str, text: str) -> None:
         self.alarms.append((number, kind, text))
-        self._operate()
-
-    def flush(self) -> None:
         self._operate()
 
     def close(self) -> None:
@@ -92,15 +84,28 @@ class Store(Sink):
         return [number for number, figures in self.rows if "tokens" in figures]
 
 
-def send(run: Run, store: Store, patience: float = 0.0) -> int:
-    """What one process sends."""
-    feed = Feed(run, "store", store.open)
-    try:
-        count = feed.catch_up(patience)
-        feed.close()
-    finally:
-        feed.release()
-    return count
+def attach(run: Run, store: Store, start: int) -> Tracker:
+    """A tracker of a run that begins or goes on at a step."""
+    tracker = Tracker("store", store.open)
+    tracker.begin(run, None, start)
+    assert tracker.failed is None, tracker.failed
+    return tracker
+
+
+def play(run: Run, tracker: Tracker, start: int, end: int) -> None:
+    """Steps that are written while a tracker is told; nothing is committed."""
+    for number in range(start, end):
+        step(run, number)
+        tracker.step(list(run.metrics())[-1], [])
+
+
+def send(run: Run, store: Store) -> int:
+    """What a process sends of a run that is over."""
+    marker = run.marker()
+    assert marker is not None
+    tracker = attach(run, store, marker["step"])
+    tracker.ended(None)
+    return tracker.count
 
 
 def commit(run: Run, start: int, end: int) -> None:

@@ -70,11 +70,10 @@ def test_own_metrics_of_shipped_names_do_no_harm() -> None:
 
 def test_measurements_and_configs() -> None:
     interval = {"mean": 0.5, "low": 0.25, "high": float("inf"), "n": 4}
-    assert of_measurement("before", {"accuracy": interval}) == {
+    assert of_measurement("before", interval) == {
         "accuracy/before": 0.5,
         "detail/accuracy/before/low": 0.25,
         "detail/accuracy/before/n": 4,
     }
-    assert of_measurement("before", {"accuracy": None}) == {}
     config = {"steps": 3, "hosts": {"home": {"base": "seed"}}, "betas": [0.9, 0.95], "room": {}}
     assert of_config(config) == {"steps": 3, "hosts.home.base": "seed", "betas": "[0.9, 0.95]"}

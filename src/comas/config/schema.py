@@ -210,9 +210,7 @@ class Config(_Table):
     best checkpoint's weights back, and stops.
     """
     track: list[str] = []
-    """Trackers that read the run's folder while it is trained, by name or file; each needs the
-    extra of its name.
-    """
+    """Trackers that are told of each step, by name or file; each needs the extra of its name."""
     eval_temperature: float = Field(0.7, ge=0)
     eval_top_p: float = Field(1.0, gt=0, le=1)
     tools: list[str] = []

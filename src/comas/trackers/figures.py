@@ -25,35 +25,51 @@ FIRST: dict[Path, str] = {
     ("seconds",): "seconds",
 }
 """A number in a line of metrics.jsonl, or all below a key, -> what it is called here."""
+SHARES = {
+    "share/unreadable": ("replies", "unreadable", "turns"),
+    "share/cut": ("replies", "cut", "turns"),
+    "share/flat": ("signal", "flat", "groups"),
+}
+"""What teaches nothing: name -> the table that counts it, how often, and of how many."""
 
 
 def of_step(line: Mapping[str, Any]) -> Figures:
-    """The figures of a line of metrics.jsonl, those with names of their own first."""
+    """Return the figures of a line of metrics.jsonl, those with names of their own first."""
     figures: Figures = {}
     details: Figures = {}
     for path, number in _numbers(line):
-        name = _first_name(path)
-        if name is not None:
-            figures[name] = number
+        if path in FIRST:
+            figures[FIRST[path]] = number
+        elif path[:1] in FIRST:
+            figures["/".join((FIRST[path[:1]], *path[1:]))] = number
         elif path != ("step",):
             details["/".join(("detail", *path))] = number
-    return {**figures, **_shares(line), **details}
+    for name, (table, part, whole) in SHARES.items():
+        rows = line.get(table)
+        rows = list(rows.values()) if isinstance(rows, Mapping) else rows
+        counted = [
+            (row[part], row[whole])
+            for row in (rows if isinstance(rows, list) else [])
+            if isinstance(row, Mapping)
+            and isinstance(row.get(part), int | float)  # null is where nobody knows
+            and isinstance(row.get(whole), int | float)
+        ]
+        if total := sum(count for _, count in counted):
+            figures[name] = sum(count for count, _ in counted) / total
+    return {**figures, **details}
 
 
-def of_measurement(name: str, record: Mapping[str, Any]) -> Figures:
-    """Accuracy `before` or `after` the run, from its record in eval/; empty where nothing could be
-    judged.
-    """
-    interval = dict(record["accuracy"] or {})
+def of_measurement(name: str, accuracy: Mapping[str, Any]) -> Figures:
+    """Return the figures of an accuracy `before` or `after` the run: `mean low high n`."""
     figures: Figures = {}
-    for (part,), number in _numbers(interval):
+    for (part,), number in _numbers(accuracy):
         key = f"accuracy/{name}" if part == "mean" else f"detail/accuracy/{name}/{part}"
         figures[key] = number
     return figures
 
 
 def of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as one table with dotted keys; lists as texts."""
+    """Return a config as one table with dotted keys; lists as texts."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -63,75 +79,26 @@ def of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _first_name(path: Path) -> str | None:
-    """What a number is called that has a name of its own."""
-    if path in FIRST:
-        return FIRST[path]
-    group = FIRST.get(path[:1])
-    return "/".join((group, *path[1:])) if group else None
-
-
 def _numbers(value: Any, path: Path = ()) -> Iterator[tuple[Path, float]]:
-    """Every finite number of a record with its path; truth counts as 0 and 1."""
+    """Yield every finite number of a record with its path; truth counts as 0 and 1. Rows of tables
+    are named by their texts and their round, or by their place.
+    """
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _numbers(part, (*path, str(key)))
     elif isinstance(value, list):
-        for place, part in enumerate(value):
-            yield from _of_row(part, place, path)
-    elif isinstance(value, int | float) and _is_finite(value):
-        yield path, float(value)
-
-
-def _of_row(row: Any, place: int, path: Path) -> Iterator[tuple[Path, float]]:
-    """The numbers of a row of a table, which is named by its texts and its round, or by its
-    place.
-    """
-    if not isinstance(row, Mapping):
-        yield from _numbers(row, (*path, str(place)))
-        return
-    labels = {key: part for key, part in row.items() if isinstance(part, str) or key == "round"}
-    names = [str(label) for label in labels.values()] or [str(place)]
-    for key, part in row.items():
-        if key not in labels:
-            yield from _numbers(part, (*path, *names, str(key)))
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # a whole number beyond what a float can hold
-        return False
-
-
-SHARES = {
-    "share/unreadable": ("replies", "unreadable", "turns"),
-    "share/cut": ("replies", "cut", "turns"),
-    "share/flat": ("signal", "flat", "groups"),
-}
-"""What teaches nothing: name -> the table that counts it, how often, and of how many."""
-
-
-def _shares(line: Mapping[str, Any]) -> Figures:
-    """Shares of replies that cannot be read or were cut, and of groups whose rewards are all
-    equal; of rows that know it.
-    """
-    shares: Figures = {}
-    for name, (table, part, whole) in SHARES.items():
-        rows = [row for row in _rows(line.get(table)) if _counts(row, part) and _counts(row, whole)]
-        total = sum(row[whole] for row in rows)
-        if total:
-            shares[name] = sum(row[part] for row in rows) / total
-    return shares
-
-
-def _rows(table: Any) -> list[Mapping[str, Any]]:
-    """The rows of a table that is a list, or has a row per name."""
-    values = list(table.values()) if isinstance(table, Mapping) else table
-    rows = values if isinstance(values, list) else []
-    return [row for row in rows if isinstance(row, Mapping)]
-
-
-def _counts(row: Mapping[str, Any], key: str) -> bool:
-    """Whether there is a number; null is where nobody knows."""
-    return isinstance(row.get(key), int | float)
+        for place, row in enumerate(value):
+            if not isinstance(row, Mapping):
+                yield from _numbers(row, (*path, str(place)))
+                continue
+            labels = [key for key, part in row.items() if isinstance(part, str) or key == "round"]
+            names = [str(row[key]) for key in labels] or [str(place)]
+            rest = {key: part for key, part in row.items() if key not in labels}
+            yield from _numbers(rest, (*path, *names))
+    elif isinstance(value, int | float):
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond what a float can hold
+            return
+        if math.isfinite(number):
+            yield path, number

@@ -1,7 +1,7 @@
 """What a tracker is: a file with `open(run) -> Sink`; comas calls its sink with one step after the
 other.
 
-`wandb` is `comas.trackers.wandb`, `./mine.py` that file. Leaves out: which steps (`reader`), which
+`wandb` is `comas.trackers.wandb`, `./mine.py` that file. Leaves out: which steps (`tracker`), which
 figures (`figures`).
 """
 
@@ -28,20 +28,20 @@ class Tracked:
     """Dotted key -> value."""
     folder: Path
     """For files of the tracker; it exists."""
+    sent: int
+    """Steps that earlier processes sent, as it is noted beside the run."""
 
 
 class Sink:
     """Takes figures; every method but `step` may be left as it is."""
 
-    def last(self, figure: str) -> int | None:
-        """The newest step at which the store has this figure, -1 where it has none; None where it
-        cannot be asked. Where it can, what it says is believed rather than the note beside the run.
-        """
+    newest: int | None = None
+    """The newest step that the store has when it is opened, 0 where it has none; None where it
+    cannot be asked. Where it can, what it says is believed rather than the note beside the run.
+    """
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
-        """Send the figures of step `number`, counted from 1: where `last` can be asked, all of them
-        or none.
-        """
+        """Send the figures of step `number`, counted from 1."""
         raise NotImplementedError
 
     def measured(self, number: int, figures: Mapping[str, float]) -> None:
@@ -52,12 +52,8 @@ class Sink:
 
     def alarm(self, number: int, kind: str, text: str) -> None:
         """Tell of an alarm of step `number`, counted from 1: `kind` as `probes.proven`, and what is
-        wrong in words; told of once, or again by a process that goes on after one that died. By
-        default nothing: how many there were so far is a figure of each step.
+        wrong in words. By default nothing: how many there were so far is a figure of each step.
         """
 
-    def flush(self) -> None:
-        """Return once what was sent is kept."""
-
     def close(self) -> None:
-        """It is over, for this process."""
+        """Send what is left: it is over, for this process."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from comas.trackers.sink import PROJECT, Sink, Tracked
-from comas.trackers.wandb_files import last_step
 
 PRIVATE = {
     "host": ("WANDB_HOST", ""),
@@ -22,10 +20,14 @@ PRIVATE = {
 """Setting -> W&B's own variable for it, and what holds where that is not set: nothing is told of
 the machine, whose it is, where things lie on it and what is installed.
 """
+FLUSH = 0.5
+"""Seconds after which W&B has written what was logged: so much is lost to it where the process is
+killed and it is offline.
+"""
 
 
 def open(run: Tracked) -> Sink:
-    """The run of this id."""
+    """Return the run of this id."""
     return History(run)
 
 
@@ -33,10 +35,15 @@ class History(Sink):
     def __init__(self, run: Tracked) -> None:
         import wandb
 
+        private = {k: value for k, (name, value) in PRIVATE.items() if name not in os.environ}
         settings = wandb.Settings(
-            console="off", quiet=True, x_disable_stats=True, disable_git=True, **_private()
+            console="off",
+            quiet=True,
+            x_disable_stats=True,
+            x_transaction_log_flush_interval=FLUSH,
+            disable_git=True,
+            **private,
         )
-        self.before = last_step(run.folder)  # in files of processes before this one
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             id=run.id,
@@ -46,11 +53,8 @@ class History(Sink):
             resume="allow",
             settings=settings,
         )
-
-    def last(self, figure: str) -> int | None:
-        if figure != "tokens":  # which can be sent again
-            return None
-        return self.before if self.run.offline else self.run.step - 1
+        if not self.run.offline:
+            self.newest = max(0, self.run.step - 1)
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
         self.run.log(dict(figures), step=number, commit=True)
@@ -61,13 +65,5 @@ class History(Sink):
     def alarm(self, number: int, kind: str, text: str) -> None:
         self.run.alert(kind, f"step {number}: {text}", level="WARN")
 
-    def flush(self) -> None:
-        _ = self.run.step  # answered once what was logged before is written
-
     def close(self) -> None:
         self.run.finish()
-
-
-def _private() -> dict[str, Any]:
-    """The settings of PRIVATE that the environment leaves open."""
-    return {key: value for key, (name, value) in PRIVATE.items() if name not in os.environ}

@@ -10,13 +10,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from comas.config.builders import check_trackers, load_builder
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.roles import check_room
 from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
 from comas.config.trainable import check_training
 from comas.forecast import fitting
-from comas.hooks import Hook, Progress, hooks_of
+from comas.hooks import Hook, Hooks, Progress, hooks_of
 from comas.program import Work, command
 from comas.questions.checked import of_run
 from comas.storage.out_folder import check_free
@@ -25,7 +26,7 @@ from comas.storage.run import Run
 from comas.team import spending
 from comas.team.greeting import assemble
 from comas.team.instances import check_instances, seated
-from comas.training.attached import attached
+from comas.trackers.tracker import Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result
@@ -49,7 +50,7 @@ async def train_async(
     """
     hosts = hosts or {}
     resolved = resolve(seated(config, hosts))
-    hook = attached(hooks_of(hooks), resolved.config.track)
+    hook = tracked(hooks_of(hooks), resolved.config.track)
     check_training(resolved)
     if resolved.config.out is not None:
         check_free(resolved.config.out)
@@ -74,6 +75,18 @@ async def train_async(
         team.close()
         if run is not None:
             run.unlock()
+
+
+def tracked(hooks: Hooks, names: Sequence[str]) -> Hooks:
+    """Return these hooks and one for each tracker; an error for a tracker that cannot be had."""
+    check_trackers(names)
+    trackers: list[Hook] = []
+    for name in dict.fromkeys(names):
+        tracker = Tracker(name, load_builder("trackers", name, "track").open)
+        tracker.tell = hooks.note
+        trackers.append(tracker)
+    # first: what they tell at the end is told while the others still listen
+    return Hooks([*trackers, *hooks.hooks]) if trackers else hooks
 
 
 def _unasked(resolved: Resolved) -> str | None:
@@ -126,7 +139,7 @@ async def resume_async(
             read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
         )
         config = resolved.config
-        hook = attached(hook, config.track)
+        hook = tracked(hook, config.track)
         check_instances(config, hosts or {})
         if "steps" in changed and config.steps < start:
             raise UserMistake(
