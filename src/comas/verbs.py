@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from comas.config.schema import parse_pair, read
+from comas.config.schema import OF_TRAINING, parse_pair, read
 from comas.display.onlooker import shown
 from comas.evaluation.runner import Exam
-from comas.evaluation.spec import INSTEAD, LIMIT, UNUSED, Plan, limit_of
+from comas.evaluation.spec import INSTEAD, LIMIT, Plan, limit_of
 from comas.hooks import Hook, hooks_of
 from comas.sync import run_sync
 from comas.training.result import Result
@@ -166,7 +166,7 @@ def evaluate(
     if "test_questions" in keys or limit is not None:
         limit = limit_of(None if limit == LIMIT else limit, pairs, "evaluate: limit")
     for key in keys:
-        if key in UNUSED or key in INSTEAD:
+        if key in OF_TRAINING or key in INSTEAD:
             raise UserMistake(
                 f"evaluate: {key} is a key of training and says nothing here (see"
                 " docs/evaluation.md): leave it out"

@@ -161,8 +161,9 @@ def _plan(
     equal: bool,
 ) -> Plan:
     from comas.config.plugins import load_plugin
+    from comas.config.schema import OF_TRAINING
     from comas.config.systems import is_run
-    from comas.evaluation.spec import INSTEAD, UNUSED, Plan, limit_of
+    from comas.evaluation.spec import INSTEAD, Plan, limit_of
     from comas.types import UserMistake
 
     names = [s for s in systems if "=" not in s or is_run(s.split(",")[0])]
@@ -183,7 +184,7 @@ def _plan(
         key = pair.partition("=")[0].split(".")[0].strip()
         if key in INSTEAD:
             raise UserMistake(f"{pair}: {key} is a key of training: here it is {INSTEAD[key]}")
-        if key in UNUSED:
+        if key in OF_TRAINING:
             raise UserMistake(
                 f"{pair}: {key} is a key of training, and changes nothing in an evaluation: leave"
                 " it out"

@@ -122,6 +122,7 @@ def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
     """What the arguments name, by the same rules as `comas eval`: its config, and its checkpoint
     where it is a run.
     """
+    from comas.config.schema import OF_TRAINING
     from comas.config.systems import is_run
     from comas.evaluation import spec
     from comas.team.build import outline
@@ -139,7 +140,7 @@ def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
         key = pair.partition("=")[0].split(".")[0].strip()
         if key in UNUSED_HERE:
             raise UserMistake(f"{pair}: not used where clients ask: {UNUSED_HERE[key]}")
-        if key in spec.UNUSED or key == "out":
+        if key in OF_TRAINING or key == "out":
             raise UserMistake(f"{pair}: a key of training changes nothing here: leave it out")
     places = spec.places([name])
     teams = spec.teams(places, pairs)

@@ -12,21 +12,20 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from comas.config.mistakes import nearest
+from comas.hosts import local_table
+from comas.hosts.endpoint import table as api_table
+from comas.hosts.table import Key, keys_that
 
 if TYPE_CHECKING:
     from comas.config.schema import AgentConfig, Config, HostConfig
 
 Agents = Mapping[str, "AgentConfig"]
 
-ONLY_API = ("key_env", "price", "budget_tokens", "budget_money")
-"""Keys of hosts that say nothing without `api`."""
-ONLY_WEIGHTS = ("engine", "device", "dtype", "context", "thinking", "trust_remote_code")
-"""Keys of hosts that say nothing with `api`."""
-ONLY_ADAPTERS = ("rank", "alpha", "targets")
-"""Keys of hosts and agents that say nothing where whole models are trained, or none."""
-
-ONLY_ELSEWHERE = ("threads", "address")
-"""Keys of hosts that say nothing where they live in this process."""
+ONLY_API = keys_that(api_table.Table, Key.OF_API)
+ONLY_WEIGHTS = keys_that(local_table.Table, Key.OF_WEIGHTS)
+ONLY_ADAPTERS = keys_that(local_table.Table, Key.OF_ADAPTERS)
+"""Of agents as well."""
+ONLY_ELSEWHERE = keys_that(local_table.Table, Key.ELSEWHERE)
 
 NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
 """Of hosts and policies: what a folder may be called anywhere, and no path that leads elsewhere."""

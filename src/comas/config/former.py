@@ -40,7 +40,7 @@ MONITORS = ("distinct", "flips", "geometry", "role_shares", "verdict_entropy")
 """Monitors that saw no collapse in time, or alarmed on healthy runs: no run begins or goes on with
 one; what was trained with one can be asked and looked at.
 """
-OPTIONS = dict.fromkeys(
+OPTIONS: Mapping[str, str] = dict.fromkeys(
     ("certificate", "certificate-key"), "comas serve speaks HTTP: put a proxy with TLS before it"
 )
 """Option of a command -> what to do instead."""

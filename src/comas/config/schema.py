@@ -39,7 +39,7 @@ from comas.config.named_places import anchor
 from comas.config.trust import check_trust, is_shared
 from comas.hosts import local_table, own
 from comas.hosts.endpoint import table as api_table
-from comas.hosts.table import HostTable
+from comas.hosts.table import HostTable, Key, keys_that
 from comas.models.places import Place
 from comas.models.sources import run_at, team_file
 from comas.program import command
@@ -160,8 +160,8 @@ class Config(_Table):
     task: Place = "pick"
     data: Place | None = None
     """A file of questions, where the task reads one."""
-    steps: int = Field(180, ge=0)
-    tokens: int | None = Field(None, ge=1)
+    steps: Annotated[int, Key.CHANGES, Key.TRAINING] = Field(180, ge=0)
+    tokens: Annotated[int | None, Key.CHANGES, Key.TRAINING] = Field(None, ge=1)
     """Stop after the step in which this many tokens have been generated, if that comes before
     `steps`.
     """
@@ -176,40 +176,40 @@ class Config(_Table):
     """Room per reply, where neither `room` nor the task says otherwise."""
     room: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Room per reply and role."""
-    epochs: int | None = Field(None, ge=1)
-    minibatches: int | None = Field(None, ge=1)
-    lr: float | None = Field(None, gt=0)
+    epochs: Annotated[int | None, Key.TRAINING] = Field(None, ge=1)
+    minibatches: Annotated[int | None, Key.TRAINING] = Field(None, ge=1)
+    lr: Annotated[float | None, Key.TRAINING] = Field(None, gt=0)
     """None is the recipe's: the embedded one for seed models, or one that the task ships."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How learning rates fall over `steps`, once they have risen over `warmup`."""
     warmup: int = Field(0, ge=0)
     """Steps in which learning rates rise in a line to what they are set to."""
-    betas: tuple[Beta, Beta] | None = None
-    weight_decay: float | None = Field(None, ge=0)
-    grad_norm: float | None = Field(None, gt=0)
-    checkpoint_every: int = Field(20, ge=1)
-    eval_every: int = Field(20, ge=0)
+    betas: Annotated[tuple[Beta, Beta] | None, Key.TRAINING] = None
+    weight_decay: Annotated[float | None, Key.TRAINING] = Field(None, ge=0)
+    grad_norm: Annotated[float | None, Key.TRAINING] = Field(None, gt=0)
+    checkpoint_every: Annotated[int, Key.TRAINING] = Field(20, ge=1)
+    eval_every: Annotated[int, Key.TRAINING] = Field(20, ge=0)
     """Steps between measurements on the validation split; 0 is never."""
     eval_questions: int = Field(128, ge=1)
     """For those; the measurements before and after the run take `test_questions` of the held-out
     split.
     """
-    metrics: list[str] | None = None
+    metrics: Annotated[list[str] | None, Key.TRAINING] = None
     """Of each step, by name or file; None is all that are shipped, `pay quality judges` only where
     the task's verifier is quick.
     """
     test_questions: int | None = Field(None, ge=0)
     """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
     """
-    monitors: list[str] | None = None
+    monitors: Annotated[list[str] | None, Key.TRAINING] = None
     """What watches the run for signs of collapse, by name or file; None is `MONITORS` of
     `config.resolve`.
     """
-    on_alarm: Literal["warn", "stop", "restore"] = "warn"
+    on_alarm: Annotated[Literal["warn", "stop", "restore"], Key.CHANGES, Key.TRAINING] = "warn"
     """What happens where a monitor alarms: it is told; the run stops after the step; or it puts the
     best checkpoint's weights back, and stops.
     """
-    track: list[str] = []
+    track: Annotated[list[str], Key.CHANGES, Key.TRAINING] = []
     """Trackers that are told of each step, by name or file; each needs the extra of its name."""
     eval_temperature: float = Field(0.7, ge=0)
     eval_top_p: float = Field(1.0, gt=0, le=1)
@@ -226,9 +226,9 @@ class Config(_Table):
     when it starts.
     """
     options: dict[str, Any] = {}
-    credit: dict[str, Any] = {}
-    loss: dict[str, Any] = {}
-    kl: dict[str, Annotated[float, Field(ge=0)]] | None = None
+    credit: Annotated[dict[str, Any], Key.TRAINING] = {}
+    loss: Annotated[dict[str, Any], Key.TRAINING] = {}
+    kl: Annotated[dict[str, Annotated[float, Field(ge=0)]] | None, Key.TRAINING] = None
     """Role -> beta; None is the method's own."""
     task_options: dict[str, Any] = {}
     hosts: dict[str, SerializeAsAny[HostConfig]] = {"home": HostConfig.model_validate({})}
@@ -288,6 +288,14 @@ class Config(_Table):
         for name, host in self.hosts.items():
             check_keys_of_kind(name, host, self.agents)
         return self
+
+
+CHANGES = keys_that(Config, Key.CHANGES)
+"""Keys of a run that may be changed when it goes on: how long it is (it is then what it would have
+been from the start), its trackers, and what becomes of an alarm.
+"""
+OF_TRAINING = keys_that(Config, Key.TRAINING)
+"""Keys that say nothing of an evaluation."""
 
 
 def read(

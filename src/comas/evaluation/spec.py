@@ -49,26 +49,6 @@ INSTEAD = {
     "eval_questions": "--limit",
     "samples": "--setups vote:votes=N",
 }
-UNUSED = (
-    "steps",
-    "tokens",
-    "epochs",
-    "minibatches",
-    "lr",
-    "betas",
-    "weight_decay",
-    "grad_norm",
-    "checkpoint_every",
-    "metrics",
-    "eval_every",
-    "credit",
-    "loss",
-    "kl",
-    "track",
-    "monitors",
-    "on_alarm",
-)
-"""Keys of the config that say nothing of an evaluation."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from comas.hosts.table import HostTable
+from comas.hosts.table import HostTable, Key
 from comas.models.places import Place
 
 TOKENS_PER_PASS = 8192
@@ -39,15 +39,15 @@ class Table(HostTable):
     """What of a policy is trained: all of it, or an adapter on a base that the host's policies
     share; None is full for seed models (and runs that trained them so), otherwise adapters.
     """
-    rank: int | None = Field(None, ge=1)
+    rank: Annotated[int | None, Key.OF_ADAPTERS] = Field(None, ge=1)
     """Of adapters; None is 16, or what an adapter has that is the base."""
-    alpha: float | None = Field(None, gt=0)
+    alpha: Annotated[float | None, Key.OF_ADAPTERS] = Field(None, gt=0)
     """An adapter counts alpha / rank times; None is twice the rank, or what an adapter has that is
     the base.
     """
-    targets: list[str] | None = Field(None, min_length=1)
+    targets: Annotated[list[str] | None, Key.OF_ADAPTERS] = Field(None, min_length=1)
     """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
-    engine: Annotated[Place, BeforeValidator(_current_name)] = "auto"
+    engine: Annotated[Place, BeforeValidator(_current_name), Key.OF_WEIGHTS] = "auto"
     """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is stacked
     for small plain Llamas of one shape on a CPU, otherwise hf.
     """
@@ -55,19 +55,19 @@ class Table(HostTable):
     """Log-probs of fixed tokens are compared with the learner's at each so many-th publish of an
     adapter, and at its first two in a process: `vllm`, which proves all else at each. 1: at each.
     """
-    device: Annotated[str, AfterValidator(_device_name)] = "auto"
+    device: Annotated[str, AfterValidator(_device_name), Key.OF_WEIGHTS] = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], Key.OF_WEIGHTS] = "auto"
     """Of sampling and of the learner's passes; auto is bfloat16 on a GPU, float32 on a CPU. A new
     run of a large model on a CPU takes bfloat16 where that is clearly faster, and keeps it.
 
     Trained weights are float32 always.
     """
-    context: int | None = Field(None, ge=16)
+    context: Annotated[int | None, Key.OF_WEIGHTS] = Field(None, ge=16)
     """Tokens that prompt and reply share; None is what the base has room for."""
-    thinking: bool | None = None
+    thinking: Annotated[bool | None, Key.OF_WEIGHTS] = None
     """Whether models that can think before they answer do so; None is what their template says."""
-    max_rows: int | None = Field(None, ge=1)
+    max_rows: Annotated[int | None, Key.BOUNDS] = Field(None, ge=1)
     """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`fitting`)."""
     correction: Literal["token_truncate", "token_mask", "sequence_mask", "geometric_mask"] = (
         "token_truncate"
@@ -82,12 +82,12 @@ class Table(HostTable):
     which spares a forward pass; `sampled` what the engine said while it sampled, which spares it
     always. None is recomputed for seed models, otherwise first_pass.
     """
-    tokens_per_pass: int | None = Field(None, ge=64)
+    tokens_per_pass: Annotated[int | None, Key.BOUNDS] = Field(None, ge=64)
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
     TOKENS_PER_PASS for seed models, otherwise what fits (`fitting`), on a CPU no more than it needs
     to be quick.
     """
-    checkpointing: bool | None = None
+    checkpointing: Annotated[bool | None, Key.BOUNDS] = None
     """Recompute activations in the backward pass: slower, smaller. None is false for seed models,
     otherwise only where passes do not fit without (`fitting`).
     """
@@ -97,16 +97,16 @@ class Table(HostTable):
     """
     lr: float | None = Field(None, gt=0)
     """Overrides the shared one."""
-    where: Place = "here"
+    where: Annotated[Place, Key.CHANGES] = "here"
     """The process that it lives in: `here` is this one; `process` a child of this one, `ray` an
     actor; or a file with `start(call, heard, ended)`.
     """
-    threads: int | None = Field(None, ge=1, le=4096)
+    threads: Annotated[int | None, Key.CHANGES, Key.ELSEWHERE] = Field(None, ge=1, le=4096)
     """Of torch, where it lives elsewhere; None is the run's number, or its share of the CPUs."""
-    patience: float = Field(120.0, gt=0)
+    patience: Annotated[float, Key.CHANGES] = Field(120.0, gt=0)
     """Seconds without a sign of life after which a host elsewhere counts as lost."""
-    address: str | None = Field(None, min_length=1)
+    address: Annotated[str | None, Key.CHANGES, Key.ELSEWHERE] = Field(None, min_length=1)
     """Of the service that `where` names, such as a Ray cluster that runs; None starts one here, or
     takes what the service's own environment variable says.
     """
-    trust_remote_code: bool = False
+    trust_remote_code: Annotated[bool, Key.OF_WEIGHTS] = False

@@ -6,11 +6,35 @@ out: reading them (`config.schema`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from comas.models.places import Place
+
+
+class Key(Enum):
+    """What else is true of a key; it stands in the annotation of its field."""
+
+    CHANGES = "may be changed when a run or an evaluation goes on: no text depends on it"
+    BOUNDS = "may be changed so as well: what is computed changes by rounding only"
+    TRAINING = "says nothing of an evaluation"
+    OF_API = "says nothing without `api`"
+    OF_WEIGHTS = "says nothing with `api`"
+    OF_ADAPTERS = "says nothing where whole models are trained, or none"
+    ELSEWHERE = "says nothing where the host lives in this process"
+
+
+def keys_that(table: type[BaseModel], *facts: Key) -> tuple[str, ...]:
+    """The keys of a table of which one of these is true, in their order."""
+    fields = table.model_fields.items()
+    return tuple(name for name, field in fields if not {*facts}.isdisjoint(_facts(field.metadata)))
+
+
+def _facts(metadata: Sequence[Any]) -> set[Key]:
+    return {fact for fact in metadata if isinstance(fact, Key)}
 
 
 class HostTable(BaseModel):

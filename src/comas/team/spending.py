@@ -17,7 +17,10 @@ from typing import Any
 
 from comas.config.mistakes import nearest
 from comas.config.schema import Config, parse_pair
+from comas.hosts import local_table
 from comas.hosts.api import ApiHost
+from comas.hosts.endpoint import table as api_table
+from comas.hosts.table import Key, keys_that
 from comas.team.build import Team
 from comas.types import Account, Host, UserMistake
 
@@ -25,19 +28,11 @@ EVERY = 5.0
 """Seconds between two notes of what has been spent: so much a process that is killed may leave
 uncounted.
 """
-CHANGEABLE = (
-    "budget_tokens",
-    "budget_money",
-    "price",
-    "timeout",
-    "retries",
-    "concurrency",
-    "key_env",
-)
+CHANGEABLE = keys_that(api_table.Table, Key.CHANGES)
 """Keys of a host behind an API on which no text depends."""
-PLACE = ("where", "threads", "address", "patience")
+PLACE = keys_that(local_table.Table, Key.CHANGES)
 """Keys of a host with weights on which no text depends either: where it lives."""
-ROOM = ("max_rows", "tokens_per_pass", "checkpointing")
+ROOM = keys_that(local_table.Table, Key.BOUNDS)
 """Keys of a host with weights that bound its memory, and change what it computes by rounding only.
 """
 

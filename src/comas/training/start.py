@@ -14,7 +14,7 @@ from comas.config.builders import check_trackers, load_builder
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.roles import check_room
-from comas.config.schema import Config, checked, lifted, parse_pair, read, values_of
+from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, read, values_of
 from comas.config.trainable import check_training
 from comas.forecast import fitting
 from comas.hooks import Hook, Hooks, Progress, hooks_of
@@ -35,10 +35,6 @@ from comas.types import Host, UserMistake
 LENGTH = ("steps", "tokens")
 """How long a run is: it may be made longer when it goes on, and is then what it would have been
 from the start.
-"""
-OWN = (*LENGTH, "track", "on_alarm")
-"""What may change of a run itself; on its trackers nothing depends, and what an alarm does is
-decided when it comes.
 """
 
 
@@ -117,13 +113,13 @@ async def resume_async(
 ) -> Result:
     """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
 
-    `changes` are pairs of keys in `OWN` and in `spending.CHANGEABLE`: they are written into the
+    `changes` are pairs of keys in `CHANGES` and in `spending.CHANGEABLE`: they are written into the
     run's config. `hosts` are the instances that the run was begun with, or their like.
     """
     hook = hooks_of(hooks)
     run = Run.open(path)
     changes = lifted(changes, list(run.config()["hosts"]))
-    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in OWN]
+    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in CHANGES]
     spending.check_changes(of_hosts)
     run.lock()
     team = None
