@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from comas.config import former
 from comas.config.mistakes import nearest
 from comas.config.plugin_file import import_file
 from comas.types import UserMistake
@@ -42,6 +43,11 @@ def check_builder_name(folder: str, name: str, key: str) -> None:
         if not Path(name).is_file():
             raise UserMistake(f"{key} = {name!r}: no such file")
         return
+    if folder == "monitors" and name in former.MONITORS:
+        raise UserMistake(
+            f"{key} = {name!r}: it saw no collapse in time and is gone: leave it out"
+            " (docs/monitors.md)"
+        )
     known = builder_names(folder)
     if name not in known:
         raise UserMistake(f"{key} = {name!r}: {nearest(name, known)} (or ./file.py)")

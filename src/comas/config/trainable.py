@@ -5,7 +5,7 @@ Leaves out: what a machine has room for (`forecast`), and where a run is written
 
 from __future__ import annotations
 
-from comas.config import former
+from comas.config.builders import check_builder_name
 from comas.config.policies import Resolved
 from comas.config.rehearsal import check_taken
 from comas.config.roles import check_kl, check_roles, check_seats
@@ -20,11 +20,7 @@ def check_training(resolved: Resolved) -> None:
     check_seats(config, method, learn=True)
     check_taken(resolved)
     for name in config.monitors or ():
-        if name in former.MONITORS:
-            raise UserMistake(
-                f"monitors = {name!r}: it saw no collapse in time and is gone: leave it out"
-                " (docs/monitors.md)"
-            )
+        check_builder_name("monitors", name, "monitors")
     _check_game(resolved)
     _check_tools(resolved)
 
