@@ -28,7 +28,7 @@ from learning import run as run_training
 from rich.console import Console
 from tables import page_lines, show
 
-from comas.cli.json_output import interval_json
+from comas.cli.output import interval_json
 from comas.stats import Interval, holm, mean_interval
 from comas.storage.run import Run
 

@@ -99,6 +99,10 @@ class Hook:
     path: Path | None = None
     """The run's folder, once there is one."""
 
+    def locate(self, folder: Path) -> None:
+        """Know where the run is."""
+        self.path = folder
+
     def begin(self, run: Run, team: Team, start: int) -> None:
         """A training run is about to start (or to go on) at step `start`."""
 
@@ -151,7 +155,7 @@ class Hooks(Hook):
         """Tell all of them where the run is."""
         self.path = folder
         for hook in self.hooks:
-            hook.path = folder
+            hook.locate(folder)
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         self._tell("begin", run, team, start)

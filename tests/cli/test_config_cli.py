@@ -11,7 +11,7 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.display import Display, clean
+from comas.display import clean, discussion
 from comas.forecast.memory import parameters
 from comas.models.sources import seed_models
 from comas.tasks import pick
@@ -192,17 +192,12 @@ def test_hostile_text_is_shown_as_text() -> None:
 
     from rich.console import Console
 
-    from comas.types import Episode, Question, Turn
+    from comas.types import Turn
 
     evil = "[bold red]x[/]\x1b[2J\u202e<score>"
     assert clean(evil) == "[bold red]x[/] [2J<score>"
-    display = Display(Console(file=StringIO(), force_terminal=True, width=100))
-    display.config = read(None)
     turn = Turn("0/q/0/solution0", "a0", "home/a0", "solution", "p", evil, True, 0, reward=1.0)
-    display.turn(turn)
-    metrics = {"step": 0, "tokens": 5, "rewards": {"solution": 1.0}, "seconds": 0.1}
-    display.step(metrics, [Episode("0/q/0", Question(id="q", prompt=evil), [turn])])
     out = StringIO()
-    Console(file=out, width=100).print(display.render())
+    Console(file=out, width=100).print(discussion(evil, [turn]))
     assert "[bold red]x[/]" in out.getvalue()
     assert "\x1b[2J" not in out.getvalue()

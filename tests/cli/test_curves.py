@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from comas.cli.curves import curve_lines
+from comas.cli.summary import curve, curve_lines
 from comas.storage.run import Run
 from tests.support.command import run as command
 
@@ -50,3 +50,18 @@ def test_report_draws_them(
     said = capsys.readouterr().out
     assert "over 10 steps:" in said
     assert "reward, solution" in said
+
+
+def test_curves_rise_where_values_do() -> None:
+    assert curve([], 3, 2, 0, 1) == ["⠀⠀⠀"] * 2
+    assert curve([(0, 0.0), (1, 0.0)], 2, 1, 0, 1) == ["⣀⣀"]
+    assert curve([(0, 1.0), (1, 1.0)], 2, 2, 0, 1) == ["⠉⠉", "⠀⠀"]
+    assert curve([(0, 0.0), (1, 1.0)], 2, 1, 0, 1) == ["⡠⠊"]
+    assert curve([(5, 2.0)], 2, 1, 0, 1) == ["⠁⠀"]
+
+
+def test_a_curve_of_many_steps_ends_with_the_last() -> None:
+    rising = [(float(s), float(s > 800)) for s in range(1000)]
+    (line,) = curve(rising, 10, 1, 0, 1)
+    assert line[0] == "⣀"
+    assert line[-1] == "⠉"

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import comas
-from comas.cli.outlet import Outlet
+from comas.cli.output import Outlet
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import onlooker
@@ -470,7 +470,7 @@ def test_a_notebook_gets_lines(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_a_script_on_a_terminal_gets_the_display(untaught: Path, tmp_path: Path) -> None:
+def test_a_script_on_a_terminal_gets_lines_and_a_live_one(untaught: Path, tmp_path: Path) -> None:
     import pty
 
     pairs = {**ONE_STEP, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
@@ -496,7 +496,7 @@ def test_a_script_on_a_terminal_gets_the_display(untaught: Path, tmp_path: Path)
         assert process.stdout.read() == "1 steps\n"
     os.close(ours)
     assert process.returncode == 0
-    # the display is drawn a few times per second: a short stage may pass between two frames
-    stages = ("estimating memory", "loading models", "measuring before")
+    # the live line is drawn a few times per second: a short stage may pass between two frames
+    stages = ("estimating memory", "loading the models", "measuring accuracy before")
     assert any(stage in shown.decode() for stage in stages)
     assert "step 1/1" in shown.decode()

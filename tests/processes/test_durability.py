@@ -194,21 +194,6 @@ def test_a_damaged_record_that_can_be_made_again_stops_nothing(
     assert f"{name} is damaged" in watch.notes[0]
 
 
-def test_a_damaged_first_measurement_does_not_stop_a_resume_on_a_terminal(
-    whole: tuple[Any, list[str]], tmp_path: Path
-) -> None:
-    from io import StringIO
-
-    from rich.console import Console
-
-    from comas.display import Display
-
-    cut_short(tmp_path / "whole" / "eval" / "before.json")
-    folder = tmp_path / "whole"
-    display = Display(Console(file=StringIO()))
-    run_sync(resume_async(folder, display, hosts=hosts_of(folder)))
-
-
 def test_a_damaged_first_measurement_is_said_and_not_reported(
     whole: tuple[Any, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from comas.cli.json_output import Json, print_json
+from comas.cli.output import Json, print_json
 from comas.program import command
 
 

@@ -30,8 +30,7 @@ from comas.cli import (
     train,
     view,
 )
-from comas.cli.json_output import Json, print_json
-from comas.cli.stderr import print_error
+from comas.cli.output import Json, print_error, print_json
 from comas.exit_codes import CLOSED, MISTAKE, STOPPED
 
 app = typer.Typer(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comas.cli.json_output import Json, print_json
-from comas.cli.stderr import print_note
+from comas.cli.output import Json, print_json, print_note
 
 if TYPE_CHECKING:
     from comas.readiness import Preflight

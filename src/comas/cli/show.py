@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comas.cli.json_output import Json, print_json
+from comas.cli.output import Json, print_json
 
 if TYPE_CHECKING:
     from comas.storage.run import Run

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from comas.cli.json_output import Json, print_json
-from comas.cli.stderr import print_error
+from comas.cli.output import Json, print_error, print_json
 from comas.exit_codes import MISTAKE
 from comas.types import UserMistake
 

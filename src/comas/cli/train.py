@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comas.cli import evaluate
-from comas.cli.json_output import Json, print_json, result_json
-from comas.cli.stderr import print_stopped
-from comas.cli.summary import print_summary
+from comas.cli.output import Json, Outlet, print_json, print_stopped
+from comas.cli.summary import print_summary, result_json
 from comas.exit_codes import ALARMED, CLOSED, STOPPED
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ def _watch(
     """Let a run go on, show how it goes, and what it came to."""
     from rich.console import Console
 
-    from comas.cli.outlet import Outlet
     from comas.display import Display, Lines, Quiet
     from comas.team.build import run_sync
 

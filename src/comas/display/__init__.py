@@ -1,4 +1,4 @@
-"""Watching what goes on: displays on a terminal, plain lines elsewhere.
+"""Watching what goes on: plain lines, on a terminal with a live one below.
 
 Model text is hostile: it is shown as text, never as markup, and without control characters. Leaves
 out: anything that a run depends on.
@@ -6,8 +6,7 @@ out: anything that a run depends on.
 
 from comas.display.discussions import clean, discussion, readings, span
 from comas.display.evaluation import Bar, ExamLines
-from comas.display.lines import Lines, Quiet
-from comas.display.train import Display
+from comas.display.lines import Display, Lines, Quiet
 
 __all__ = [
     "Bar",

@@ -1,6 +1,6 @@
 """Watching an evaluation: a bar on a terminal, plain lines elsewhere.
 
-Leaves out: training (`display.train`).
+Leaves out: training (`display.lines`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
-"""A run in words: for logs, pipes, notebooks and terminals that cannot draw.
+"""A run in words: for logs, pipes and notebooks, and on terminals with a live line below.
 
-Leaves out: discussions.
+Leaves out: discussions, curves (`comas view`).
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 from rich.text import Text
 
 from comas.display.discussions import clean, span
@@ -35,7 +38,11 @@ NAMES: dict[Stage, str] = {
 def amount(progress: Progress) -> str:
     """How much of a stage is done: `12 of at most 20 replies`; empty where nothing is counted."""
     if progress.stage == "learning":
-        return _rows(progress)
+        if not progress.rows_due:
+            return ""
+        learnt = f"{progress.rows_learnt} of {progress.rows_due} rows learnt"
+        reading = progress.rows_read and not progress.rows_learnt
+        return f"{learnt}, {progress.rows_read} read" if reading else learnt
     if progress.stage in ("estimating", "loading", "saving"):
         return ""
     kind = "replies" if progress.stage == "playing" else "answers"
@@ -43,16 +50,6 @@ def amount(progress: Progress) -> str:
         return f"{progress.replies} {kind}"
     sure = "" if progress.certainty == "exactly" else f"{progress.certainty} "
     return f"{progress.replies} of {sure}{progress.expected} {kind}"
-
-
-def _rows(progress: Progress) -> str:
-    """How many rows have been learnt from."""
-    if not progress.rows_due:
-        return ""
-    learnt = f"{progress.rows_learnt} of {progress.rows_due} rows learnt"
-    if progress.rows_read and not progress.rows_learnt:
-        return f"{learnt}, {progress.rows_read} read"
-    return learnt
 
 
 def speed(progress: Progress) -> str:
@@ -67,32 +64,23 @@ def lost(replies: Sequence[Mapping[str, Any]]) -> list[str]:
     """Per role what was cut or could not be read, where there is any: `scoring 3 of 8 cut, 5 of 8
     unreadable`.
     """
+    roles: dict[str, Counter[str]] = {}
+    for row in replies:
+        total = roles.setdefault(row["role"], Counter())
+        for kind in ("turns", "cut", "unreadable"):
+            total[kind] += row[kind] or 0  # None where the game does not say
     lines: list[str] = []
-    for role, row in by_role(replies).items():
-        kinds = [kind for kind in ("cut", "unreadable") if row[kind]]
+    for role, total in roles.items():
+        kinds = [kind for kind in ("cut", "unreadable") if total[kind]]
         if kinds:
-            parts = [f"{row[kind]} of {row['turns']} {kind}" for kind in kinds]
+            parts = [f"{total[kind]} of {total['turns']} {kind}" for kind in kinds]
             lines.append(f"{role} {', '.join(parts)}")
     return lines
 
 
-def by_role(replies: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The rows of `metrics["replies"]`, summed over agents; `unreadable` is None where the game
-    does not say.
-    """
-    roles: dict[str, dict[str, Any]] = {}
-    for row in replies:
-        total = roles.setdefault(row["role"], {"turns": 0, "paid": 0, "cut": 0, "unreadable": None})
-        for key in ("turns", "paid", "cut"):
-            total[key] += row[key]
-        if row["unreadable"] is not None:
-            total["unreadable"] = (total["unreadable"] or 0) + row["unreadable"]
-    return roles
-
-
-def ties(metrics: Mapping[str, Any], always: bool = False) -> str:
-    """Near-ties of a step beside how many are expected; empty where nobody expects any, or (unless
-    `always`) where there are no more than chance explains.
+def ties(metrics: Mapping[str, Any]) -> str:
+    """Near-ties of a step beside how many are expected; empty where nobody expects any, or where
+    there are no more than chance explains.
     """
     policies = metrics.get("policies", {}).values()
     expected = [stats["near_ties_expected"] for stats in policies if "near_ties_expected" in stats]
@@ -101,7 +89,7 @@ def ties(metrics: Mapping[str, Any], always: bool = False) -> str:
     found = metrics.get("counts", {}).get("near_ties") or 0
     mean = sum(expected)
     # counts scatter by the root of their mean
-    if not always and found <= mean + 4 * max(1.0, mean) ** 0.5:
+    if found <= mean + 4 * max(1.0, mean) ** 0.5:
         return ""
     return f"near-ties {found}, expected {mean:.1f}"
 
@@ -179,3 +167,59 @@ class Lines(Quiet):
         self.said = time.monotonic()
         accuracy = found if found else "unknown: nothing could be judged"
         self._say(f"step {step}: accuracy {name} {accuracy}")
+
+
+class Display(Lines):
+    """On a terminal: a line per step, and below them a live one of the stage that goes on."""
+
+    def __init__(self, console: Console, redirect: bool = True) -> None:
+        """`redirect`: what others print to standard output meanwhile appears above the live line,
+        on its console.
+        """
+        super().__init__(console, every=0.0)
+        self.seconds: list[float] = []
+        """Of the steps of this process."""
+        self.left = ""
+        self.stage: tuple[str, int] | None = None
+        self.bars = Bars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(24),
+            TextColumn("{task.fields[details]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=redirect,
+        )
+        self.row = self.bars.add_task("", total=None, details="")
+
+    def __enter__(self) -> Display:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def working(self, progress: Progress) -> None:
+        if self.stage != (progress.stage, progress.step):
+            self.stage = (progress.stage, progress.step)
+            self.bars.reset(self.row)
+        name = NAMES[progress.stage]
+        if progress.stage in ("playing", "learning"):
+            name = f"step {progress.step + 1}/{self.total}, {name}"
+        learning = progress.stage == "learning"
+        details = filter(None, (amount(progress), speed(progress), self.left))
+        self.bars.update(
+            self.row,
+            description=name,
+            total=(progress.rows_due if learning else progress.expected) or None,
+            completed=progress.rows_learnt if learning else progress.replies,
+            details=", ".join(details),
+        )
+
+    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        super().step(metrics, episodes)
+        self.seconds.append(metrics["seconds"])
+        per_step = sum(self.seconds) / len(self.seconds)
+        steps = self.total - metrics["step"] - 1
+        self.left = f"about {span(steps * per_step)} for the other steps" if steps > 0 else ""

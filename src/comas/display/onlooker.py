@@ -1,9 +1,9 @@
 """Who looks on when comas is called from Python: the progress of a call that brings no hooks of its
 own.
 
-On a terminal there is a display, in a notebook there are lines. Nothing is printed where nobody
-looks on: to files and pipes, from threads and from child processes. Leaves out: the command line,
-which always shows something.
+On a terminal there are lines with a live one below, in a notebook there are lines. Nothing is
+printed where nobody looks on: to files and pipes, from threads and from child processes. Leaves
+out: the command line, which always shows something.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def tracked(hooks: Hooks, names: Sequence[str]) -> Hooks:
         tracker.tell = hooks.note
         trackers.append(tracker)
     # first: what they tell at the end is told while the others still listen
-    return Hooks([*trackers, *hooks.hooks]) if trackers else hooks
+    return Hooks([*trackers, hooks]) if trackers else hooks
 
 
 def _unasked(resolved: Resolved) -> str | None:

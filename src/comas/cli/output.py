@@ -1,0 +1,102 @@
+"""What commands print beside their tables: errors, notes and how to go on on stderr; with `--json`
+one object on the last line of stdout, and nothing else there.
+
+Whatever a message quotes, a terminal is not steered by it. Leaves out: what is shown to people
+(`display`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import signal
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from comas.hooks import Hook, Hooks
+from comas.program import command
+
+if TYPE_CHECKING:
+    from comas.stats import Interval
+
+
+def _reserve(ctx: typer.Context, wanted: bool) -> bool:
+    """With `--json`, stdout is for the object alone: whatever else is printed, by a user's method
+    too, goes to stderr.
+    """
+    if wanted:
+        ctx.obj = sys.stdout
+        ctx.with_resource(redirect_stdout(sys.stderr))
+    return wanted
+
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", callback=_reserve, help="The last line of stdout is one JSON object."),
+]
+
+
+def print_json(ctx: typer.Context, record: Any) -> None:
+    """The object."""
+    print(json.dumps(record), file=ctx.obj, flush=True)
+
+
+def interval_json(found: Interval | None) -> dict[str, Any] | None:
+    """JSON has no infinity: an open end is null."""
+    if found is None:
+        return None
+    return {key: v if math.isfinite(v) else None for key, v in found._asdict().items()}
+
+
+def print_error(message: str) -> None:
+    """Print a mistake on one line."""
+    line = " ".join(_printable(message).split())
+    print("error:", line, file=sys.stderr)
+
+
+def print_note(text: str) -> None:
+    """Print what somebody should know."""
+    print("note:", _printable(text), file=sys.stderr)
+
+
+def print_stopped(folder: Path | None) -> None:
+    """Say how to go on with the run or evaluation in a folder; None where there is none yet."""
+    if folder is None:
+        print("stopped before the run began", file=sys.stderr)
+        return
+    name = shlex.quote(str(folder))
+    print(f"stopped; go on with: {command()} resume {name}", file=sys.stderr)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+class Outlet(Hooks):
+    """Hands everything on to `watch` until its output is gone (a closed pipe, a lost connection);
+    from then on it is silent, and the run stops in order: after the step, as for SIGTERM.
+    """
+
+    def __init__(self, watch: Hook) -> None:
+        super().__init__([watch])
+        self.gone = False
+        self.asked = False
+        """Whether the run has been asked to stop: not before it listens, which it does not while it
+        loads.
+        """
+
+    def _tell(self, event: str, *details: Any) -> None:
+        if not self.gone:
+            try:
+                getattr(self.hooks[0], event)(*details)
+            except (OSError, SystemExit):  # rich leaves a closed pipe by SystemExit
+                self.gone = True
+        if self.gone and not self.asked and signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            self.asked = True
+            os.kill(os.getpid(), signal.SIGTERM)
