@@ -119,5 +119,4 @@ def _print(made: Report, found: Study) -> None:
     states = ("done", "failed", "missing")
     counts = [f"{made.count(state)} {state}" for state in states]
     print("cells:", ", ".join(counts))
-    page = found.out / "report.html"
-    print("report:", page)
+    print("report:", found.out / "report.md")

@@ -1,16 +1,18 @@
-"""The report of a study: settings, measures, claims with their verdicts, pictures; what failed or
-is missing stands in it as such.
+"""The report of a study in Markdown: settings, measures, claims with their verdicts, pictures; what
+failed or is missing stands in it as such.
 
 The same cells give the same bytes: there are no clocks in it but in `rows.csv` and `studies.json`,
-which have the seconds of each run. Leaves out: how blocks are written (`studies.document`).
+which have the seconds of each run. Leaves out: drawing (`studies.charts`).
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,6 @@ from comas.stats import Interval, finite, seeds_interval
 from comas.storage import files
 from comas.studies import charts
 from comas.studies.claims import Verdict, verdicts_of
-from comas.studies.document import (
-    Block,
-    Heading,
-    Picture,
-    Table,
-    Text,
-    latex,
-    markdown,
-    page,
-)
 from comas.studies.file import OWN, StudyFile
 from comas.studies.ledger import Ledger
 from comas.studies.named_files import setup_told
@@ -37,6 +29,9 @@ from comas.studies.values import Row, over_seeds
 
 NONE = "-"
 """In a table, where there is nothing to say."""
+MARKUP = re.compile(r"([\\`*_|<>\[\]])")
+"""What Markdown would take for markup; `|` would end a cell of a table."""
+WITHOUT_PICTURES = """Pictures need matplotlib: `pip install "comas[plot]"`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,36 +65,53 @@ def report_of(
 
 def write_report(report: Report, out: Path) -> None:
     """Write all of its files."""
-    blocks = list(_blocks(report))
-    pictures = [block for block in blocks if isinstance(block, Picture)]
-    (out / "pictures").mkdir(parents=True, exist_ok=True)
-    for picture in pictures:
-        files.replace(out / picture.file, picture.svg)
-    files.replace(out / "report.md", markdown(report.title, blocks))
-    files.replace(out / "report.html", page(report.title, blocks))
-    files.replace(out / "tables.tex", latex(blocks))
+    parts = [f"# {plain(report.title)}", *_parts(report, out)]
+    files.replace(out / "report.md", "\n\n".join(parts) + "\n")
     files.replace(out / "rows.csv", _csv(report))
     files.replace(out / "study.json", files.as_json(as_data(report), indent=1))
 
 
-def _blocks(report: Report) -> Iterator[Block]:
-    yield from map(Text, _introduction(report))
+def plain(text: str) -> str:
+    """A text on one line, in which Markdown finds no markup."""
+    return MARKUP.sub(r"\\\1", " ".join(text.split()))
+
+
+def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of texts under headings, in Markdown."""
+    lines = [f"| {' | '.join(map(plain, cells))} |" for cells in (headings, *rows)]
+    rule = "|".join("---" for _ in headings)
+    return "\n".join([f"{plain(title)}:\n", lines[0], f"|{rule}|", *lines[1:]])
+
+
+def _parts(report: Report, out: Path) -> Iterator[str]:
+    """Paragraphs, headings, tables and pictures, which are drawn below `out`."""
+    yield from map(plain, _introduction(report))
+    if not charts.can_draw():
+        yield WITHOUT_PICTURES
     if incomplete := [row for row in report.rows if row.status != "done"]:
         rows = [(row.setting, str(row.seed), row.status, row.reason) for row in incomplete]
         headings = ("setting", "seed", "status", "why")
-        yield Table("Cells that failed or are missing", headings, rows)
+        yield table("Cells that failed or are missing", headings, rows)
     if report.verdicts:
-        yield Heading("Claims")
-        yield Text(_about_claims(report))
+        yield "## Claims"
+        yield plain(_about_claims(report))
         yield _claims_table(report)
-    yield Heading("Accuracy")
+    yield "## Accuracy"
     yield _settings_table(report)
-    yield from _accuracy_pictures(report)
+    yield from _accuracy_pictures(report, out)
     yield _seeds_table(report)
     if report.study.measures:
-        yield Heading("Measures")
+        yield "## Measures"
         yield _measures_table(report)
-        yield from _measure_pictures(report)
+        yield from _measure_pictures(report, out)
+
+
+def _picture(out: Path, name: str, caption: str, draw: Callable[[Path], None]) -> Iterator[str]:
+    """Draw a picture, where that is possible, and yield its place in the report."""
+    if charts.can_draw():
+        (out / "pictures").mkdir(parents=True, exist_ok=True)
+        draw(out / "pictures" / f"{name}.svg")
+        yield f"![{plain(caption)}](pictures/{name}.svg)"
 
 
 def _introduction(report: Report) -> Iterator[str]:
@@ -133,7 +145,7 @@ def _about_claims(report: Report) -> str:
     )
 
 
-def _claims_table(report: Report) -> Table:
+def _claims_table(report: Report) -> str:
     rows: list[tuple[str, ...]] = []
     for number, verdict in enumerate(report.verdicts, 1):
         claim = verdict.claim
@@ -155,7 +167,7 @@ def _claims_table(report: Report) -> Table:
         *("", "claim", "difference of", "measure", "claimed", "found, 95 %", "p (Holm)"),
         "verdict",
     )
-    return Table("Left minus right, paired by seed", headings, rows)
+    return table("Left minus right, paired by seed", headings, rows)
 
 
 def _bound(direction: str, margin: float) -> str:
@@ -167,7 +179,7 @@ def _p(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else "< .001"
 
 
-def _settings_table(report: Report) -> Table:
+def _settings_table(report: Report) -> str:
     rows: list[tuple[str, ...]] = []
     for setting in report.settings:
         name = setting.name
@@ -189,31 +201,31 @@ def _settings_table(report: Report) -> Table:
         *("setting", "cells", "before", "after, 95 %", "gain, 95 %", "lowest agent", "tokens"),
         "steps",
     )
-    return Table("Held-out accuracy", headings, rows)
+    return table("Held-out accuracy", headings, rows)
 
 
-def _seeds_table(report: Report) -> Table:
+def _seeds_table(report: Report) -> str:
     cells = {(row.setting, row.seed): row for row in report.rows}
     rows: list[tuple[str, ...]] = []
     for setting in report.settings:
         of_setting = [cells[setting.name, seed] for seed in report.study.seeds]
         rows.append((setting.name, *map(_accuracy, of_setting)))
     headings = ("setting", *(f"seed {seed}" for seed in report.study.seeds))
-    return Table("Accuracy after training, by seed", headings, rows)
+    return table("Accuracy after training, by seed", headings, rows)
 
 
 def _accuracy(row: Row) -> str:
     return row.status if row.accuracy is None else f"{row.accuracy:.3f}"
 
 
-def _measures_table(report: Report) -> Table:
+def _measures_table(report: Report) -> str:
     names = list(report.study.measures)
     rows = [
         (setting.name, *(_mean(report, setting.name, name) for name in names))
         for setting in report.settings
     ]
     told = [f"{name} ({what})" for name, what in _measures_told(report.study)]
-    return Table(f"Measures: {'; '.join(told)}", ("setting", *names), rows)
+    return table(f"Measures: {'; '.join(told)}", ("setting", *names), rows)
 
 
 def _measures_told(study: StudyFile) -> Iterator[tuple[str, str]]:
@@ -252,7 +264,7 @@ def _signed(found: Interval | None) -> str:
     return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
-def _accuracy_pictures(report: Report) -> Iterator[Picture]:
+def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
     trained = [setting.name for setting in report.settings if setting.trained]
     shown = [charts.Panel(name, _curves(report, name)) for name in trained]
     if any(panel.curves for panel in shown):
@@ -260,21 +272,21 @@ def _accuracy_pictures(report: Report) -> Iterator[Picture]:
             "Validation accuracy over generated tokens: seeds, their mean and its 95 % interval;"
             " grey: the first setting"
         )
-        svg = charts.panels(caption, "validation accuracy", shown, 1.0)
-        yield Picture("learning", svg, caption)
+        draw = partial(charts.panels, y_label="validation accuracy", shown=shown, highest=1.0)
+        yield from _picture(out, "learning", caption, draw)
     values = [
         (setting.name, over_seeds(report.rows, setting.name, lambda row: row.accuracy))
         for setting in report.settings
     ]
     caption = "Held-out accuracy after training: seeds, their mean and its 95 % interval"
-    yield Picture("accuracy", charts.finals(caption, values), caption)
+    yield from _picture(out, "accuracy", caption, partial(charts.finals, rows=values))
 
 
 def _curves(report: Report, setting: str) -> list[Any]:
     return [row.curve for row in report.rows if row.setting == setting and row.curve]
 
 
-def _measure_pictures(report: Report) -> Iterator[Picture]:
+def _measure_pictures(report: Report, out: Path) -> Iterator[str]:
     """A picture of each figure of steps; measures of the same figure share one."""
     paths = [measure.metric for measure in report.study.measures.values()]
     for number, path in enumerate(dict.fromkeys(path for path in paths if path is not None), 1):
@@ -290,9 +302,9 @@ def _measure_pictures(report: Report) -> Iterator[Picture]:
         if not shown:
             continue
         most = max(y for panel in shown for curve in panel.curves for _, y in curve)
-        caption = f"{path} over generated tokens"
-        svg = charts.panels(caption, path, shown, 1.0 if 0.2 < most <= 1.0 else None)
-        yield Picture(f"measure-{number}", svg, caption)
+        highest = 1.0 if 0.2 < most <= 1.0 else None
+        draw = partial(charts.panels, y_label=path, shown=shown, highest=highest)
+        yield from _picture(out, f"measure-{number}", f"{path} over generated tokens", draw)
 
 
 def _csv(report: Report) -> str:
