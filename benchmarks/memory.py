@@ -2,25 +2,41 @@
 [--json]`.
 
 Measured: a random model with N adapters of rank 16 that samples, learns and is saved, in a process
-of its own (as in `memory_estimate.py`, which compares such peaks with what `comas train --dry-run`
-says). Counted: the same 16 bytes per adapter parameter (float32 weights, gradients, two moments)
+of its own: the resident memory above that of the process before its model was made (on a GPU, what
+torch allocated at most), with large blocks handed back to the system as hosts have it, on one
+thread. Counted: the same 16 bytes per adapter parameter (float32 weights, gradients, two moments)
 against bases that are too large to be run everywhere.
 """
 
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from memory_estimate import measured
 from shapes import CONFIGS, arguments, show
 
+from comas.estimate import shape_of
 from comas.learners.lora.population import Spec
-from comas.learners.memory import adapter_parameters, facts_of
+from comas.machine import return_large_blocks
 
-CASE = "llama, 4 adapters"
+SHAPE: dict[str, Any] = {
+    "model_type": "llama",
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+    "vocab_size": 8192,
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 10,
+}
+TOKENS = 1536
+"""Of a pass."""
 KEPT = 16
 """Bytes per adapter parameter."""
 ROWS = 16
@@ -32,17 +48,16 @@ def adapters_of(config: dict[str, Any]) -> tuple[int, int]:
     """Parameters of the base, and of one agent's adapter."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
-        return facts_of(folder).parameters, adapter_parameters(folder, [Spec()], False)
+        shape = shape_of(folder, folder)
+        return shape.parameters, Spec().rank * shape.ends(None)
 
 
 def against_agents(agents: list[int]) -> list[dict[str, Any]]:
     """Peaks, and the bytes of each agent beyond the first number of them."""
-    from memory_estimate import SHAPES
-
-    base, adapter = adapters_of(SHAPES[CASE][0])
+    base, adapter = adapters_of(SHAPE)
     rows: list[dict[str, Any]] = []
     for n in agents:
-        peak = measured(CASE, n, ROWS, LONGEST)
+        peak = measured(n)
         row = {
             "what": "measured",
             "base": base,
@@ -81,6 +96,89 @@ def shares(names: list[str]) -> list[dict[str, Any]]:
     return found
 
 
+def measured(agents: int) -> int:
+    """Bytes at the peak of a process that samples, learns and saves with so many agents."""
+    command = [sys.executable, __file__, "--measure", str(agents)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return int(done.stdout.split()[-1])
+
+
+def measure(agents: int) -> int:
+    """Bytes at the peak of this process, above what it held after the same with a model of next to
+    nothing.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    return_large_blocks()  # as a host does
+    cuda = torch.cuda.is_available()
+    least = {"num_hidden_layers": 1, "hidden_size": 48, "intermediate_size": 48, "vocab_size": 64}
+    work({**SHAPE, **least}, agents, agents + 1, 32)
+    before = torch.cuda.memory_allocated() if cuda else resident()
+    work(SHAPE, agents, ROWS, LONGEST)
+    return (
+        torch.cuda.max_memory_allocated()
+        if cuda
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    ) - before
+
+
+def work(config: dict[str, Any], agents: int, count: int, longest: int) -> None:
+    """Sample rows to their full length, learn from them in several passes, write a checkpoint."""
+    import numpy as np
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from comas.engines import auto
+    from comas.learners.lora.learner import AdapterLearner
+    from comas.learners.lora.population import Population
+    from comas.learners.recipe import Recipe
+    from comas.objective.credit import reinforce_pp
+    from comas.objective.losses import clipped
+    from comas.seams import EnginePlan, Request
+    from comas.types import Method, Row, Sampling
+
+    recipe = Recipe(1e-6, tokens_per_pass=TOKENS)
+    torch.manual_seed(0)
+    described = AutoConfig.for_model(**config)
+    model = AutoModelForCausalLM.from_config(described, dtype=torch.float32).eval()
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    method = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"r": 0.1})  # type: ignore[arg-type, return-value]
+    policies = [f"p{i:02d}" for i in range(agents)]
+    population = Population(model, dict.fromkeys(policies, Spec()))
+    learner = AdapterLearner(population, recipe, method, 0, "random")
+    plan = EnginePlan(end_ids=[-1], pad_id=0, context=longest, max_rows=count)
+    engine: Any = auto.build(plan, learner.weights())
+    rng = np.random.default_rng(0)
+    prompt = longest // 4
+    sampling = Sampling(max_tokens=longest - prompt)
+    asked = [
+        Request(
+            policies[i % len(policies)], rng.integers(4, config["vocab_size"], prompt), sampling, i
+        )
+        for i in range(count)
+    ]
+    rows: dict[str, list[Row]] = {p: [] for p in policies}
+    for i, (request, done) in enumerate(zip(asked, engine.generate(asked), strict=True)):
+        ids = np.concatenate([request.prompt_ids, done.token_ids])
+        ids = ids[: len(ids) - i % 7]  # of several lengths
+        mask = np.arange(len(ids)) >= prompt
+        row = Row(f"t{i}", "r", 1.0, ids, mask, np.zeros(len(ids), np.float32), None, rng.random())
+        rows[request.policy].append(row)
+    # makes the moments, which are there from then on
+    learner.step({p: part[:1] for p, part in rows.items()}, method)
+    learner.step(rows, method)
+    with tempfile.TemporaryDirectory() as folder:
+        learner.save(Path(folder))
+
+
+def resident() -> int:
+    """Bytes of this process in memory, now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument(
@@ -94,4 +192,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--measure"]:
+        print(measure(int(sys.argv[2])))
+    else:
+        main()

@@ -217,7 +217,7 @@ class Engine(Protocol):
     """Samples.
 
     An engine is a file or folder with `build(plan, models) -> Engine`, where `models` are the
-    weights of each policy, and with `memory(load)`, so that forecasts need no built engine.
+    weights of each policy.
     """
 
     @property
@@ -256,6 +256,17 @@ class Sleeper(Protocol):
     def sleep(self) -> None:
         """Give memory to the learner; the engine takes it again when it samples or publishes."""
         ...
+
+
+SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
+"""What torch's allocators and libraries say, in the text of a RuntimeError: there is a class of its
+own for GPUs only.
+"""
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is no memory left."""
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in SIGNS)
 
 
 class Learner(Protocol):

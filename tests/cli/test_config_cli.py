@@ -12,9 +12,8 @@ import pytest
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import clean, discussion
-from comas.forecast.memory import parameters
+from comas.estimate import parameters
 from comas.models.sources import seed_models
-from comas.tasks import pick
 from comas.types import UserMistake
 from tests.support.command import run
 
@@ -96,13 +95,9 @@ def test_dry_run_writes_nothing(
     assert run(["train", "--dry-run", "--json", "steps=10"], monkeypatch) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["config"]["options"]["rounds"] == 1
-    reply_tokens = sum(pick.task.max_tokens[role] for role in ("solution", "evaluation", "scoring"))
-    assert said["estimate"]["generated tokens, at most"] == 10 * 128 * reply_tokens
-    assert (
-        said["estimate"]["parameters of all policies"]
-        == 4 * (parameters(str(seed_models()["seed"])) or 0)
-        > 900_000
-    )
+    assert said["disk"]["checkpoint"] == 12 * 4 * (parameters(str(seed_models()["seed"])) or 0)
+    assert min(said["seconds"].values()) > 0
+    assert said["memory"]["peak"] > 10**8
     assert run(["train", "--dry-run", "--full"], monkeypatch) == 0
     assert "rounds = 1" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ looks on.
 from __future__ import annotations
 
 import asyncio
+import io
 import multiprocessing
 import os
 import signal
@@ -20,12 +21,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import comas
 from comas.cli.output import Outlet
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.display import onlooker
+from comas.display import Lines, onlooker
 from comas.evaluation.accuracy import by_agent
 from comas.hooks import Hook, Hooks, Progress
 from comas.learners.recipe import Recipe
@@ -206,6 +208,21 @@ def test_of_an_own_game_as_many_are_expected_as_it_asks_in_a_rehearsal(
     playing = {(p.expected, p.certainty) for p in watch.told if p.stage == "playing"}
     assert playing == {(3 * replies, "exactly")}
     assert sum(len(e["turns"]) for e in run.episodes(0)) == 3 * replies
+
+
+def test_after_three_steps_it_is_said_how_long_the_rest_takes() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    lines = Lines(console, every=0.0)
+    lines.total = 10
+    for step in range(4):
+        metrics = {"step": step, "tokens": 10 * step, "step_tokens": 10, "seconds": 20.0 + step}
+        lines.step(metrics, [])
+    *before, third, fourth = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert not [line for line in before if "left" in line]
+    assert third.endswith("left 2:27")  # seven steps of 21 seconds
+    assert fourth.endswith("left 2:09")
+    lines.tokens = 41  # which end the run sooner
+    assert lines._left({"step": 3, "tokens": 21, "step_tokens": 10}) == 2 * 21.5
 
 
 def test_of_a_game_that_cannot_be_rehearsed_as_many_are_expected_as_in_the_step_before() -> None:

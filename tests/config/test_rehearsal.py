@@ -6,10 +6,7 @@ import gc
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 
 from comas.config.policies import Resolved
@@ -23,8 +20,6 @@ from comas.config.rehearsal import (
 )
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.forecast.hours import Pace, Work, work_of_step
-from comas.forecast.lengths import asked_at_once, lengths_of
 from comas.game.agent import Agent, choose
 from comas.types import Question, Task, UserMistake
 
@@ -52,7 +47,7 @@ def test_a_game_that_may_end_early_is_rehearsed_to_its_end(
     assert rehearsal is not None
     assert (rehearsal.replies, rehearsal.exactly) == (replies, False)
     assert rehearsal.shown >= 1
-    assert asked_at_once(resolved, "home") == 2 * (resolved.config.samples or 1) * side_by_side
+    assert rehearsal.at_once["home"] == side_by_side
     agents = len(resolved.config.agents)
     assert turns_asked(resolved.method, resolved.task, agents, resolved.config.options) == replies
 
@@ -91,7 +86,6 @@ def test_roles_of_a_shorter_play_count_as_asked() -> None:
     assert rehearsal is not None
     assert set(rehearsal.roles) == {"solution", "evaluation", "assess"}
     assert set(rehearsal.asked) == {*rehearsal.roles, "revision"}
-    assert lengths_of(resolved).reply == 77
     assert roles_asked(resolved.method, resolved.task, 1, {}) == set(rehearsal.asked)
 
 
@@ -144,15 +138,3 @@ def test_a_game_without_end_for_some_stand_ins_is_soon_given_up_there() -> None:
     assert (rehearsal.replies, rehearsal.exactly) == (2, False)
     plays = _plays_of(resolved)
     assert [play.turns is None for play in plays] == [False, False, False, True, True, False]
-    assert asking_alike(resolved).replies == 2 * (resolved.config.questions or 0)
-
-
-def asking_alike(resolved: Resolved) -> Work:
-    """The work of a step, timed with a host that repeats what it says."""
-    asked = [Question(id=f"q{i}", prompt="what?") for i in range(4)]
-    host: Any = SimpleNamespace(
-        name="home", chat=SimpleNamespace(encode=lambda messages: np.zeros(5))
-    )
-    once = resolved.config.model_copy(update={"samples": 1})
-    one = resolved._replace(config=once)
-    return work_of_step(host, one, asked, Pace(0, 0, 0, 0, 6.0, 1, "reply"))

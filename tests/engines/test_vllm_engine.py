@@ -15,8 +15,6 @@ import torch
 from safetensors.torch import load_file
 
 from comas import installed
-from comas.engines import vllm
-from comas.engines.module import EngineLoad, ModelSize
 from comas.engines.vllm import library, proof, start, worker
 from comas.engines.vllm.adapters import Adapters
 from comas.engines.vllm.engine import VLLMEngine
@@ -386,14 +384,6 @@ def test_a_base_is_read_where_it_lies(tiny: Path, tmp_path: Path) -> None:
     assert start.folder_of(model) == tiny.resolve()
     model.config._name_or_path = str(tmp_path / "nothing.gguf")
     assert start.folder_of(model) is None
-
-
-def test_memory_counts_a_copy_and_adapters_in_slots() -> None:
-    size = ModelSize(1000, 50, "llama", lambda _: 7000)
-    load = EngineLoad(models=[size], policies=4, rows=8, adapter_parameters=10, half=True)
-    counted = vllm.memory(load)
-    assert counted.copies == 2 * 1000 + 2 * 10 * 14
-    assert counted.sampling > 7000
 
 
 def test_without_the_package_it_is_one_line_before_anything_is_loaded(

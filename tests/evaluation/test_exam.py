@@ -20,6 +20,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import comas
+from comas import estimate
 from comas.config.policies import origins
 from comas.config.resolve import resolve
 from comas.config.schema import read
@@ -381,21 +382,17 @@ def test_a_checker_that_raises_while_a_step_is_paid_is_one_line(tmp_path: Path) 
 def test_bounds_of_memory_stay_those_of_the_first_sitting(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from comas.forecast import fitting
-
     free = [64]
     monkeypatch.setattr(
-        fitting,
+        estimate,
         "_fit_host",
-        lambda r, name, device, room, learn: fitting.HostFit(
+        lambda name, host, device, load, room: estimate.HostFit(
             name,
             device,
-            {},
-            "measured for this test",
-            {
+            chosen={
                 key: free[0]
                 for key in ("tokens_per_pass", "max_rows")
-                if getattr(r.config.hosts[name], key) is None
+                if getattr(host, key) is None
             },
         ),
     )

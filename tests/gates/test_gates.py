@@ -69,10 +69,9 @@ LAZY = {
     "testing/tiny.py": {"torch", "transformers", "tokenizers"},
     "testing/engines.py": {"torch", "transformers"},
     "installed.py": {"torch"},
-    "forecast/load.py": {"torch"},
     "machine.py": {"torch"},
     "models/gguf.py": {"transformers"},
-    "forecast/lengths.py": {"transformers"},
+    "estimate.py": {"transformers"},
     "questions/sources.py": {"datasets"},
     "transports/ray.py": {"ray"},
     "trackers/mlflow.py": {"mlflow"},
@@ -93,13 +92,12 @@ def test_heavy_imports_inside_functions_are_few_and_known() -> None:
 WALLS = {
     "answers": "children machine questions sandbox types",
     "config": "engines game hosts learners models objective program storage sync types",
-    "display": "evaluation forecast hooks stats storage team types",
+    "display": "evaluation hooks stats storage team types",
     "engines": "children seams types",
-    "evaluation": "answers config forecast game hooks hosts machine models objective program questions"
-    " setups signals stats storage tasks team types",
+    "evaluation": "answers config estimate game hooks hosts machine models objective program questions"
+    " setups signals stats storage tasks team testing types",
     "export": "config evaluation learners models program stats storage types",
-    "forecast": "config engines game hosts learners machine models questions seams setups storage sync"
-    " team testing types",
+    "estimate": "config engines hosts learners machine models types",
     "game": "types",
     "hosts": "engines game learners machine models program seams types",
     "learners": "models objective seams types",
@@ -119,8 +117,8 @@ WALLS = {
     "tools": "sandbox types",
     "trackers": "hooks program storage types",
     "transports": "children hosts types",
-    "training": "config evaluation forecast game hooks machine monitors objective program questions seams"
-    " signals stats storage sync team trackers types",
+    "training": "config estimate evaluation game hooks machine monitors objective program questions seams"
+    " signals stats storage sync team testing trackers types",
 }
 """Room -> all that it sees of ours."""
 
@@ -240,7 +238,7 @@ HOST_TABLES = {"config/consistency.py", "evaluation/spec.py"}
 
 def test_nobody_asks_what_kind_a_host_is() -> None:
     for path in FILES:
-        if path.relative_to(SOURCE).as_posix() not in HOST_TABLES | {"forecast/fitting.py"}:
+        if path.relative_to(SOURCE).as_posix() not in HOST_TABLES | {"estimate.py"}:
             assert not asks_for_kinds(TREES[path]), path
 
 

@@ -22,7 +22,7 @@ import pytest
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.forecast import fitting
+from comas.estimate import filled
 from comas.hosts import folders
 from comas.hosts.remote import RemoteHost
 from comas.storage.run import Run
@@ -50,7 +50,7 @@ def trained(folder: Path, base: Path, where: str = "here", **changes: Any) -> Ru
 
 
 ENGINE = """
-from comas.engines.hf import build, memory
+from comas.engines.hf import build
 """
 
 
@@ -66,7 +66,7 @@ def test_the_same_bits_here_and_in_processes(learner: str, untaught: Path, tmp_p
 def test_the_contract_of_hosts(untaught: Path) -> None:
     hosts = {"home": {"base": str(untaught), "where": "process"}}
     resolved = resolve(read(None, {"hosts": hosts, "lr": 1e-3, "threads": 1}))
-    team = build_team(fitting.filled(resolved, True))
+    team = build_team(filled(resolved, True))
     try:
         asyncio.run(asyncio.wait_for(check_host(team.hosts["home"], "a0", team.method), DEADLINE))
     finally:

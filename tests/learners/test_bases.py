@@ -18,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 from comas.learners.lora import layers
 from comas.learners.lora.linear import row_by_row
 from comas.learners.lora.population import Population, Spec
-from comas.learners.memory import Shape, adapter_parameters, mixed_bytes
 from comas.types import UserMistake
 from tests.support.adapters import UNEVEN, distance, fill, gradients, parts_of
 from tests.support.apart import ApartForCausalLM, Experts
@@ -330,11 +329,7 @@ def test_the_estimate_counts_layers_that_lie_the_other_way(tmp_path: Path) -> No
     model = BASES["gpt2"]()
     model.config.save_pretrained(tmp_path)
     each = 2 * ((32 + 96) + (32 + 32) + 2 * (32 + 128))
-    assert (
-        adapter_parameters(str(tmp_path), [Spec(3)], False)
-        == 3 * each
-        == Population(model, {"a": Spec(3)}).flat_PN.numel()
-    )
+    assert Population(model, {"a": Spec(3)}).flat_PN.numel() == 3 * each
     assert {
         n.rpartition("h.1.")[2] for n in Population(model, {"a": Spec(3)}).names if "h.1." in n
     } == {
@@ -343,13 +338,6 @@ def test_the_estimate_counts_layers_that_lie_the_other_way(tmp_path: Path) -> No
         "mlp.c_fc",
         "mlp.c_proj",
     }
-
-
-@pytest.mark.parametrize("base", ["opt", "gpt2"])
-def test_the_estimate_runs_such_bases_without_contents(base: str, tmp_path: Path) -> None:
-    BASES[base]().config.save_pretrained(tmp_path)
-    few, many = (mixed_bytes(Shape(str(tmp_path), False, 8), n, False, Spec(4)) for n in (16, 32))
-    assert 1.7 * few < many < 2.1 * few
 
 
 def test_merged_weights_lie_as_the_base_keeps_them() -> None:
@@ -361,15 +349,3 @@ def test_merged_weights_lie_as_the_base_keeps_them() -> None:
         module = name.removesuffix(".weight")
         change = tensors[f"{module}.lora_B"] @ tensors[f"{module}.lora_A"] * 2.0
         np.testing.assert_allclose((weight - weights[name]).numpy(), change.numpy().T, atol=1e-12)
-
-
-def test_a_trained_adapter_of_many_blocks_is_estimated_as_a_new_one(tmp_path: Path) -> None:
-    """Its file names every module in full, and the estimate looks at fewer blocks than there are."""
-    llama(num_hidden_layers=6).config.save_pretrained(tmp_path)
-    shape = Shape(str(tmp_path), False, 8)
-    ends = ("q_proj", "v_proj")
-    blocks = [f"model.layers.{n}.self_attn.{end}" for n in range(6) for end in ends]
-    new = mixed_bytes(shape, 64, False, Spec(4, targets=ends))
-    assert mixed_bytes(shape, 64, False, Spec(4, targets=tuple(blocks))) == new
-    some = mixed_bytes(shape, 64, False, Spec(4, targets=tuple(blocks[-2:])))
-    assert 0 < some < new

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import runpy
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,27 +17,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.engines import tape
-from comas.engines.hf.packed import packs
-from comas.forecast.memory import estimate, memory
 from comas.hooks import Hook
 from comas.hosts.build import make_local_host
 from comas.learners import whole as full
 from comas.learners.logprobs import halve, token_logprobs
-from comas.learners.memory import (
-    Facts,
-    Meter,
-    Shape,
-    _decode,
-    _pass,
-    decode_bytes,
-    facts_of,
-    pass_bytes,
-)
 from comas.learners.passes import passes
 from comas.learners.precision import allow_recomputing, copy_in, recomputing
 from comas.learners.recipe import Recipe
@@ -50,7 +34,7 @@ from comas.training.start import resume_async
 from comas.types import Payoff, UserMistake
 from tests.support.engines import engine_of
 from tests.support.learning import METHOD, host_of, rows, say
-from tests.support.memory import folder_of, model_of
+from tests.support.memory import model_of
 from tests.support.models import llama, requests
 from tests.support.runs import essence, run_of
 
@@ -298,6 +282,41 @@ def test_a_learner_that_recomputes_takes_the_same_step_and_its_model_still_sampl
     assert [g.token_ids.tolist() for g in drawn[0]] == [g.token_ids.tolist() for g in drawn[1]]
 
 
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("kind", ["recomputed", "first_pass"])
+def test_a_step_without_memory_is_taken_anew_in_half_the_passes(
+    where: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learner(tokens: int) -> FullLearner:
+        recipe = Recipe(1e-3, tokens_per_pass=tokens, old_logprobs=kind)
+        return FullLearner({"p": llama()}, recipe, METHOD, 0)
+
+    given = rows(40)
+    assert sum(len(row.token_ids_T) for row in given) > 256
+    wanted = learner(128)
+    stats = wanted.step({"p": rows(40)}, METHOD)
+    short = learner(256)
+    calls: list[int] = []
+    real = getattr(FullLearner, where)
+
+    def act(self: FullLearner, *arguments: Any, **keywords: Any) -> Any:
+        calls.append(self.recipe.tokens_per_pass)
+        found = real(self, *arguments, **keywords)
+        if len(calls) == 2:  # gradients of a pass are there already
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return found
+
+    monkeypatch.setattr(FullLearner, where, act)
+    assert short.step({"p": given}, METHOD) == stats
+    assert (short.recipe.tokens_per_pass, short.recipe.halved) == (128, True)
+    assert set(calls[2:]) == {128}
+    for a, b in zip(*(x.models["p"].parameters() for x in (short, wanted)), strict=True):
+        assert torch.equal(a, b)
+    calls[:] = [0]
+    with pytest.raises(RuntimeError, match="can't allocate memory"):  # once only
+        short.step({"p": rows(40)}, METHOD)
+
+
 def test_dropout_inside_a_recomputed_layer_is_refused() -> None:
     shape = {
         "hidden_size": 32,
@@ -474,125 +493,6 @@ def test_a_run_in_bfloat16_that_recomputes_is_resumed_bit_by_bit(
     (tmp_path / "cut" / "config.toml").write_text(text.replace("steps = 2", "steps = 4"))
     run_sync(resume_async(tmp_path / "cut", Hook()))
     assert essence(Run(tmp_path / "cut")) == essence(whole)
-
-
-def test_the_meter_counts_what_is_alive_and_the_most_there_was() -> None:
-    with FakeTensorMode(), Meter() as meter:
-        a = torch.ones(100, 10)
-        b = a.view(10, 100)[1:]  # no storage of its own
-        c = a @ torch.ones(10, 50)
-        assert (meter.alive, meter.most) == (4 * (1000 + 5000), 4 * (1000 + 500 + 5000))
-        del c, a
-        assert meter.alive == 4 * 1000
-        del b
-        assert (meter.alive, meter.most) == (0, 4 * 6500)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_facts_and_passes_are_known_from_a_config_alone(family: str, tmp_path: Path) -> None:
-    model = model_of(family, num_hidden_layers=8)
-    folder = folder_of(model, tmp_path)
-    facts = facts_of(folder)
-    size = sum(p.numel() for p in model.parameters())
-    assert replace(facts, layers=None) == Facts(size, 50, 128, family, None)
-    assert facts.layers == (None if family == "gemma3_text" else 8)
-    shape = Shape(folder, False, 32)  # counted from a few blocks, and from all of them
-    for again in (False, True):
-        assert pass_bytes(shape, 1024, again) == _pass(shape, 1024, again)
-    assert decode_bytes(shape, 8, 64) == _decode(shape, 8, 64)
-    one, two, again = (
-        pass_bytes(Shape(folder, False, 32), t, c)
-        for t, c in ((1024, False), (2048, False), (2048, True))
-    )
-    assert 1.8 * one < two < 2.1 * one
-    assert again < 0.5 * two
-    assert pass_bytes(Shape(folder, True, 32), 2048, False) < 0.9 * two
-    cache = 4 * 2 * 8 * 2 * 8 * 64 * 100  # keys and values, layers, heads, width, rows, tokens
-    assert cache < decode_bytes(Shape(folder, False, 100), 64, 64) < 2 * cache
-    assert decode_bytes(Shape(folder, False, 100), 64, 64) < decode_bytes(
-        Shape(folder, False, 100), 64, 64 * 50
-    )
-
-
-def test_the_estimate_adds_up_and_says_what_it_does_not_know(tmp_path: Path) -> None:
-    model = llama()
-    folder = folder_of(model, tmp_path)
-    size = model.num_parameters()
-    given = [
-        f"hosts.home.base={folder}",
-        "lr=1",
-        "hosts.home.device=cpu",
-        "hosts.home.learner=full",
-    ]
-    config = lambda *keys: resolve(read(None, [*given, *keys]))  # noqa: E731
-    needs = {
-        k.removeprefix("host home: "): v for k, v in memory(config("agents=3", "threads=2")).items()
-    }
-    assert needs["bytes of float32 weights"] == needs["bytes of the reference"] == 3 * 4 * size
-    assert needs["bytes of moments"] == 3 * 8 * size
-    assert needs["bytes of gradients, of policies that learn side by side"] == 2 * 4 * size
-    assert (needs["tokens of a row, at most"], needs["rows sampled at once"]) == (128, 3 * 128)
-    rounded = memory(config("agents=3", "hosts.home.dtype=bfloat16", "kl={}"))
-    copies = 2 if packs(torch.bfloat16) else 1  # what is sampled, and its weights packed
-    assert (
-        rounded["host home: bytes of the reference"],
-        rounded["host home: bytes of the engine's copy"],
-    ) == (0, copies * 3 * 2 * size)
-    away = memory(resolve(read(None, ["hosts.home.base=nobody/nothing", "lr=1"])))
-    assert away["host home: bytes at the peak"] == "unknown: nobody/nothing is not on this disk"
-
-
-def test_the_estimate_of_adapters_is_one_base_and_sixteen_bytes_per_parameter(
-    tmp_path: Path,
-) -> None:
-    model = llama()
-    folder = folder_of(model, tmp_path)
-    size = model.num_parameters()
-    linear = [
-        m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"
-    ]
-    adapter = sum(8 * (m.in_features + m.out_features) for m in linear)
-
-    def of(*keys: str) -> dict:
-        given = [
-            f"hosts.home.base={folder}",
-            "lr=1",
-            "hosts.home.device=cpu",
-            "hosts.home.learner=adapters",
-            *keys,
-        ]
-        resolved = resolve(read(None, given))
-        return {
-            k.removeprefix("host home: "): v
-            for k, v in {**memory(resolved), **estimate(resolved)}.items()
-        }
-
-    four, eight = (
-        of(f"agents={n}", "hosts.home.rank=8", "hosts.home.dtype=bfloat16") for n in (4, 8)
-    )
-    assert (four["bytes of the base"], four["bytes of the reference"]) == (2 * size, 0)
-    assert (
-        four["bytes of adapters and their gradients"] == four["bytes of moments"] == 4 * 8 * adapter
-    )
-    assert four["parameters of all policies"] == 4 * adapter
-    work = ("bytes of a learner's pass", "bytes of sampling, caches included")
-    kept = [found["bytes at the peak"] - max(found[k] for k in work) for found in (four, eight)]
-    assert kept[1] - kept[0] == 4 * 16 * adapter
-    assert (
-        of("agents.a0.frozen=true", "agents.a1={}", "hosts.home.rank=8")["bytes of moments"]
-        == 8 * adapter
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["llama", "words", "deep", "words, checkpointing", "words, bfloat16", "llama, 4 adapters"],
-)
-def test_the_estimate_is_near_what_is_measured(name: str) -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "memory_estimate.py"
-    bench = runpy.run_path(str(path))
-    assert bench["estimated"](name) == pytest.approx(bench["measured"](name), rel=0.2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,35 +1,31 @@
-"""Before training: equal policies are measured once, and a dry run says memory, disk, time and what
-is not as usual.
+"""Before training: equal policies are measured once, and a dry run measures memory and time and says
+what is not as usual.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import sys
-from collections.abc import Callable, Sequence
+import re
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
+from comas import estimate
+from comas.config.differences import differences
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.engines.batcher import Batcher
 from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
-from comas.forecast import fitting, memory, overview, stopwatch
-from comas.forecast import hours as timing
-from comas.forecast.disk import Disk
-from comas.forecast.fit import Fit
-from comas.forecast.hours import Pace, Work
 from comas.machine import Memory
-from comas.seams import Generation, Request
+from comas.sync import run_sync
+from comas.team import pace
+from comas.team.build import members_of
 from comas.team.equal_policies import measured_for
-from comas.training import measuring
-from comas.types import Meter, Question
+from comas.team.pace import spoken
+from comas.training import dry_run, measuring
+from comas.types import Episode, Question, Turn
 from tests.support.command import run
 from tests.support.runs import run_of
 
@@ -100,7 +96,7 @@ def test_what_is_not_equal_is_measured_by_itself(untaught: Path) -> None:
     def of(sources: dict[str, str], *keys: str) -> dict[str, str]:
         resolved = resolve(read(None, ["lr=1e-3", "agents=3", *keys]))
         hosts = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
-        members = timing.members_of(resolved.config, hosts)  # type: ignore[arg-type]
+        members = members_of(resolved.config, hosts)  # type: ignore[arg-type]
         return measured_for(resolved, sources, members)
 
     base = f"hosts.home.base={untaught}"
@@ -140,36 +136,26 @@ def test_runs_of_seed_models_have_the_seed_defaults(tmp_path: Path) -> None:
 # --- a dry run
 
 
-def test_a_dry_run_begins_with_memory_disk_and_time_and_then_says_what_differs(
+def keys_of(base: Path) -> list[str]:
+    keys = ["lr=1e-3", "steps=10", "agents=2", "hosts.home.device=cpu", "eval_every=0", "threads=1"]
+    return [f"hosts.home.base={base}", *keys]
+
+
+def test_a_dry_run_plays_and_learns_and_then_says_what_differs(
     untaught: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fitting, "memory_of", lambda _: Memory(10 * 10**9, 16 * 10**9))
-    keys = [
-        f"hosts.home.base={untaught}",
-        "lr=1e-3",
-        "steps=10",
-        "agents=2",
-        "hosts.home.device=cpu",
-        "eval_every=0",
-        "threads=1",
-    ]
-    assert run(["train", "--dry-run", *keys], monkeypatch) == 0
-    memory, disk, hours, empty, *rest = capsys.readouterr().out.splitlines()
-    assert memory.startswith("memory: about 0.")
+    monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(10 * 10**9, 16 * 10**9))
+    assert run(["train", "--dry-run", *keys_of(untaught)], monkeypatch) == 0
+    memory, hours, disk, empty, *rest = capsys.readouterr().out.splitlines()
+    assert re.match(r"memory: \d\.\d GB at the peak, measured with \d+ discussions and ", memory)
     assert memory.endswith("10.0 GB free on the CPU")
-    assert disk.startswith("disk:   about 0.0")
-    assert f"in {tmp_path / 'runs'}, " in disk
-    assert hours.startswith("time:   about ")
-    assert "10 steps, replies of" in hours
-    assert all(
-        f"{part} " in hours
-        for part in ("measuring before", "playing", "learning", "measuring after")
-    )
-    assert "validation" not in hours
+    assert re.match(r"time:   about .* per step \(sampling \d+%, learning \d+%, replies of ", hours)
+    assert hours.endswith(" for 10 steps, measuring not counted")
+    assert disk.startswith("disk:   0.00 GB per checkpoint, at most 4 at once in ")
     assert empty == ""
     said = [line.strip() for line in rest]
     assert {
@@ -184,28 +170,45 @@ def test_a_dry_run_begins_with_memory_disk_and_time_and_then_says_what_differs(
         if line.startswith(("method", "seed", "questions", "options", "hosts.home.engine"))
     ]
     assert not list(tmp_path.iterdir())
-    assert run(["train", "--dry-run", "--json", *keys], monkeypatch) == 0
+    assert run(["train", "--dry-run", "--json", *keys_of(untaught)], monkeypatch) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["memory"]["cpu"]["free"] == 10 * 10**9
-    assert 0 < told["memory"]["cpu"]["peak"] < 10**9
-    assert told["refused"] is None
-    assert told["seconds"]["total"] == pytest.approx(
-        sum(told["seconds"]["parts"].values()), abs=0.5
-    )
-    assert {"config", "estimate", "disk"} <= told.keys()
+    assert told["memory"]["peak"] > 10**8
+    assert min(told["seconds"].values()) > 0
+    assert told["config"]["steps"] == 10
 
 
-def test_a_dry_run_of_what_cannot_fit_loads_nothing_and_says_what_would(
+def test_a_dry_run_of_an_evaluation_plays_a_few_games_of_each_round(
+    untaught: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["eval", str(untaught), "seed", "--setups", "single,vote", "--limit", "3", "--dry-run"]
+    assert run(words, monkeypatch) == 0
+    memory, total, *rounds = capsys.readouterr().out.splitlines()
+    assert "GB at the peak, measured with a few games" in memory
+    assert total.startswith("time:   about ")
+    assert [line.split(":")[0].split()[1:] for line in rounds] == 2 * [
+        ["pick", "single"],
+        ["pick", "vote"],
+    ]
+    assert not list(tmp_path.iterdir())
+    assert run([*words, "--json"], monkeypatch) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["games"] for each in found["rounds"]] == [3, 3, 3, 3]
+    assert found["peak_bytes"] > 10**8
+
+
+def test_a_dry_run_of_what_cannot_fit_loads_nothing(
     untaught: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fitting, "memory_of", lambda _: Memory(10**6, 10**9))
-    monkeypatch.setattr(timing, "local_host", lambda *_: pytest.fail("loaded"))
-    keys = [f"hosts.home.base={untaught}", "lr=1e-3", "hosts.home.device=cpu"]
-    assert run(["train", "--dry-run", *keys], monkeypatch) == 2
+    monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(10**6, 10**9))
+    monkeypatch.setattr(dry_run, "build_team", lambda *_: pytest.fail("loaded"))
+    assert run(["train", "--dry-run", *keys_of(untaught)], monkeypatch) == 2
     out, err = capsys.readouterr()
-    assert out.splitlines()[0].endswith("0.0 GB free on the CPU: does not fit")
-    assert "time:   not known: its models are not loaded, since they do not fit" in out
-    assert err.startswith("error: the run does not fit into memory: about 0.")
+    assert not out
+    assert err.splitlines()[-1].startswith("error: the run does not fit into memory: about 0.")
 
 
 @pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry", "train"])
@@ -217,26 +220,14 @@ def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(timing, "local_host", lambda *_: pytest.fail("loaded"))
-    monkeypatch.setattr(
-        sys.modules["comas.training.start"], "assemble", lambda *_, **__: pytest.fail("loaded")
-    )
-    monkeypatch.setattr(fitting, "fitted", lambda *_: pytest.fail("estimated"))
-    keys = [
-        "task=gsm8k",
-        "data=nowhere",
-        f"hosts.home.base={untaught}",
-        "lr=1e-3",
-        "hosts.home.device=cpu",
-    ]
+    monkeypatch.setattr(estimate, "fitted", lambda *_: pytest.fail("estimated"))
+    keys = ["task=gsm8k", "data=nowhere", *keys_of(untaught)]
     assert run(["train", *dry, *keys], monkeypatch) == 2
-    out, err = capsys.readouterr()
     mistake = (
         "task gsm8k cannot read nowhere (No such file or directory): set data=FILE or COMAS_DATA,"
         " or unset both"
     )
-    assert err.splitlines()[-1] == f"error: {mistake}"
-    assert not dry or f"time:   not known: {mistake}" in out
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {mistake}"
 
 
 def test_a_dry_run_with_a_base_that_is_not_there_is_refused(
@@ -244,24 +235,20 @@ def test_a_dry_run_with_a_base_that_is_not_there_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["train", "--dry-run", "base=./nowhere", "lr=1e-3"], monkeypatch) == 2
-    out, err = capsys.readouterr()
-    assert "disk:   not known before the base is loaded; " in out
-    assert err == "error: base './nowhere': no such folder\n"
-    assert run(["train", "--dry-run", "--json", "base=./nowhere", "lr=1e-3"], monkeypatch) == 2
-    assert json.loads(capsys.readouterr().out)["refused"] == "base './nowhere': no such folder"
+    assert capsys.readouterr().err == "error: base './nowhere': no such folder\n"
 
 
 def test_the_default_differs_in_nothing_from_itself() -> None:
-    assert list(overview.differences(resolve(read(None))[0])) == []
+    assert list(differences(resolve(read(None))[0])) == []
     mine = resolve(
         read(None, {"agents": {"a0": {}, "a1": {"lr": 1e-4}, "a2": {}}, "room": {"solution": 9}})
     )[0]
-    assert list(overview.differences(mine)) == [
+    assert list(differences(mine)) == [
         "room.solution = 9",
         "agents.a1.lr = 0.0001",
         "agents: a0, a1, a2",
     ]
-    assert list(overview.differences(resolve(read(None, {"betas": [0.8, 0.95]}))[0])) == [
+    assert list(differences(resolve(read(None, {"betas": [0.8, 0.95]}))[0])) == [
         "betas = [0.8, 0.95]"
     ]
 
@@ -280,235 +267,23 @@ def test_the_default_differs_in_nothing_from_itself() -> None:
     ],
 )
 def test_a_guess_is_told_with_two_digits(seconds: float, said: str) -> None:
-    assert overview.spoken(seconds) == said
+    assert spoken(seconds) == said
 
 
-# --- disk
+def test_a_pace_tells_prompts_and_replies_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second per discussion, and a hundredth per token of its reply, which is cut."""
+    now = [0.0]
+    sizes: list[tuple[int, int]] = []
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
+    async def play(number: int, tokens: int) -> list[Episode]:
+        sizes.append((number, tokens))
+        now[0] += number * (1.0 + 0.01 * tokens)
+        facts = {"tokens": tokens, "finished": False, "version": 0}
+        turn = Turn("t", "a0", "home/a0", "solution", "?", "!", **facts)
+        return [Episode(f"e{i}", Question(id="q", prompt="?"), [turn]) for i in range(number)]
 
-def transcripts(*keys: str) -> int:
-    """Bytes of one step of ten discussions, without checkpoints."""
-    resolved = resolve(read(None, ["steps=1", "questions=10", *keys]))
-    needs = memory.estimate(resolved)
-    checkpoints = 4 * 3 * 4 * int(needs["parameters of all policies"])
-    return int(needs["bytes on disk"]) - checkpoints
-
-
-def test_replies_take_as_much_disk_as_they_have_room() -> None:
-    room = "room={solution=32,evaluation=16,scoring=8}"
-    # of 10 discussions: 3 turns, their 56 tokens, and 32 twice in each prompt or all in each
-    quoted = min(3 * 2 * 32, 3 * 56)
-    assert transcripts(room) == 10 * (3 * 650 + 4 * (56 + quoted))
-    # nobody is shown another's solution
-    votes = ("method=ttrl", "options.votes=4", "samples=1")
-    for length in (32, 48):
-        assert transcripts(*votes, f"room.solution={length}") == 10 * 4 * (650 + 4 * length)
-
-
-def test_the_tokens_of_a_run_bound_what_its_replies_take() -> None:
-    votes = ("method=ttrl", "options.votes=4", "samples=1", "room.solution=48", "steps=9")
-    step = 10 * 4 * 48
-    assert transcripts(*votes, "tokens=1000") == 9 * 10 * 4 * 650 + 4 * (1000 + step)
-
-
-# --- time
-
-
-def test_the_parts_of_a_run_add_up_from_its_pace_and_its_work() -> None:
-    """A second per batch and step, ten per row of it; every tenth prompt token a second; a reply
-    has 20 tokens.
-    """
-    resolved = resolve(
-        read(
-            None,
-            [
-                "steps=6",
-                "eval_every=2",
-                "eval_questions=10",
-                "test_questions=30",
-                "agents=2",
-                "hosts.home.learner=adapters",
-                "room.solution=15",
-            ],
-        )
-    )
-    pace = Pace(step=1.0, row=0.01, prompt=0.1, learning=0.5, reply=20.0, rows=16, text="")
-    work = Work(replies=8, generated=100, prompts=50, learnt=40)
-    found = timing._added(resolved, {"home": pace}, {"home": work}, {"home": 7.0})
-
-    def measured(replies: int) -> float:
-        return replies * 15 * (1.0 / 16 + 0.01) + replies * 7 * 0.1
-
-    assert found.parts == pytest.approx(
-        {
-            "measuring before": measured(30),
-            "playing": 6 * (100 * (1.0 / 8 + 0.01) + 50 * 0.1),
-            "learning": 6 * 40 * 0.5,
-            "validation": 3 * measured(20),
-            "measuring after": measured(60),
-        }
-    )
-    assert sum(found.shares().values()) == pytest.approx(1)
-    less = timing._added(
-        resolved.with_config(resolved.config.model_copy(update={"tokens": 250})),
-        {"home": pace},
-        {"home": work},
-        {"home": 7.0},
-    )
-    assert (less.steps, less.parts["learning"]) == (3, 3 * 40 * 0.5)
-
-
-def test_the_work_of_a_step_is_that_of_its_game() -> None:
-    resolved = resolve(
-        read(None, ["questions=10", "options.rounds=2", "agents=3", "room={solution=9,scoring=2}"])
-    )
-    host: Any = SimpleNamespace(
-        name="home", chat=SimpleNamespace(encode=lambda messages: np.zeros(5))
-    )
-    pace = Pace(0, 0, 0, 0, 6.0, 1, "reply")
-    work = timing.work_of_step(
-        host, resolved, [Question(id=f"q{i}", prompt="what?") for i in range(9)], pace
-    )
-    assert work.replies == 10 * 2 * 3  # solution, evaluation and scoring in each of two rounds
-    assert work.generated == 10 * 2 * (6 + 6 + 2)
-    assert work.prompts == 10 * 2 * 3 * 5
-    assert work.learnt == work.prompts + work.generated
-    resolved.config.agents["a0"].frozen = True
-    less = timing.work_of_step(
-        host, resolved, [Question(id=f"q{i}", prompt="what?") for i in range(9)], pace
-    )
-    assert less.generated == work.generated
-    assert less.learnt < work.learnt
-
-
-class Counting:
-    """A host of which the time is asked: it has no weights, and every prompt five tokens."""
-
-    name = "home"
-    chat = SimpleNamespace(encode=lambda messages: np.zeros(5))
-
-
-def replies_asked(*keys: str) -> float:
-    """Replies that a step of one question asks for, as the forecast of its time counts them."""
-    resolved = resolve(read(None, [*keys, "questions=1"]))
-    asked = [Question(id=f"q{i}", prompt="what?") for i in range(4)]
-    host: Any = Counting()
-    return timing.work_of_step(host, resolved, asked, Pace(0, 0, 0, 0, 6.0, 1, "reply")).replies
-
-
-def test_a_game_that_remembers_is_timed_as_before_its_first_step() -> None:
-    # two judge the chosen solution, two the agreed one; nothing is planted yet
-    assert replies_asked("method=comas_planted", "options.votes=3") == 3 + 2 + 2
-
-
-def test_a_game_that_may_end_early_is_timed_as_it_is_rehearsed() -> None:
-    assert replies_asked("method=spell") == 1 + 1 + 8 * (1 + 3)
-    # its own play is shorter, since everybody says the same there
-    assert replies_asked("method=agent0_vl", "samples=1") == 60
-
-
-def test_a_real_model_is_timed(untaught: Path) -> None:
-    given = resolve(
-        read(None, [f"hosts.home.base={untaught}", "lr=1e-3", "agents=2", "steps=3", "threads=1"])
-    )
-    found = timing.hours(given)
-    assert found is not None
-    assert all(math.isfinite(s) and s >= 0 for s in found.parts.values())
-    assert found.parts["learning"] > 0 < found.parts["playing"]
-    assert 0 < found.reply <= 64
-
-
-class Machine:
-    """A host on a machine that takes a second per prompt, and per token of a batch two and a tenth
-    per row; others slow it down.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, slowed: Callable[[int], float]) -> None:
-        self.now = 0.0
-        self.calls = 0
-        self.slowed = slowed
-        self.name = "home"
-        self.versions = {"a0": 0}
-        self.context = 512
-        self.learner = None
-        self.engine = self
-        self.meter = Meter()
-        self.batcher = Batcher(self.generate)
-        self.chat = SimpleNamespace(
-            encode=lambda messages: np.zeros(5), decode=lambda ids, finished, _: ("text", "")
-        )
-        monkeypatch.setattr(stopwatch, "time", SimpleNamespace(monotonic=lambda: self.now))
-
-    async def sample(self, request: Request) -> Generation:
-        return await self.batcher(request)
-
-    def generate(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
-        """Reply i ends by itself after 20 + i tokens; where that takes too long, nobody waits."""
-        self.calls += 1
-        began = self.now
-        factor = self.slowed(self.calls)
-        self.now += factor * len(requests)
-        lengths = [min(20 + i, request.sampling.max_tokens) for i, request in enumerate(requests)]
-        for done in range(1, max(lengths)):
-            if self.now - began > stopwatch.PATIENCE:
-                self.meter.tokens += done * len(requests)
-                raise TimeoutError
-            self.now += factor * (2 + 0.1 * len(requests))
-        return [
-            Generation(np.zeros(n, int), np.zeros(n, np.float32), 20 + i == n, 1.0)
-            for i, n in enumerate(lengths)
-        ]
-
-    def pace(self) -> Pace:
-        resolved = resolve(read(None, ["agents=1", "hosts.home.max_rows=12"]))
-        try:
-            return timing.pace(self, resolved, [Question(id="q", prompt="what?")])  # type: ignore[arg-type]
-        finally:
-            self.batcher.close()
-
-
-@pytest.mark.parametrize(
-    "slowed",
-    [
-        lambda _: 0.01,
-        lambda call: 0.1 if call % 3 == 0 else 0.01,
-        lambda call: 0.1 if call % 2 == 0 else 0.01,
-    ],
-)
-def test_others_on_the_machine_change_no_guess(
-    slowed: Callable[[int], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever slows some of the pieces down: what is counted follows from the seed, and the
-    fastest piece is timed.
-    """
-    found = Machine(monkeypatch, slowed).pace()
-    assert found.reply == np.mean([20 + i for i in range(timing.ROWS)])
-    assert not found.cut
-    assert (found.step, found.row, found.prompt) == pytest.approx((0.02, 0.001, 0.01 / 5))
-
-
-def test_a_machine_that_is_too_slow_to_listen_to_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Machine(monkeypatch, lambda _: 1.0).pace()
-    assert found.cut
-    config = resolve(read(None, ["agents=1"]))[0]
-    hours = timing.Hours({"playing": 7200.0}, 3, 20.0, ("home",))
-    made = overview.Plan(config, {}, Fit([], {}), Disk(None, 0, Path()), hours, "", "")
-    said = overview.lines(made)[-1]
-    assert (
-        "(a guess: 3 steps, replies of 20 tokens; those of home were cut after 60 seconds): playing"
-        " 100%" in said
-    )
-
-
-def test_two_guesses_count_the_same_tokens(untaught: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the clock of one of them runs twenty times as fast."""
-    given = resolve(
-        read(None, [f"hosts.home.base={untaught}", "lr=1e-3", "agents=2", "steps=3", "threads=1"])
-    )
-    one = timing.hours(given)
-    real = timing.time.monotonic
-    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: 20 * real()))
-    other = timing.hours(given)
-    assert one is not None
-    assert other is not None
-    assert (one.reply, one.steps) == (other.reply, other.steps)
+    found = run_sync(pace.pace_of(play, 100, lambda _: 200))
+    assert sizes == [(1, 8), (1, 32), (4, 8), (4, 32)]
+    assert found.seconds == pytest.approx(1.0 + 0.01 * 200)
+    assert found.reply == 200

@@ -79,7 +79,7 @@ def test_the_large_form_is_checked_without_network(
     code = run(["study", str(LARGE), "--dry-run"], monkeypatch)
     written = capsys.readouterr()
     assert "study:  " in written.out
-    assert "time:   " in written.out
+    assert "left:   " in written.out
     assert code in (0, 2)
     errors = [line for line in written.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == (code == 2)

@@ -12,7 +12,7 @@ import pytest
 
 import comas
 from comas.studies import cost, verb
-from comas.studies.cost import SettingCost, jobs_for
+from comas.studies.cost import jobs_for
 from comas.studies.running import Ended
 from comas.studies.verb import Study
 from comas.types import UserMistake
@@ -228,10 +228,8 @@ def test_as_many_jobs_as_cores_and_memory_bear(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> InProcess:
-    """The command without processes and without timing."""
+    """The command without processes."""
     place = InProcess(breaks=["labels/2"])
-    found = SettingCost(3600.0, 0.01, 10**8, "cpu", 10**6, "", "")
-    monkeypatch.setattr(cost, "_estimated", lambda *_: found)
     monkeypatch.setattr(verb, "Here", lambda: place)
     return place
 
@@ -246,7 +244,9 @@ def test_the_command_says_what_it_costs_and_what_became_of_it(
     assert run(["study", str(file), "--dry-run"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert "study:  2 settings x 2 seeds, 2 claims, in " in said
-    assert "(4.0 hours of one process), a guess" in said
+    assert "left:   4 cells, " in said
+    assert "labels, 1 of 1 settings with its base and engine:\n  memory: " in said
+    assert "  time:   about " in said
     assert not (tmp_path / "small").exists()
     assert run(["study", str(file), "--jobs", "1"], monkeypatch) == 1
     said = capsys.readouterr().out

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -77,6 +78,10 @@ def evaluate(
     data: Data = None,
     out: Out = None,
     equal_tokens: Equal = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Measure memory and time with a few games; write nothing."),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """How good runs and models are on held-out questions, with what certainty, at what cost; each
@@ -85,6 +90,9 @@ def evaluate(
     from comas.evaluation.runner import Exam
 
     plan = _plan(systems, tasks, setups, limit, seed, data, equal_tokens)
+    if dry_run:
+        _dry_run(ctx, plan, json_)
+        return
     go_on(ctx, Exam.create(plan, out), json_)
 
 
@@ -138,6 +146,30 @@ def compare(
         print(f"{second} minus {first}, {where}: {_difference(d)} over {d['n']} questions")
         print(f"  p {_p(d['p'], '= ')} ({d['test']}{family}): {d['verdict']}")
     _print_notes(found)
+
+
+def _dry_run(ctx: typer.Context, plan: Plan, as_json: bool) -> None:
+    from comas.display import clean
+    from comas.evaluation.folder import Folder
+    from comas.evaluation.runner import Exam
+    from comas.evaluation.spec import placed
+    from comas.hooks import Hook
+    from comas.team.build import run_sync
+    from comas.team.pace import spoken
+
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "answers").mkdir()
+        found = run_sync(Exam(Folder(Path(folder), placed(plan))).dry_run(Hook()))
+    if as_json:
+        print_json(ctx, found)
+        return
+    print(f"memory: {found['peak_bytes'] / 1e9:.1f} GB at the peak, measured with a few games")
+    total = sum(each["seconds"] for each in found["rounds"])
+    print(f"time:   about {spoken(total)}")
+    for each in found["rounds"]:
+        name = clean(f"{each['system']} {each['task']} {each['setup']}")
+        took = f"{each['games']} games, about {spoken(each['seconds'])}"
+        print(f"  {name}: {took}, replies of {each['reply']:.0f} tokens")
 
 
 def _difference(d: Mapping[str, Any]) -> str:

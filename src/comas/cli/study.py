@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +28,10 @@ Jobs = Annotated[
     int | None,
     typer.Option(min=1, help="Runs at once (default: what cores and memory bear)."),
 ]
-Dry = Annotated[bool, typer.Option("--dry-run", help="Check the file and estimate; run nothing.")]
+Dry = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Check the file; measure each base and engine; write nothing."),
+]
 Only = Annotated[bool, typer.Option("--report", help="Write the report of what is there.")]
 
 
@@ -43,16 +46,16 @@ def study(
     """Run a grid of settings and seeds, test the claims of its file, write tables and pictures;
     called again it goes on.
     """
-    from comas.studies.cost import cost_data
     from comas.studies.report import as_data
     from comas.studies.verb import Study
 
     found = Study.read(file)
     if dry_run:
-        cost = _estimated(found, jobs)
+        cost = _cost(found, jobs)
+        cost.check(found.file)
+        dry = _dry_runs(found)
         if json_:
-            print_json(ctx, cost_data(cost))
-        found.check(cost)
+            print_json(ctx, {**cost.data(), "dry_runs": dry})
         return 0
     with found.alone():
         ledger = found.declare()
@@ -74,23 +77,39 @@ def study(
     return FAILED if made.count("failed") else 0
 
 
-def _estimated(found: Study, jobs: int | None) -> Cost:
-    """What it is and what it costs, which is printed."""
-    from comas.studies.cost import cost_lines
+def _dry_runs(found: Study) -> dict[str, Any]:
+    """Measure one setting of each base and engine, which is printed; its name -> what was found."""
+    from comas.studies.cost import alike
+    from comas.team.build import run_sync
+    from comas.training.dry_run import dry_run
 
-    cost = found.cost(jobs, print_note)
+    measured: dict[str, Any] = {}
+    for settings in alike(found.left()):
+        first = settings[0]
+        config = first.resolved.config.model_copy(update={"out": None})
+        dry = run_sync(dry_run(config, print_note))
+        print(f"{first.name}, 1 of {len(settings)} settings with its base and engine:")
+        for line in dry.lines():
+            print(f"  {line}", flush=True)
+        measured[first.name] = dry.data()
+    return measured
+
+
+def _cost(found: Study, jobs: int | None) -> Cost:
+    """What it is and what is left of it, which is printed."""
+    cost = found.cost(jobs)
     described = found.described
     settings = f"{len(found.settings)} settings x {len(described.seeds)} seeds"
     print(f"study:  {settings}, {len(described.claims)} claims, in {found.out}")
-    for line in cost_lines(cost):
+    for line in cost.lines():
         print(line, flush=True)
     return cost
 
 
 def _run(found: Study, jobs: int | None) -> None:
     """Run what is left, with a line for each cell that has ended."""
-    cost = _estimated(found, jobs)
-    found.check(cost)
+    cost = _cost(found, jobs)
+    cost.check(found.file)
     ended_cells: list[Ended] = []
 
     def tell(ended: Ended) -> None:
@@ -104,7 +123,7 @@ def _run(found: Study, jobs: int | None) -> None:
 def _said(ended: Ended) -> str:
     """What became of a cell, in a line that steers no terminal."""
     from comas.display import clean
-    from comas.forecast.overview import spoken
+    from comas.team.pace import spoken
 
     became = f"done in {spoken(ended.seconds)}"
     if ended.failure:

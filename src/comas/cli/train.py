@@ -38,11 +38,14 @@ Changes = Annotated[
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Estimate memory, disk and time; write nothing.")
+    bool,
+    typer.Option(
+        "--dry-run", help="Measure memory and time with a few discussions; write nothing."
+    ),
 ]
 Full = Annotated[
     bool,
-    typer.Option("--full", help="Of a dry run also the resolved config and the whole estimate."),
+    typer.Option("--full", help="Of a dry run also the resolved config."),
 ]
 
 
@@ -132,13 +135,26 @@ def _watch(
 
 
 def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> None:
-    from comas.forecast import overview
-    from comas.types import UserMistake
+    import tomli_w
 
-    plan = overview.plan(config)
+    from comas.cli.stderr import print_note
+    from comas.config.differences import differences
+    from comas.storage.run import without_none
+    from comas.team.build import run_sync
+    from comas.training.dry_run import dry_run
+
+    found = run_sync(dry_run(config, print_note))
     if as_json:
-        print_json(ctx, overview.as_data(plan))
-    else:
-        print("\n".join(overview.report(plan, full)))
-    if plan.mistake:
-        raise UserMistake(plan.mistake)
+        print_json(ctx, found.data())
+        return
+    print("\n".join(found.lines()), end="\n\n")
+    if full:
+        print(tomli_w.dumps(without_none(found.config.model_dump())))
+        return
+    changed = list(differences(found.config))
+    print(
+        "other than the defaults of docs/config.md:" if changed else "all is as in docs/config.md"
+    )
+    for line in changed:
+        print(f"  {line}")
+    print("the whole config: --full")

@@ -2,7 +2,7 @@
 
 Hosts repeat a word. A game may end early where work is wrong or nothing is posed, so that it is
 played with several stand-ins for its task, and the longest play counts. Leaves out: how long real
-replies are (`forecast.hours`), and what tools are called for.
+replies are, and what tools are called for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether a config can be trained: what is known before a model is loaded.
 
-Leaves out: what a machine has room for (`forecast`), and where a run is written.
+Leaves out: what a machine has room for (`comas.estimate`), and where a run is written.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from comas.display.discussions import clean, span
-from comas.forecast.memory import estimate
 from comas.hooks import Hook, Progress, Stage
 from comas.stats import Interval
 from comas.storage.run import Run
@@ -33,6 +32,9 @@ NAMES: dict[Stage, str] = {
     "after": "measuring accuracy after training",
     "saving": "saving",
 }
+
+STEPS = 3
+"""After so many it is said how long the rest will take."""
 
 
 def amount(progress: Progress) -> str:
@@ -118,17 +120,18 @@ class Lines(Quiet):
         self.total = 0
         self.began = time.monotonic()
         self.finished_any = False
+        self.steps: list[float] = []
+        """Seconds of those of this process."""
+        self.tokens: int | None = None
+        """With which the run ends."""
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         config = team.config
         self.total = config.steps
+        self.tokens = config.tokens
         self.began = self.said = time.monotonic()
         method = f"{config.method}/{config.preset or '-'}"
-        line = f"{len(team.members)} agents, {method}, in {run.path}"
-        need = estimate(team.resolved).get("bytes on disk")
-        if need:
-            line += f", which will take about {need / 1e9:.2f} GB on disk"
-        self._say(line)
+        self._say(f"{len(team.members)} agents, {method}, in {run.path}")
         for role, what in team.method.pays.items():
             self._say(f"{role} is paid {what}")
 
@@ -148,6 +151,7 @@ class Lines(Quiet):
         self._say(f"{line}; {span(self.said - self.began)}")
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        self.steps.append(metrics["seconds"])
         if self.finished_any and time.monotonic() - self.said < self.every:
             return
         self.finished_any = True
@@ -160,8 +164,18 @@ class Lines(Quiet):
         rewards = metrics.get("rewards", {}).items()
         reward = " ".join(f"{role} {value:+.2f}" for role, value in rewards)
         parts = [f"{tokens}; reward {reward}", *lost(metrics.get("replies", ())), ties(metrics)]
+        left = self._left(metrics)
+        if len(self.steps) >= STEPS and left:
+            parts.append(f"left {span(left)}")
         facts = "; ".join(filter(None, parts))
         self._say(f"{done}: {span(self.said - self.began)}, {facts}")
+
+    def _left(self, metrics: Mapping[str, Any]) -> float:
+        """Seconds that the rest may take, as the steps so far did; tokens may end it earlier."""
+        steps = self.total - metrics["step"] - 1
+        if self.tokens:
+            steps = min(steps, (self.tokens - metrics["tokens"]) / max(1, metrics["step_tokens"]))
+        return max(0.0, steps) * sum(self.steps) / len(self.steps)
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         self.said = time.monotonic()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from comas.engines import hf, stacked
-from comas.engines.module import EngineLoad, EngineMemory
 from comas.engines.stacked.engine import serves
 from comas.seams import Engine, EnginePlan, Weights
 
@@ -18,9 +17,3 @@ def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
     """The engine that fits these policies."""
     chosen = stacked if serves(models) else hf
     return chosen.build(plan, models)
-
-
-def memory(load: EngineLoad) -> EngineMemory:
-    """That of the engine which these models would get."""
-    chosen = stacked if stacked.expects(load) else hf
-    return chosen.memory(load)

@@ -54,15 +54,7 @@ class Folder:
     @classmethod
     def create(cls, plan: Plan, out: str | None) -> Folder:
         """A new folder, `evals/<time>` unless `out` names one."""
-        named_places = spec.places(plan.systems)
-        plan = replace(
-            plan,
-            places=named_places,
-            teams=spec.teams(named_places, plan.pairs),
-            pairs=spec.rooted(plan.pairs),
-            data=str(Path(plan.data).resolve()) if plan.data else None,
-            files=spec.files(plan),
-        )
+        plan = spec.placed(plan)
         if out:
             path = Path(os.path.expanduser(out))
             created = [place for place in (path, *path.parents) if not place.exists()]
@@ -78,7 +70,7 @@ class Folder:
             raise UserMistake(f"--out {path}: {error.strerror}") from error
         folder = cls(path, plan, created)
         folder.write_plan()
-        folder.notes += lineage.hold(checkpoints(named_places.values()), path)
+        folder.notes += lineage.hold(checkpoints(plan.places.values()), path)
         return folder
 
     @classmethod

@@ -20,12 +20,13 @@ from comas.evaluation import fingerprints, report, spec, ways
 from comas.evaluation.asking import Asking, asked_otherwise, asking_of
 from comas.evaluation.crossing import Crossing
 from comas.evaluation.folder import Folder
-from comas.evaluation.games import OpenRound, Played, Round
+from comas.evaluation.games import AT_ONCE, Game, OpenRound, Played, Round
 from comas.evaluation.outcome import Trained, cell_of, conclude, outcome, trained_on_asked
 from comas.evaluation.questions import load_questions
 from comas.evaluation.report import Cell, Key
 from comas.evaluation.spec import Plan
 from comas.evaluation.ways import Way
+from comas.game.play import play_one
 from comas.hooks import Hook, hooks_of
 from comas.hosts.api import ApiHost
 from comas.machine import peak_bytes
@@ -34,7 +35,9 @@ from comas.signals import listening
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, outline
 from comas.team.greeting import greet
-from comas.types import Account, Host, Question, Sampling, Task
+from comas.team.pace import Pace, capped, pace_of
+from comas.testing.scripted import stand_ins
+from comas.types import Account, Episode, Host, Question, Sampling, Task, Turn
 
 
 class Exam:
@@ -113,6 +116,52 @@ class Exam:
         records += self._crossing.games()
         conclude(self._folder, records)
         return report
+
+    async def dry_run(self, hook: Hook) -> dict[str, Any]:
+        """Play a few games of each round with short replies, of systems with the same bases and
+        engines once; memory and seconds. Nothing is judged, and hosts behind an API are not asked.
+        """
+        self._prepare(hook)
+        rounds: list[dict[str, Any]] = []
+        known: dict[Any, Pace] = {}
+        peak = 0
+        for system, run in self._runs():
+            resolved = self._resolved[run]
+            engines = [(host.engine, host.device) for host in resolved.config.hosts.values()]
+            team = self.plan.team(run, resolved, {**stand_ins(resolved), **self._own_hosts})
+            try:
+                for each in self._rounds(system, run, team, self.plan.ways):
+                    games = each.games()
+                    kind = (*resolved.base_names(), *engines, each.key._replace(system=""))
+                    if kind not in known:
+                        known[kind] = await self._pace(each, games)
+                    pace = known[kind]
+                    seconds = pace.seconds * len(games)
+                    key = dict(zip(("system", "task", "setup"), each.key, strict=True))
+                    facts = {"games": len(games), "seconds": seconds, "reply": pace.reply}
+                    rounds.append({**key, **facts})
+                peak = max(peak, peak_bytes(team.hosts))
+            finally:
+                team.close()
+        return {"peak_bytes": peak, "rounds": rounds}
+
+    async def _pace(self, each: Round, games: Sequence[Game]) -> Pace:
+        """What games of a round take."""
+        scenes = [
+            self._asking.scene(each.task, each.way, game.members, self.plan.seed) for game in games
+        ]
+
+        async def play(number: int, tokens: int) -> list[Episode]:
+            episodes = [Episode(game.episode.id, game.episode.question) for game in games[:number]]
+            async with asyncio.TaskGroup() as group:
+                for scene, episode in zip(scenes, episodes, strict=False):
+                    group.create_task(play_one(capped(scene, tokens), episode))
+            return episodes
+
+        def room(turn: Turn) -> int:
+            return scenes[0].room.get(turn.role, self._asking.max_tokens)
+
+        return await pace_of(play, min(AT_ONCE, len(games)), room)
 
     # --- before a model is loaded
 
@@ -271,6 +320,7 @@ class Exam:
                 raise playing.spent[0]
         finally:
             playing.close()
+            self._folder.change_plan(spec.with_halved(self.plan, each.run, each.team))
             each.log.close(
                 seconds=time.monotonic() - began,
                 peak_bytes=peak_bytes(hosts),

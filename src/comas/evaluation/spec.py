@@ -204,6 +204,17 @@ def with_rooms(plan: Plan, run: str, resolved: Resolved, team: Team) -> Plan:
     return replace(plan, rooms={**plan.rooms, run: chosen})
 
 
+def with_halved(plan: Plan, run: str, team: Team) -> Plan:
+    """The plan with the bounds of memory that a system was left with."""
+    halved = [f"{key}={value}" for key, value in spending.halved(team.hosts).items()]
+    others = [
+        pair
+        for pair in plan.rooms.get(run, ())
+        if not any(pair.partition("=")[0] == new.partition("=")[0] for new in halved)
+    ]
+    return replace(plan, rooms={**plan.rooms, run: [*others, *halved]}) if halved else plan
+
+
 def changed(plan: Plan, pairs: Sequence[str]) -> Plan:
     """The plan with changes that are of use to one of its systems."""
     runs = [run for system in plan.systems for run in system.split(",")]
@@ -252,6 +263,19 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
             raise UserMistake(
                 f"{pair}: no agent of these systems is at a host {name!r}: {nearest(name, known)}"
             )
+
+
+def placed(plan: Plan) -> Plan:
+    """The plan with all that it names found from anywhere."""
+    named_places = places(plan.systems)
+    return replace(
+        plan,
+        places=named_places,
+        teams=teams(named_places, plan.pairs),
+        pairs=rooted(plan.pairs),
+        data=str(Path(plan.data).resolve()) if plan.data else None,
+        files=files(plan),
+    )
 
 
 def places(systems: Sequence[str]) -> dict[str, str]:

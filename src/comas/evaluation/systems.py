@@ -14,7 +14,7 @@ from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.config.systems import found_at, is_run, system_config
-from comas.forecast.fitting import filled
+from comas.estimate import filled
 from comas.models.sources import team_file
 from comas.team.build import Team, build_team
 from comas.team.greeting import Note, assemble

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -25,7 +26,16 @@ from comas.hosts.out_of_memory import in_memory
 from comas.hosts.plan import Lag
 from comas.hosts.row_facts import expected_ties, turn_facts
 from comas.machine import peak_bytes_of
-from comas.seams import Engine, Generation, Learner, Request, Sleeper, Weighing, Weights
+from comas.seams import (
+    Engine,
+    Generation,
+    Learner,
+    Request,
+    Sleeper,
+    Weighing,
+    Weights,
+    out_of_memory,
+)
 from comas.types import (
     Account,
     Ask,
@@ -41,6 +51,9 @@ from comas.types import (
     Sampling,
     UserMistake,
 )
+
+LOG = logging.getLogger("comas")
+T = TypeVar("T")
 
 
 class LocalHost:
@@ -78,6 +91,8 @@ class LocalHost:
         self.learned = 0
         """Learning steps so far: earlier selves follow at multiples."""
         self.seconds = {"sampling": 0.0, "learning": 0.0}
+        self.halved: dict[str, int] = {}
+        """Keys of the config that were halved for want of memory, and what they are now."""
         self.meter = meter or Meter()
         self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
         """A discussion that is played again after a failure says the same turns again: the later
@@ -168,8 +183,11 @@ class LocalHost:
             )
         began = time.perf_counter()
         remedy = "lower {host}.max_rows or {host}.context" + f" (now {self.context})"
-        with self._sampling(), in_memory(self.name, f"weighing on {self.device}", remedy):
-            logprobs = await self.engine.weigh(Weighing(ask.policy, prompt_ids, spelt))
+        logprobs = await self._answered(
+            f"weighing on {self.device}",
+            remedy,
+            lambda: self.engine.weigh(Weighing(ask.policy, prompt_ids, spelt)),
+        )
         weights = tuple(float(own.sum(dtype=np.float64)) for own in logprobs)
         if not np.isfinite(weights).all():
             raise self._broken(ask)
@@ -234,12 +252,39 @@ class LocalHost:
             "lower {host}.max_rows or {host}.context"
             + f" (now {self.context}), or have fewer agents"
         )
-        with self._sampling(), in_memory(self.name, f"sampling on {self.device}", remedy):
-            done = await self.engine.sample(request)
+        done = await self._answered(
+            f"sampling on {self.device}", remedy, lambda: self.engine.sample(request)
+        )
         if not self.engine.facts.counts:
             self.meter.replies += 1
             self.meter.tokens += len(done.token_ids)
         return done
+
+    async def _answered(self, doing: str, remedy: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the engine answers; where memory is too small for the rows that it decodes at once,
+        they are halved, once, and all of them are asked again.
+        """
+        with self._sampling(), in_memory(self.name, doing, remedy):
+            engine: Any = self.engine
+            most: int = getattr(engine, "max_rows", 1)
+            try:
+                return await ask()
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error) or most == 1:
+                    raise
+                if engine.max_rows == most:  # the first to hear of it
+                    if "max_rows" in self.halved:
+                        raise
+                    engine.max_rows = max(1, min(most, self._asking) // 2)
+                    self._halve("max_rows", engine.max_rows)
+            # the error, which holds the tensors of the batch, is gone by now
+            return await ask()
+
+    def _halve(self, key: str, value: int) -> None:
+        self.halved[key] = value
+        LOG.warning(
+            "hosts.%s.%s=%s from now on: there was no memory left for more", self.name, key, value
+        )
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
@@ -303,6 +348,9 @@ class LocalHost:
             self.engine.sleep()
         with in_memory(self.name, f"learning on {self.device}", remedy):
             stats = self.learner.step(rows, method)
+            recipe = getattr(self.learner, "recipe", None)
+            if recipe is not None and recipe.halved and "tokens_per_pass" not in self.halved:
+                self._halve("tokens_per_pass", recipe.tokens_per_pass)
             for policy, own_stats in stats.items():
                 self.versions[policy] += own_stats["updates"] > 0
             self._publish([*stats, *self._follow()])
@@ -402,6 +450,7 @@ class LocalHost:
             "peak_bytes": peak_bytes_of(self.device),
             "deterministic": self.engine.facts.deterministic,
             "margin_known": self.engine.facts.margin_known,
+            "halved": dict(self.halved),
         }
 
     def account(self) -> Account:

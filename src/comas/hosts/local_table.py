@@ -68,7 +68,7 @@ class Table(HostTable):
     thinking: Annotated[bool | None, Key.OF_WEIGHTS] = None
     """Whether models that can think before they answer do so; None is what their template says."""
     max_rows: Annotated[int | None, Key.BOUNDS] = Field(None, ge=1)
-    """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`fitting`)."""
+    """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`estimate`)."""
     correction: Literal["token_truncate", "token_mask", "sequence_mask", "geometric_mask"] = (
         "token_truncate"
     )
@@ -84,12 +84,12 @@ class Table(HostTable):
     """
     tokens_per_pass: Annotated[int | None, Key.BOUNDS] = Field(None, ge=64)
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
-    TOKENS_PER_PASS for seed models, otherwise what fits (`fitting`), on a CPU no more than it needs
+    TOKENS_PER_PASS for seed models, otherwise what fits (`estimate`), on a CPU no more than needed
     to be quick.
     """
     checkpointing: Annotated[bool | None, Key.BOUNDS] = None
     """Recompute activations in the backward pass: slower, smaller. None is false for seed models,
-    otherwise only where passes do not fit without (`fitting`).
+    otherwise only where passes do not fit without (`estimate`).
     """
     share_prompts: bool | None = None
     """Whether the learner reads replies to the same prompt behind one copy of it, where the family

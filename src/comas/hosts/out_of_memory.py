@@ -1,6 +1,6 @@
 """Out of memory, in one line that says which keys of a host help.
 
-Leaves out: trying again by itself with less.
+Leaves out: going on with less (`hosts.local_host` for sampling, `learners.step` for learning).
 """
 
 from __future__ import annotations
@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from comas.seams import out_of_memory
 from comas.types import UserMistake
-
-SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
-"""What torch's allocators and libraries say, in the text of a RuntimeError: there is a class of its
-own for GPUs only.
-"""
 
 
 @contextmanager
@@ -22,7 +18,7 @@ def in_memory(host: str, doing: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in SIGNS):
+        if not out_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:120]
         said = f" ({reason})" if reason else ""

@@ -85,6 +85,7 @@ def _note_logprobs(
 
 def apply(batch: LearningBatch, losses: Mapping[str, float]) -> None:
     """Clip and apply the gradients of each policy that has a loss."""
+    batch.applied = True
     for policy, loss in losses.items():
         grad_norm = batch.weights.finish(policy, loss)
         update = None if grad_norm is None else Update(loss, grad_norm)

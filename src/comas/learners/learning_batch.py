@@ -72,6 +72,8 @@ class LearningBatch:
     """Turn -> importance weights (T,) that correct a gap above the tolerance."""
     graphs: list[torch.Tensor] | None = None
     """Log-probs of the passes of a step that takes only one update, with gradients."""
+    applied: bool = False
+    """Whether an update of the step has begun."""
     updates: dict[str, list[Update | None]] = field(default_factory=dict[str, Any])
     """Policy -> its updates; None for one that was skipped."""
 

@@ -30,6 +30,8 @@ class Recipe:
     """
     share_prompts: bool = field(default=False, kw_only=True)
     """Read rows that begin with the same prompt behind one copy of it, where the family can."""
+    halved: bool = field(default=False, kw_only=True)
+    """Whether `tokens_per_pass` is half of what it was: there was no memory left."""
     checkpointing: bool = False
     """Recompute activations in the backward pass: slower, smaller."""
     gap_tolerance: float = 0.02

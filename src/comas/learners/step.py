@@ -10,21 +10,45 @@ out: who holds weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from comas.learners.at_once import at_once
 from comas.learners.gradients import apply, gradients
 from comas.learners.learning_batch import LearningBatch, Weights
 from comas.learners.old_policy import logprobs, measure_gaps, recompute, refer
 from comas.learners.passes import Owned
+from comas.seams import out_of_memory
 from comas.types import Method, Row
 
 
 def learn(
     weights: Weights, rows: Mapping[str, Sequence[Row]], method: Method
 ) -> dict[str, dict[str, float]]:
-    """One learning step for these policies together; statistics per policy."""
+    """One learning step for these policies together; statistics per policy.
+
+    Where there is no memory left before anything was updated, passes are halved, once, and the step
+    is taken anew.
+    """
     batch = LearningBatch(weights, rows, method)
+    try:
+        return _learn(batch)
+    except (MemoryError, RuntimeError) as error:
+        recipe = weights.recipe
+        if not out_of_memory(error) or recipe.halved or batch.applied:
+            raise
+    # the error, which holds the tensors of the pass, is gone by now
+    for policy in batch.policies:
+        weights.finish(policy, math.nan)  # forgets the gradients
+    whole = min(recipe.tokens_per_pass, sum(len(row.token_ids_T) for _, row in batch.owned))
+    weights.recipe = replace(recipe, tokens_per_pass=max(64, whole // 2), halved=True)
+    return _learn(LearningBatch(weights, rows, method))
+
+
+def _learn(batch: LearningBatch) -> dict[str, dict[str, float]]:
+    weights = batch.weights
+    method = batch.method
     for policy in batch.policies:
         weights.rate(policy, method.lr_scale)
     refer(batch)

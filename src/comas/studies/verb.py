@@ -13,7 +13,7 @@ import filelock
 
 from comas.studies.cells import Cell, cells_of
 from comas.studies.checks import check_claims, check_measures
-from comas.studies.cost import Cost, check_cost, cost_of
+from comas.studies.cost import Cost, cost_of
 from comas.studies.file import StudyFile, read_file
 from comas.studies.here import Here, Place
 from comas.studies.ledger import Ledger, declaration
@@ -61,13 +61,9 @@ class Study:
         """Cells that are not done."""
         return [cell for cell in self.cells if cell.stages()]
 
-    def cost(self, jobs: int | None, note: Callable[[str], None]) -> Cost:
-        """Estimate what is left."""
-        return cost_of(self.cells, self.out, jobs, note)
-
-    def check(self, cost: Cost) -> None:
-        """An error for what would be refused."""
-        check_cost(cost, self.file)
+    def cost(self, jobs: int | None) -> Cost:
+        """Sum up what is left."""
+        return cost_of(self.cells, self.out, jobs)
 
     def declare(self) -> Ledger:
         """Write down what is declared; an error where cells have run under something else."""
@@ -109,7 +105,7 @@ def study(file: str | Path, jobs: int | None = None, report: bool = False) -> Re
     with found.alone():
         ledger = found.declare()
         if found.left() and not report:
-            cost = found.cost(jobs, lambda _: None)
-            found.check(cost)
+            cost = found.cost(jobs)
+            cost.check(found.file)
             found.run(cost.jobs, lambda _: None)
         return found.report(ledger)

@@ -37,6 +37,15 @@ ROOM = keys_that(local_table.Table, Key.BOUNDS)
 """
 
 
+def halved(hosts: Mapping[str, Host]) -> dict[str, int]:
+    """`hosts.<name>.<key>` -> its value since there was no memory left for twice as much."""
+    return {
+        f"hosts.{name}.{key}": value
+        for name, host in hosts.items()
+        for key, value in host.facts().get("halved", {}).items()
+    }
+
+
 def accounts(hosts: Mapping[str, Host]) -> dict[str, Account]:
     """Host -> what it has cost so far; without those that cost nothing."""
     known = {name: host.account() for name, host in hosts.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.options import split_options
+from comas.config.policies import Resolved
 from comas.game import memory
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
@@ -200,6 +202,18 @@ class Scripted:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def stand_ins(resolved: Resolved) -> dict[str, Scripted]:
+    """Hosts that say something else each time, in the place of those of a config whose models are
+    somebody else's.
+    """
+    numbers = itertools.count(1)
+    return {
+        name: Scripted(lambda *_: f"reply {next(numbers)}", name)
+        for name, table in resolved.config.hosts.items()
+        if not table.here and resolved.at(name)
+    }
 
 
 def repeating(said: str | Reply) -> Script:

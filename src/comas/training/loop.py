@@ -232,6 +232,7 @@ class Session:
         metrics["monitors"], alarms = self.watching.read(seen)
         metrics["notes"] = [news.text for news in (*signs, *alarms)]
         self._account()
+        self.run.change(spending.halved(self.team.hosts))
         self.guard.write(self.run, alarms)
         self.run.write_step(metrics, episodes)
         self._count(metrics)

@@ -10,13 +10,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from comas import estimate
 from comas.config.builders import check_trackers, load_builder
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.roles import check_room
 from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, read, values_of
 from comas.config.trainable import check_training
-from comas.forecast import fitting
 from comas.hooks import Hook, Hooks, Progress, hooks_of
 from comas.program import Work, command
 from comas.questions.checked import of_run
@@ -56,7 +56,7 @@ async def train_async(
     if hint := _unasked(resolved):
         hook.note(hint)
     hook.working(Progress("estimating"))
-    resolved = fitting.fitted(resolved, hook.note)
+    resolved = estimate.fitted(resolved, hook.note)
     hook.working(Progress("loading"))
     asks = resolved.config.steps > 0
     work = Work()
@@ -149,7 +149,7 @@ async def resume_async(
             )
         asked = of_run(config, resolved.task, hook.note)
         check_room(resolved, hook.note)
-        resolved = fitting.resumed(resolved, hook.note)
+        resolved = estimate.resumed(resolved, hook.note)
         hook.working(Progress("loading", start))
         checkpoint = (
             run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from comas.engines.module import EngineLoad, EngineMemory
-from comas.engines.tape import drawing_bytes
 from comas.seams import Engine, EnginePlan, Weights
-
-READ = 2048
-"""Padded tokens of prompts that are read in one pass."""
 
 
 def check(host: str) -> None:
@@ -29,16 +24,3 @@ def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
 
     check(f"hosts.{plan.host}")
     return parts.build(plan, models)
-
-
-def memory(load: EngineLoad) -> EngineMemory:
-    """Weights of its own, adapters twice and in a slot each, and keys and values of all rows.
-
-    It takes room for rows of the whole context when it starts, at most a share of what is free then
-    (`start.SHARES`); what is told here is what the run's rows fill of it.
-    """
-    width = 2 if load.half else 4
-    base = width * sum(model.parameters for model in load.models)
-    adapters = width * load.adapter_parameters * (3 * load.policies + 2)
-    peaks = [m.decoding(READ) + drawing_bytes(m.vocabulary, load.rows) for m in load.models]
-    return EngineMemory(copies=base + adapters, sampling=max(peaks))

@@ -1,0 +1,565 @@
+"""Whether a run fits into memory and onto the disk, by a closed formula of what its config.json
+files say; and the defaults of `tokens_per_pass`, `max_rows` and `checkpointing` with which it does.
+
+Defaults are powers of two, so that a little more or less free memory does not change them. What a
+pass takes in fact is measured by a dry run (`training.dry_run`). Leaves out: time; engines that
+take a share of a GPU for themselves (`engines.vllm`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from comas.config.policies import Resolved
+from comas.config.schema import Config, HostConfig
+from comas.config.weights import model_below, weights_at
+from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
+from comas.machine import Memory, can_return_large_blocks, memory_of
+from comas.models import gguf
+from comas.models.loading import place_of
+from comas.models.sources import apart_up_to, check_speaks, config_folder, positions_of
+from comas.types import UserMistake
+
+SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
+"""Of the usable memory, what defaults aim at: the formula is off by a tenth, and a CPU's memory is
+for others too. `allowed` is of what the config's `memory` says.
+"""
+TIGHT = 0.9
+"""Above this share of the usable memory a run is warned of."""
+MOST = {
+    # SmolLM2-135M learnt 195, 223, 230 and 231 tokens per processor second in passes of 256, 512,
+    # 1024 and 2048 tokens, and sampled 86, 92 and 87 with 64, 128 and 256 rows at once
+    "cpu": {"tokens_per_pass": 1024, "max_rows": 64},
+    "gpu": {"tokens_per_pass": TOKENS_PER_PASS, "max_rows": MAX_ROWS},
+}
+"""The values from which open keys are halved; those of a CPU also where nothing is known."""
+LEAST = {"tokens_per_pass": 256, "max_rows": 1}
+"""A pass of fewer tokens is hardly smaller: it takes one row at least."""
+QUESTION = 512
+"""Tokens of a question and the words around it."""
+SHOWN = 2
+"""Replies that a prompt shows: the work and its criticism."""
+SCATTERED = 0.1 if can_return_large_blocks() else 0.7
+"""Of a pass on a CPU, what the allocator holds in blocks that are free but do not fit."""
+KEPT_CHECKPOINTS = 4
+"""The last two, the best, and one that is being written."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a config.json says of a model."""
+
+    parameters: int
+    vocabulary: int
+    width: int
+    inner: int
+    """Width of the MLP."""
+    queries: int
+    """Width of all queries of an attention."""
+    keys: int
+    """Width of its keys, and of its values."""
+    layers: int
+    positions: int
+    """Tokens that prompt and reply share."""
+
+    def ends(self, targets: Sequence[str] | None) -> int:
+        """Inputs and outputs of the layers that adapters change, by their usual names; of all but
+        the head where `targets` is None, or names others.
+        """
+        sizes = {
+            "q_proj": self.width + self.queries,
+            "k_proj": self.width + self.keys,
+            "v_proj": self.width + self.keys,
+            "o_proj": self.queries + self.width,
+            "gate_proj": self.width + self.inner,
+            "up_proj": self.width + self.inner,
+            "down_proj": self.inner + self.width,
+        }
+        named = [sizes[name] for name in sizes if any(t.endswith(name) for t in targets or ())]
+        return self.layers * sum(named or sizes.values())
+
+
+def shape_of(model: str, folder: str) -> Shape:
+    """Read the config.json in `folder` of the model at this place; ValueError or another error
+    where it does not name these sizes.
+    """
+    from transformers import AutoConfig
+
+    config: Any = AutoConfig.from_pretrained(folder)
+    text = config.get_text_config()
+    width = int(text.hidden_size)
+    heads = int(text.num_attention_heads)
+    head = int(getattr(text, "head_dim", None) or width // heads)
+    keys = head * int(getattr(text, "num_key_value_heads", None) or heads)
+    inner = int(getattr(text, "intermediate_size", None) or 4 * width)
+    experts = int(getattr(text, "num_local_experts", 0) or getattr(text, "num_experts", 0) or 1)
+    layers = int(text.num_hidden_layers)
+    vocabulary = int(text.vocab_size)
+    block = 2 * width * (head * heads + keys + 1) + 3 * width * inner * experts
+    tables = 1 if text.tie_word_embeddings else 2
+    return Shape(
+        parameters(model) or layers * block + (tables * vocabulary + 1) * width,
+        vocabulary,
+        width,
+        inner,
+        head * heads,
+        keys,
+        layers,
+        int(min(positions_of(config), apart_up_to(config) or math.inf)),
+    )
+
+
+def parameters(base: str) -> int | None:
+    """Count the parameters of a base that lies on this disk by its safetensors headers; None where
+    it does not.
+    """
+    if gguf.is_gguf(base):
+        return gguf.parameters(base)
+    total = 0
+    for file in Path(config_folder(base) or base).glob("*.safetensors"):
+        if file.name == "optimizer.safetensors":
+            continue
+        with file.open("rb") as raw:
+            length = int.from_bytes(raw.read(8), "little")
+            try:
+                header: dict[str, Any] = json.loads(raw.read(length))
+            except ValueError:  # loading it says what is wrong
+                return None
+        header.pop("__metadata__", None)
+        total += sum(math.prod(tensor["shape"]) for tensor in header.values())
+    return total or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a host holds and is asked to do, in bytes of the largest of its models."""
+
+    shape: Shape
+    kept: int
+    """Bytes of weights, adapters, optimizers and copies."""
+    trained: int
+    """Parameters that a checkpoint holds."""
+    longest: int
+    """Tokens of the longest row of prompt and reply."""
+    asked: int
+    """Rows that are asked for at once, at most."""
+    number: int
+    """Bytes of a number in a pass."""
+    whole: bool
+    """Whether models are trained whole."""
+    beside: int
+    """Policies that learn side by side, on threads of their own; 0 where none learns."""
+    scattered: float
+
+    def learning(self, tokens: int, recomputing: bool) -> int:
+        """Bytes of a forward and backward pass of so many padded tokens, gradients included.
+
+        The numbers that a block keeps per token were counted in Llama, Qwen2 and SmolLM2: what
+        goes into its norms, products and attention. Logits are made in chunks, three at a time;
+        a whole model has the gradients of its head as well.
+        """
+        from comas.learners.logprobs import LOGITS
+
+        s = self.shape
+        half = self.number == 2
+        # one row at least; norms are made in float32
+        padded = max(1, tokens // self.longest) * self.longest
+        block = (6 + 2 * half + 2 * self.whole) * s.width + 4.5 * s.inner + 6 * s.keys
+        one = padded * self.number * block
+        head = 12 * min(LOGITS, padded * s.vocabulary)
+        if self.whole:
+            gradient = self.number * s.vocabulary * s.width
+            head = max(head + gradient, 3 * gradient)
+        if recomputing:
+            all_blocks = padded * self.number * s.width * s.layers + max(head, one)
+        else:
+            all_blocks = one * s.layers + head
+        gradients = 4 * s.parameters if self.whole else 0
+        return int(all_blocks * (1 + self.scattered) + gradients) * self.beside
+
+    def sampling(self, rows: int) -> int:
+        """Bytes of the keys and values of so many rows at full length, of one attention over them,
+        of a slice of prompts, and of the probabilities that tokens are drawn from.
+        """
+        from comas.engines.hf.prefill import PREFILL
+        from comas.engines.tape import drawing_bytes
+
+        s = self.shape
+        rows = min(rows, self.asked)
+        tokens = rows * self.longest
+        cache = 2 * tokens * (s.layers * s.keys + s.queries)
+        prompts = min(PREFILL, tokens) * (2 * s.inner + 4 * s.width)
+        return self.number * (cache + prompts) + drawing_bytes(s.vocabulary, rows)
+
+
+def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str | None:
+    """What a host holds and is asked for; the reason where that is not known, and None where it has
+    no weights here.
+    """
+    from comas.engines.hf.packed import LARGEST
+    from comas.learners.whole import SMALL
+
+    config = resolved.config
+    host = config.hosts[name]
+    plans = resolved.at(name)
+    weights = weights_at(plans, ask_hub=False)
+    adapting = weights.adapting(host.learner if learn else None)
+    if adapting:  # says what training would say of bases that differ
+        model_below(resolved, name, weights, learn)
+    shapes: list[Shape] = []
+    for model in weights.models():
+        folder = config_folder(model)
+        if folder is None:
+            return f"{model} is not on this disk"
+        try:
+            shapes.append(shape_of(model, folder))
+        except Exception as error:  # noqa: BLE001 - whatever a family of its own has in its config
+            return f"{type(error).__name__} in {folder}"
+    if not shapes:
+        return None
+    gpu, half = _place(host)
+    number = 2 if half else 4
+    largest = max(shapes, key=lambda shape: shape.parameters)
+    learning = [shape for shape, plan in zip(shapes, plans, strict=True) if learn and plan.learns]
+    # an engine has packed weights on a CPU, and vLLM its own
+    copied = host.engine == "vllm" or not (gpu or largest.parameters > LARGEST)
+    refers = learn and resolved.method.refers
+    if adapting:
+        adapters = [plan.adapter for plan in plans]
+        ends = [largest.ends(adapter.targets) for adapter in adapters]
+        ranks = [adapter.rank for adapter in adapters]
+        each = max(ranks) * max(ends)  # there is room for the largest
+        kept = number * largest.parameters * (1 + copied)
+        kept += each * len(plans) * (8 + 2 * half + 4 * (refers and bool(weights.adapters)))
+        kept += 8 * each * len(learning)
+        trained = sum(rank * end for rank, end in zip(ranks, ends, strict=True))
+        beside = min(1, len(learning))
+    else:
+        total = trained = sum(shape.parameters for shape in shapes)
+        kept = 4 * total + 8 * sum(shape.parameters for shape in learning)
+        kept += number * total * (refers + half + copied)
+        small = not gpu and largest.parameters < SMALL
+        beside = len(learning)
+        beside = min(beside, config.threads or os.cpu_count() or 1) if small else min(1, beside)
+    room = {**resolved.task.max_tokens, **config.room}
+    paid = [room.get(role, config.max_tokens) for role in resolved.method.paid]
+    longest = QUESTION + (1 + SHOWN) * max(paid, default=config.max_tokens)
+    played = (config.questions or 0) * (config.samples or 1) * len(config.agents)
+    measured = max(config.test_questions or 0, config.eval_questions if config.eval_every else 0)
+    here = sum(agent.host == name for agent in config.agents.values())
+    return Load(
+        shape=largest,
+        kept=kept,
+        trained=trained,
+        longest=min(host.context or largest.positions, longest),
+        asked=max(1, played, measured * here),
+        number=number,
+        whole=not adapting,
+        beside=beside,
+        scattered=0.0 if gpu else SCATTERED,
+    )
+
+
+def _place(host: HostConfig) -> tuple[bool, bool]:
+    """Whether a host is on a GPU, and whether its passes are in bfloat16."""
+    device, dtype = place_of(host.device, host.dtype)
+    return device.type != "cpu", dtype.itemsize == 2
+
+
+def device_of(host: HostConfig) -> str:
+    """The device that a host is going to use."""
+    return str(place_of(host.device, host.dtype)[0])
+
+
+@dataclass(frozen=True)
+class HostFit:
+    """What one host with weights takes, in bytes."""
+
+    name: str
+    device: str
+    kept: int = 0
+    learning: int = 0
+    sampling: int = 0
+    unknown: str = ""
+    """Why these are not known."""
+    chosen: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Keys that had no value, and what they were given."""
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the peak: a host learns or samples."""
+        return self.kept + max(self.learning, self.sampling)
+
+    @property
+    def busiest(self) -> str:
+        """What the host does at its peak."""
+        return "learning" if self.learning > self.sampling else "sampling"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A run's hosts against the memory of the devices that they are on."""
+
+    hosts: Sequence[HostFit]
+    memory: Mapping[str, Memory]
+    """Device -> what it can give now, or what the config allows."""
+    allowed: bool
+    """Whether the config says how much it may be."""
+
+    def on(self, device: str) -> list[HostFit]:
+        """The hosts on a device whose needs are known."""
+        return [host for host in self.hosts if host.device == device and host.kept]
+
+    def share(self, device: str) -> float:
+        """Of what the device can give, what its hosts take side by side; 0 where it is unknown."""
+        usable = self.memory[device].usable
+        peak = sum(host.peak for host in self.on(device))
+        return peak / max(1, usable) if usable is not None else 0.0
+
+    def compared(self, device: str) -> str:
+        """`about 7.6 GB at the peak (learning), 21.4 GB free on the CPU`."""
+        hosts = self.on(device)
+        doing = ", ".join(dict.fromkeys(host.busiest for host in hosts))
+        free = str(self.memory[device])
+        if self.allowed:
+            usable = (self.memory[device].usable or 0) / 1e9
+            free = f"{usable:.1f} GB that memory={usable:g} allows"
+        place = "the CPU" if device == "cpu" else device
+        peak = sum(host.peak for host in hosts) / 1e9
+        return f"about {peak:.1f} GB at the peak ({doing}), {free} on {place}"
+
+    def notes(self) -> Iterator[str]:
+        """What was chosen and why, what is tight, what is not known."""
+        for host in self.hosts:
+            if host.unknown:
+                values = ", ".join(f"{key}={value}" for key, value in host.chosen.items())
+                note = f"memory of host {host.name} is not known ({host.unknown})"
+                yield f"{note}: {values}" if values else note
+        for device in self.memory:
+            pairs = [
+                f"hosts.{host.name}.{key}={str(value).lower()}"
+                for host in self.on(device)
+                for key, value in host.chosen.items()
+            ]
+            if pairs:
+                yield (
+                    f"memory: {self.compared(device)}, with {', '.join(pairs)}, which follow from"
+                    " that"
+                )
+        yield from self.tight_notes()
+
+    def tight_notes(self) -> Iterator[str]:
+        """A warning for each device that holds its hosts with little to spare."""
+        for device in self.memory:
+            if TIGHT < self.share(device) <= 1:
+                keys = " and ".join(
+                    f"hosts.{host.name}."
+                    + ("tokens_per_pass" if host.busiest == "learning" else "max_rows")
+                    for host in self.on(device)
+                )
+                yield f"memory is tight: {self.compared(device)}; lower {keys} if it runs out"
+
+    def check(self, config: Config) -> None:
+        """An error where a device cannot hold its hosts: what does not fit, and which key helps."""
+        for device in self.memory:
+            if self.share(device) <= 1:
+                continue
+            hosts = self.on(device)
+            kept = sum(host.kept for host in hosts)
+            raise UserMistake(
+                f"the run does not fit into memory: {self.compared(device)}, and weights, adapters"
+                f" and optimizers alone take {kept / 1e9:.1f} GB:"
+                f" {self._remedy(hosts, kept, device, config)}"
+            )
+
+    def _remedy(self, hosts: Sequence[HostFit], kept: int, device: str, config: Config) -> str:
+        usable = self.memory[device].usable or 0
+        largest = max(hosts, key=lambda host: host.peak)
+        table = config.hosts[largest.name]
+        place = f"hosts.{largest.name}"
+        ways: list[str] = []
+        if kept < usable:
+            for key in ("tokens_per_pass", "max_rows"):
+                part = largest.learning if key == "tokens_per_pass" else largest.sampling
+                if kept + part > usable and (getattr(table, key) or 0) > LEAST[key]:
+                    ways.append(f"lower {place}.{key} (now {getattr(table, key)})")
+            if kept + largest.learning > usable and not table.checkpointing:
+                ways.append(f"set {place}.checkpointing=true")
+            ways.append(f"lower {place}.context")
+        elif table.learner == "full":
+            ways.append(f"set {place}.learner=adapters")
+        if not _place(table)[1]:
+            ways.append(f"set {place}.dtype=bfloat16")
+        ways += ["have fewer agents", "take a smaller base", "set memory=GB where there is more"]
+        return ", ".join(ways[:-1]) + f", or {ways[-1]}"
+
+
+def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
+    """The config with `tokens_per_pass`, `max_rows` and `checkpointing` of every host, and what it
+    takes with them. Values that the config has stay, whatever the memory is.
+    """
+    config = resolved.config
+    hosts = {name: host for name, host in config.hosts.items() if host.here and resolved.at(name)}
+    devices = {name: device_of(host) for name, host in hosts.items() if host.on_this_machine}
+    if config.memory is None:
+        memory = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
+    else:
+        allowed = int(config.memory * 1e9)
+        memory = dict.fromkeys(devices.values(), Memory(allowed, allowed))
+    fits: list[HostFit] = []
+    for name, host in hosts.items():
+        if name not in devices:
+            why = f"it is on another machine, where={host.where}"
+            fits.append(_unknown(name, host, host.where, why))
+            continue
+        device = devices[name]
+        usable = memory[device].usable
+        share = SHARES["allowed" if config.memory else "cpu" if device == "cpu" else "gpu"]
+        beside = list(devices.values()).count(device)
+        load = load_of(resolved, name, learn)
+        if load is None:
+            fits.append(HostFit(name, device))
+        elif isinstance(load, str):
+            fits.append(_unknown(name, host, device, load))
+        else:
+            room = None if usable is None else share * usable / beside
+            fits.append(_fit_host(name, host, device, load, room))
+    chosen = {
+        host.name: hosts[host.name].model_copy(
+            update={"checkpointing": bool(hosts[host.name].checkpointing), **host.chosen}
+        )
+        for host in fits
+    }
+    config = config.model_copy(update={"hosts": {**config.hosts, **chosen}})
+    return resolved.with_config(config), Fit(fits, memory, config.memory is not None)
+
+
+def _unknown(name: str, host: HostConfig, device: str, why: str) -> HostFit:
+    """A host of which nothing is known: careful values for open keys."""
+    open_keys = {key: value for key, value in MOST["cpu"].items() if getattr(host, key) is None}
+    return HostFit(name, device, unknown=why if open_keys else "", chosen=open_keys)
+
+
+def _fit_host(name: str, host: HostConfig, device: str, load: Load, room: float | None) -> HostFit:
+    """The host with values for its open keys; `room` is in bytes, None where nobody knows.
+
+    Activations are recomputed only where even the smallest passes have too little room otherwise.
+    """
+    most = MOST["cpu" if device == "cpu" or room is None else "gpu"]
+    bounds = room if room is not None else math.inf
+
+    def halved(key: str, part: Callable[[int], int]) -> int:
+        value = most[key]
+        while value > LEAST[key] and load.kept + part(value) > bounds:
+            value = max(LEAST[key], value // 2)
+        return value
+
+    chosen: dict[str, int] = {}
+    recomputing = bool(host.checkpointing)
+    tokens = host.tokens_per_pass
+    if tokens is None:
+        tokens = halved("tokens_per_pass", lambda tokens: load.learning(tokens, recomputing))
+        if load.kept + load.learning(tokens, recomputing) > bounds and host.checkpointing is None:
+            recomputing = True
+            tokens = halved("tokens_per_pass", lambda tokens: load.learning(tokens, True))
+        chosen["tokens_per_pass"] = tokens
+    rows = host.max_rows
+    if rows is None:
+        chosen["max_rows"] = rows = halved("max_rows", load.sampling)
+    if recomputing and not host.checkpointing:
+        chosen["checkpointing"] = True
+    learning = load.learning(tokens, recomputing)
+    return HostFit(name, device, load.kept, learning, load.sampling(rows), chosen=chosen)
+
+
+def fitted(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
+    """The config that a new run keeps: with its defaults, which are told; an error where it does
+    not fit into memory or onto the disk.
+    """
+    for plan in resolved.policies:
+        if plan.source.kind in ("folder", "gguf"):
+            check_speaks(plan.source.where)
+    resolved = with_dtypes(resolved, note)
+    resolved, found = fit(resolved)
+    found.check(resolved.config)
+    for line in found.notes():
+        note(line)
+    checkpoint = checkpoint_bytes(resolved)
+    place, free = free_disk(resolved.config.out)
+    if checkpoint is not None and KEPT_CHECKPOINTS * checkpoint > free:
+        raise UserMistake(
+            f"the run needs about {KEPT_CHECKPOINTS * checkpoint / 1e9:.2f} GB on disk for"
+            f" checkpoints and {place} has {free / 1e9:.2f} GB free: free some, choose another out,"
+            " or fewer or smaller agents"
+        )
+    return resolved
+
+
+def resumed(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
+    """The config of a run that goes on with the values that it has; a note where they may be too
+    much by now.
+    """
+    resolved, found = fit(resolved)
+    for device in found.memory:
+        if found.share(device) > 1:
+            note(f"the run may not fit into memory now: {found.compared(device)}")
+    for warning in found.tight_notes():
+        note(warning)
+    return resolved
+
+
+def filled(resolved: Resolved, learn: bool) -> Resolved:
+    """The same config with the two defaults, where one of them is open."""
+    hosts = [host for host in resolved.config.hosts.values() if host.here]
+    if any(host.tokens_per_pass is None or host.max_rows is None for host in hosts):
+        return fit(resolved, learn=learn)[0]
+    return resolved
+
+
+def checkpoint_bytes(resolved: Resolved) -> int | None:
+    """Bytes of a checkpoint: weights and two moments in float32; None where a size is not known."""
+    loads = [load_of(resolved, name, True) for name in resolved.config.hosts]
+    if any(isinstance(load, str) for load in loads):
+        return None
+    return sum(12 * load.trained for load in loads if isinstance(load, Load))
+
+
+def free_disk(out: str | None) -> tuple[Path, int]:
+    """Where a run with this `out` is written, and the bytes that are free there."""
+    place = Path(out or "runs").resolve()
+    existing = next(folder for folder in (place, *place.parents) if folder.exists())
+    return place, shutil.disk_usage(existing).free
+
+
+def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
+    """The config with bfloat16 at hosts that train a large model on a CPU which multiplies it
+    clearly faster, tried for a moment; a note for each. Seed models stay in float32.
+    """
+    from comas.learners.products import CLEARLY, LARGE, bfloat16_speed
+
+    config = resolved.config
+    hosts = dict(config.hosts)
+    for name, host in config.hosts.items():
+        plans = resolved.at(name)
+        if not (host.on_this_machine and plans) or host.dtype != "auto" or device_of(host) != "cpu":
+            continue
+        if not any(plan.learns for plan in plans) or any(plan.source.seeded for plan in plans):
+            continue
+        models = weights_at(plans, ask_hub=False).models()
+        folders = [config_folder(model) for model in models if (parameters(model) or 0) >= LARGE]
+        folder = next(filter(None, folders), None)
+        speed = bfloat16_speed(folder) if folder is not None else 0.0
+        if speed >= CLEARLY:
+            hosts[name] = host.model_copy(update={"dtype": "bfloat16"})
+            note(
+                f"hosts.{name}.dtype=bfloat16: this processor multiplies it {speed:.1f} times as"
+                f" fast as float32 (hosts.{name}.dtype=float32 for exacter numbers)"
+            )
+    return resolved.with_config(config.model_copy(update={"hosts": hosts}))

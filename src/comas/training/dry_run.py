@@ -1,0 +1,162 @@
+"""A dry run: what would be trained is loaded, plays a few discussions with short replies and learns
+from one pass of them; memory, time and disk follow from that. Nothing is written.
+
+Hosts behind an API are not asked: a script stands in for them. Leaves out: measurements of
+accuracy, which a run adds to its steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from comas import estimate
+from comas.config.builders import check_trackers
+from comas.config.resolve import resolve
+from comas.config.roles import check_room
+from comas.config.schema import Config
+from comas.config.trainable import check_training
+from comas.game.agent import derive_seed
+from comas.game.play import play_all
+from comas.machine import peak_bytes
+from comas.questions.checked import of_run
+from comas.storage.out_folder import check_free
+from comas.team.build import Team, build_team
+from comas.team.pace import Pace, capped, pace_of, spoken
+from comas.testing.scripted import stand_ins
+from comas.training.learning import learn
+from comas.training.remembering import in_passes
+from comas.types import Episode, Turn
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What was measured of a run that was not begun."""
+
+    config: Config
+    """Resolved."""
+    peak: int
+    """Bytes of memory at the peak."""
+    estimated: str
+    """What the largest passes may take, and what there is."""
+    played: int
+    """Discussions."""
+    reply: float
+    """Tokens of a reply that are reckoned with."""
+    learnt: int
+    """Tokens of the rows that were learnt from."""
+    sampling: float
+    """Seconds of a step."""
+    learning: float
+    checkpoint: int | None
+    """Bytes; None where a size is not known."""
+    place: str
+    """Where they would be written."""
+    free: int
+    """Bytes of disk."""
+
+    def lines(self) -> Iterator[str]:
+        """Memory, time and disk, a line each."""
+        step = self.sampling + self.learning
+        yield (
+            f"memory: {self.peak / 1e9:.1f} GB at the peak, measured with {self.played} discussions"
+            f" and {self.learnt:,} tokens to learn from; {self.estimated}"
+        )
+        yield (
+            f"time:   about {spoken(step)} per step (sampling {self.sampling / step:.0%}, learning"
+            f" {self.learning / step:.0%}, replies of {self.reply:.0f} tokens),"
+            f" {spoken(step * self.config.steps)} for {self.config.steps} steps, measuring not"
+            " counted"
+        )
+        size = "of unknown size" if self.checkpoint is None else f"{self.checkpoint / 1e9:.2f} GB"
+        yield (
+            f"disk:   {size} per checkpoint, at most {estimate.KEPT_CHECKPOINTS} at once in"
+            f" {self.place}, {self.free / 1e9:.1f} GB free"
+        )
+
+    def data(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {
+            "config": self.config.model_dump(),
+            "memory": {"peak": self.peak, "estimated": self.estimated},
+            "disk": {"checkpoint": self.checkpoint, "free": self.free},
+            "seconds": {"sampling": self.sampling, "learning": self.learning},
+        }
+
+
+async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
+    """Measure a few discussions and a learning pass of what this config describes; an error for
+    what training would refuse.
+    """
+    resolved = resolve(config)
+    check_training(resolved)
+    check_trackers(resolved.config.track)
+    if resolved.config.out is not None:
+        check_free(resolved.config.out)
+    asked = of_run(resolved.config, resolved.task, note)
+    check_room(resolved, note)
+    resolved = estimate.fitted(resolved, note)
+    found = estimate.fit(resolved)[1]
+    config = resolved.config
+    team = build_team(resolved, hosts=stand_ins(resolved))
+    try:
+        questions = in_passes(asked.train, config.seed, 0, config.questions or 1)
+        discussions = len(questions) * (config.samples or 1)
+        scene = team.scene(keep=True)
+
+        async def play(number: int, tokens: int) -> list[Episode]:
+            samples = -(-number // len(questions))
+            return await play_all(capped(scene, tokens), questions[:number], "dry", samples)
+
+        def room(turn: Turn) -> int:
+            return scene.room.get(turn.role, config.max_tokens)
+
+        pace = await pace_of(play, discussions, room)
+        learnt, seconds = await _learnt(team, pace)
+        here = [turn for episode in pace.episodes for turn in episode.turns if _learns(team, turn)]
+        per_step = discussions / len(pace.episodes)
+        rows = sum(turn.prompt_tokens + min(room(turn), pace.reply) for turn in here) * per_step
+        place, free = estimate.free_disk(config.out)
+        return DryRun(
+            config=config,
+            peak=peak_bytes(team.hosts),
+            estimated="; ".join(map(found.compared, found.memory)) or "no host has weights here",
+            played=len(pace.episodes),
+            reply=pace.reply,
+            learnt=learnt,
+            sampling=pace.seconds * discussions,
+            learning=seconds / max(1, learnt) * rows,
+            checkpoint=estimate.checkpoint_bytes(resolved),
+            place=str(place),
+            free=free,
+        )
+    finally:
+        team.close()
+
+
+def _learns(team: Team, turn: Turn) -> bool:
+    """Whether a turn's row may be learnt from, by a host with weights here."""
+    paid = not team.method.paid or turn.role in team.method.paid
+    host = team.config.hosts[turn.policy.partition("/")[0]]
+    return paid and host.here and not team.config.agents[turn.agent].frozen
+
+
+async def _learnt(team: Team, pace: Pace) -> tuple[int, float]:
+    """Learn from as many turns as fill a pass of each host, with rewards of both kinds; tokens, and
+    seconds.
+    """
+    tokens: dict[str, int] = {}
+    for episode in pace.episodes:
+        for turn in episode.turns:
+            host = turn.policy.partition("/")[0]
+            full = team.config.hosts[host].tokens_per_pass or 0
+            turn.reward = None
+            if _learns(team, turn) and tokens.get(host, 0) < full:
+                turn.reward = float(derive_seed(0, turn.id) % 2)
+                turn.group = "dry"
+                tokens[host] = tokens.get(host, 0) + turn.prompt_tokens + turn.tokens
+    began = time.monotonic()
+    await learn(team, team.method, 0, pace.episodes)
+    return sum(tokens.values()), time.monotonic() - began

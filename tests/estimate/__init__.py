@@ -1,0 +1,1 @@
+"""Memory and disk are known before a run by a formula, and heeded."""

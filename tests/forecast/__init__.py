@@ -1,1 +1,0 @@
-"""Memory and time are known before a run and heeded."""
