@@ -28,7 +28,7 @@ from learning import run as run_training
 from rich.console import Console
 from rich.table import Table
 
-from comas.config.builders import builder_names
+from comas.config.plugins import builder_names
 from comas.config.resolve import MONITORS
 from comas.monitors.evidence import Evidence
 from comas.stats import wilson

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import comas
-from comas.config.builders import builder_names, load_builder
+from comas.config.plugins import builder_names, load_builder
 from comas.engines import auto, hf, stacked
 from comas.engines.hf.engine import HFEngine
 from comas.engines.stacked.engine import StackedEngine

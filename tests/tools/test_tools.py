@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.config.builders import builder_names
+from comas.config.plugins import builder_names
 from comas.config.resolve import resolve
 from comas.config.schema import checked
 from comas.sandbox import Ran

@@ -29,7 +29,7 @@ def track(
     json_: Json = False,
 ) -> None:
     """Send a run's steps to trackers: those that are committed, and that they do not have yet."""
-    from comas.config.builders import check_trackers, load_builder
+    from comas.config.plugins import check_trackers, load_builder
     from comas.storage.run import Run
     from comas.trackers.tracker import Tracker
 

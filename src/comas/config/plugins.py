@@ -1,27 +1,50 @@
-"""Methods, tasks and setups by name or file: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file.
+"""Everything that is named in a config and found by that name: methods, tasks and setups, engines,
+kinds of hosts, metrics, monitors, tools, trackers, transports. `ttrl` is `comas.methods.ttrl`,
+`./mine.py` that file. Adding one is adding a file.
 
-What cannot be played or learnt by is a mistake in one line. Leaves out: their options
-(`config.options`), engines and hosts (`config.builders`).
+What cannot be played, learnt by or called is a mistake in one line. Leaves out: their options
+(`config.options`), what they make.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import sys
+import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
 
+from comas.config import former
 from comas.config.mistakes import nearest
 from comas.config.options import keywords, unwrapped
-from comas.config.plugin_file import import_file
 from comas.game.prompts import check_holes
 from comas.types import Method, Row, Setup, Task, UserMistake
 
 PLUGINS = {"method": Method, "task": Task, "setup": Setup}
+PACKAGE = Path(__file__).parents[1]
+CALLS = {
+    "engines": "build(plan, models)",
+    "hosts": "build(plan)",
+    "trackers": "open(run)",
+    "metrics": "metric(step)",
+    "monitors": "watch()",
+    "tools": "make()",
+    "transports": "start(call, heard, ended)",
+}
+"""Folder -> how what is found there is called."""
+BELOW = {"metrics": "training/metrics"}
+"""Where a folder is that does not lie beside the others."""
+
+
+# --- files that define an object: a method, a task, a setup
 
 
 def load_plugin(kind: str, name: str) -> Any:
@@ -160,3 +183,95 @@ def plugin_names(kind: str) -> list[str]:
     folder = Path(__file__).parents[1] / f"{kind}s"
     names = {path.stem for path in folder.glob("*.py")}
     return sorted(names - {"__init__"})
+
+
+# --- files that define a function which is called: engines, hosts, metrics ...
+
+
+def builder_names(folder: str) -> list[str]:
+    """The modules that are shipped: files and folders of `folder` that define what is called."""
+    place = PACKAGE / BELOW.get(folder, folder)
+    files = {path.stem: path for path in place.glob("*.py")}
+    files |= {path.parent.name: path for path in place.glob("*/__init__.py")}
+    definition = f"\ndef {_function(folder)}("
+    return sorted(n for n, path in files.items() if definition in path.read_text(encoding="utf-8"))
+
+
+def check_builder_name(folder: str, name: str, key: str) -> None:
+    """An error where nothing is called so; nothing is imported."""
+    if name.endswith(".py"):
+        if not Path(name).is_file():
+            raise UserMistake(f"{key} = {name!r}: no such file")
+        return
+    if folder == "monitors" and name in former.MONITORS:
+        raise UserMistake(
+            f"{key} = {name!r}: it saw no collapse in time and is gone: leave it out"
+            " (docs/monitors.md)"
+        )
+    known = builder_names(folder)
+    if name not in known:
+        raise UserMistake(f"{key} = {name!r}: {nearest(name, known)} (or ./file.py)")
+
+
+def load_builder(folder: str, name: str, key: str) -> Any:
+    """The module of this name; `key` is the config key that names it, for error messages."""
+    check_builder_name(folder, name, key)
+    module: Any
+    if name.endswith(".py"):
+        module = import_file(name, f"{key} =")
+    else:
+        package = BELOW.get(folder, folder).replace("/", ".")
+        module = importlib.import_module(f"comas.{package}.{name}")
+    if not callable(getattr(module, _function(folder), None)):
+        raise UserMistake(f"{key} = {name!r}: the file defines no `{CALLS[folder]}`")
+    return module
+
+
+def _function(folder: str) -> str:
+    """The name of the function that is called."""
+    return CALLS[folder].partition("(")[0]
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """An error for what is no tracker, or misses its package; nothing is imported."""
+    for name in names:
+        _check_tracker(name)
+
+
+def _check_tracker(name: str) -> None:
+    """A shipped tracker, its package and the extra that brings it have one name."""
+    check_builder_name("trackers", name, "track")
+    if name.endswith(".py"):
+        return
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError as error:
+        raise UserMistake(
+            f'track = {name!r} needs a package that is not installed: pip install "comas[{name}]",'
+            " or leave it out of track"
+        ) from error
+
+
+# --- files of the user's own
+
+
+def import_file(name: str, kind: str) -> ModuleType:
+    """The module in the file `name`; `kind` says in errors what it was to be."""
+    path = Path(name).resolve()
+    spec = importlib.util.spec_from_file_location(f"comas_user_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UserMistake(f"{kind} {name!r}: no such file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (SyntaxError, ImportError) as error:
+        raise UserMistake(f"{kind} {name!r} cannot be imported: {error}") from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        where = f", line {lines[-1]}" if lines else ""
+        raise UserMistake(
+            f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
+        ) from error
+    return module

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from comas.config import former
-from comas.config.builders import check_builder_name
 from comas.config.options import filled, functions_of
-from comas.config.plugins import load_plugin
+from comas.config.plugins import check_builder_name, load_plugin
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
 from comas.config.schema import Config, checked
 from comas.config.tools import with_tools

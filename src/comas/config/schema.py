@@ -24,7 +24,6 @@ from pydantic import (
     model_validator,
 )
 
-from comas.config.builders import load_builder
 from comas.config.consistency import (
     check_hosts_are_known,
     check_keys_of_kind,
@@ -36,6 +35,7 @@ from comas.config.consistency import (
 from comas.config.former import without_former
 from comas.config.mistakes import explain
 from comas.config.named_places import anchor
+from comas.config.plugins import load_builder
 from comas.config.trust import check_trust, is_shared
 from comas.hosts import local_table, own
 from comas.hosts.endpoint import table as api_table

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.builders import load_builder
 from comas.config.mistakes import nearest
 from comas.config.options import filled
+from comas.config.plugins import load_builder
 from comas.config.schema import Config
 from comas.types import Task, Tool, UserMistake
 

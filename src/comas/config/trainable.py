@@ -5,7 +5,7 @@ Leaves out: what a machine has room for (`comas.estimate`), and where a run is w
 
 from __future__ import annotations
 
-from comas.config.builders import check_builder_name
+from comas.config.plugins import check_builder_name
 from comas.config.policies import Resolved
 from comas.config.rehearsal import check_taken
 from comas.config.roles import check_kl, check_roles, check_seats

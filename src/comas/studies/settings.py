@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from comas.config.builders import check_trackers
 from comas.config.named_places import anchor
+from comas.config.plugins import check_trackers
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.schema import Config, read

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from comas.config.builders import load_builder
 from comas.config.options import split_options
+from comas.config.plugins import load_builder
 from comas.config.policies import PolicyPlan, Resolved, policies_of
 from comas.config.roles import check_seats
 from comas.config.schema import Config

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from comas.config.builders import load_builder
+from comas.config.plugins import load_builder
 from comas.config.policies import Resolved
 from comas.config.schema import HostConfig
 from comas.hosts.line import Call, Transport

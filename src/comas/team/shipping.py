@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from comas.config.builders import PACKAGE, load_builder
-from comas.config.plugin_file import import_file
+from comas.config.plugins import PACKAGE, import_file, load_builder
 from comas.hosts import local
 from comas.hosts.local_table import Table
 from comas.hosts.plan import HostPlan

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comas import estimate
-from comas.config.builders import check_trackers
+from comas.config.plugins import check_trackers
 from comas.config.resolve import resolve
 from comas.config.roles import check_room
 from comas.config.schema import Config

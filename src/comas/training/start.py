@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from comas import estimate
-from comas.config.builders import check_trackers, load_builder
+from comas.config.plugins import check_trackers, load_builder
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.roles import check_room

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.builders import load_builder
+from comas.config.plugins import load_builder
 from comas.game.play import Scene
 from comas.hooks import Alarm
 from comas.monitors.monitor import CannotWatch, Monitor, Reading, Seen

@@ -8,55 +8,20 @@ it is None. Leaves out: accuracy (`evaluation`), what a step's tokens cost (`hos
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.mistakes import nearest
+from comas.config.plugins import load_builder
 from comas.training.metrics.record import StepRecord as StepRecord
-from comas.types import Learned, UserMistake
+from comas.types import Learned
 
 Metric = Callable[[StepRecord], Any]
 
 
-def shipped() -> list[str]:
-    """Names of the metrics that comas has."""
-    files = Path(__file__).parent.glob("*.py")
-    return sorted(file.stem for file in files if file.stem not in ("__init__", "record"))
-
-
 def load_metrics(names: Sequence[str]) -> dict[str, Metric]:
     """Name in metrics.jsonl -> function; an error for a name that is none."""
-    return {Path(name).stem if name.endswith(".py") else name: _load(name) for name in names}
-
-
-def _load(name: str) -> Metric:
-    if name.endswith(".py"):
-        module = _module_at(Path(name).resolve(), name)
-    elif name in shipped():
-        module = importlib.import_module(f"comas.training.metrics.{name}")
-    else:
-        raise UserMistake(f"metrics: {name!r}: {nearest(name, shipped())} (or ./file.py)")
-    function = getattr(module, "metric", None)
-    if not callable(function):
-        raise UserMistake(f"metrics: {name!r}: the file defines no function `metric(step)`")
-    return function
-
-
-def _module_at(path: Path, name: str) -> Any:
-    """The module of a user's file."""
-    spec = importlib.util.spec_from_file_location(f"comas_user_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UserMistake(f"metrics: {name!r}: no such file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UserMistake(f"metrics: {name!r} cannot be imported: {reason}") from error
-    return module
+    return {Path(name).stem: load_builder("metrics", name, "metrics").metric for name in names}
 
 
 def summarise(step: StepRecord, metrics: Mapping[str, Metric]) -> dict[str, Any]:
