@@ -18,8 +18,7 @@ from comas.training.metrics.coverage import entropy, passes
 from comas.training.metrics.judges import balanced
 from comas.training.metrics.posed import at_frontier, novelty
 from comas.training.metrics.quality import auc, quality
-from comas.training.metrics.record import StepRecord
-from comas.training.truth import note_truth
+from comas.training.metrics.record import StepRecord, note_truth
 from comas.types import Episode, Question, Task, Turn
 
 Q = pick.make_question((1, 2, 4, 10), 7, "three")

@@ -191,9 +191,8 @@ class Display(Lines):
         on its console.
         """
         super().__init__(console, every=0.0)
-        self.seconds: list[float] = []
-        """Of the steps of this process."""
         self.left = ""
+        """How long the rest takes, in words."""
         self.stage: tuple[str, int] | None = None
         self.bars = Bars(
             TextColumn("{task.description}", markup=False),
@@ -233,7 +232,5 @@ class Display(Lines):
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         super().step(metrics, episodes)
-        self.seconds.append(metrics["seconds"])
-        per_step = sum(self.seconds) / len(self.seconds)
-        steps = self.total - metrics["step"] - 1
-        self.left = f"about {span(steps * per_step)} for the other steps" if steps > 0 else ""
+        left = self._left(metrics)
+        self.left = f"about {span(left)} for the other steps" if left else ""

@@ -15,6 +15,7 @@ from typing import Any
 
 from comas.config.schema import Config
 from comas.models.sources import files_of
+from comas.questions.checked import RunQuestions
 from comas.storage import files as disk
 from comas.types import Question, UserMistake
 
@@ -91,3 +92,20 @@ def _of_plugin(name: str) -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+LENGTH = 16
+"""Digits that are kept."""
+
+
+def of_run(asked: RunQuestions, sources: Mapping[str, str]) -> dict[str, str]:
+    """Of the questions of each split, and of the bases (`host/policy` -> folder or hub name)."""
+    splits = {"training": asked.train, "validation": asked.validation, "held-out": asked.test}
+    digests: dict[str, str] = {}
+    for name, questions in splits.items():
+        digest = of_questions(questions)
+        beginning = digest[:LENGTH]
+        digests[f"SHA-256 of {name} questions"] = beginning
+    of_bases = of_weights(sources)
+    digests["SHA-256 of bases"] = of_bases[:LENGTH]
+    return digests

@@ -1,20 +1,22 @@
-"""What an alarm does to a run: it is written down, and where that is wished it ends the run, with
-its last weights or with the best.
+"""What ends a run before its time: an alarm, which is written down, and ends the run where that is
+wished, with its last weights or with the best; and updates that are skipped a few times in a row
+since a loss or gradient is not finite.
 
-Leaves out: what is alarmed (`training.watching`).
+Leaves out: what is alarmed (`training.watching`), how an update is skipped (`learners`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from comas.hooks import Alarm, Hook
 from comas.storage.alarms import append_alarms, read_alarms
 from comas.storage.run import Run
 from comas.training.learning import at_host
-from comas.types import Host
+from comas.types import Host, UserMistake
 
 Action = Literal["warn", "stop", "restore"]
 
@@ -68,3 +70,37 @@ def _before_the_change(run: Run) -> int:
     alarms = read_alarms(run.path)
     since = min(alarm["since"] for alarm in alarms)
     return max((step for step in kept if step <= since), default=kept[0])
+
+
+PATIENCE = 3
+"""Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
+
+
+class Divergence:
+    """Of all policies of a run."""
+
+    def __init__(self) -> None:
+        self.skipped: dict[str, int] = {}
+        """`host/policy` -> steps in a row whose update was skipped."""
+
+    def count(self, metrics: Mapping[str, Any]) -> None:
+        """Count what a step's metrics say."""
+        for policy, stats in metrics["policies"].items():
+            before = self.skipped.get(policy, 0)
+            self.skipped[policy] = before + 1 if stats.get("skipped") else 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run has to stop."""
+        return max(self.skipped.values(), default=0) >= PATIENCE
+
+    def check(self, step: int, run: Path) -> None:
+        """An error that names the policy, where the run has to stop."""
+        for policy, times in self.skipped.items():
+            if times < PATIENCE:
+                continue
+            raise UserMistake(
+                f"step {step + 1}: loss or gradient of policy {policy} was not finite in {times}"
+                " steps in a row; its weights are those before. Start again with a lower lr,"
+                f" or from an earlier checkpoint of {run}"
+            )

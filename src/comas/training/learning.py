@@ -1,14 +1,19 @@
-"""What hosts learn from a step that was settled, all of them side by side.
+"""What hosts learn from a step that was settled, all of them side by side, and with which learning
+rates: a function of the step, so that a resumed run has the same.
 
-Leaves out: how a host learns (`hosts`, `learners`).
+Leaves out: how a host learns (`hosts`, `learners`); schedules of anything else, for which a method
+puts phases into its state.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from comas.config.schema import Config
 from comas.game.play import payoffs
 from comas.team.build import Team
 from comas.types import Episode, HostFailure, Learned, Method, UserMistake
@@ -56,3 +61,28 @@ def _note_on_turns(episodes: Sequence[Episode], learned: Iterable[Learned]) -> N
                 advantage, kl = means[turn.id]
                 turn.info["advantage"] = advantage
                 turn.info["kl"] = kl
+
+
+# --- learning rates over a run
+
+
+def scheduled(method: Method, config: Config, step: int) -> Method:
+    """The method as it learns in this step, counted from 0."""
+    scale = lr_scale(config.schedule, config.warmup, config.steps, step)
+    return method if scale == method.lr_scale else replace(method, lr_scale=scale)
+
+
+def lr_scale(schedule: str, warmup: int, steps: int, step: int) -> float:
+    """What the learning rate is multiplied with in `step`, counted from 0, of `steps`.
+
+    It rises in a line over the first `warmup` steps. From there it is constant, falls in a line, or
+    falls along half a cosine, and would reach 0 in the step after the last.
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule == "constant":
+        return 1.0
+    share = (step - warmup) / max(1, steps - warmup)
+    if schedule == "linear":
+        return 1.0 - share
+    return 0.5 * (1.0 + math.cos(math.pi * share))

@@ -27,21 +27,20 @@ from comas.storage.run import Run
 from comas.sync import collected_apart
 from comas.team import spending
 from comas.team.build import Team
-from comas.training.clocks import Clocks, clocks_of, seconds_since
-from comas.training.digests import digests_of
-from comas.training.divergence import Divergence
-from comas.training.guard import Guard
-from comas.training.learning import at_host, learn
+from comas.training.guard import Divergence, Guard
+from comas.training.learning import at_host, learn, scheduled
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import StepRecord, load_metrics, summarise
+from comas.training.metrics.record import note_truth
 from comas.training.progress import Pulse
 from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
-from comas.training.schedule import scheduled
-from comas.training.truth import note_truth
 from comas.training.watching import Watching
-from comas.types import Episode, HostFailure, HostLost, Stopped, UserMistake
+from comas.types import Episode, Host, HostFailure, HostLost, Stopped, UserMistake
+
+Clocks = dict[str, dict[str, float]]
+"""Host -> kind of work -> seconds."""
 
 
 class Session:
@@ -103,7 +102,7 @@ class Session:
             facts["changed"] = changed
         facts |= process_facts(self.team.hosts)
         facts |= fingerprints.of_plugins(self.config)
-        facts |= digests_of(self.asked, self.team.sources)
+        facts |= fingerprints.of_run(self.asked, self.team.sources)
         for change in run.write_process(facts):
             self.hooks.note(
                 f"since the last process on this run: {change} (bit-equal results need the same)"
@@ -294,3 +293,20 @@ class Session:
         self.memory.write(path)
         self.watching.write(path)
         self.run.commit(step, self.best[1])
+
+
+def clocks_of(hosts: Mapping[str, Host]) -> Clocks:
+    """What the hosts of a team have spent so far, in seconds by kind of work."""
+    return {name: dict(host.clock()) for name, host in hosts.items()}
+
+
+def seconds_since(before: Clocks, hosts: Mapping[str, Host]) -> dict[str, float]:
+    """Kind of work -> seconds since then, summed over hosts."""
+    spent: dict[str, float] = {}
+    for name, clock in clocks_of(hosts).items():
+        earlier = before[name]
+        for kind, seconds in clock.items():
+            of_host = seconds - earlier.get(kind, 0.0)
+            total = spent.get(kind, 0.0)
+            spent[kind] = total + of_host
+    return spent

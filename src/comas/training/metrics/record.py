@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from comas.game.judgements import accepts
+from comas.game.roles import JUDGES
 from comas.training.labels import labels_of, questions_of
 from comas.types import Episode, Learned, Question, Task, Turn
 
@@ -77,3 +79,18 @@ def mean_by_role(turns: Sequence[Turn], value: Any) -> dict[str, float]:
 def mean(values: Sequence[float]) -> float:
     """Arithmetic mean of at least one value."""
     return sum(values) / len(values)
+
+
+def note_truth(step: StepRecord) -> None:
+    """Note (`types.TRUTH`) `info["right"]` of work whose label is known, where the task's
+    verifier is quick, and `info["accepts"]` of judgements: None where they cannot be read.
+
+    Noted when the step has been paid, learnt from and remembered: neither a game, a settlement nor
+    a method that remembers has seen it.
+    """
+    labels = step.labels if step.task.quick else {}
+    for turn in step.turns:
+        if turn.id in labels:
+            turn.info["right"] = labels[turn.id]
+        elif turn.role in JUDGES and ("score" in turn.info or "said" in turn.info):
+            turn.info["accepts"] = accepts(turn)
