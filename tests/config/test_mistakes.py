@@ -236,6 +236,6 @@ def test_too_little_room_is_told_beforehand(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 10**7, 10**7))
     assert run(["train", f"out={tmp_path / 'r'}"], monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the run needs about 0.12" in line
+    assert "the run needs about 0.04" in line
     assert "0.01 GB free" in line
     assert not (tmp_path / "r").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,12 +10,10 @@ import pytest
 
 from comas.config.policies import Resolved
 from comas.config.rehearsal import (
-    Rehearsal,
     _plays_of,
     check_taken,
     rehearse,
     roles_asked,
-    turns_asked,
 )
 from comas.config.resolve import resolve
 from comas.config.schema import read
@@ -29,27 +26,21 @@ def config_of(name: str, *keys: str) -> Resolved:
 
 
 @pytest.mark.parametrize(
-    ("name", "replies", "side_by_side"),
+    ("name", "replies"),
     [
-        ("spell", 1 + 1 + 8 * (1 + 3), 24),  # with three judges of each of eight answers
-        ("spc", 1 + 2 * (1 + 1) + 1, 3),  # spoilt work, and a critic of all
-        ("ssp", 1 + 1 + 5, 5),  # a reader between the proposer and five solvers
-        ("ssr", 1 + 4, 4),
-        ("dr_zero", 1 + 5, 5),
-        ("self_redteam", 1 + 1, 1),  # by chance, half of the requests are rewritten first
+        ("spell", 1 + 1 + 8 * (1 + 3)),  # with three judges of each of eight answers
+        ("spc", 1 + 2 * (1 + 1) + 1),  # spoilt work, and a critic of all
+        ("ssp", 1 + 1 + 5),  # a reader between the proposer and five solvers
+        ("ssr", 1 + 4),
+        ("dr_zero", 1 + 5),
+        ("self_redteam", 1 + 1),  # by chance, half of the requests are rewritten first
     ],
 )
-def test_a_game_that_may_end_early_is_rehearsed_to_its_end(
-    name: str, replies: int, side_by_side: int
-) -> None:
+def test_a_game_that_may_end_early_is_rehearsed_to_its_end(name: str, replies: int) -> None:
     resolved = config_of(name, "questions=2", "test_questions=0", "eval_every=0")
     rehearsal = rehearse(resolved)
     assert rehearsal is not None
     assert (rehearsal.replies, rehearsal.exactly) == (replies, False)
-    assert rehearsal.shown >= 1
-    assert rehearsal.at_once["home"] == side_by_side
-    agents = len(resolved.config.agents)
-    assert turns_asked(resolved.method, resolved.task, agents, resolved.config.options) == replies
 
 
 @pytest.mark.parametrize("name", ["ttrl", "mae", "eva", "r_zero"])
@@ -84,8 +75,8 @@ def test_roles_of_a_shorter_play_count_as_asked() -> None:
     resolved = repairing("solution", "revision", "evaluation", "assess")
     rehearsal = rehearse(resolved)
     assert rehearsal is not None
-    assert set(rehearsal.roles) == {"solution", "evaluation", "assess"}
-    assert set(rehearsal.asked) == {*rehearsal.roles, "revision"}
+    assert rehearsal.replies == 3
+    assert set(rehearsal.asked) == {"solution", "evaluation", "assess", "revision"}
     assert roles_asked(resolved.method, resolved.task, 1, {}) == set(rehearsal.asked)
 
 
@@ -95,28 +86,6 @@ def test_a_role_that_is_asked_only_then_has_to_be_taken(missing: str) -> None:
     check_taken(repairing(*roles))
     with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
         check_taken(repairing(*(role for role in roles if role != missing)))
-
-
-async def forgetful(
-    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
-) -> str | None:
-    """A mistake: the reply is not waited for."""
-    turn = agents[0].ask("solution", question.prompt)
-    return turn.text  # type: ignore[attr-defined]
-
-
-def test_a_remembered_rehearsal_keeps_nothing_of_a_game_that_failed() -> None:
-    resolved = repairing("solution")
-    resolved = resolved._replace(method=replace(resolved.method, play=forgetful))
-
-    def collected() -> Rehearsal | None:
-        found = rehearse(resolved)
-        gc.collect()
-        return found
-
-    with pytest.warns(RuntimeWarning, match="never awaited"):
-        found = collected()
-    assert found is None
 
 
 async def until_others(
@@ -137,4 +106,4 @@ def test_a_game_without_end_for_some_stand_ins_is_soon_given_up_there() -> None:
     assert rehearsal is not None
     assert (rehearsal.replies, rehearsal.exactly) == (2, False)
     plays = _plays_of(resolved)
-    assert [play.turns is None for play in plays] == [False, False, False, True, True, False]
+    assert [play.turns is None for play in plays] == [False, False, True, False]

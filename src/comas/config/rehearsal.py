@@ -1,8 +1,8 @@
-"""What one discussion asks for, counted by playing it: roles, turns, replies side by side.
+"""What one discussion asks for, counted by playing it with hosts that say a word and a number: whom
+it asks in which role, and how many replies at most.
 
-Hosts repeat a word. A game may end early where work is wrong or nothing is posed, so that it is
-played with several stand-ins for its task, and the longest play counts. Leaves out: how long real
-replies are, and what tools are called for.
+A game may end early where work is wrong, nothing is posed or nothing can be read, so that it is
+played with a few stand-ins for its task. Leaves out: what tools are called for.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from comas.config.options import split_options
 from comas.config.policies import Resolved
@@ -34,8 +34,6 @@ from comas.types import (
     whole,
 )
 
-WORD = "rehearsed"
-"""In every reply, so that those that a prompt shows can be counted."""
 MOST = 10_000
 """Replies after which a game is taken to go on for as long as its agents disagree."""
 FEWEST = 200
@@ -49,54 +47,37 @@ NEVER_GIVEN = "an answer that nobody gives"
 """Of questions that agents pose in a rehearsal."""
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """One discussion of one question, at its longest."""
+class Rehearsal(NamedTuple):
+    """One discussion of one question."""
 
-    roles: tuple[str, ...]
-    """Of its turns, one for each."""
     asked: tuple[str, ...]
-    """Roles in which anybody is asked, in this play or in a shorter one, once each."""
-    shown: int
-    """Replies in the prompt that has most of them."""
-    at_once: Mapping[str, int]
-    """Host -> replies that it is asked for side by side, at most."""
+    """Roles in which anybody is asked, once each."""
+    replies: int
+    """At its longest."""
     exactly: bool
     """Whether it asks as many whatever is said: also where nothing can be read, and whether or not
     texts pose questions, are right, or agree. Otherwise at most.
     """
-    stand_in: int
-    """Place in `stand_ins` of the one that it is longest with."""
-
-    @property
-    def replies(self) -> int:
-        """How many are asked for."""
-        return len(self.roles)
 
 
 @dataclass
 class _Host:
-    """Says a word, and counts who waits for it."""
+    """Says a word and a number."""
 
     name: str
     limit: int = MOST
     """Replies after which a game is given up."""
-    open: int = 0
-    most: int = 0
-    said: int = field(default=0)
+    said: int = 0
 
     async def fits(self, *_: Any) -> Fit:
         return Fit(True)
 
     async def ask(self, *_: Any) -> Reply:
-        self.open += 1
-        self.most = max(self.most, self.open)
         self.said += 1
         if self.said > self.limit:
             raise OverflowError(f"more than {self.limit} replies to one question")
-        text = f"{WORD} {self.said}"
+        text = f"rehearsed {self.said}"
         await asyncio.sleep(0)
-        self.open -= 1
         return Reply(text, True, 0, 0, 1, 0.0, 0.0)
 
     async def tell(self, ask: Any, text: str) -> Reply:
@@ -115,63 +96,27 @@ class _Play:
     turns: Sequence[Turn] | None
     """None where it could not be played."""
     nobody_takes: str
-    """Why, where a role is asked that no agent takes. The words alone: a play is remembered, and an
-    error would keep alive what its game held.
-    """
-    at_once: Mapping[str, int]
-
-
-_played_already: list[tuple[Resolved, list[_Play]]] = []
-"""The last few rehearsals: each of their readers asks anew, and an own game may take its time."""
-REMEMBERED = 8
+    """Why, where a role is asked that no agent takes."""
 
 
 def rehearse(resolved: Resolved) -> Rehearsal | None:
-    """Play one discussion of a resolved config, once however often it is asked for; None where its
-    game cannot be played so, such as one that needs more of a question than its text.
+    """Play one discussion of a resolved config; None where its game cannot be played so, such as
+    one that needs more of a question than its text.
     """
     plays = _plays_of(resolved)
-    counts = [-1 if play.turns is None else len(play.turns) for play in plays]
-    if counts[0] < 0:
+    if plays[0].turns is None:
         return None
-    turns = [turn for play in plays for turn in play.turns or ()]
-    longest = counts.index(max(counts))
+    turns = [play.turns for play in plays if play.turns is not None]
     return Rehearsal(
-        roles=tuple(turn.role for turn in plays[longest].turns or ()),
-        asked=tuple(dict.fromkeys(turn.role for turn in turns)),
-        shown=max((turn.prompt.count(WORD) for turn in turns), default=0),
-        at_once=_most_at_once(plays, resolved.config),
-        exactly=len(set(counts)) == 1,
-        stand_in=longest,
+        asked=tuple(dict.fromkeys(turn.role for own in turns for turn in own)),
+        replies=max(map(len, turns)),
+        exactly=len(turns) == len(plays) and len(set(map(len, turns))) == 1,
     )
-
-
-def _most_at_once(plays: Sequence[_Play], config: Config) -> dict[str, int]:
-    """Host -> replies that it is asked for side by side; none where no agent is."""
-    return {name: max(play.at_once.get(name, 0) for play in plays) for name in config.hosts}
 
 
 def _plays_of(resolved: Resolved) -> list[_Play]:
-    """The plays of a resolved config, of the same game once."""
-    for earlier, plays in _played_already:
-        if _same_game(earlier, resolved):
-            return plays
     config = resolved.config
-    plays = _plays(resolved.method, resolved.task, config.options, partial(_members, config))
-    _played_already.append((resolved, plays))
-    del _played_already[:-REMEMBERED]
-    return plays
-
-
-def _same_game(one: Resolved, other: Resolved) -> bool:
-    """Whether the same agents play the same game, whatever the other settings."""
-    return (
-        one.method.play is other.method.play
-        and one.task is other.task
-        and one.config.options == other.config.options
-        and one.config.agents == other.config.agents
-        and one.config.hosts.keys() == other.config.hosts.keys()
-    )
+    return _plays(resolved.method, resolved.task, config.options, partial(_members, config))
 
 
 def check_taken(resolved: Resolved) -> None:
@@ -218,26 +163,14 @@ def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, A
     """The roles in which a team of so many agents, who take any, is asked; empty where the game
     cannot be played so.
     """
-    return {turn.role for turns in _turns(method, task, agents, options) for turn in turns}
-
-
-def turns_asked(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> int:
-    """How many replies such a game asks for, at most; at least one."""
-    return max((len(turns) for turns in _turns(method, task, agents, options)), default=0) or 1
-
-
-def _turns(
-    method: Method, task: Task, agents: int, options: Mapping[str, Any]
-) -> list[Sequence[Turn]]:
-    """Those of each play; of none where the first could not be played."""
 
     def members(limit: int) -> list[Member]:
         return [_member(f"a{i}", _Host("home", limit)) for i in range(agents)]
 
     plays = _plays(method, task, options, members)
     if plays[0].turns is None:
-        return []
-    return [play.turns for play in plays if play.turns is not None]
+        return set()
+    return {turn.role for play in plays for turn in play.turns or ()}
 
 
 def readable(task: Task) -> Task:
@@ -246,15 +179,11 @@ def readable(task: Task) -> Task:
 
 
 def stand_ins(task: Task) -> list[Task]:
-    """What a game is rehearsed with, for one discussion each: the readable task, first; four in
-    which every text poses a question and the first work is right, the other works as well or none
-    of them, all answers the same or none; and one in which nothing can be read.
+    """What a game is rehearsed with, for one discussion each: the readable task, first; two in
+    which every text poses a question and only the first work is right, no answers the same or all;
+    and one in which nothing can be read.
     """
-    taking = [
-        _taking(task, same, later)
-        for same in (operator.eq, _always)
-        for later in ("right", "wrong")
-    ]
+    taking = [_taking(task, same) for same in (operator.eq, _always)]
     return [readable(task), *taking, _standing_in(task, None)]
 
 
@@ -267,12 +196,12 @@ def _standing_in(task: Task, read: Any) -> Task:
     return replace(task, extract=extract, same=same, ballot=None, verify=lambda *_: "wrong")
 
 
-def _taking(task: Task, same: Callable[[str, str], bool], later: Verdict) -> Task:
-    """Every text poses a question, and work is right at first, then what `later` says."""
+def _taking(task: Task, same: Callable[[str, str], bool]) -> Task:
+    """Every text poses a question, and work is right at first, then wrong."""
     at_first: list[Verdict] = ["right"]
 
     def rule(question: Question, text: str) -> Verdict:
-        return at_first.pop() if at_first else later
+        return at_first.pop() if at_first else "wrong"
 
     return replace(
         readable(task),
@@ -314,7 +243,8 @@ def _plays(
     known = split_options(options, method.play)
     plays: list[_Play] = []
     limit = MOST
-    for seed, stand_in in enumerate(stand_ins(task)):
+    # from 2 on: with these seeds both halves of what `self_redteam` leaves to chance are played
+    for seed, stand_in in enumerate(stand_ins(task), 2):
         played = replace(stand_in, shown=whole)
         plays.append(_play(Scene(method, played, gather(limit), seed, known)))
         first_turns = plays[0].turns
@@ -337,5 +267,4 @@ def _play(scene: Scene) -> _Play:
         cause = first(error)
         if isinstance(cause, NobodyTakes):
             nobody_takes = str(cause)
-    hosts: list[Any] = [member.host for member in scene.members]
-    return _Play(turns, nobody_takes, {host.name: host.most for host in hosts})
+    return _Play(turns, nobody_takes)
