@@ -172,8 +172,7 @@ def test_a_broken_engine_is_found_out(how: str, said: str) -> None:
 def test_engines_are_known_by_name() -> None:
     assert builder_names("engines") == ["auto", "hf", "stacked", "vllm"]
     for name in builder_names("engines"):
-        module = load_builder("engines", name, "hosts.home.engine")
-        assert callable(module.memory)
+        load_builder("engines", name, "hosts.home.engine")
 
 
 @pytest.mark.parametrize(

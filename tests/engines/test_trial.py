@@ -54,9 +54,6 @@ UNCACHED = {
     "minimax": {"num_local_experts": 4},
 }
 FIT = {
-    "llama": {},
-    "qwen2": {},
-    "qwen3": {},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3},
     "bloom": {"n_layer": 2, "n_head": 4},

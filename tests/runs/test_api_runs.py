@@ -153,7 +153,10 @@ def test_a_spent_budget_stops_the_run_and_a_larger_one_lets_it_go_on(
     ("pair", "words"),
     [
         ("seed=5", "seed cannot be changed here"),
-        ("hosts.judge.base=other", "budget_tokens, budget_money, price, timeout"),
+        (
+            "hosts.judge.base=other",
+            "key_env, concurrency, timeout, retries, price, budget_tokens, budget_money",
+        ),
         ("hosts.home.timeout=5", "no host 'home' behind an API here"),
         ("hosts.judg.timeout=5", "did you mean judge?"),
         ("hosts.judge.timeout=-5", "hosts.judge.timeout = -5"),

@@ -246,9 +246,8 @@ def seed_behind() -> Iterator[Act]:
 
     def act(handler: Handler, asked: dict[str, Any]) -> None:
         sampling = Sampling(asked["temperature"], 1.0, asked["max_tokens"])
-        asking = team.hosts["home"].ask(
-            "t", "a0", asked["messages"], sampling, asked["seed"], False, "solution"
-        )
+        ask = Ask("t", "a0", asked["messages"], "solution", False, sampling, asked["seed"])
+        asking = team.hosts["home"].ask(ask)
         reply = gate.submit(asyncio.run, asking).result()
         handler.reply(
             said(

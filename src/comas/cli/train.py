@@ -137,7 +137,7 @@ def _watch(
 def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> None:
     import tomli_w
 
-    from comas.cli.stderr import print_note
+    from comas.cli.output import print_note
     from comas.config.differences import differences
     from comas.storage.run import without_none
     from comas.team.build import run_sync

@@ -20,8 +20,6 @@ from comas.models.sources import apart_up_to, positions_of, whole_model
 from comas.types import UserMistake
 
 LOG = logging.getLogger("comas")
-FIT = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-"""What need not be tried when it is loaded: rows say in any company what they say alone."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ def load_models(
                 f"base {base!r} is an adapter: download it, and give the folder that it is in"
             )
         model = model.to(device).eval()
-        if not (type(model).__module__.startswith("transformers.") and type(model).__name__ in FIT):
-            try_rows(model, apart_up_to(model.config) or positions_of(model.config), base)
+        longest = apart_up_to(model.config) or positions_of(model.config)
+        try_rows(model, longest, base)
         models[policy] = model
     first = next(iter(tokenizers.values()))
     _check_alike(tokenizers, bases)
