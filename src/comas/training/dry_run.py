@@ -13,21 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from comas import estimate
-from comas.config.plugins import check_trackers
 from comas.config.resolve import resolve
-from comas.config.roles import check_room
 from comas.config.schema import Config
-from comas.config.trainable import check_training
 from comas.game.agent import derive_seed
 from comas.game.play import play_all
 from comas.machine import peak_bytes
-from comas.questions.checked import of_run
-from comas.storage.out_folder import check_free
 from comas.team.build import Team, build_team
 from comas.team.pace import Pace, capped, pace_of, spoken
 from comas.testing.scripted import stand_ins
 from comas.training.learning import learn
 from comas.training.remembering import in_passes
+from comas.training.start import checked_questions
 from comas.types import Episode, Turn
 
 
@@ -91,12 +87,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     what training would refuse.
     """
     resolved = resolve(config)
-    check_training(resolved)
-    check_trackers(resolved.config.track)
-    if resolved.config.out is not None:
-        check_free(resolved.config.out)
-    asked = of_run(resolved.config, resolved.task, note)
-    check_room(resolved, note)
+    asked = checked_questions(resolved, note)
     resolved = estimate.fitted(resolved, note)
     found = estimate.fit(resolved)[1]
     config = resolved.config

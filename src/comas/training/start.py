@@ -7,7 +7,7 @@ Leaves out: the loop (`training.loop`).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from comas import estimate
@@ -19,7 +19,7 @@ from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, re
 from comas.config.trainable import check_training
 from comas.hooks import Hook, Hooks, Progress, hooks_of
 from comas.program import Work, command
-from comas.questions.checked import of_run
+from comas.questions.checked import RunQuestions, of_run
 from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
@@ -47,12 +47,7 @@ async def train_async(
     hosts = hosts or {}
     resolved = resolve(seated(config, hosts))
     hook = tracked(hooks_of(hooks), resolved.config.track)
-    check_training(resolved)
-    if resolved.config.out is not None:
-        check_free(resolved.config.out)
-    # before what takes long; mistakes in them leave no folder behind
-    asked = of_run(resolved.config, resolved.task, hook.note)
-    check_room(resolved, hook.note)
+    asked = checked_questions(resolved, hook.note)
     if hint := _unasked(resolved):
         hook.note(hint)
     hook.working(Progress("estimating"))
@@ -71,6 +66,19 @@ async def train_async(
         team.close()
         if run is not None:
             run.unlock()
+
+
+def checked_questions(resolved: Resolved, note: Callable[[str], None]) -> RunQuestions:
+    """The questions of a run, once all that can be known to be wrong with it has been told: before
+    what takes long, and before there is a folder.
+    """
+    check_training(resolved)
+    check_trackers(resolved.config.track)
+    if resolved.config.out is not None:
+        check_free(resolved.config.out)
+    asked = of_run(resolved.config, resolved.task, note)
+    check_room(resolved, note)
+    return asked
 
 
 def tracked(hooks: Hooks, names: Sequence[str]) -> Hooks:
