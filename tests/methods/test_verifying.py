@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from comas.game.evidence import outcome_of
 from comas.methods import agent0_vl
+from comas.methods.agent0_vl import outcome_of
 from comas.tasks import facts
 from comas.testing import check_method
 from comas.testing.scripted import discuss

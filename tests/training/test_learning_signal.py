@@ -17,7 +17,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.replies import replies
 from comas.hooks import Hook
-from comas.hosts.row_facts import expected_ties
+from comas.hosts.local_host import expected_ties
 from comas.seams import TIE
 from comas.storage.run import Run
 from comas.tasks import pick

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from comas.config.schema import AgentConfig, Config, HostConfig, checked
-from comas.models.sources import Source, checkpoints, source_of
-from comas.models.vocabulary import knows_few_words
+from comas.models.sources import Source, checkpoints, knows_few_words, source_of
 from comas.storage.run import Run
 from comas.types import Method, Task, UserMistake
 

@@ -37,9 +37,9 @@ from comas.config.mistakes import explain
 from comas.config.named_places import anchor
 from comas.config.plugins import load_builder
 from comas.config.trust import check_trust, is_shared
-from comas.hosts import local_table, own
+from comas.hosts import local_table
 from comas.hosts.endpoint import table as api_table
-from comas.hosts.table import HostTable, Key, keys_that
+from comas.hosts.table import HostTable, Key, OwnTable, keys_that
 from comas.models.places import Place
 from comas.models.sources import run_at, team_file
 from comas.program import command
@@ -53,7 +53,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
-class HostConfig(api_table.Table, own.Table, local_table.Table):
+class HostConfig(api_table.Table, OwnTable, local_table.Table):
     """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's
     models answer. What runs write holds the keys of all kinds that are shipped.
     """

@@ -28,9 +28,10 @@ from comas.evaluation.spec import Plan
 from comas.hosts.endpoint.ledger import BudgetSpent
 from comas.models.sources import checkpoints
 from comas.program import command
-from comas.storage import files, lineage
+from comas.storage import files
 from comas.storage.game_log import Log, logs_in
 from comas.storage.out_folder import fresh
+from comas.storage.run import hold, release
 from comas.team import spending
 from comas.types import Account, UserMistake
 
@@ -70,7 +71,7 @@ class Folder:
             raise UserMistake(f"--out {path}: {error.strerror}") from error
         folder = cls(path, plan, created)
         folder.write_plan()
-        folder.notes += lineage.hold(checkpoints(plan.places.values()), path)
+        folder.notes += hold(checkpoints(plan.places.values()), path)
         return folder
 
     @classmethod
@@ -168,7 +169,7 @@ class Folder:
 
     def release_checkpoints(self) -> None:
         """Let runs remove the checkpoints that were asked: nothing is left to ask."""
-        lineage.release(checkpoints(self.plan.places.values()), self.path)
+        release(checkpoints(self.plan.places.values()), self.path)
 
 
 OWN = (PLAN, "answers", ".lock")

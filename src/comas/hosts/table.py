@@ -51,3 +51,12 @@ class HostTable(BaseModel):
 def none_as_text(value: Any) -> Any:
     """`none` as a value: for what is to be left out again when something goes on."""
     return None if value == "none" else value
+
+
+class OwnTable(HostTable):
+    """Keys of a host that is an instance of the caller's, `comas.train(hosts={"mine": MyHost()})`:
+    nothing is built, and its other keys say nothing.
+    """
+
+    own: bool = False
+    """Whether it is one; written by `comas.train`, not by hand."""

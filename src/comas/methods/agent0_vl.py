@@ -1,7 +1,7 @@
 """Agent0-VL (arXiv 2511.19900) in text: solve with tools, verify by what the tools said, mend where
 that leaves doubt; one model in three roles, and no labels.
 
-An answer is verified by `checks` readers (`game.evidence`). While its score x confidence is below
+An answer is verified by `checks` readers (`verify`). While its score x confidence is below
 `gate`, its last step is written again, at most `repairs` times. The outcome of a question is the
 answer with the greatest sum of positive score x confidence. An answer is paid score x confidence,
 `outcome` for giving the outcome, `tool` x the share of its calls that worked, less `cost` per
@@ -13,15 +13,17 @@ mended too. Leaves out: images, the critique, the KL between roles.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
 from comas.game.dialogue import converse
-from comas.game.evidence import outcome_of, verify
 from comas.game.prompts import words
+from comas.game.searching import gives, listed, pages_of, read
 from comas.game.together import together
 from comas.game.votes import agrees
+from comas.game.votes import given as answer_given
 from comas.objective.credit import given
 from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped
@@ -100,6 +102,39 @@ def settle(
             paid.append(reading)
             verdicts.append(float(reading.info["confirms"] == right))
     compare_turns(paid, verdicts)
+
+
+async def verify(
+    question: Question, replies: Sequence[Turn], reader: Agent, task: Task, checks: int
+) -> None:
+    """Note on the last reply its `answer` and `sure`: score x confidence, -1 without an answer.
+
+    The score is 1 where at least half of `checks` readers give the same answer, else -1; the
+    confidence is the share of them that bears the score out. Each notes whether it `confirms`.
+    """
+    end = replies[-1]
+    answer = answer_given(question, end, task)
+    end.info["answer"] = answer
+    end.info["sure"] = -1.0
+    if answer is None:
+        return
+    pages = listed(pages_of(replies), task)
+    readings = await together(read(question, pages, reader, task, end) for _ in range(checks))
+    for reading in readings:
+        reading.info["confirms"] = gives(question, reading, answer, task)
+    share = sum(reading.info["confirms"] for reading in readings) / checks
+    end.info["sure"] = share if share >= 0.5 else share - 1.0
+
+
+def outcome_of(ends: Sequence[Turn], task: Task) -> str | None:
+    """The answer with the greatest sum of positive score x confidence, the earliest among equals;
+    None where no answer has any.
+    """
+    sums = dict.fromkeys((end.info["answer"] for end in ends if end.info["sure"] > 0), 0.0)
+    for answer in sums:
+        giving = [end for end in ends if agrees(end, answer, task)]
+        sums[answer] = math.fsum(max(0.0, end.info["sure"]) for end in giving)
+    return max(sums, key=lambda answer: sums[answer], default=None)
 
 
 ROLES = ("solution", "repair", "reading")

@@ -1,6 +1,6 @@
 """Which checkpoints of a run others still need: a note in the run's folder for each of them.
 
-Leaves out: who needs them (`storage.lineage`), removing the others (`storage.run`).
+Leaves out: who needs them (`storage.run.hold`), removing the others (`storage.run`).
 """
 
 from __future__ import annotations

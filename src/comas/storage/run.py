@@ -15,7 +15,7 @@ import shlex
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -341,3 +341,23 @@ def _step_of(folder: Path) -> int | None:
     """
     name = re.fullmatch(r"step-(0|[1-9]\d*)", folder.name)
     return int(name[1]) if name and folder.is_dir() else None
+
+
+Checkpoint = tuple[Run, int]
+"""A run, and after how many of its steps."""
+
+
+def hold(checkpoints: Iterable[Checkpoint], holder: Path) -> Iterator[str]:
+    """Have these checkpoints kept for `holder`; yields a note for each that cannot be."""
+    for run, step in checkpoints:
+        if not run.holds.add(step, holder):
+            yield (
+                f"{run.path} cannot be written: if it is trained on, its checkpoint of step {step},"
+                f" which is needed to go on with {holder}, may be removed"
+            )
+
+
+def release(checkpoints: Iterable[Checkpoint], holder: Path) -> None:
+    """The inverse of `hold`."""
+    for run, step in checkpoints:
+        run.holds.remove(step, holder)

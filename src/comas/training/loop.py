@@ -21,9 +21,8 @@ from comas.machine import peak_bytes, process_facts
 from comas.monitors.monitor import Seen
 from comas.questions.checked import RunQuestions
 from comas.signals import listening
-from comas.storage import lineage
 from comas.storage.rewind import best_kept
-from comas.storage.run import Run
+from comas.storage.run import Run, hold
 from comas.sync import collected_apart
 from comas.team import spending
 from comas.team.build import Team
@@ -94,7 +93,7 @@ class Session:
         # that checkpoint was lost
         if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:
             self.best = best_kept(run, start)
-        for note in lineage.hold(self.team.resolved.checkpoints(), run.path):
+        for note in hold(self.team.resolved.checkpoints(), run.path):
             self.hooks.note(note)
         self.hooks.locate(run.path)
         facts: dict[str, Any] = {"step": start}

@@ -6,6 +6,7 @@ Leaves out: what it may hold (`game.memory`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ from comas.game import memory
 from comas.game.agent import derive_seed
 from comas.game.play import Scene
 from comas.questions.checked import RunQuestions, order
-from comas.storage.method_state import read_state, write_state
 from comas.storage.run import Run
 from comas.team.build import Team
-from comas.types import Episode, Question, State
+from comas.types import Episode, Question, State, UserMistake
 
 
 class Remembering:
@@ -80,3 +80,23 @@ def in_passes(questions: Sequence[Question], seed: int, step: int, count: int) -
         drawn.append(order(n, derive_seed(seed, "order", turn))[i])
     # a step that spans two passes asks nothing twice
     return [questions[i] for i in dict.fromkeys(drawn)]
+
+
+STATE = "state.json"
+"""What a method remembers, in a checkpoint: sealed with the rest."""
+
+
+def write_state(checkpoint: Path, state: State) -> None:
+    """Write the record into an open checkpoint."""
+    (checkpoint / STATE).write_text(json.dumps(state), encoding="utf-8")
+
+
+def read_state(run: Path, step: int) -> State:
+    """The record of a run's method after `step` steps."""
+    path = run / "checkpoints" / f"step-{step}" / STATE
+    if not path.is_file():
+        raise UserMistake(
+            f"{path} is missing: the run was made by a method without a state; begin anew with this"
+            " one"
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
