@@ -11,7 +11,7 @@ import pytest
 from comas.config.policies import Resolved
 from comas.config.rehearsal import (
     _plays_of,
-    check_taken,
+    check_playable,
     rehearse,
     roles_asked,
 )
@@ -83,9 +83,9 @@ def test_roles_of_a_shorter_play_count_as_asked() -> None:
 @pytest.mark.parametrize("missing", ["revision", "assess"])
 def test_a_role_that_is_asked_only_then_has_to_be_taken(missing: str) -> None:
     roles = ("solution", "revision", "evaluation", "assess")
-    check_taken(repairing(*roles))
+    check_playable(repairing(*roles))
     with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
-        check_taken(repairing(*(role for role in roles if role != missing)))
+        check_playable(repairing(*(role for role in roles if role != missing)))
 
 
 async def until_others(
@@ -107,3 +107,9 @@ def test_a_game_without_end_for_some_stand_ins_is_soon_given_up_there() -> None:
     assert (rehearsal.replies, rehearsal.exactly) == (2, False)
     plays = _plays_of(resolved)
     assert [play.turns is None for play in plays] == [False, False, True, False]
+
+
+def test_options_that_do_not_go_together_are_told_before_a_model_is_loaded() -> None:
+    resolved = resolve(read(None, ["options.blind=true", "options.evaluate=false"]))
+    with pytest.raises(UserMistake, match=r"options\.blind has critics answer first"):
+        check_playable(resolved)

@@ -23,7 +23,7 @@ from comas.config.rehearsal import rehearse
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.config.trainable import check_training
-from comas.game.agent import Member, NobodyTakes
+from comas.game.agent import CannotBePlayed, Member
 from comas.game.play import Scene, play_all
 from comas.methods import comas_tests
 from comas.methods.comas_tests import function_of, method, read_input, separation, showing
@@ -410,7 +410,7 @@ def test_a_team_without_critics_is_told() -> None:
     members = [Member("a", host, "a", roles=("solution",))]
     with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(play_all(Scene(method, mbpp.task, members, 0), [SQUARE], 0))
-    assert caught.group_contains(NobodyTakes, match="no agent takes role 'evaluation'")
+    assert caught.group_contains(CannotBePlayed, match="no agent takes role 'evaluation'")
     told = ["method=comas_tests", "lr=1e-5", 'agents.a0.roles=["solution"]']
     with pytest.raises(UserMistake, match="no agent takes role 'evaluation'"):
         check_training(resolve(read(None, told)))

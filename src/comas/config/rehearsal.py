@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from comas.config.options import split_options
 from comas.config.policies import Resolved
 from comas.config.schema import Config
-from comas.game.agent import Member, NobodyTakes
+from comas.game.agent import CannotBePlayed, Member
 from comas.game.memory import at_start
 from comas.game.play import Scene, first, play_all
 from comas.sync import run_sync
@@ -95,7 +95,7 @@ class _Play:
 
     turns: Sequence[Turn] | None
     """None where it could not be played."""
-    nobody_takes: str
+    refused: str
     """Why, where a role is asked that no agent takes."""
 
 
@@ -119,11 +119,11 @@ def _plays_of(resolved: Resolved) -> list[_Play]:
     return _plays(resolved.method, resolved.task, config.options, partial(_members, config))
 
 
-def check_taken(resolved: Resolved) -> None:
-    """An error where the game asks for a role that no agent takes: before a model is loaded."""
+def check_playable(resolved: Resolved) -> None:
+    """An error where the game refuses its team or its options: before a model is loaded."""
     for play in _plays_of(resolved):
-        if play.nobody_takes:
-            raise NobodyTakes(play.nobody_takes)
+        if play.refused:
+            raise CannotBePlayed(play.refused)
 
 
 def _members(config: Config, limit: int) -> list[Member]:
@@ -257,7 +257,7 @@ def _plays(
 def _play(scene: Scene) -> _Play:
     """A discussion, or why it cannot be played."""
     turns: Sequence[Turn] | None = None
-    nobody_takes = ""
+    refused = ""
     try:
         question = _question(scene.task)
         playing = play_all(at_start(scene), [question], "rehearsal")
@@ -265,6 +265,6 @@ def _play(scene: Scene) -> _Play:
         turns = None if episode.error else episode.turns
     except Exception as error:  # noqa: BLE001 - whatever somebody's game does with a question of no task
         cause = first(error)
-        if isinstance(cause, NobodyTakes):
-            nobody_takes = str(cause)
-    return _Play(turns, nobody_takes)
+        if isinstance(cause, CannotBePlayed):
+            refused = str(cause)
+    return _Play(turns, refused)

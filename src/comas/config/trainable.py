@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from comas.config.plugins import check_builder_name
 from comas.config.policies import Resolved
-from comas.config.rehearsal import check_taken
+from comas.config.rehearsal import check_playable
 from comas.config.roles import check_kl, check_roles, check_seats
 from comas.types import UserMistake
 
@@ -18,7 +18,7 @@ def check_training(resolved: Resolved) -> None:
     check_kl(config, method)
     check_roles(config, method, task)
     check_seats(config, method, learn=True)
-    check_taken(resolved)
+    check_playable(resolved)
     for name in config.monitors or ():
         check_builder_name("monitors", name, "monitors")
     _check_game(resolved)

@@ -397,15 +397,17 @@ def takers(agents: Sequence[Agent], role: str) -> list[Agent]:
     return [agent for agent in agents if agent.takes(role)]
 
 
-class NobodyTakes(UserMistake):
-    """A game asks for a role that no agent of the team takes."""
+class CannotBePlayed(UserMistake):
+    """What a game refuses whatever the question is, such as a role that no agent takes, or options
+    that do not go together: found before a model is loaded.
+    """
 
 
 def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
     """Draw an agent for a role, uniformly among those that take it; an error where none does."""
     found = takers(agents, role)
     if not found:
-        raise NobodyTakes(
+        raise CannotBePlayed(
             f"no agent takes role {role!r}, which the game asks for: see agents.<name>.roles"
         )
     return rng.choice(found)

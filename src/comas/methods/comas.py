@@ -15,14 +15,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, takers
+from comas.game.agent import Agent, CannotBePlayed, takers
 from comas.game.prompts import defuse, words
 from comas.game.scores import WEIGHING, Score, read_score, weigh_score
 from comas.game.together import together
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean
-from comas.types import Count, Episode, Method, Question, Task, Turn, UserMistake, Whole
+from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
 
 SCALE = (
     "How good is the solution? 3: right; 2: right, with minor flaws; 1: fatally wrong. End with"
@@ -71,7 +71,7 @@ async def play(
     Each solution sees the last `kappa` rounds, and up to `references` criticisms of each.
     """
     if blind and not evaluate:
-        raise UserMistake(
+        raise CannotBePlayed(
             "options.blind has critics answer first, and options.evaluate=false leaves them out:"
             " set options.evaluate=true, or leave options.blind out"
         )
