@@ -263,9 +263,6 @@ def test_commands_in_messages_work_from_where_comas_was_called(
     "arguments",
     [
         ["report", "RUN"],
-        ["report", "RUN", "--json"],
-        ["show", "RUN"],
-        ["doctor"],
         ["resume", "RUN"],
         ["eval", "seed", "agents=1", "--limit", "2", "--out", "e"],
     ],
