@@ -13,6 +13,7 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from comas.evaluation import spec
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.evaluation.ways import described, players, way
@@ -260,3 +261,15 @@ def test_max_tokens_are_compared_only_where_a_role_has_no_room_of_its_own() -> N
     room = ["room.solution=7"]
     systems = [("seed", read(None, room)), ("r", read(None, ["max_tokens=9", *room]))]
     assert list(asked_otherwise(systems, {"solution"})) == []
+
+
+def test_bounds_that_were_halved_are_kept_for_the_next_process() -> None:
+    def left_with(**halved: int) -> Any:
+        host = SimpleNamespace(facts=lambda: {"halved": halved})
+        return SimpleNamespace(hosts={"home": host})
+
+    rooms = {"a": ["hosts.home.max_rows=64", "hosts.home.tokens_per_pass=1024"]}
+    plan = Plan(["a"], rooms=rooms)
+    assert spec.with_halved(plan, "a", left_with()) is plan
+    halved = spec.with_halved(plan, "a", left_with(max_rows=32))
+    assert halved.rooms["a"] == ["hosts.home.max_rows=32", "hosts.home.tokens_per_pass=1024"]

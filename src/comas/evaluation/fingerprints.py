@@ -103,9 +103,6 @@ def of_run(asked: RunQuestions, sources: Mapping[str, str]) -> dict[str, str]:
     splits = {"training": asked.train, "validation": asked.validation, "held-out": asked.test}
     digests: dict[str, str] = {}
     for name, questions in splits.items():
-        digest = of_questions(questions)
-        beginning = digest[:LENGTH]
-        digests[f"SHA-256 of {name} questions"] = beginning
-    of_bases = of_weights(sources)
-    digests["SHA-256 of bases"] = of_bases[:LENGTH]
+        digests[f"SHA-256 of {name} questions"] = of_questions(questions)[:LENGTH]
+    digests["SHA-256 of bases"] = of_weights(sources)[:LENGTH]
     return digests

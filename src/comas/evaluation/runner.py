@@ -137,9 +137,8 @@ class Exam:
                         known[kind] = await self._pace(each, games)
                     pace = known[kind]
                     seconds = pace.seconds * len(games)
-                    key = dict(zip(("system", "task", "setup"), each.key, strict=True))
                     facts = {"games": len(games), "seconds": seconds, "reply": pace.reply}
-                    rounds.append({**key, **facts})
+                    rounds.append({**each.key._asdict(), **facts})
                 peak = max(peak, peak_bytes(team.hosts))
             finally:
                 team.close()

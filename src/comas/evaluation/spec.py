@@ -206,13 +206,12 @@ def with_rooms(plan: Plan, run: str, resolved: Resolved, team: Team) -> Plan:
 
 def with_halved(plan: Plan, run: str, team: Team) -> Plan:
     """The plan with the bounds of memory that a system was left with."""
-    halved = [f"{key}={value}" for key, value in spending.halved(team.hosts).items()]
-    others = [
-        pair
-        for pair in plan.rooms.get(run, ())
-        if not any(pair.partition("=")[0] == new.partition("=")[0] for new in halved)
-    ]
-    return replace(plan, rooms={**plan.rooms, run: [*others, *halved]}) if halved else plan
+    halved = spending.halved(team.hosts)
+    if not halved:
+        return plan
+    bounds = dict(map(parse_pair, plan.rooms.get(run, ()))) | halved
+    pairs = [f"{key}={value}" for key, value in bounds.items()]
+    return replace(plan, rooms={**plan.rooms, run: pairs})
 
 
 def changed(plan: Plan, pairs: Sequence[str]) -> Plan:

@@ -352,7 +352,7 @@ Chosen = list[list[str]]
 
 def expert_figures(compared: Beside) -> dict[str, Interval]:
     """All that there are data for; nothing where one agent answers alone."""
-    members = {record["agent"] for each in compared.alone[0] for record in each}
+    members = _members(compared)
     if len(members) < 2 or len(compared.questions) < 2:
         return {}
     experts = chosen(compared, max)
