@@ -19,6 +19,7 @@ from comas.models.sources import seed_models
 from comas.program import VERSION
 
 EXTRAS = {
+    "accelerate": "gguf",
     "datasets": "hub",
     "gguf": "gguf",
     "httpx": "api",
@@ -74,8 +75,9 @@ def examine() -> dict[str, Any]:
 
 
 def _state_of(packaged: str) -> str:
-    """Whether the file of a packaged model is here."""
-    if installed_at(packaged) is not None:
+    """Whether the file of a packaged model is here, and what reads it."""
+    reads = all(version_of(name) for name, extra in EXTRAS.items() if extra == "gguf")
+    if reads and installed_at(packaged) is not None:
         return "installed"
     return f"missing: {how_to_install(packaged)}"
 

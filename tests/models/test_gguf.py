@@ -180,9 +180,11 @@ def test_what_cannot_be_talked_to_is_one_line(
     assert "has no chat template: choose a file of an instruction-tuned model" in refused(mute)
     strange = written(tmp_path / "strange.gguf", folder, architecture="mamba9")
     assert "has architecture 'mamba9', which transformers does not read" in refused(strange)
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    gguf_files._facts_of.cache_clear()
-    assert 'pip install "comas[gguf]"' in refused(mute)
+    for package in ("gguf", "accelerate"):
+        with monkeypatch.context() as missing:
+            missing.setitem(sys.modules, package, None)
+            gguf_files._facts_of.cache_clear()
+            assert 'pip install "comas[gguf]"' in refused(mute)
 
 
 def all_files(folder: Path) -> dict[str, int]:

@@ -165,6 +165,7 @@ def config_folder(base: str) -> str:
 def _facts_of(base: str) -> tuple[str, int]:
     """Architecture and number of parameters."""
     try:
+        import accelerate  # noqa: F401 - transformers needs it to dequantise, and says so late
         from gguf import GGUFReader
     except ImportError as error:
         raise UserMistake(
