@@ -1,8 +1,8 @@
 """Try each extra alone: `extras.py FOLDER WHEELS TORCH [EXTRA ...]`.
 
-For each extra an environment is made in which nothing but comas and that extra is installed, and the
-command that the extra is for runs there. So a package that an extra forgets is missed here, where
-the development environment would have it. Exit code 1 where a command fails.
+For each extra an environment is made in which nothing but comas and that extra is installed, and
+the command that the extra is for runs there. So a package that an extra forgets is missed here,
+where the development environment would have it. Exit code 1 where a command fails.
 
 Leaves out: `vllm`, `ray` (environments of their own: vllm_tests.py, ray_tests.py), and `docs`,
 `notebook`, `dev`, which users do not install.
