@@ -229,7 +229,7 @@ def coverage(alpha: float = 0.01, steps: int = 180, seed: int = 1) -> list[dict[
 def _is_alarmed(
     rng: np.random.Generator, count: int, bound: float, alpha: float, steps: int
 ) -> bool:
-    evidence = Evidence(steps)
+    evidence = Evidence()
     for _ in range(steps):
         evidence.add([float(value) for value in rng.random(count) < bound], bound)
         if evidence.log >= -math.log(alpha):

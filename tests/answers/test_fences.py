@@ -69,14 +69,36 @@ def test_the_program_is_found(text: str) -> None:
         BLOCK + "```python\nf = lambda x: x\n```",
         BLOCK + "```python\ndef f(x:\n```\n",
         BLOCK + f"```python\n{OTHER}",
-        GOOD,
+        "I would write\n" + GOOD,
         f"```text\n{GOOD}\n```",
-        f"```python\n{GOOD}",
         f"```javascript\n{GOOD}\n```",
     ],
 )
-def test_the_last_definition_counts_and_it_has_to_be_a_closed_block(text: str) -> None:
+def test_the_last_definition_counts(text: str) -> None:
     assert code.extract(ASKED, text) != GOOD
+
+
+BEGINS = "```python\n"
+COMPLETE = {
+    "no fence": GOOD,
+    "an unclosed fence": BEGINS + GOOD,
+    "a helper in an earlier block": f"{BEGINS}def g(x):\n    return 2 * x\n```\nso\n{BEGINS}def f(x):\n    return g(x)\n```",
+    "an import in an earlier block": f"{BEGINS}import operator\n```\n{BEGINS}def f(x):\n    return operator.mul(2, x)\n```",
+    "a byte order mark": f"{BEGINS}\ufeff{GOOD}\n```",
+    "spaces that do not break": BEGINS + GOOD.replace("    ", "\u00a0\u00a0\u00a0\u00a0") + "\n```",
+    "a fence in a docstring": f'{BEGINS}def f(x):\n    """Double.\n\n    ```python\n    f(2)\n    ```\n    """\n    return 2 * x\n```\nDone.',
+}
+
+
+@pytest.mark.parametrize("text", COMPLETE.values(), ids=COMPLETE)
+def test_replies_that_hold_a_whole_program(text: str) -> None:
+    space: dict = {}
+    exec(code.extract(ASKED, text) or "", space)
+    assert space["f"](2) == 4
+
+
+def test_earlier_blocks_that_nothing_needs_are_left_out() -> None:
+    assert code.extract(ASKED, "```python\nraise ValueError\n```\n" + BLOCK) == GOOD
 
 
 def test_without_names_the_last_block_that_says_python_counts() -> None:

@@ -10,34 +10,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comas.monitors.evidence import FRACTIONS, Evidence
-from comas.monitors.monitor import Hypothesis, Reading
+from comas.monitors import late_fall
+from comas.monitors.evidence import CHANCE, FRACTIONS, Evidence, highest_mean
+from comas.monitors.monitor import Hypothesis, Reading, Seen
 from comas.monitors.trial import Trial
 
 ALPHA = 0.05
 
 
 def test_the_first_step_is_the_mean_over_stakes_and_starts() -> None:
-    evidence = Evidence(4)
+    evidence = Evidence()
     evidence.add([1.0, 0.0], 0.25)
     bets = [(1 + share * 3) * (1 - share) for share in FRACTIONS]
-    capital = 0.25 * sum(bets) / len(bets) + 0.75
+    capital = CHANCE * sum(bets) / len(bets) + (1 - CHANCE)
     assert math.exp(evidence.log) == pytest.approx(capital, rel=1e-12)
 
 
 def test_the_second_step_begins_further_bets() -> None:
-    evidence = Evidence(4)
+    evidence = Evidence()
     evidence.add([1.0], 0.5)
     evidence.add([0.0], 0.5)
     up = [1 + share for share in FRACTIONS]
     down = [1 - share for share in FRACTIONS]
     both = sum(u * d for u, d in zip(up, down, strict=True)) / len(FRACTIONS)
-    capital = 0.25 * both + 0.75 * 0.25 * sum(down) / len(FRACTIONS) + 0.75**2
+    later = (1 - CHANCE) * CHANCE * sum(down) / len(FRACTIONS)
+    capital = CHANCE * both + later + (1 - CHANCE) ** 2
     assert math.exp(evidence.log) == pytest.approx(capital, rel=1e-12)
 
 
 def test_steps_without_values_leave_the_capital_as_it_is() -> None:
-    evidence = Evidence(10)
+    evidence = Evidence()
     for _ in range(50):
         evidence.add([], 0.3)
     assert evidence.log == pytest.approx(0.0, abs=1e-12)
@@ -60,7 +62,7 @@ def test_no_bet_gains_on_average_while_the_hypothesis_holds(
     chance = mean / high
     capital = 0.0
     for value, weight in ((high, chance), (0.0, 1.0 - chance)):
-        evidence = Evidence(5)
+        evidence = Evidence()
         evidence.add([value], bound)
         capital += weight * math.exp(evidence.log)
     assert capital <= 1.0 + 1e-9
@@ -73,7 +75,7 @@ def test_the_error_of_a_whole_run_is_below_alpha(games: int, bound: float) -> No
     runs = 200
     alarms = 0
     for _ in range(runs):
-        evidence = Evidence(120)
+        evidence = Evidence()
         for _ in range(120):
             evidence.add([float(drawn) for drawn in rng.random(games) < bound], bound)
             if evidence.log >= -math.log(ALPHA):
@@ -85,7 +87,7 @@ def test_the_error_of_a_whole_run_is_below_alpha(games: int, bound: float) -> No
 
 def test_a_late_change_is_found_and_dated() -> None:
     rng = np.random.default_rng(3)
-    evidence = Evidence(180)
+    evidence = Evidence()
     step = 0
     for step in range(180):
         chance = 0.1 if step < 100 else 0.9
@@ -98,7 +100,7 @@ def test_a_late_change_is_found_and_dated() -> None:
 
 def test_values_beyond_a_share_are_an_error() -> None:
     with pytest.raises(ValueError, match="values from 0 to 1"):
-        Evidence(10).add([1.5], 0.5)
+        Evidence().add([1.5], 0.5)
 
 
 def readings(count: int, mean: float) -> list[Reading]:
@@ -108,13 +110,13 @@ def readings(count: int, mean: float) -> list[Reading]:
 
 def test_a_trial_goes_on_from_its_record_bit_by_bit() -> None:
     hypothesis = Hypothesis("worse", "it is worse", 0.1)
-    whole = Trial(hypothesis, 100, math.log(100))
-    first = Trial(hypothesis, 100, math.log(100))
+    whole = Trial(hypothesis, 0.02)
+    first = Trial(hypothesis, 0.02)
     heard = [*readings(30, 0.2), *readings(30, 0.8)]
     alarms = [whole.hear(reading) for reading in heard]
     for reading in heard[:33]:
         first.hear(reading)
-    second = Trial(hypothesis, 100, math.log(100))
+    second = Trial(hypothesis, 0.02)
     second.take_up(json.loads(json.dumps(first.as_record())))
     rest = [second.hear(reading) for reading in heard[33:]]
     assert rest == alarms[33:]
@@ -124,30 +126,64 @@ def test_a_trial_goes_on_from_its_record_bit_by_bit() -> None:
 
 
 def test_a_start_that_was_measured_needs_no_first_steps() -> None:
-    trial = Trial(Hypothesis("worse", "it is worse", 0.1), 100, math.log(100))
+    trial = Trial(Hypothesis("worse", "it is worse", 0.1), 0.02)
     heard = [trial.hear(Reading([1.0] * 8, start=0.1)) for _ in range(4)]
     assert heard.index(True) <= 1
     assert sum(heard) == 1
 
 
-def test_a_short_run_that_is_made_longer_keeps_the_start_that_it_measured() -> None:
-    """Of twelve steps the first alone is the start; of a hundred, five would be."""
-    hypothesis = Hypothesis("worse", "it is worse", 0.1)
-    first = Trial(hypothesis, 12, math.log(100))
-    heard = readings(3, 0.2)
-    for reading in heard:
-        first.hear(reading)
-    longer = Trial(hypothesis, 100, math.log(100))
-    longer.take_up(json.loads(json.dumps(first.as_record())))
-    assert longer.start == first.start == sum(heard[0].values) / 8
-    before = longer.evidence.log
-    longer.hear(Reading([1.0] * 8))
-    assert longer.start == first.start
-    assert longer.evidence.log > before, "what comes now is compared, not measured"
+@pytest.mark.parametrize(("questions", "steps"), [(4, 60), (16, 40), (90, 20)])
+def test_a_run_in_which_nothing_changes_is_alarmed_no_more_often_than_said(
+    questions: int, steps: int
+) -> None:
+    """The start is measured too: few questions say little of it, and the bound has to know that."""
+    rng = np.random.default_rng(13)
+    runs = 150
+    alarms = 0
+    for _ in range(runs):
+        trial = Trial(Hypothesis("worse", "it is worse", 0.07), ALPHA)
+        for _ in range(steps):
+            alarms += trial.hear(Reading([float(v) for v in rng.random(questions) < 0.4]))
+    assert alarms / runs <= ALPHA + 4 * math.sqrt(ALPHA * (1 - ALPHA) / runs)
+
+
+def test_a_late_fall_is_alarmed_no_more_often_than_said_where_accuracy_stays() -> None:
+    rng = np.random.default_rng(17)
+    alarms = 0
+    for _ in range(60):
+        monitor = late_fall.watch()
+        trial = Trial(late_fall.FALLEN, ALPHA)
+        for step in range(60):
+            validated = [float(v) for v in rng.random(16) < 0.5]
+            alarms += trial.hear(monitor.read(Seen(step, [], validated=validated))["fallen"])
+    assert alarms / 60 <= ALPHA + 4 * math.sqrt(ALPHA * (1 - ALPHA) / 60)
+
+
+def test_a_late_fall_is_seen() -> None:
+    monitor = late_fall.watch()
+    trial = Trial(late_fall.FALLEN, ALPHA)
+    heard = []
+    for step in range(30):
+        validated = [1.0] * 64 if step < 10 else [1.0, 0.0] * 32
+        heard.append(trial.hear(monitor.read(Seen(step, [], validated=validated))["fallen"]))
+    assert 10 <= heard.index(True) <= 14
+
+
+@given(count=st.integers(1, 60), share=st.floats(0.0, 1.0))
+@settings(max_examples=40, deadline=None)
+def test_the_limit_of_a_mean_is_that_of_chernoff(count: int, share: float) -> None:
+    limit = highest_mean(share, count, 0.01)
+    assert share <= limit <= 1.0
+    if 0.0 < share < limit < 1.0 - 1e-9:
+        one, other = (
+            share * math.log(share / limit),
+            (1 - share) * math.log((1 - share) / (1 - limit)),
+        )
+        assert count * (one + other) == pytest.approx(math.log(100), rel=1e-6)
 
 
 def test_no_change_is_older_than_the_start_that_it_is_compared_with() -> None:
-    trial = Trial(Hypothesis("worse", "it is worse", 0.1), 100, math.log(100))
+    trial = Trial(Hypothesis("worse", "it is worse", 0.1), 0.02)
     heard = [Reading([0.0] * 8)] * 5 + [Reading([1.0] * 8)] * 5
     alarms = [trial.hear(reading) for reading in heard]
     assert sum(alarms) == 1
@@ -156,7 +192,7 @@ def test_no_change_is_older_than_the_start_that_it_is_compared_with() -> None:
 
 def test_a_change_between_two_readings_may_be_as_old_as_the_first() -> None:
     """As validation accuracy is read: every third step."""
-    trial = Trial(Hypothesis("worse", "it is worse", 0.1), 100, math.log(100))
+    trial = Trial(Hypothesis("worse", "it is worse", 0.1), 0.02)
     good = Reading([0.0] * 8, start=0.1)
     bad = Reading([1.0] * 8, start=0.1)
     alarms = [trial.hear(one) for one in (good, None, None, good, None, None, bad, None, bad)]

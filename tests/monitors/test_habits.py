@@ -256,7 +256,7 @@ def alarms(rng: np.random.Generator, start: float, mean: float, steps: int) -> i
     """The step, counted from 0, in which a run is alarmed whose values have this mean: half of what
     is not 0 is one half, as from two answers to a wording.
     """
-    trial = Trial(HABITUAL, steps, -math.log(ALPHA))
+    trial = Trial(HABITUAL, ALPHA)
     half = 2 * mean / 3
     for step in range(steps):
         drawn = rng.choice([0.0, 0.5, 1.0], size=4, p=[1 - 2 * half, half, half])

@@ -70,7 +70,7 @@ def test_a_fall_is_measured_from_the_lower_end_of_the_best() -> None:
     assert first.start == 1.0
     second = monitor.read(Seen(39, [], validated=[0.0] * 100))["fallen"]
     assert second.start is not None
-    assert 0.2 < second.start < 0.32
+    assert 0.3 < second.start < 0.4
     assert sum(second.values) == 100
     third = monitor.read(Seen(59, [], validated=good))["fallen"]
     assert third.start == second.start

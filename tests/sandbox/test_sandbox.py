@@ -4,12 +4,15 @@ is bounded in itself, so that a sandbox that fails fails the test and not the ma
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -427,11 +430,29 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_literal_values_cross_unchanged(value: object) -> None:
-    import json
-
     found = decode(json.loads(json.dumps(encode(value))))
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("value", [Fraction(1, 3), Decimal("0.10"), {"a": (Fraction(2), [1.5])}])
+def test_exact_numbers_cross(value: object) -> None:
+    assert decode(json.loads(json.dumps(encode(value)))) == value
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from dataclasses import dataclass\n@dataclass(order=True, slots=True)\nclass A:\n    x: int\nvalue = A(3).x",
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nvalue = A(3).x",
+        "import sys\nvalue = 3 if sys.modules[__name__] else 0",
+        "import pickle\nclass A:\n    x = 3\nvalue = pickle.loads(pickle.dumps(A())).x",
+    ],
+)
+def test_a_program_is_a_module(body: str) -> None:
+    told = sandbox.check(f"{body}\ndef f(): return value", "assert f() == 3", names=["f"])
+    assert told.verdict == "right", told.why
+    assert sandbox.run(f"{body}\nvalue").printed.strip() == "3"
 
 
 @pytest.mark.parametrize("told", [["object", 1], {"a": 1}, ["list", {"b": 2}]])

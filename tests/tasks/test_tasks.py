@@ -374,7 +374,8 @@ def test_coding_tasks(name: str, tmp_path: Path) -> None:
         "wrong": "def root(x):\n    return x",
     }
     assert [task.verify(question, block(program)) for program in said.values()] == list(said)
-    assert task.verify(question, said["right"]) == "wrong"  # no block
+    assert task.verify(question, said["right"]) == "right", "all of the reply is a program"
+    assert task.verify(question, "I would write:\n" + said["right"]) == "wrong"  # no block
     # the last one counts
     assert task.verify(question, block(said["wrong"]) + block(said["right"])) == "right"
     assert task.verify(question, block("def root(")) == "wrong"

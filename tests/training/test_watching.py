@@ -69,7 +69,7 @@ def test_an_alarm_is_written_and_told_once(untaught: Path, tmp_path: Path) -> No
     assert alarm["kind"] == "loud.worse"
     assert alarm["step"] == 2
     assert alarm["since"] == 2
-    assert alarm["evidence"] >= alarm["needed"] == pytest.approx(100.0)
+    assert alarm["evidence"] >= alarm["needed"] == pytest.approx(200.0)
     assert alarm["text"] == (
         "everything becomes worse (loud: 1.00 lately, 0.10 at the start; since step 3,"
         " evidence over a million to 1)"

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator
 
 from comas import sandbox
-from comas.answers.fences import Block, blocks
+from comas.answers.fences import blocks
 from comas.questions.sources import identity
 from comas.sandbox.jail import Broken
 from comas.types import HostFailure, Question, Verdict
@@ -41,6 +41,8 @@ DOES = "does "
 """How a ballot begins that is no program, but what one does."""
 CLOSING = 50
 """Brackets among which the end of a call is looked for."""
+_NO_CODE = {0xFEFF: None, 0xA0: " ", 0x202F: " "}
+"""A byte order mark, and spaces that do not break: none of them is Python."""
 _PARSING = threading.Lock()
 _DEFINED = re.compile(
     r"^[ \t]*+(?:(?:async[ \t]++)?def[ \t]++(\w++)|class[ \t]++(\w++)|(\w++)[ \t]*+=(?!=))",
@@ -50,24 +52,50 @@ _DEFINED = re.compile(
 
 
 def extract(question: Question, text: str) -> str | None:
-    """The last fenced block that defines what is asked for, if it is a Python program and the block
-    is closed.
+    """The last fenced block that defines what is asked for, if it is a Python program, behind those
+    earlier blocks that define or import what it uses and does not have.
 
     Blocks of other languages are none. Where none defines it, or nothing is known to be asked for,
-    the last block that says that it is Python, or the last of all where none does.
+    the last block that says that it is Python, or the last of all where none does. A reply without
+    fences is a program where all of it is one that defines what is asked for.
     """
-    fenced = [b for b in blocks(text) if b.is_python or not b.language]
-    tagged = [b for b in fenced if b.is_python]
+    text = text.translate(_NO_CODE)
+    found = blocks(text, is_whole=lambda program: _tree(program) is not None)
+    fenced = [b.text.strip() for b in found if b.is_python or not b.language]
+    tagged = [b.text.strip() for b in found if b.is_python]
     asked_for = question.meta.get("names") or []
+    if not found and asked_for and _defined(text).issuperset(asked_for):
+        fenced = [text.strip()]
     defining = _defining(fenced, asked_for) if len(fenced) > 1 else []
     chosen = defining or (tagged or fenced)[-1:]
-    program = chosen[-1].text.strip() if chosen and chosen[-1].closed else ""
-    return program if program and _tree(program) else None
+    if not chosen or not chosen[-1] or _tree(chosen[-1]) is None:
+        return None
+    program = chosen[-1]
+    last = len(fenced) - fenced[::-1].index(program)
+    return "\n\n".join([*_needed(program, fenced[: last - 1]), program])
 
 
-def _defining(fenced: list[Block], names: list[str]) -> list[Block]:
+def _needed(program: str, earlier: list[str]) -> list[str]:
+    """The earlier blocks that bring names which a program uses and neither defines nor imports."""
+    missing = set(called(program))
+    needed: list[str] = []
+    for block in reversed(earlier):
+        if not missing:
+            break
+        if _tree(block) is not None and missing & (_defined(block) | _imported(block)):
+            needed.insert(0, block)
+            missing = missing - _defined(block) - _imported(block) | set(called(block))
+    return needed
+
+
+def _imported(program: str) -> set[str]:
+    nodes = [n for n in _parsed(program).body if isinstance(n, ast.Import | ast.ImportFrom)]
+    return {(a.asname or a.name).split(".")[0] for node in nodes for a in node.names}
+
+
+def _defining(fenced: list[str], names: list[str]) -> list[str]:
     """The blocks that define as many of the names as any of them does, if they define one."""
-    counts = [len(_defined(block.text).intersection(names)) for block in fenced]
+    counts = [len(_defined(block).intersection(names)) for block in fenced]
     most = max(counts, default=0)
     return [block for block, count in zip(fenced, counts, strict=True) if most and count == most]
 

@@ -7,11 +7,15 @@ blocks made by indentation alone.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 SHORTEST = 3
 """Signs of a fence."""
+FENCES_INSIDE = 5
+"""Closing fences at which a block of Python is tried to be whole."""
 _LANGUAGE = re.compile(r"\{?\s*\.?([A-Za-z][\w+#-]*)?")
 _PYTHON = re.compile(r"(?:i?python|py)[0-9]*", re.IGNORECASE)
 _ONE_LINE = re.compile(r"(?:i?python|py)[0-9.]*[ \t]+(.*)", re.IGNORECASE | re.DOTALL)
@@ -39,26 +43,42 @@ class _Fence:
     language: str
 
 
-def blocks(text: str) -> list[Block]:
-    """All fenced blocks in their order; the last one may lack its end."""
+def blocks(text: str, is_whole: Callable[[str], bool] | None = None) -> list[Block]:
+    """All fenced blocks in their order; the last one may lack its end.
+
+    A block of Python ends at the first closing fence, or, where the code up to there is not whole
+    (`is_whole`), at a later one at which it is: a docstring may hold fences.
+    """
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     out: list[Block] = []
-    fence: _Fence | None = None
-    inside: list[str] = []
-    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
-        if fence is None:
-            within = _within_a_line(line)
-            fence = _opened(line) if within is None else None
-            out.extend([within] if within is not None else [])
-            inside = []
-            continue
-        code = _before_the_end(line, fence)
-        inside.append(line if code is None else code)
-        if code is not None:
-            out.append(_block(inside, fence, closed=True))
-            fence = None
-    if fence is not None:
-        out.append(_block(inside, fence, closed=False))
+    place = 0
+    while place < len(lines):
+        line = lines[place]
+        place += 1
+        within = _within_a_line(line)
+        if within is not None:
+            out.append(within)
+        elif (fence := _opened(line)) is not None:
+            ends = _ends(lines, place, fence)
+            made = [
+                (_block([*lines[place:end], code], fence, closed=True), end + 1)
+                for end, code in itertools.islice(ends, FENCES_INSIDE if is_whole else 1)
+            ]
+            if not made:
+                out.append(_block(lines[place:], fence, closed=False))
+                break
+            whole = (m for m in made if is_whole and m[0].is_python and is_whole(m[0].text))
+            block, place = next(whole, made[0])
+            out.append(block)
     return out
+
+
+def _ends(lines: list[str], place: int, fence: _Fence) -> Iterator[tuple[int, str]]:
+    """Lines from `place` on that may close a fence, with the code before the closing signs."""
+    for end in range(place, len(lines)):
+        code = _before_the_end(lines[end], fence)
+        if code is not None:
+            yield end, code
 
 
 def _block(lines: list[str], fence: _Fence, closed: bool) -> Block:

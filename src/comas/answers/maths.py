@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from comas.answers import notation
+from comas.answers import forms, notation
 from comas.answers.boxed import last_box
 from comas.answers.pool import WorkerFailed, Workers
 from comas.types import HostFailure, Question, Verdict
@@ -36,13 +36,21 @@ def equal(gold: str, answer: str) -> bool:
     by_writing = notation.decided(gold, answer)
     if by_writing is not None:
         return by_writing
-    left = notation.readable(gold)
-    right = notation.readable(answer)
+    left, right = (notation.readable(text) for text in _comparable(gold, answer))
     if left is None or right is None:
         return False
     if "," in left and not re.search(r"[<>=≤≥]|\\[lgn](?:eq?|t)(?![a-zA-Z])", left):
         right = notation.as_interval(right)
     return bool(_found("equal", left, right))
+
+
+def _comparable(gold: str, answer: str) -> tuple[str, str]:
+    """Two answers without what only names them or counts them: `x =` where one of them does not
+    have it, a unit.
+    """
+    if ("=" in gold) != ("=" in answer):
+        gold, answer = (forms.value_of(notation.plain(text)) or text for text in (gold, answer))
+    return forms.without_unit(gold), forms.without_unit(answer)
 
 
 def value(text: str) -> float | None:
@@ -113,13 +121,16 @@ def same(a: str, b: str) -> bool:
     is asked once per answer, so that a vote does not wait for it again, and no other answer is
     blamed. Raises HostFailure where the checker does not work at all.
     """
-    by_writing = a == b or notation.decided(a, b)
+    if a == b:
+        return True
+    a, b = sorted((a, b))  # what is the reference of `equal` must not depend on who asks
+    by_writing = notation.decided(a, b)
     if by_writing is not None:
         return by_writing
     try:
         if not all(_is_harmless(text) or digests(text) for text in (a, b)):
             return _unless_broken_down(False)
-        return equal(min(a, b), max(a, b))
+        return equal(a, b)
     except WorkerFailed:
         return _unless_broken_down(False)
 

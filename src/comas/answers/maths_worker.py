@@ -29,6 +29,9 @@ CLOSE = 1e-4
 hold few digits.
 """
 
+EXACT = 1e-20
+"""The same for numbers without decimals: what thirty digits of evaluation may lose."""
+
 
 def equal(gold: str, answer: str) -> bool:
     """Whether two answers, as `notation.readable` gives them, are the same mathematical object."""
@@ -46,19 +49,22 @@ def equal(gold: str, answer: str) -> bool:
 
 
 def _far(gold: Any, answer: Any) -> bool:
-    """Whether two numbers differ by more than the rounding of decimals.
+    """Whether two numbers differ: exact ones at all, decimals by more than their rounding.
 
-    To six places 0.0000101 and 0.00001 are one.
+    The checker itself compares six decimal places, so that any two tiny numbers are one to it.
     """
-    from sympy import Float, Number
+    from sympy import Expr, Float
 
-    if (
-        not isinstance(gold, Number)
-        or not isinstance(answer, Number)
-        or not isinstance(gold, Float) | isinstance(answer, Float)
-    ):
+    if not isinstance(gold, Expr) or not isinstance(answer, Expr):
         return False
-    return abs(float(gold) - float(answer)) > CLOSE * abs(float(gold))
+    if gold.free_symbols or answer.free_symbols:
+        return False
+    rounded = gold.has(Float) or answer.has(Float)
+    size = abs(gold.evalf(30))
+    apart = abs((gold - answer).evalf(30))
+    if not size.is_number or not apart.is_number or not size.is_finite:
+        return False
+    return bool(apart > (CLOSE if rounded else EXACT) * size)
 
 
 def digests(text: str) -> bool:
@@ -93,7 +99,17 @@ def _parsed(text: str) -> list[Any]:
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
     kinds = (LatexExtractionConfig(), ExprExtractionConfig())
-    return parse(f"\\boxed{{{text}}}", extraction_config=kinds, parsing_timeout=None)  # type: ignore[arg-type]
+    found = parse(f"\\boxed{{{text}}}", extraction_config=kinds, parsing_timeout=None)  # type: ignore[arg-type]
+    return [_with_unit_i(part) for part in found]
+
+
+def _with_unit_i(part: Any) -> Any:
+    """A formula in which the letter i is the imaginary unit."""
+    from sympy import Basic, I
+
+    if not isinstance(part, Basic):
+        return part
+    return part.subs({symbol: I for symbol in part.free_symbols if str(symbol) == "i"})
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from comas.answers import forms
 from comas.answers.beside import SCALES, alters, is_symbol
 
 _THIN = re.compile(r"(?<!\\)\\[,!]")
@@ -32,9 +33,25 @@ _CHARACTERS = str.maketrans(
         "·": r"\cdot ",
         "°": r"^\circ ",
         "π": r"\pi ",
+        "∅": r"\emptyset ",
+        "－": "-",
+        **dict.fromkeys("€£¥₹¢", ""),
     }
 )
 """Characters for which LaTeX has a command."""
+_SAME_SIGN = (
+    (re.compile(r"\\varnothing(?![a-zA-Z])|\\\{\s*\\\}"), r"\\emptyset "),
+    (re.compile(r"\\[lr]angle(?![a-zA-Z])\s*"), lambda found: "(" if found[0][1] == "l" else ")"),
+    (re.compile(r"\\degree(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"(?<=[0-9])\{,\}(?=[0-9]{3})"), ""),
+    (re.compile(r"\A\s*\*\*(.*)\*\*\s*\Z", re.DOTALL), r"\1"),
+    (re.compile(r"\A\s*\\text\s*\{[^{}]*:\s*\}"), ""),
+    (re.compile(r"(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\\sqrt\[([0-9]*[13579])\]\{-([0-9.]+)\}"), r"-\\sqrt[\1]{\2}"),
+)
+"""Ways to write one thing: the empty set, vectors, degrees, thousands, bold, a label in front,
+binomials, the odd root of a negative number.
+"""
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _ROOT = re.compile(r"√\s*(?:([0-9]+|[a-zA-Z])|\(([^()]*)\))")
@@ -48,8 +65,11 @@ def in_latex(text: str) -> str:
     that change nothing.
     """
     out = _LOOKS.sub("", text)
+    for sign, usual in _SAME_SIGN:
+        out = sign.sub(usual, out)
     if out.isascii():
         return out
+    out = "".join(str(unicodedata.decimal(sign, sign)) for sign in out)
     out = _VULGAR.sub(_as_fraction, out)
     out = _RAISED.sub(lambda run: f"^{{{unicodedata.normalize('NFKC', run[0])}}}", out)
     out = _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2]}}}", out)
@@ -85,8 +105,8 @@ def decided(gold: str, answer: str) -> bool | None:
         return named
     if (numerals := _same_numerals(one, other)) is not None:
         return numerals
-    if {_brackets(one), _brackets(other)} == {"set", "tuple"}:
-        return False
+    if (by_form := forms.decided(one, other)) is not None:
+        return by_form
     if readable(gold) is None or readable(answer) is None:
         return False
     return None
@@ -154,7 +174,7 @@ def _skeleton(text: str) -> str:
     return unicodedata.normalize("NFC", re.sub(r"[_{}\s]", "", plain(text)).strip("()")).casefold()
 
 
-# --- numerals of another base, and brackets
+# --- numerals of another base
 
 _BASED = re.compile(r"([0-9A-Za-z]+)_(?:\{\(?([0-9]+|[a-z]+)\)?\}|([0-9]+))")
 _BASE_NAMES = (
@@ -205,20 +225,11 @@ def _numeral(text: str) -> tuple[str, int] | None:
     return found[1].lstrip("0"), int(base)
 
 
-def _brackets(bare: str) -> str:
-    """Classify brackets: `set` for braces around a list, `tuple` for others, else empty."""
-    inside = bare.rpartition(r"\in")[2]
-    if "," not in inside:
-        return ""
-    if inside.startswith((r"\{", "{")) and inside.endswith("}"):
-        return "set"
-    return "tuple" if inside.startswith(("(", "[")) and inside.endswith((")", "]")) else ""
-
-
 # --- what math-verify is given
 
 _DIGIT_FRACTION = re.compile(r"\\([dt]?frac)\s*([0-9])\s*([0-9])(?![0-9])")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3})+(?![0-9]| [0-9])")
+_THOUSANDS = re.compile(r"(?<![0-9.,(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 _MIXED = re.compile(r"(?<![0-9./])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9./])")
 _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*(?:\{([0-9]+)\}|([0-9]))")
 _GOING_ON = re.compile(r"([0-9]*)\.([0-9]*?)([0-9]{1,6}?)\3{2,}(?:\.\.\.|…|\\[lc]?dots)")
@@ -233,6 +244,19 @@ _SCALED = re.compile(
 _LETTERS = re.compile(r"(?<!\\)(?<![a-zA-Z\\])[a-zA-Z]{3,}")
 _UNIT_POWER = re.compile(r"[^\W\d_]+[23]")
 _BARE_NAMES = re.compile(r"(?<![\\a-zA-Z{])(pi|sin|cos|tan|cot|ln|log)(?![a-zA-Z])")
+_RAISED_DIGIT = re.compile(r"\^\{?([0-9]+)\}? (?=[0-9])")
+_LOG_BASE = re.compile(r"\\log ?_ ?([0-9]+) ?(?=[0-9({\\a-z])")
+_CALL = re.compile(r"(?<![\\a-zA-Z])(sqrt|exp|abs)\(([^()]*)\)")
+_CALLED = {"sqrt": r"\sqrt{%s}", "exp": "e^{%s}", "abs": "|%s|"}
+
+
+def _in_code(text: str) -> str:
+    """A text without the signs of program code: `sqrt(2)`, `x**2`, `x^(1/4)`, `oo`."""
+    out = re.sub(r"(?<![\\a-zA-Z])oo(?![a-zA-Z])", r"\\infty ", text.replace("**", "^"))
+    calls = 1
+    while calls:
+        out, calls = _CALL.subn(lambda call: _CALLED[call[1]] % call[2], out)
+    return re.sub(r"\^\(([^()]*)\)", r"^{\1}", out)
 
 
 def readable(text: str) -> str | None:
@@ -250,8 +274,10 @@ def readable(text: str) -> str | None:
     if _SCIENTIFIC.fullmatch(out):
         digits, _, power = out.lower().partition("e")
         return rf"{digits} \cdot 10^{{{int(power)}}}" if len(power) < 6 else None
+    out = _in_code(_RAISED_DIGIT.sub(r"^{\1} \\cdot ", _LOG_BASE.sub(r"\\log_{\1} ", out)))
     out = _MIXED.sub(r"\1\\frac{\2}{\3}", out)
     out = _GROUPED.sub(lambda found: found[0].replace(" ", ""), out)
+    out = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), out)
     if re.search(r"[0-9] [0-9]", out):
         return None
     out = _REPEATING.sub(lambda found: _endless(found[1], found[2], found[3] or found[4]), out)

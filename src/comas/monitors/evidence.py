@@ -13,10 +13,13 @@ which begins as 1, therefore exceeds 1 / alpha with a probability of at most alp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import rel_entr
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9)
 """Stakes, each with an equal part of the capital: small ones find small changes in many values,
@@ -26,14 +29,16 @@ NOTHING = -1e300
 """The logarithm of no capital, as a number that JSON can hold."""
 MOST = 0.999
 """A bound from which on no value could say much against the hypothesis."""
+CHANCE = 1 / 64
+"""Prior chance that a change comes in the next step, if it has not come. Runs of any length have
+the same, so that one that is made longer is what it would have been.
+"""
 
 
 class Evidence:
-    """What speaks against one hypothesis, in a run of `steps` steps."""
+    """What speaks against one hypothesis."""
 
-    def __init__(self, steps: int) -> None:
-        self.chance = 1.0 / max(2, steps)
-        """Prior chance that a change comes in the next step, if it has not come."""
+    def __init__(self) -> None:
         self.steps = 0
         self._idle = 0.0
         """Log of the weight of changes that are still to come."""
@@ -50,8 +55,8 @@ class Evidence:
         if values and bound < MOST:
             array = np.asarray(values, dtype=np.float64)
             gains = self._gains(array, bound)
-        beginning = self._idle + np.log(self.chance)
-        self._idle += np.log1p(-self.chance)
+        beginning = self._idle + np.log(CHANCE)
+        self._idle += np.log1p(-CHANCE)
         self._betting = np.logaddexp(self._betting, beginning) + gains
         self._note_lowest()
         self._sums = self._sums + gains
@@ -105,3 +110,20 @@ class Evidence:
         self._sums = np.asarray(record["sums"])
         self._lowest = np.asarray(record["lowest"])
         self._since = np.asarray(record["since"], dtype=np.int64)
+
+
+def highest_mean(mean: float, count: int, error: float) -> float:
+    """The upper confidence limit of a mean of `count` values from 0 to 1 that were drawn alike,
+    whatever their distribution: the true mean is above it with a probability of at most `error`.
+
+    The greatest q with count * KL(mean, q) <= log(1 / error), of Bernoulli distributions (Chernoff;
+    Hoeffding 1963 for values between 0 and 1).
+    """
+    allowed = math.log(1.0 / error) / count
+
+    def divergence(q: float) -> float:
+        return float(rel_entr(mean, q) + rel_entr(1.0 - mean, 1.0 - q))
+
+    if divergence(1.0 - 1e-12) <= allowed:
+        return 1.0
+    return float(brentq(lambda q: divergence(q) - allowed, mean, 1.0 - 1e-12))

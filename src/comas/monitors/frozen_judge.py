@@ -20,7 +20,7 @@ from comas.game.agent import Member, derive_seed
 from comas.game.judgements import accepts, is_work, work_judged
 from comas.game.play import Scene
 from comas.game.roles import JUDGES, WORK
-from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen
+from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, measured
 from comas.monitors.planting import Plant, bench_of, is_posed, play_planted, seated
 from comas.types import Episode, KeepsStart, Turn
 
@@ -58,7 +58,7 @@ class FrozenJudge(Monitor):
         values = await _disagreements(scene, bench, shown, "frozen_judge-start")
         if values:
             start = sum(values) / len(values)
-            self.memory = {"bench": bench, "start": start}
+            self.memory = {"bench": bench, "start": start, "start_count": len(values)}
 
     async def ask_about(self, scene: Scene, step: int, episodes: Sequence[Episode]) -> None:
         """Have a few works judged by the judges of the start."""
@@ -75,7 +75,7 @@ class FrozenJudge(Monitor):
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
         """Per work, the share of pairs of a verdict now and one of the start that differ."""
-        return {"apart": Reading(self.seen, self.memory["start"])} if self.seen else {}
+        return {"apart": measured(self.seen, self.memory)} if self.seen else {}
 
 
 async def _disagreements(

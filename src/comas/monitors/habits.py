@@ -24,7 +24,7 @@ from comas.game.play import Scene, play_all, unlabelled
 from comas.game.prompts import words
 from comas.game.together import together
 from comas.game.votes import agrees, read
-from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen
+from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, measured
 from comas.monitors.planting import is_posed, seated
 from comas.types import Episode, Question, Task, Turn
 
@@ -82,7 +82,13 @@ class Habits(Monitor):
             {"id": question.id, "prompt": question.prompt, "kind": question.kind}
             for question in pool
         ]
-        self.memory = {"bench": bench, "start": start, "count": count, "questions": questions}
+        self.memory = {
+            "bench": bench,
+            "start": start,
+            "start_count": len(values),
+            "count": count,
+            "questions": questions,
+        }
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Ask a few of the questions in both wordings."""
@@ -98,7 +104,7 @@ class Habits(Monitor):
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
         """Per question, how far the answers to its two wordings come apart."""
-        return {"wording": Reading(self.seen, self.memory["start"])} if self.seen else {}
+        return {"wording": measured(self.seen, self.memory)} if self.seen else {}
 
 
 def _rephrasable(task: Task, questions: Sequence[Question]) -> list[Question]:

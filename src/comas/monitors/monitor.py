@@ -46,6 +46,17 @@ class Reading:
     """The mean of such values at the start, where the monitor has measured it; None: the mean of
     the first few steps.
     """
+    start_count: int = 0
+    """How many values `start` is the mean of; 0 where it is known without error."""
+    behind: int = 0
+    """Observations that the values are made of, where these are more than the values."""
+
+
+def measured(values: Sequence[float], memory: Mapping[str, Any]) -> Reading:
+    """Values beside the start that a monitor has measured and remembers; a memory from before
+    counts were kept takes the start for known.
+    """
+    return Reading(values, memory["start"], memory.get("start_count", 0))
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ class Probes(Monitor):
         plants = plants_of(games, scene)
         plants["proven"] = await _accepted_again(scene, plants["proven"])
         start: dict[str, float] = {}
+        counts: dict[str, int] = {}
         for kind, of_kind in plants.items():
             # few plants are shown several times: the start should be known to a few hundredths
             shown = list(itertools.islice(itertools.cycle(of_kind), len(games)))
@@ -84,10 +85,11 @@ class Probes(Monitor):
             values = [value for game in shown_games for value in _bad(kind, game)]
             if values:
                 start[kind] = sum(values) / len(values)
+                counts[kind] = len(values)
         if not start:
             return
         records = {kind: [as_record(plant) for plant in plants[kind]] for kind in start}
-        self.memory = {"bench": bench, "start": start, "plants": records}
+        self.memory = {"bench": bench, "start": start, "counts": counts, "plants": records}
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Have a few plants judged, of each kind in turn."""
@@ -113,7 +115,9 @@ class Probes(Monitor):
         readings: dict[str, Reading] = {}
         for kind, values in self.seen.items():
             if values:
-                readings[kind] = Reading(values, self.memory["start"][kind])
+                readings[kind] = Reading(
+                    values, self.memory["start"][kind], self.memory.get("counts", {}).get(kind, 0)
+                )
         return readings
 
 

@@ -44,7 +44,7 @@ class Rejections(Monitor):
         readings = {"rejected": Reading(shares)}
         favour = favour_of(judgements)
         if favour is not None:
-            readings["favours"] = Reading([favour])
+            readings["favours"] = Reading([favour], behind=FEWEST)
         return readings
 
 

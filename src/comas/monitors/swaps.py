@@ -17,7 +17,7 @@ from comas.game.agent import derive_seed
 from comas.game.judgements import accepts
 from comas.game.play import Scene
 from comas.game.roles import WORK
-from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
+from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen, measured
 from comas.monitors.planting import (
     Plant,
     as_plant,
@@ -66,7 +66,12 @@ class Swaps(Monitor):
         if values:
             records = [{**as_record(plant), "praises": praises} for plant, praises in swapped]
             start = sum(values) / len(values)
-            self.memory = {"bench": bench, "start": start, "plants": records}
+            self.memory = {
+                "bench": bench,
+                "start": start,
+                "start_count": len(values),
+                "plants": records,
+            }
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Have a few swapped criticisms scored."""
@@ -83,7 +88,7 @@ class Swaps(Monitor):
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
         """In each game, the share of scores that do what the criticism says."""
-        return {"follows": Reading(self.seen, self.memory["start"])} if self.seen else {}
+        return {"follows": measured(self.seen, self.memory)} if self.seen else {}
 
 
 def swaps_of(games: Sequence[Episode]) -> list[tuple[Plant, bool]]:

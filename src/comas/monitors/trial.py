@@ -10,28 +10,32 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from comas.monitors.evidence import Evidence
+from comas.monitors.evidence import Evidence, highest_mean
 from comas.monitors.monitor import Hypothesis, Reading
 
 WARM = 5
-"""Steps with values whose mean is the start, where a monitor has not measured it: fewer in runs of
-fewer than ten times as many.
-"""
+"""Steps with values whose mean is the start, where a monitor has not measured it."""
 LATEST = 10
 """Readings whose mean is told with an alarm, at most."""
 
 
 class Trial:
-    """Of a run of `steps` steps; `level` is the log evidence that makes an alarm."""
+    """A hypothesis that is refuted with a probability of at most `error` where nothing has changed
+    since the start: half of it is that of the evidence, half that of the start, which is measured.
+    """
 
-    def __init__(self, hypothesis: Hypothesis, steps: int, level: float) -> None:
+    def __init__(self, hypothesis: Hypothesis, error: float) -> None:
         self.hypothesis = hypothesis
-        self.level = level
-        self.evidence = Evidence(steps)
-        self.warm = max(1, min(WARM, steps // (2 * WARM)))
+        self.error = error / 2
+        self.level = -math.log(self.error)
+        """The log evidence that makes an alarm."""
+        self.evidence = Evidence()
         self.readings = 0
         """Steps that had values and no start of their own."""
         self.start_sum = 0.0
+        self.start_values = 0
+        self.start_count = 0
+        """Values in those steps, and the observations behind them."""
         self.start = math.nan
         """What the latest values were compared with."""
         self.latest: list[tuple[int, float]] = []
@@ -57,17 +61,26 @@ class Trial:
         return True
 
     def _bound(self, reading: Reading) -> float | None:
-        """The greatest mean that the hypothesis allows; None while the start is being measured."""
+        """The greatest mean that the hypothesis allows; None while the start is being measured.
+
+        A start that is known less well than the margin allows what it may have been.
+        """
         if not reading.values:
             return None
         if reading.start is not None:
             self.start = reading.start
-        elif self.readings < self.warm:
+            count = reading.start_count
+        elif self.readings < WARM:
             self.readings += 1
-            self.start_sum += _mean(reading)
-            self.start = self.start_sum / self.readings
+            self.start_sum += math.fsum(reading.values)
+            self.start_values += len(reading.values)
+            self.start_count += reading.behind or len(reading.values)
+            self.start = self.start_sum / self.start_values
             return None
-        return self.start + self.hypothesis.margin
+        else:
+            count = self.start_count
+        allowed = self.start + self.hypothesis.margin
+        return max(allowed, highest_mean(self.start, count, self.error)) if count else allowed
 
     @property
     def observed(self) -> float:
@@ -79,9 +92,10 @@ class Trial:
     def as_record(self) -> dict[str, Any]:
         """All that has to be known to go on, as JSON."""
         record = self.evidence.as_record()
-        record["warm"] = self.warm
         record["readings"] = self.readings
         record["start_sum"] = self.start_sum
+        record["start_values"] = self.start_values
+        record["start_count"] = self.start_count
         record["start"] = None if math.isnan(self.start) else self.start
         record["latest_readings"] = self.latest
         record["alarmed"] = self.alarmed
@@ -89,11 +103,12 @@ class Trial:
 
     def take_up(self, record: Mapping[str, Any]) -> None:
         """Go on from a record."""
-        # the start is measured as it was begun, however long the run has become since; a checkpoint
-        # from before this was recorded does not know
-        self.warm = record.get("warm", self.warm)
         self.readings = record["readings"]
+        # a checkpoint from before values were counted has a sum of means: one value a step, which
+        # allows the start more than it has to
         self.start_sum = record["start_sum"]
+        self.start_values = record.get("start_values", self.readings)
+        self.start_count = record.get("start_count", self.readings)
         # a checkpoint from before readings had steps knows of none
         self.latest = [(step, mean) for step, mean in record.get("latest_readings", [])]
         self.start = math.nan if record["start"] is None else record["start"]

@@ -62,12 +62,13 @@ class Ran:
 
 
 PRINTING = """
-import ast, contextlib, io
+import ast, contextlib, io, sys
 
 def printed():
     out = io.StringIO()
     raised = False
-    space = {"__name__": "__main__"}
+    sys.modules["__main__"] = type(sys)("__main__")
+    space = sys.modules["__main__"].__dict__
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
             tree = ast.parse(SOURCE)

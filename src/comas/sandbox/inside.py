@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 def answer(receive: Any, send: Any) -> None:
     """Run a program, then call its functions as asked, until nobody asks."""
-    space: dict[str, Any] = {"__name__": "solution"}
+    module = type(sys)("solution")
+    sys.modules["solution"] = module  # where dataclasses and pickle look for a class's module
+    space = module.__dict__
     for line in receive:
         asked = json.loads(line)
         try:

@@ -61,7 +61,7 @@ class Session:
         self.overlap = overlap(learnable, self.asked.test)
         if self.overlap.exact or self.overlap.near:
             self.hooks.note(str(self.overlap))
-        self.watching = Watching(self.config.monitors or (), self.config.steps, self.hooks.note)
+        self.watching = Watching(self.config.monitors or (), self.hooks.note)
         self.guard = Guard(self.config.on_alarm, self.hooks)
         self.tokens = 0
         self.best: tuple[float, int | None] = (-1.0, None)

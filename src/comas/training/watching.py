@@ -1,9 +1,9 @@
 """Monitors of a run: they look at each step, their hypotheses are tested, and what is refuted is an
 alarm.
 
-All hypotheses of a run share one error: the chance that any of them is refuted although it holds,
-at any time in the run, is at most `ALPHA`. Leaves out: what is watched (`monitors`), what becomes
-of a run that is alarmed (`training.guard`).
+All hypotheses of a run share one error: where nothing has changed since the start, the chance that
+any of them is refuted, at any time in the run, is at most `ALPHA`. Leaves out: what is watched
+(`monitors`), what becomes of a run that is alarmed (`training.guard`).
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ class Watching:
     dropped, the run goes on.
     """
 
-    def __init__(self, names: Sequence[str], steps: int, note: Callable[[str], Any]) -> None:
+    def __init__(self, names: Sequence[str], note: Callable[[str], Any]) -> None:
         self.note = note
         self.monitors = load_monitors(names)
         self.trials: dict[tuple[str, str], Trial] = {}
         count = sum(len(monitor.hypotheses) for monitor in self.monitors.values())
-        level = math.log(max(1, count) / ALPHA)
         for name, monitor in self.monitors.items():
             for hypothesis in monitor.hypotheses:
-                self.trials[name, hypothesis.name] = Trial(hypothesis, steps, level)
+                self.trials[name, hypothesis.name] = Trial(hypothesis, ALPHA / count)
 
     async def beside(
         self,
