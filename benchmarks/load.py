@@ -26,7 +26,7 @@ from comas.hosts import api
 from comas.hosts.line import Call
 from comas.hosts.remote import RemoteHost
 from comas.machine import peak_bytes_of
-from comas.team.shipping import of_learning
+from comas.team.elsewhere import of_learning
 from comas.testing import Scripted, ScriptedShipment, golden_script
 from comas.transports import process
 from comas.types import Ask, Host, HostFailure, Method, Sampling

@@ -193,7 +193,7 @@ def test_every_file_opens_with_what_it_is() -> None:
 LINES = {
     SOURCE / "hosts" / "far_end.py",
     SOURCE / "hosts" / "remote.py",
-    SOURCE / "team" / "shipping.py",
+    SOURCE / "team" / "elsewhere.py",
 }
 """The two ends of a line between processes of ours: what comes over it is pickled there, and by
 nobody else.

@@ -23,7 +23,7 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.estimate import filled
-from comas.hosts import folders
+from comas.hosts import far_end
 from comas.hosts.remote import RemoteHost
 from comas.storage.run import Run
 from comas.team.build import build_team
@@ -123,17 +123,20 @@ def test_machines_that_share_no_disk(
     whole = trained(tmp_path / "whole", untaught, steps=2)
     call = RemoteHost._call
     asked: list[str] = []
+    saved: list[Path] = []
 
     async def without_a_disk(self: RemoteHost, verb: str, *arguments: Any) -> Any:
         asked.append(verb)
+        if verb in ("save", "load"):
+            saved.append(arguments[0])
         return "other.json" if verb == "missing" else await call(self, verb, *arguments)
 
     monkeypatch.setattr(RemoteHost, "_call", without_a_disk)
-    monkeypatch.setattr(folders, "PIECE", 100_000)
+    monkeypatch.setattr(far_end, "PIECE", 100_000)
     trained(tmp_path / "parts", untaught, "process", steps=1)
     comas.resume(tmp_path / "parts", steps=2)
-    assert {"pack", "put", "unpack"} <= set(asked)
-    assert not {"save", "load"} & set(asked)
+    assert {"begin", "files", "piece", "put", "drop"} <= set(asked)
+    assert not [place for place in saved if place.is_relative_to(tmp_path)]
     assert essence(Run.open(tmp_path / "parts")) == essence(whole)
 
 
@@ -232,7 +235,7 @@ def killed(
     until = time.monotonic() + DEADLINE
     hosts: list[int] = []
     while len(hosts) < 2 and run.poll() is None and time.monotonic() < until:
-        hosts = [pid for pid in children_of(run.pid) if b"child" in _cmdline(pid)]
+        hosts = [pid for pid in children_of(run.pid) if b"comas.transports" in _cmdline(pid)]
         time.sleep(0.02)
     time.sleep(after)
     victims = {"host": [rng.choice(hosts)] if hosts else [], "driver": [run.pid]}

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import io
 import logging
 import os
 import pickle
@@ -20,17 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from comas.children import without_keys
 from comas.config.plugins import load_plugin
 from comas.hosts.line import Call
 from comas.hosts.remote import RemoteHost
-from comas.team.shipping import of_learning
+from comas.team.elsewhere import of_learning
 from comas.testing import check_host
 from comas.transports import process
-from comas.transports.frames import Cut, read_frame, write_frame
 from comas.types import Ask, HostFailure, HostLost, Payoff, UserMistake
 from tests.support import loopback
 from tests.support.shipped import SlowShipment, Unbuildable, polite
@@ -318,38 +314,12 @@ def test_ctrl_c_is_for_the_near_end(child: RemoteHost) -> None:
     assert asyncio.run(ask(child, "still there")) == "a0 says still there 3"
 
 
-# --- bytes
-
-
-@given(st.lists(st.binary(max_size=300), max_size=5))
-def test_frames_arrive_as_they_were_written(frames: list[bytes]) -> None:
-    stream = io.BytesIO()
-    for frame in frames:
-        write_frame(stream, frame)
-    stream.seek(0)
-    for frame in frames:
-        assert read_frame(stream) == frame
-    assert read_frame(stream) is None
-
-
-@given(st.binary(min_size=1, max_size=100), st.data())
-def test_a_cut_frame_is_no_frame(frame: bytes, data: st.DataObject) -> None:
-    stream = io.BytesIO()
-    write_frame(stream, frame)
-    whole = stream.getvalue()
-    kept = data.draw(st.integers(1, len(whole) - 1))
-    with pytest.raises(Cut):
-        read_frame(io.BytesIO(whole[:kept]))
-
-
-def test_text_is_no_frame() -> None:
-    with pytest.raises(Cut, match="no message"):
-        read_frame(io.BytesIO(b"Traceback (most recent call last)"))
+# --- a line that breaks
 
 
 CUTTING = """
-import os
-os.write(1, (1000).to_bytes(8, "little") + b"half")
+import os, sys
+os.write(int(sys.argv[2]), (1000).to_bytes(4, "big") + b"half")
 """
 
 
@@ -366,12 +336,26 @@ def test_a_line_that_is_cut_within_a_message(thread: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(process, "command", lambda: [sys.executable, "-c", CUTTING])
     monkeypatch.setattr(process.threading, "Thread", thread)
     host = dialled(process, shipment())
-    with pytest.raises(HostLost, match="cut: 4 of 1000 bytes came; its process ended"):
+    with pytest.raises(HostLost, match="its messages were cut; its process ended"):
         host.ready()
     host.close()
 
 
 # --- secrets
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc")
+def test_nothing_listens_and_no_end_of_a_line_is_left_open(child: RemoteHost) -> None:
+    def pipes() -> int:
+        links = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        return sum("pipe:" in os.readlink(link) for link in links if link.is_symlink())
+
+    before = pipes()
+    other = dialled(process, shipment())
+    other.ready()
+    assert pipes() == before + 3  # two of the line, and what is printed there
+    other.close()
+    assert pipes() == before
 
 
 def test_keys_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:

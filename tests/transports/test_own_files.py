@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from comas.team.shipping import SourceFile
+from comas.team.elsewhere import SourceFile
 
 TEXT = "x = 1\n"
-DIGEST = hashlib.sha256(TEXT.encode()).hexdigest()
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which this user's file of another machine would be put."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path / f"comas-{DIGEST[:16]}"
-
-
-def here() -> Path:
-    return Path(SourceFile("/nowhere/mine.py", TEXT, DIGEST).here())
-
-
-def test_a_file_of_another_machine_is_written_once_for_all_far_ends(elsewhere: Path) -> None:
-    assert here() == here() == elsewhere / "mine.py"
-    assert here().read_text() == TEXT
-    assert elsewhere.stat().st_mode & 0o777 == 0o700
+def test_a_file_of_this_machine_is_used_from_its_own_place(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(TEXT)
+    assert SourceFile.of(str(tmp_path / "mine.py")).here() == str(tmp_path / "mine.py")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
-@pytest.mark.parametrize("kind", ["open to all", "a link"])
-def test_a_folder_that_others_can_write_to_is_not_taken(
-    kind: str, elsewhere: Path, tmp_path: Path
+@pytest.mark.parametrize("changed", [False, True], ids=["not there", "changed"])
+def test_a_file_of_another_machine_is_written_where_nobody_else_can(
+    changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind == "a link":
-        (tmp_path / "theirs").mkdir()
-        elsewhere.symlink_to(tmp_path / "theirs")
-    else:
-        elsewhere.mkdir()
-        elsewhere.chmod(0o777)
-    file = here()
-    assert file.parent not in (elsewhere, tmp_path / "theirs")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if changed:
+        (tmp_path / "mine.py").write_text("y = 2\n")
+    file = Path(SourceFile(str(tmp_path / "mine.py"), TEXT).here())
+    assert file.parent.parent == tmp_path
+    assert file.name == "mine.py"
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert file.read_text() == TEXT

@@ -1,44 +1,40 @@
 """The far end of a line: it owns a host, and does there what comes over the line.
 
 Frames that come in are lists of (number, verb, arguments); those that go out are `Out`. They are
-pickled: both ends are ours, of one process tree or of one authenticated cluster. Leaves out: the
-near end (`hosts.remote`), how frames travel (`comas.transports`), how a host of a config
-is built (`team.shipping`).
+pickled: both ends are ours, of one process tree or of one authenticated cluster. Files of a
+checkpoint travel in pieces where the two ends share no disk. Leaves out: the near end
+(`hosts.remote`), how frames travel (`comas.transports`), how a host of a config is built
+(`team.elsewhere`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import pickle
-import shutil
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from comas.engines.batcher import quiet
-from comas.hosts.folders import Piece, missing, pieces_of, put
-from comas.types import (
-    Ask,
-    Host,
-    HostFailure,
-    Learned,
-    Meter,
-    Method,
-    Payoff,
-    Reply,
-    Weighs,
-)
+from comas.types import Host, HostFailure, Learned, Meter, Method, Payoff
 
 QUIET = 4
 """Turns of the event loop without another answer after which those at hand are sent."""
 PULSE = 1.0
 """Seconds between two signs of life."""
+PIECE = 32 * 2**20
+"""Bytes of a file that travel at once."""
 METER = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
+OF_HOST = ("ask", "tell", "weigh", "fits", "save", "load")
+"""Verbs of a line that are those of the host."""
+OF_END = ("learn", "missing", "begin", "files", "piece", "put", "drop")
+"""Those of `FarEnd`."""
 
 
 Answer = tuple[int, bool, Any]
@@ -71,6 +67,15 @@ class Ready(NamedTuple):
     """Policy -> how its template writes calls of tools."""
 
 
+class Piece(NamedTuple):
+    """A part of a file."""
+
+    name: str
+    """Of the file, below the folder."""
+    start: int
+    content: bytes
+
+
 class Shipment(Protocol):
     """What travels to a far end first."""
 
@@ -89,7 +94,8 @@ class FarEnd:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._answers: list[Answer] = []
         self._sender: asyncio.Task[None] | None = None
-        self._packed: Path | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        """Of a checkpoint that travels."""
         self._over = threading.Event()
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
 
@@ -128,11 +134,13 @@ class FarEnd:
         self._over.set()
         if self._host is not None:
             self._host.close()
-        self._forget()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     async def _do(self, number: int, verb: str, arguments: Sequence[Any]) -> None:
+        assert verb in OF_HOST + OF_END
         try:
-            value = await VERBS[verb](self, *arguments)
+            value = await getattr(self if verb in OF_END else self._host, verb)(*arguments)
         except asyncio.CancelledError:
             return  # nobody waits for it
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
@@ -181,92 +189,38 @@ class FarEnd:
 
     # --- verbs
 
-    @property
-    def host(self) -> Host:
-        assert self._host is not None, "nothing is asked before the host is built"
-        return self._host
-
-    async def _ask(self, ask: Ask) -> Reply:
-        return await self.host.ask(ask)
-
-    async def _tell_agent(self, ask: Ask, text: str) -> Reply:
-        return await self.host.tell(ask, text)
-
-    async def _weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
-        assert isinstance(self._host, Weighs), "every host that is built here weighs"
-        return await self._host.weigh(ask, choices)
-
-    async def _fits(self, *arguments: Any) -> Any:
-        return await self.host.fits(*arguments)
-
-    async def _learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+        """Take one step by the method that was shipped."""
+        assert self._host is not None
         assert self._method is not None, "the near end knows whether the host learns"
-        return await self.host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
+        return await self._host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
 
-    async def _save(self, path: str) -> None:
-        await self.host.save(Path(path))
+    async def missing(self, folder: Path, files: Mapping[str, tuple[int, str]]) -> str | None:
+        """The first of these files that is not here as it should be; None where all are."""
+        return await asyncio.to_thread(missing, folder, files)
 
-    async def _load(self, path: str) -> None:
-        await self.host.load(Path(path))
+    async def begin(self) -> Path:
+        """Make an empty folder on this machine."""
+        self._folder = tempfile.TemporaryDirectory(prefix="comas-")
+        return Path(self._folder.name)
 
-    async def _missing(self, path: str, files: Mapping[str, tuple[int, str]]) -> str | None:
-        """What of these files is not here, or is another one; None where all are."""
-        return await asyncio.to_thread(missing, Path(path), files)
+    async def files(self, folder: Path) -> Sequence[str]:
+        """Names of all files below a folder."""
+        files = (file for file in folder.rglob("*") if file.is_file())
+        return sorted(file.relative_to(folder).as_posix() for file in files)
 
-    async def _pack(self) -> Sequence[str]:
-        """Save into a folder of this machine; returns the names of its files."""
-        self._forget()
-        self._packed = Path(tempfile.mkdtemp(prefix="comas-"))
-        await self.host.save(self._packed)
-        files = (file for file in self._packed.rglob("*") if file.is_file())
-        return sorted(file.relative_to(self._packed).as_posix() for file in files)
+    async def piece(self, folder: Path, name: str, number: int) -> Piece | None:
+        """See `piece_of`."""
+        return await asyncio.to_thread(piece_of, folder, name, number)
 
-    async def _piece(self, name: str, number: int) -> Piece | None:
-        """A piece of a file that was packed; None behind the last."""
-        assert self._packed is not None, "nothing was packed"
-        return await asyncio.to_thread(pieces_of, self._packed, name, number)
+    async def put(self, folder: Path, piece: Piece) -> None:
+        """See `put`."""
+        await asyncio.to_thread(put, folder, piece)
 
-    async def _put(self, piece: Piece | None) -> None:
-        """Take a piece of a checkpoint, or begin with an empty folder."""
-        if piece is None:
-            self._forget()
-            self._packed = Path(tempfile.mkdtemp(prefix="comas-"))
-            return
-        assert self._packed is not None, "nothing was begun"
-        await asyncio.to_thread(put, self._packed, piece)
-
-    async def _unpack(self) -> None:
-        """Load what was put here."""
-        assert self._packed is not None, "nothing was put here"
-        await self.host.load(self._packed)
-        self._forget()
-
-    async def _drop(self) -> None:
-        self._forget()
-
-    def _forget(self) -> None:
-        """Remove the folder of what was packed."""
-        if self._packed is not None:
-            shutil.rmtree(self._packed, ignore_errors=True)
-            self._packed = None
-
-
-VERBS: Mapping[str, Callable[..., Any]] = {
-    "ask": FarEnd._ask,
-    "tell": FarEnd._tell_agent,
-    "weigh": FarEnd._weigh,
-    "fits": FarEnd._fits,
-    "learn": FarEnd._learn,
-    "save": FarEnd._save,
-    "load": FarEnd._load,
-    "missing": FarEnd._missing,
-    "pack": FarEnd._pack,
-    "piece": FarEnd._piece,
-    "put": FarEnd._put,
-    "unpack": FarEnd._unpack,
-    "drop": FarEnd._drop,
-}
-"""All that a near end can ask for."""
+    async def drop(self) -> None:
+        """Remove the folder that was made last."""
+        assert self._folder is not None
+        self._folder.cleanup()
 
 
 class _Forward(logging.Handler):
@@ -308,3 +262,53 @@ def _sendable(answer: Answer) -> Answer:
     except Exception as error:  # noqa: BLE001 - as above
         return number, False, portable(error)
     return answer
+
+
+# --- files of a checkpoint
+
+
+def records(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Name -> size and SHA-256 of these files of a folder, and of those in folders called so."""
+    found: dict[str, tuple[int, str]] = {}
+    for name in names:
+        place = folder / name
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        for file in files:
+            if file.is_file():
+                found[file.relative_to(folder).as_posix()] = _record(file)
+    return found
+
+
+def missing(folder: Path, files: Mapping[str, tuple[int, str]]) -> str | None:
+    """The first of these files that is not in the folder as it should be; None where all are."""
+    for name, record in files.items():
+        try:
+            same = _record(folder / name) == record
+        except OSError:
+            same = False
+        if not same:
+            return name
+    return None
+
+
+def piece_of(folder: Path, name: str, number: int) -> Piece | None:
+    """Piece `number` of a file, counted from 0; None behind the last. An empty file has one."""
+    start = number * PIECE
+    with (folder / name).open("rb") as file:
+        file.seek(start)
+        content = file.read(PIECE)
+    return Piece(name, start, content) if content or number == 0 else None
+
+
+def put(folder: Path, piece: Piece) -> None:
+    """Write a piece to its place."""
+    file = folder / piece.name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("r+b" if piece.start else "wb") as opened:
+        opened.seek(piece.start)
+        opened.write(piece.content)
+
+
+def _record(file: Path) -> tuple[int, str]:
+    with file.open("rb") as opened:
+        return file.stat().st_size, hashlib.file_digest(opened, "sha256").hexdigest()

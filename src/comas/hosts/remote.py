@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.engines.batcher import QUIET, quiet
-from comas.hosts.far_end import METER, Out, Ready, State
-from comas.hosts.folders import Piece, pieces_of, put, records
+from comas.hosts.far_end import METER, Out, Piece, Ready, State, piece_of, put, records
 from comas.hosts.line import Line
 from comas.types import (
     Account,
@@ -259,11 +258,13 @@ class RemoteHost:
     async def save(self, path: Path) -> None:
         """Write weights, optimizer and counters below `path`, whatever disk that is on."""
         if await self._shares(path):
-            await self._call("save", str(path.resolve()))
+            await self._call("save", path.resolve())
             return
-        for name in await self._call("pack"):
+        there: Path = await self._call("begin")
+        await self._call("save", there)
+        for name in await self._call("files", there):
             for number in itertools.count():
-                piece: Piece | None = await self._call("piece", name, number)
+                piece: Piece | None = await self._call("piece", there, name, number)
                 if piece is None:
                     break
                 await asyncio.to_thread(put, path, piece)
@@ -273,17 +274,18 @@ class RemoteHost:
         """The inverse of `save`: from its own disk only where the same files lie there."""
         names = (f"{self.name}.json", *self.policies)
         files = await asyncio.to_thread(records, path, names)
-        if await self._call("missing", str(path.resolve()), files) is None:
-            await self._call("load", str(path.resolve()))
+        if await self._call("missing", path.resolve(), files) is None:
+            await self._call("load", path.resolve())
             return
-        await self._call("put", None)
+        there: Path = await self._call("begin")
         for name in files:
             for number in itertools.count():
-                piece = await asyncio.to_thread(pieces_of, path, name, number)
+                piece = await asyncio.to_thread(piece_of, path, name, number)
                 if piece is None:
                     break
-                await self._call("put", piece)
-        await self._call("unpack")
+                await self._call("put", there, piece)
+        await self._call("load", there)
+        await self._call("drop")
 
     async def _shares(self, folder: Path) -> bool:
         """Whether the far end sees this folder, by a file that was written just now."""
@@ -291,7 +293,7 @@ class RemoteHost:
         probe.write_text(probe.name)
         try:
             files = records(folder, [probe.name])
-            return await self._call("missing", str(folder.resolve()), files) is None
+            return await self._call("missing", folder.resolve(), files) is None
         finally:
             probe.unlink()
 

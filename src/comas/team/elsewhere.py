@@ -1,48 +1,32 @@
 """Hosts of a config that are to be elsewhere: each gets its far end, all load side by side.
 
-Leaves out: hosts here (`team.build`), what travels (`team.shipping`), how (`comas.transports`).
+What travels first is a `Shipment`: the host's plan, and as source the files of the user's own that
+it needs. Leaves out: hosts here (`team.build`), how frames travel (`comas.transports`), building
+the host at the far end (`hosts.local`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+import pickle
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
 
-from comas.config.plugins import load_builder
+from comas.config.plugins import PACKAGE, import_file, load_builder
 from comas.config.policies import Resolved
 from comas.config.schema import HostConfig
+from comas.hosts import local
 from comas.hosts.line import Call, Transport
+from comas.hosts.local_table import Table
 from comas.hosts.plan import HostPlan
 from comas.hosts.remote import RemoteHost
-from comas.machine import gpus, usable_cpus
-from comas.team.shipping import method_files, pack
-from comas.types import UserMistake
+from comas.machine import gpus, usable_cpus, use_threads
+from comas.types import Host, Method, UserMistake
 
-
-def call_up(resolved: Resolved, plan: HostPlan[Any]) -> RemoteHost:
-    """Start the far end of a host that is planned; it loads while the caller goes on, until
-    `RemoteHost.ready`.
-    """
-    config = resolved.config
-    table: HostConfig = plan.table
-    transport: Transport = load_builder("transports", table.where, f"hosts.{plan.name}.where")
-    threads = table.threads or threads_of_each(resolved)
-    sources = method_files(config.method)
-    device = seen_there(table.device)
-    travelling = replace(plan, table=table.model_copy(update={"device": device}))
-    call = Call(
-        host=plan.name,
-        shipment=pack(travelling, sources, threads),
-        device=table.device,
-        threads=threads,
-        address=table.address,
-        secrets=frozenset(secrets_of(config.hosts)),
-    )
-    policies = list(plan.policies)
-    host = RemoteHost(plan.name, policies, plan.method, table.patience, table.device)
-    host.dial(transport.start(call, host.hear, host.end))
-    return host
+SHIPPED = "<comas>/"
+"""How a path begins that lies in the package, wherever that is installed."""
 
 
 def check_transports(resolved: Resolved) -> None:
@@ -66,20 +50,159 @@ def _check_gpus(name: str, table: HostConfig) -> None:
         )
 
 
-def threads_of_each(resolved: Resolved) -> int:
-    """Threads of a host elsewhere that names none: those of the run, or its share of the CPUs."""
+def call_up(resolved: Resolved, plan: HostPlan[Any]) -> RemoteHost:
+    """Start the far end of a host that is planned; it loads while the caller goes on, until
+    `RemoteHost.ready`.
+    """
     config = resolved.config
-    if config.threads is not None:
-        return config.threads
-    elsewhere = [name for name, table in config.hosts.items() if table.elsewhere]
-    return max(1, usable_cpus() // len(elsewhere))
+    table: HostConfig = plan.table
+    transport: Transport = load_builder("transports", table.where, f"hosts.{plan.name}.where")
+    # the run's threads, or a share of the CPUs
+    elsewhere = sum(other.elsewhere for other in config.hosts.values())
+    threads = table.threads or config.threads or max(1, usable_cpus() // elsewhere)
+    # a far end has one GPU in sight
+    device = "cuda:0" if table.device.startswith("cuda:") else table.device
+    travelling = replace(plan, table=table.model_copy(update={"device": device}))
+    sources = [config.method] if config.method.endswith(".py") else []
+    keys = (other.key_env for other in config.hosts.values())
+    call = Call(
+        host=plan.name,
+        shipment=pack(travelling, sources, threads),
+        device=table.device,
+        threads=threads,
+        address=table.address,
+        secrets=frozenset(key for key in keys if key is not None),
+    )
+    policies = list(plan.policies)
+    host = RemoteHost(plan.name, policies, plan.method, table.patience, table.device)
+    host.dial(transport.start(call, host.hear, host.end))
+    return host
 
 
-def seen_there(device: str) -> str:
-    """The device as a far end calls it that has one GPU in sight."""
-    return "cuda:0" if device.startswith("cuda:") else device
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of the user's own."""
+
+    path: str
+    """As an absolute path of the machine that it comes from."""
+    text: str
+
+    @classmethod
+    def of(cls, name: str) -> SourceFile:
+        """Read a file."""
+        path = Path(name).resolve()
+        return cls(str(path), path.read_text(encoding="utf-8-sig"))
+
+    def here(self) -> str:
+        """Where the same file lies here: in its own place, or in a new folder that nobody else can
+        write to, since what lies there is run.
+        """
+        own_place = Path(self.path)
+        try:
+            if own_place.read_text(encoding="utf-8-sig") == self.text:
+                return self.path
+        except OSError:
+            pass  # it is another machine
+        file = Path(tempfile.mkdtemp(prefix="comas-")) / own_place.name
+        file.write_text(self.text, encoding="utf-8")
+        return str(file)
 
 
-def secrets_of(hosts: Mapping[str, HostConfig]) -> list[str]:
-    """Names of environment variables that hold keys of endpoints."""
-    return [table.key_env for table in hosts.values() if table.key_env is not None]
+@dataclass(frozen=True)
+class Shipment:
+    """Everything that a far end is given."""
+
+    sources: tuple[SourceFile, ...]
+    """Imported before the plan is read, which names their functions."""
+    engine: SourceFile | None
+    """Where it is a file of the user's own."""
+    threads: int
+    plan: bytes
+    """A pickled `HostPlan` without its engine."""
+
+    def build(self) -> tuple[Host, Method | None]:
+        """Build the host in this process; also returns what it learns by."""
+        for source in self.sources:
+            import_file(source.here(), "method")
+        try:
+            plan: HostPlan[Table] = pickle.loads(self.plan)
+        except (ImportError, AttributeError) as error:
+            raise UserMistake(
+                f"what the method learns by cannot be found at the far end ({error}): define its"
+                " advantage and loss in the method's own file, or install what that imports there"
+            ) from error
+        name = plan.table.engine if self.engine is None else self.engine.here()
+        engine: Any = load_builder("engines", name, f"hosts.{plan.name}.engine")
+        if hasattr(engine, "check"):
+            engine.check(f"hosts.{plan.name}")
+        use_threads(self.threads)
+        policies = {policy: _placed(place, plan.name) for policy, place in plan.policies.items()}
+        under = None if plan.under is None else _placed(plan.under, plan.name)
+        placed = replace(plan, engine=engine, policies=policies, under=under)
+        return local.build(placed), plan.method
+
+
+def pack(plan: HostPlan[Table], sources: Iterable[str], threads: int) -> bytes:
+    """A shipment as a frame; `sources` are the user's own files that define its method."""
+    table = plan.table
+    engine = SourceFile.of(table.engine) if table.engine.endswith(".py") else None
+    travelling = replace(
+        plan,
+        engine=None,
+        work=None,
+        method=None if plan.method is None else of_learning(plan.method),
+        policies={policy: _portable(place) for policy, place in plan.policies.items()},
+        under=None if plan.under is None else _portable(plan.under),
+    )
+    try:
+        pickled = pickle.dumps(travelling, protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UserMistake(
+            f"hosts.{plan.name}.where={table.where}: the method cannot travel ({error}): define"
+            " its advantage and loss at the top of a file, not within a function"
+        ) from error
+    files = tuple(SourceFile.of(name) for name in sources)
+    return pickle.dumps(Shipment(files, engine, threads, pickled), protocol=5)
+
+
+def of_learning(method: Method) -> Method:
+    """What of a method a host learns by; games stay where they are played."""
+    return replace(
+        method,
+        play=_stays,
+        settle=_stays,
+        start=None,
+        draw=None,
+        update=None,
+        measure=None,
+        presets={},
+        team={},
+    )
+
+
+def _stays(*_: Any, **__: Any) -> NoReturn:
+    raise AssertionError("games are played and settled where the run is")
+
+
+def _portable(place: str) -> str:
+    """A folder of the package by its name there, another one by its whole path; names of models as
+    they are.
+    """
+    path = Path(place)
+    if path.exists():
+        path = path.resolve()
+    if path.is_absolute() and path.is_relative_to(PACKAGE):
+        return SHIPPED + path.relative_to(PACKAGE).as_posix()
+    return str(path) if path.is_absolute() else place
+
+
+def _placed(place: str, host: str) -> str:
+    """Where a policy's weights lie here."""
+    if place.startswith(SHIPPED):
+        return str(PACKAGE / place.removeprefix(SHIPPED))
+    if Path(place).is_absolute() and not Path(place).exists():
+        raise UserMistake(
+            f"host {host}: {place} is not on this machine: put it on a disk that both machines"
+            " share, or name a model of the hub"
+        )
+    return place

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from comas.hosts.line import Call, Transport
 from comas.hosts.remote import RemoteHost
-from comas.team.shipping import of_learning
+from comas.team.elsewhere import of_learning
 from comas.testing.scripted import Script, Scripted
 from comas.types import Method
 

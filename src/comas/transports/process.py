@@ -1,28 +1,41 @@
 """Hosts in processes of their own on this machine: `hosts.<name>.where = "process"`.
 
-A child with its own threads and its own GPU, reached through its stdin and stdout: nothing listens,
-and when either side ends in whatever way, the other one notices. Leaves out: what the child does
-(`transports.child`).
+A child with its own threads and its own GPU, reached through two pipes that nobody else has:
+nothing listens, and when either side ends in whatever way, the other one notices. The child runs
+`main` of this file. Leaves out: what is done there (`hosts.far_end`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO
+from multiprocessing.connection import Connection, Pipe
 
 from comas.children import ending, python_path, without_keys
+from comas.hosts.far_end import FarEnd
 from comas.hosts.line import Call, Ended, Heard
-from comas.transports.frames import Cut, read_frame, write_frame
+from comas.types import UserMistake
 
 LAST_WORDS = 40
-"""Lines of stderr that are kept."""
+"""Lines of a child's output that are kept."""
+ENDING = 8.0
+"""Seconds in which a child's host has to give its memory back."""
+
+
+def check(host: str) -> None:
+    """An error where no pipes can be handed on to a child."""
+    if os.name == "nt":
+        raise UserMistake(
+            f"{host}.where=process is for Linux and macOS: leave it out, or set {host}.where=ray"
+        )
 
 
 def start(call: Call, heard: Heard, ended: Ended) -> ProcessLine:
@@ -38,20 +51,25 @@ class ProcessLine:
         self._ended = ended
         self._closing = threading.Event()
         self._words: deque[str] = deque(maxlen=LAST_WORDS)
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        childs_incoming, self._outgoing = Pipe(duplex=False)
+        self._incoming, childs_outgoing = Pipe(duplex=False)
+        ends = (childs_incoming.fileno(), childs_outgoing.fileno())
         # a process group of its own: Ctrl-C is for us, who end it
         self._process = subprocess.Popen(
-            command(),
-            stdin=subprocess.PIPE,
+            [*command(), *map(str, ends)],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env=environment(call),
-            process_group=0 if os.name == "posix" else None,
+            pass_fds=ends,
+            process_group=0,
         )
-        self._outgoing.put(call.shipment)
-        name = f"host-{call.host}"
+        childs_incoming.close()
+        childs_outgoing.close()
+        self._frames.put(call.shipment)
         writer, self._listener, reader = self._threads = [
-            threading.Thread(target=work, name=name, daemon=True)
+            threading.Thread(target=work, name=f"host-{call.host}", daemon=True)
             for work in (self._write, self._listen, self._read)
         ]
         writer.start()
@@ -63,11 +81,11 @@ class ProcessLine:
         return f"process {self._process.pid}"
 
     def send(self, frame: bytes) -> None:
-        self._outgoing.put(frame)
+        self._frames.put(frame)
 
     def close(self, seconds: float) -> None:
         self._closing.set()
-        self._outgoing.put(None)
+        self._frames.put(None)
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -78,23 +96,21 @@ class ProcessLine:
                 thread.join(1.0)
 
     def _write(self) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None
         # the child ends when it has read everything; where it is gone, whoever reads finds that out
-        with suppress(OSError), pipe:
-            while (frame := self._outgoing.get()) is not None:
-                write_frame(pipe, frame)
+        with suppress(OSError), self._outgoing:
+            while (frame := self._frames.get()) is not None:
+                self._outgoing.send_bytes(frame)
 
     def _read(self) -> None:
-        pipe = self._process.stdout
-        assert pipe is not None
-        told = ""
-        with pipe:
+        cut = ""
+        with self._incoming:
             try:
-                while (frame := read_frame(pipe)) is not None:
-                    self._heard(frame)
-            except Cut as error:
-                told = f"{error}; "
+                while True:
+                    self._heard(self._incoming.recv_bytes())
+            except EOFError:
+                pass
+            except OSError:
+                cut = "its messages were cut; "
         if self._closing.is_set():
             return
         try:
@@ -103,21 +119,20 @@ class ProcessLine:
             self._process.kill()
             code = None
         self._listener.join(1.0)  # its last words are read
-        self._ended(told + last_words(code, self._words))
+        self._ended(cut + last_words(code, self._words))
 
     def _listen(self) -> None:
-        """Keep the last lines of stderr; more of it is nobody's news."""
-        pipe: IO[bytes] | None = self._process.stderr
-        assert pipe is not None
-        with pipe:
-            for line in pipe:
+        """Keep the last lines that are printed there; more of it is nobody's news."""
+        assert self._process.stdout is not None
+        with self._process.stdout as printed:
+            for line in printed:
                 if text := line.decode("utf-8", "replace").strip():
                     self._words.append(text)
 
 
 def command() -> list[str]:
-    """How a child is started."""
-    return [sys.executable, "-m", "comas.transports.child"]
+    """How a child is started; the numbers of its two pipes follow."""
+    return [sys.executable, "-m", "comas.transports.process"]
 
 
 def environment(call: Call) -> dict[str, str]:
@@ -141,3 +156,44 @@ def last_words(code: int | None, words: Sequence[str]) -> str:
     how = ending(code)
     memory = ", as the system does where memory runs out" if how.endswith("SIGKILL") else ""
     return f"its process {how}{memory}{said}"
+
+
+def main(incoming: Connection, outgoing: Connection) -> None:
+    """Be the child until its line ends, even in the middle of a learning step: whoever asked is
+    gone then, and nothing is left behind.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us decides
+    for pipe in (incoming, outgoing):
+        os.set_inheritable(pipe.fileno(), False)
+    lock = threading.Lock()
+    loop = asyncio.new_event_loop()
+
+    def send(frame: bytes) -> None:
+        with lock:
+            try:
+                outgoing.send_bytes(frame)
+            except OSError:  # nobody is there any more
+                os._exit(1)
+
+    def read() -> None:
+        """In a thread of its own from the start, so that the end of the line is noticed whatever
+        else is going on.
+        """
+        with suppress(EOFError, OSError):
+            while True:
+                loop.call_soon_threadsafe(end.receive, incoming.recv_bytes())
+        threading.Timer(ENDING, os._exit, [0]).start()
+        loop.call_soon_threadsafe(loop.stop)
+
+    shipment = incoming.recv_bytes()
+    end = FarEnd(send)
+    end.forward_warnings()
+    threading.Thread(target=read, name="read", daemon=True).start()
+    end.build(shipment)
+    loop.run_forever()
+    end.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False))
