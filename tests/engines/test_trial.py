@@ -17,7 +17,7 @@ from transformers import MptConfig
 from comas.engines.hf import trial
 from comas.engines.hf.trial import try_rows
 from comas.estimate import shape_of
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.models.loading import load_models
 from comas.models.sources import apart_up_to, positions_of
 from comas.seams import Request

@@ -389,7 +389,7 @@ def test_wording_of_methods_has_its_holes() -> None:
 
 
 def test_hosts_keep_join_and_forget(untaught: Path) -> None:
-    from comas.hosts.build import make_local_host
+    from comas.hosts.local import make_local_host
     from comas.learners.recipe import Recipe
 
     method = game(one)

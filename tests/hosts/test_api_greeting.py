@@ -21,7 +21,7 @@ from comas.config.schema import HostConfig
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
-from comas.hosts import api, build
+from comas.hosts import api, local
 from comas.hosts.api import GREETING, ApiHost
 from comas.sync import run_sync
 from comas.training.start import resume_async
@@ -45,7 +45,7 @@ def loading_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> Any:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(build, "make_local_host", load)
+    monkeypatch.setattr(local, "make_local_host", load)
 
 
 def greeted(host: ApiHost, sampling: Sampling | None = None) -> list[str]:

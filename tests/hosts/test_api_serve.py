@@ -22,7 +22,7 @@ from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
 from comas.hosts.api import ApiHost
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.models.sources import seed_models
 from comas.team.build import run_sync
 from comas.types import Ask, Sampling

@@ -15,7 +15,7 @@ import pytest
 import comas
 from comas.config.schema import HostConfig, read
 from comas.hosts.api import ApiHost
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.testing import Scripted, check_host, golden_script

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.learners.gap import gap_to_engine
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner

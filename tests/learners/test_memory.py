@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from comas.engines import tape
 from comas.hooks import Hook
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.learners import whole as full
 from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.passes import passes

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.learners import old_policy
 from comas.learners.logprobs import halve
 from comas.learners.lora.learner import AdapterLearner

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from comas.engines.chat import Chat
 from comas.engines.stacked.llama import can_stack
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.models.loading import load_models
 from comas.seams import Request
 from comas.testing import tiny_model

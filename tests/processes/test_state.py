@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 import comas
 from comas.game.agent import derive_seed
 from comas.hooks import Hook
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.team.build import run_sync as in_a_loop

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comas.game.agent import Member
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.methods.comas import read_score
 from comas.models.sources import seed_models
 from comas.tasks import pick

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from comas.game.agent import Member
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.models.sources import seed_models
 from comas.tasks import kuhn, pick
 from comas.team.build import run_sync

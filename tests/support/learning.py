@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from comas.engines import hf, stacked
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.learners.lora.population import Spec
 from comas.learners.recipe import Recipe
 from comas.objective.credit import grpo, reinforce_pp

@@ -19,7 +19,7 @@ from comas.evaluation.accuracy import accuracy, answer_all
 from comas.game.agent import Agent, Member
 from comas.game.play import Scene, play_all
 from comas.game.prompts import words
-from comas.hosts.build import make_local_host
+from comas.hosts.local import make_local_host
 from comas.methods.comas import WORDING, read_score
 from comas.models.sources import seed_models
 from comas.stats import Interval

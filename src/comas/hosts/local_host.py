@@ -22,7 +22,6 @@ from safetensors import SafetensorError
 
 from comas.engines.chat import Chat
 from comas.game.weighing import check_tokens, said_of
-from comas.hosts.out_of_memory import in_memory
 from comas.hosts.plan import Lag
 from comas.machine import peak_bytes_of
 from comas.seams import (
@@ -461,6 +460,23 @@ class LocalHost:
         """End the engine and the worker thread."""
         self.engine.close()
         self._worker.shutdown(wait=True)
+
+
+@contextmanager
+def in_memory(host: str, doing: str, remedy: str) -> Iterator[None]:
+    """Tell of memory that runs out in here in one line that says which keys of the host help;
+    `remedy` may name them as `{host}.context`.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:120]
+        said = f" ({reason})" if reason else ""
+        raise UserMistake(
+            f"host {host}: out of memory while {doing}{said}: {remedy.format(host=f'hosts.{host}')}"
+        ) from error
 
 
 TurnFacts = dict[str, tuple[float, float]]
