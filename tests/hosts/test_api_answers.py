@@ -17,14 +17,7 @@ import comas
 from comas.game.agent import Member
 from comas.game.play import TRIES, Scene, play_all
 from comas.hosts.api import ApiHost
-from comas.hosts.endpoint.completion import (
-    MOST,
-    ErrorInside,
-    Said,
-    Unusable,
-    read_said,
-    split_thoughts,
-)
+from comas.hosts.endpoint.completion import MOST, Unusable, read_said, split_thoughts
 from comas.hosts.endpoint.ledger import BudgetSpent
 from comas.setups import single
 from comas.tasks import pick
@@ -41,21 +34,6 @@ from tests.support.endpoint import (
     records,
     said,
 )
-
-
-def stream(*events: Any, end: str = "data: [DONE]\n\n") -> bytes:
-    return ("".join(f"data: {json.dumps(e)}\n\n" for e in events) + end).encode()
-
-
-def delta(index: int = 0, reason: str | None = None, **words: Any) -> dict[str, Any]:
-    return {"choices": [{"index": index, "delta": words, "finish_reason": reason}]}
-
-
-@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b"])
-def test_marks_within_a_text_end_no_event_of_a_stream(mark: str) -> None:
-    event = json.dumps(delta(content=f"a{mark}b"), ensure_ascii=False)
-    streamed = f"data: {event}\r\n\r\ndata: [DONE]\n\n".encode()
-    assert read_said(streamed).text == f"a{mark}b"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +90,6 @@ THINKING = [
         ({"content": None, "reasoning": "hm"}, "", "hm"),
         ({"content": "<think>a</think>4", "reasoning": "b"}, "4", "b\na"),
         ({"content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}]}, "42", ""),
-        ({"content": ["4", {"type": "output_text", "text": "2"}]}, "42", ""),
         ({"content": THINKING}, "4", "hm"),
         ({"content": []}, "", ""),
         ({"content": None, "refusal": "I must not."}, "I must not.", ""),
@@ -149,7 +126,8 @@ def test_what_is_no_text_is_not_read_as_some_and_its_usage_is_told(content: Any)
 @pytest.mark.parametrize(
     ("usage", "want"),
     [
-        ({"prompt_tokens": 7.0, "completion_tokens": "3"}, (7, 3)),
+        ({"prompt_tokens": 7, "completion_tokens": 3}, (7, 3)),
+        ({"prompt_tokens": 7.0, "completion_tokens": "3"}, (None, None)),
         ({"input_tokens": 7, "output_tokens": 3}, (7, 3)),
         ({"prompt_tokens": 7, "total_tokens": 10}, (7, 3)),
         ({"completion_tokens": 3, "total_tokens": 10}, (7, 3)),
@@ -175,36 +153,20 @@ def test_a_usage_is_read_where_it_can_mean_one_thing_only(
     assert (found.prompt_tokens, found.tokens) == want
 
 
-def test_a_stream_that_nobody_asked_for_is_read() -> None:
-    usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
-    events = [
-        delta(role="assistant", content=""),
-        delta(reasoning="hm"),
-        delta(content="4"),
-        delta(1, content="no"),
-        delta(content="2"),
-        delta(reason="length"),
-        usage,
-    ]
-    assert read_said(stream(*events)) == Said("42", "hm", False, 0.0, 7, 2)
-    assert read_said(b": ping\r\n\r\n" + stream(*events).replace(b"\n", b"\r\n")).text == "42"
-    for torn in (
-        stream(delta(content="4"), end=""),
-        stream(delta(content="4"), end='data: {"choi'),
-        stream(3),
-    ):
-        with pytest.raises(Unusable, match="no JSON"):
-            read_said(torn)
-    with pytest.raises(ErrorInside):
-        read_said(stream(delta(content="4"), {"error": {"code": 502, "message": "x"}}))
-
-
 @pytest.mark.parametrize(
     ("reason", "finished"),
     [("MAX_TOKENS", False), ("model_length", False), ("stop", True), (["x"], True)],
 )
 def test_ends_are_understood_in_other_words(reason: Any, finished: bool) -> None:
     assert read_said(json.dumps(said("4", finish_reason=reason)).encode()).finished is finished
+
+
+def test_what_a_filter_ends_is_no_answer_and_not_for_want_of_room(serve: Any, host_at: Any) -> None:
+    host = host_at(serve(answers(said("4 and", finish_reason="content_filter"))).url)
+    reply = asyncio.run(ask(host))
+    assert (reply.text, reply.finished, reply.tokens) == ("", True, 3)
+    assert host.events == {"content filter": 1}
+    assert "went wrong: content filter 1 x" in next(told({"judge": host.account()}))
 
 
 def inside(code: Any) -> Act:

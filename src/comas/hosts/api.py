@@ -24,9 +24,8 @@ from typing import Any, TypeVar
 from comas.game.agent import derive_seed
 from comas.game.weighing import said_of
 from comas.hosts.endpoint.completion import Said, Trouble, Unusable
-from comas.hosts.endpoint.connection import through_proxies
 from comas.hosts.endpoint.ledger import Ledger
-from comas.hosts.endpoint.server import NotReached, Refused, Server
+from comas.hosts.endpoint.server import NotReached, Refused, Server, through_proxies
 from comas.hosts.endpoint.table import Table as Table
 from comas.hosts.plan import HostPlan
 from comas.program import Work
@@ -130,30 +129,32 @@ class ApiHost:
 
     async def ask(self, ask: Ask) -> Reply:
         """One reply; `logprob` is 0.0 unless `logprobs` is set and the server tells them."""
-        self._check_keeps_nothing(ask)
+        return (await self._reply(ask, ask.sampling, {}))[0]
+
+    async def _reply(
+        self, ask: Ask, sampling: Sampling, also: Mapping[str, Any]
+    ) -> tuple[Reply, Said]:
+        """What the server says to an ask; the request says so much besides."""
+        if ask.keep:
+            raise UserMistake(
+                f"turn {ask.turn}: nobody learns at host {self.name}, which is behind an API:"
+                " freeze its agents"
+            )
         self.open()
-        body = self.server.body(self.models[ask.policy], ask.messages, ask.sampling, ask.seed)
+        body = self.server.body(self.models[ask.policy], ask.messages, sampling, ask.seed)
         began = time.perf_counter()
-        said = await self._there(self._answer(body, ask.seed))
-        seconds = time.perf_counter() - began
-        return Reply(
+        said = await self._there(self._answer({**body, **also}, ask.seed))
+        reply = Reply(
             said.text,
             said.finished,
             self.versions[ask.policy],
             said.prompt_tokens or 0,
             said.tokens or 0,
             said.logprob,
-            seconds,
+            time.perf_counter() - began,
             thoughts=said.thoughts,
         )
-
-    def _check_keeps_nothing(self, ask: Ask) -> None:
-        """Refuse to keep a turn: nobody learns here."""
-        if ask.keep:
-            raise UserMistake(
-                f"turn {ask.turn}: nobody learns at host {self.name}, which is behind an API:"
-                " freeze its agents"
-            )
+        return reply, said
 
     async def tell(self, ask: Ask, text: str) -> Reply:
         """Nobody learns here, so nobody is told what to say."""
@@ -166,13 +167,8 @@ class ApiHost:
         """Log-probs of words of one token each, which the server has to tell among the
         `ALTERNATIVES` likeliest beginnings of its reply.
         """
-        self._check_keeps_nothing(ask)
-        self.open()
-        one = Sampling(max_tokens=1)
-        body = self.server.body(self.models[ask.policy], ask.messages, one, ask.seed)
-        body |= {"logprobs": True, "top_logprobs": ALTERNATIVES}
-        began = time.perf_counter()
-        said = await self._there(self._answer(body, ask.seed))
+        also = {"logprobs": True, "top_logprobs": ALTERNATIVES}
+        reply, said = await self._reply(ask, Sampling(max_tokens=1), also)
         if said.first is None:
             raise UserMistake(
                 f"host {self.name}: its server tells no log-probs of alternatives (top_logprobs),"
@@ -188,15 +184,13 @@ class ApiHost:
             )
         weights = tuple(said.first[choice.strip()] for choice in choices)
         number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
-        return Reply(
-            choices[number],
-            True,
-            self.versions[ask.policy],
-            said.prompt_tokens or 0,
-            said.tokens or 0,
-            weights[number],
-            time.perf_counter() - began,
-            margin,
+        return replace(
+            reply,
+            text=choices[number],
+            finished=True,
+            logprob=weights[number],
+            margin=margin,
+            thoughts="",
             weights=weights,
         )
 
