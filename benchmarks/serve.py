@@ -29,11 +29,10 @@ from comas.config.schema import read
 from comas.evaluation.asking import asking_of
 from comas.evaluation.systems import system_team
 from comas.serve.app import Endpoint, Entrance
-from comas.serve.asked import Desk
 from comas.serve.limits import Limits
 from comas.serve.listening import Place, answer_until_cancelled, server
-from comas.serve.offered import models_of
-from comas.serve.playing import Players
+from comas.serve.playing import Players, models_of
+from comas.serve.protocol import read_request
 from comas.team.build import Team, members_of
 from comas.testing import Scripted
 
@@ -67,7 +66,6 @@ def ask(url: str, model: str, requests: int, at_once: int) -> list[str]:
 class Contest:
     """One team, played directly and asked over HTTP."""
 
-    desk: Desk
     players: Players
     url: str
     client: Executor
@@ -78,8 +76,8 @@ class Contest:
 
         async def one(seed: int) -> str:
             answers: list[str] = []
-            request = self.desk.read(json.dumps(body(model, seed)).encode(), True)
-            await self.players.play(request.wanted, lambda answer: answers.append(answer.text))
+            request = read_request(json.dumps(body(model, seed)).encode(), self.players)
+            await self.players.play(request, lambda answer: answers.append(answer.text))
             return answers[0]
 
         return await asyncio.gather(*map(one, range(self.requests)))
@@ -127,15 +125,14 @@ def scripted() -> Team:
 async def contest(team: Team, name: str, requests: int, repeats: int) -> list[dict[str, Any]]:
     """A row for each setup."""
     models = models_of(team, SETUPS)
-    desk = Desk(models, team.task, asking_of(team.config), LIMITS)
-    players = Players(team.task, "", team.config.seed, LIMITS.tokens)
+    players = Players(models, team.task, "", asking_of(team.config), team.config.seed, LIMITS)
     place = Place("127.0.0.1", 0)
     context = multiprocessing.get_context("spawn")
     with place.bound() as bound, ProcessPoolExecutor(1, mp_context=context) as client:
         bound.listen(1024)
-        http = server(Endpoint(desk, players), Entrance(None))
+        http = server(Endpoint(players), Entrance(None))
         serving = asyncio.ensure_future(answer_until_cancelled(http, bound))
-        contestants = Contest(desk, players, place.url(bound), client, requests)
+        contestants = Contest(players, place.url(bound), client, requests)
         rows = [{"team": name, **await contestants.measured(model, repeats)} for model in SETUPS]
         serving.cancel()
         with suppress(asyncio.CancelledError):

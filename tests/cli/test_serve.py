@@ -147,7 +147,9 @@ def test_runs_and_config_files_are_teams(tmp_path: Path, monkeypatch: pytest.Mon
     assert first.config.eval_temperature == 0
     assert list(first.config.agents) == list(last.config.agents)
     with running(asked(first, weights)) as served:
-        said = served.client.completions.create(model="game", prompt="1 2 4 5 -> 7", seed=1)
+        said = served.client.chat.completions.create(
+            model="game", messages=[{"role": "user", "content": "1 2 4 5 -> 7"}], seed=1
+        )
         assert said.usage is not None
         assert said.usage.completion_tokens > 0
     described, weights = named_team(["team.toml"])

@@ -91,12 +91,12 @@ def call(command: list[str], folder: Path, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
-def lm_eval(task: Path, served: Running, model: str, kind: str, *arguments: str) -> dict[str, Any]:
+def lm_eval(task: Path, served: Running, model: str, *arguments: str) -> dict[str, Any]:
     """Run lm-eval: its results."""
-    path = {"local-chat-completions": "chat/completions", "local-completions": "completions"}[kind]
+    kind = "local-chat-completions"
     settings = [
         f"model={model}",
-        f"base_url={served.url}/{path}",
+        f"base_url={served.url}/chat/completions",
         "num_concurrent=8",
         "max_retries=1",
         "tokenizer_backend=None",
@@ -110,12 +110,10 @@ def lm_eval(task: Path, served: Running, model: str, kind: str, *arguments: str)
 
 
 @pytest.mark.parametrize("model", ["single", "debate"])
-@pytest.mark.parametrize("kind", ["local-chat-completions", "local-completions"])
 def test_lm_eval_finds_the_accuracy_of_comas_eval(
-    kind: str, model: str, task: Path, served: Running, ours: Mapping[str, Mapping[str, Any]]
+    model: str, task: Path, served: Running, ours: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    chat = ["--apply_chat_template"] if kind == "local-chat-completions" else []
-    found = lm_eval(task, served, model, kind, *chat)
+    found = lm_eval(task, served, model, "--apply_chat_template")
     assert round(found["right,none"] * QUESTIONS, 6) == ours[model]["right"]
 
 
@@ -126,7 +124,7 @@ def test_examples_and_instructions_of_lm_eval_reach_every_agent(task: Path) -> N
     told = ["--system_instruction", "Add three.", "--num_fewshot", "2", "--fewshot_as_multiturn"]
     chat = ["--apply_chat_template", "--limit", "3"]
     with running(team) as served:
-        lm_eval(task, served, "debate", "local-chat-completions", *told, *chat)
+        lm_eval(task, served, "debate", *told, *chat)
     prompts = [prompt for _, _, _, prompt, _ in host.asked]
     assert len(prompts) == 3 * 8
     for prompt in prompts:

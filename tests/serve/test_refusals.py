@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx
@@ -17,6 +20,7 @@ from openai import OpenAI
 from pydantic import SecretStr
 
 from comas.hosts.endpoint.ledger import BudgetSpent
+from comas.serve import listening
 from comas.serve.app import Entrance
 from comas.serve.limits import Limits
 from comas.testing import Scripted
@@ -25,7 +29,6 @@ from tests.support.serving import Running, running, scripted
 
 HELLO = [{"role": "user", "content": "10 5 6 9 -> 24"}]
 CHAT = {"model": "single", "messages": HELLO}
-PROMPT = {"model": "single", "prompt": "10 5 6 9 -> 24"}
 SAID = "10 + 5 = 15 + 9 = 24"
 KEY = "sk-of-this-test-0123456789"
 
@@ -45,7 +48,8 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("logprobs", True, "logprobs is not supported here"),
+        ("logprobs", True, "logprobs is not supported here, and is never ignored: leave it out"),
+        ("logprobs", 0, "not supported"),
         ("top_logprobs", 3, "not supported"),
         ("tools", [{"type": "function"}], "not supported"),
         ("tool_choice", "required", "not supported"),
@@ -55,7 +59,7 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
         ("frequency_penalty", 0.5, "not supported"),
         ("presence_penalty", True, "not supported"),
         ("reasoning_effort", "low", "not supported"),
-        ("best_of", 3, "not supported"),
+        ("modalities", ["audio"], "not supported"),
         ("stream_options", {"include_usage": True}, "set stream=true"),
         ("max_toks", 5, "did you mean max_tokens?"),
         ("prompt", "x", "unknown parameter 'prompt'"),
@@ -66,6 +70,8 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
         ("seed", 1.5, "valid integer"),
         ("temperature", -1, "greater than or equal to 0"),
         ("temperature", 2.5, "less than or equal to 2"),
+        ("temperature", 5e-324, "wanted is 0, or at least 0.0001"),
+        ("temperature", 9e-5, "wanted is 0, or at least 0.0001"),
         ("top_p", 0, "greater than 0"),
         ("max_tokens", 0, "greater than or equal to 1"),
         ("stop", "", "at least 1 character"),
@@ -94,10 +100,12 @@ def test_a_parameter_is_refused_by_its_name(
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "4"}, "messages[0].role"),
+        ({"role": "function", "content": "4"}, "messages[0].role"),
+        ({"role": "tool"}, "messages[0].content"),
+        ({"role": "user", "content": None}, "messages[0].content"),
         ({"content": "4"}, "messages[0].role"),
         ({"role": "user"}, "messages[0].content"),
-        ({"role": "user", "content": "x", "name": "bob"}, "messages[0].name"),
+        ({"role": "user", "content": "x", "audio": {"id": "1"}}, "messages[0].audio"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
             "messages[0].content[0].type",
@@ -111,34 +119,6 @@ def test_what_no_text_can_carry_is_refused(served: Running, message: Any, param:
     error = error_of(reply)
     assert param.split("[0].t")[0] in error["param"]
     assert error["param"].startswith("messages[0]")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("echo", True),
-        ("logprobs", 0),
-        ("logprobs", 1),
-        ("suffix", "end"),
-        ("prompt", [1, 2, 3]),
-        ("prompt", [[1, 2]]),
-        ("prompt", []),
-        ("prompt", ""),
-        ("best_of", 4),
-        ("max_completion_tokens", 4),
-    ],
-)
-def test_completions_refuse_what_they_cannot_do(served: Running, name: str, value: Any) -> None:
-    reply = served.post({**PROMPT, name: value}, "/completions")
-    assert reply.status_code == 400
-    assert error_of(reply)["param"].partition("[")[0] == name
-
-
-def test_log_probs_as_lm_eval_wants_them_are_refused(served: Running) -> None:
-    asked = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
-    reply = served.post({**PROMPT, **asked}, "/completions")
-    assert reply.status_code == 400
-    assert error_of(reply)["message"].startswith("logprobs is not supported here, and is never")
 
 
 def test_what_asks_for_nothing_is_taken(served: Running) -> None:
@@ -190,8 +170,24 @@ def test_a_page_elsewhere_cannot_ask(served: Running) -> None:
     assert "access-control-allow-origin" not in served.post(CHAT).headers
 
 
+def test_health_is_asked_without_a_key_and_says_nothing_else() -> None:
+    with running(scripted(lambda *_: SAID), entrance=Entrance(SecretStr(KEY))) as served:
+        root = served.url.removesuffix("/v1")
+        reply = httpx.get(f"{root}/health", headers={"Host": "probe.example"})
+        assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
+        assert httpx.get(f"{root}/health/../v1/models").status_code == 401
+        assert httpx.post(f"{root}/health").status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/chat/completions/", "/models/"])
+def test_nobody_is_sent_to_a_name_that_he_chose(served: Running, path: str) -> None:
+    for reply in (httpx.get(served.url + path), served.post(CHAT, path)):
+        assert reply.status_code in (404, 405)
+        assert "location" not in reply.headers
+
+
 def test_other_paths_and_verbs(served: Running) -> None:
-    for path, status in (("/embeddings", 404), ("/chat/completions", 405)):
+    for path, status in (("/embeddings", 404), ("/completions", 404), ("/chat/completions", 405)):
         reply = httpx.get(served.url + path)
         assert reply.status_code == status
         assert "/v1/chat/completions" in error_of(reply)["message"]
@@ -295,15 +291,14 @@ def test_too_long_a_discussion() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_beyond_its_places_it_says_so(stream: bool) -> None:
+def test_beyond_its_places_requests_wait_and_beyond_those_it_says_so(stream: bool) -> None:
     team = scripted(lambda *_: SAID, host=Slow)
     (host,) = team.hosts.values()
-    with running(team, limits=Limits(at_once=3)) as served:
-        replies: list[httpx.Response] = []
+    with running(team, limits=Limits(at_once=3)) as served, ThreadPoolExecutor(8) as threads:
         two = {**CHAT, "n": 2, "stream": stream}
-        asking = threading.Thread(target=lambda: replies.append(served.post(two)))
-        asking.start()
-        until(lambda: host.waiting == 2)
+        replies = [threads.submit(served.post, two) for _ in range(7)]  # of which six wait
+        until(lambda: served.endpoint.places._waiting == 12)
+        assert host.waiting == served.endpoint.places.taken == 2
         refused = served.post(two)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) > 0
@@ -311,10 +306,32 @@ def test_beyond_its_places_it_says_so(stream: bool) -> None:
         with pytest.raises(openai.RateLimitError):
             served.client.chat.completions.create(**two)
         host.go.set()
-        asking.join()
-        assert replies[0].status_code == 200
+        assert {reply.result().status_code for reply in replies} == {200}
         assert served.post(two).status_code == 200
         assert served.endpoint.places.taken == 0
+
+
+def test_two_hundred_at_once_are_all_answered() -> None:
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with running(team) as served, ThreadPoolExecutor(200) as threads:
+        replies = [threads.submit(served.post, CHAT) for _ in range(200)]
+        until(lambda: served.endpoint.places._waiting == 200 - 64)
+        host.go.set()
+        assert {reply.result().status_code for reply in replies} == {200}
+
+
+def test_who_waits_is_bound_by_his_time_and_may_go() -> None:
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with running(team, limits=Limits(at_once=1, seconds=0.5)) as served:
+        with ThreadPoolExecutor(3) as threads:
+            replies = [threads.submit(served.post, CHAT) for _ in range(3)]
+            assert {reply.result().status_code for reply in replies} == {504}
+        places = served.endpoint.places
+        until(lambda: (places.taken, places._waiting) == (0, 0))
+        host.go.set()
+        assert served.post(CHAT).status_code == 200
 
 
 def test_a_quiet_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,6 +347,73 @@ def test_a_quiet_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -
             until(lambda: next(lines) == ": the team is talking")
             host.go.set()
             assert list(lines)[-2:] == ["data: [DONE]", ""]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"POST /v1/chat/completions HTTP/1.1\r\nX-Slow: ", b"GET /health HTTP/1.1\r\n\r\nGET"],
+    ids=["nothing", "half", "a second one"],
+)
+def test_a_connection_without_its_headers_is_closed(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "HEADERS", 0.3)
+    with running(scripted(lambda *_: SAID)) as served:
+        port = int(served.url.split(":")[2].partition("/")[0])
+        with socket.create_connection(("127.0.0.1", port), timeout=4) as client:
+            client.sendall(sent.replace(b"HTTP/1.1\r\n\r\n", b"HTTP/1.1\r\nHost: x\r\n\r\n"))
+            began = time.monotonic()
+            with suppress(ConnectionResetError):
+                while client.recv(1000):
+                    if sent and time.monotonic() - began < 3:
+                        client.sendall(b"x")  # drop by drop
+            assert time.monotonic() - began < 3
+        assert served.post(CHAT).status_code == 200
+
+
+def test_a_request_that_takes_longer_than_headers_may_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening, "HEADERS", 0.2)
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with running(team) as served:
+        threading.Timer(0.6, host.go.set).start()
+        assert served.post(CHAT).status_code == 200
+
+
+def test_connections_have_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(listening, "CONNECTIONS", 5)
+    with running(scripted(lambda *_: SAID)) as served:
+        port = int(served.url.split(":")[2].partition("/")[0])
+        with ExitStack() as clients:
+            for _ in range(5):
+                clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            late = clients.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            with suppress(ConnectionResetError):
+                assert late.recv(1) == b""
+        until(lambda: served.post(CHAT).status_code == 200)
+    assert capfd.readouterr().err == ""
+
+
+def test_want_of_files_is_no_flood(capfd: pytest.CaptureFixture[str]) -> None:
+    loop = asyncio.new_event_loop()
+    listening._tell(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "too many")})
+    assert capfd.readouterr().err == ""
+    loop.close()
+
+
+def test_who_waits_when_the_server_ends_is_told_in_its_form() -> None:
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with ThreadPoolExecutor(1) as threads:
+        with running(team) as served:
+            reply = threads.submit(served.post, CHAT)
+            until(lambda: host.waiting == 1)
+        assert reply.result().status_code == 503
+        assert error_of(reply.result())["message"] == "the server ends"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,10 +24,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from comas.serve.asked import Desk, Request, no_model
-from comas.serve.limits import Places, Refusal, refusal_of
-from comas.serve.playing import Answer, Players
-from comas.serve.replies import WAITING, Wording, as_json, event
+from comas.serve.limits import NEVER, Places, Refusal, refusal_of
+from comas.serve.playing import Answer, Heard, Players, Request, Usage
+from comas.serve.protocol import WAITING, Wording, as_json, event, no_model, read_request
 from comas.types import HostLost, Turn
 
 T = TypeVar("T")
@@ -35,6 +34,8 @@ QUIET = 15.0
 """Seconds after which a stream in which nothing happens says that it is alive."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Names of this machine in a Host header; a page elsewhere may have had its own name point here."""
+HEALTH = "/health"
+"""What may be asked by everybody: whether the server is there."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._entrance.check(Headers(scope=scope))
+            if scope["path"] != HEALTH:
+                self._entrance.check(Headers(scope=scope))
         except Refusal as refusal:
             await refused(refusal)(scope, receive, send)
         else:
@@ -80,18 +82,17 @@ class Guard:
 class Endpoint:
     """The routes."""
 
-    def __init__(self, desk: Desk, players: Players) -> None:
-        self._desk = desk
+    def __init__(self, players: Players) -> None:
         self._players = players
-        self._limits = desk.limits
-        self.places = Places(desk.limits.at_once)
+        self._limits = players.limits
+        self.places = Places(players.limits.at_once)
         self._lost: asyncio.Queue[HostLost] = asyncio.Queue()
         self._since = int(time.time())
 
     @property
     def models(self) -> list[str]:
         """Names of what can be asked."""
-        return list(self._desk.models)
+        return list(self._players.models)
 
     async def lost(self) -> HostLost:
         """Waits until a request has found a host gone, without which nobody can be answered."""
@@ -105,27 +106,29 @@ class Endpoint:
     def app(self, entrance: Entrance) -> Starlette:
         """The application, for a server."""
         routes = [
+            Route(HEALTH, _healthy),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._model),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/v1/completions", self._completion, methods=["POST"]),
         ]
         handlers: Any = {Refusal: _told, HTTPException: _told_of_route}
         guard = Middleware(Guard, entrance=entrance)
-        return Starlette(routes=routes, exception_handlers=handlers, middleware=[guard])
+        app = Starlette(routes=routes, exception_handlers=handlers, middleware=[guard])
+        app.router.redirect_slashes = False  # which would repeat a name that the client chose
+        return app
 
     async def _models(self, _: Asked) -> Response:
-        data = [self._record(name) for name in self._desk.models]
+        data = [self._record(name) for name in self._players.models]
         return answered({"object": "list", "data": data})
 
     async def _model(self, asked: Asked) -> Response:
         name = asked.path_params["name"]
-        if name not in self._desk.models:
-            raise no_model(name, self._desk.models)
+        if name not in self._players.models:
+            raise no_model(name, self._players.models)
         return answered(self._record(name))
 
     def _record(self, name: str) -> dict[str, Any]:
-        model = self._desk.models[name]
+        model = self._players.models[name]
         return {
             "id": name,
             "object": "model",
@@ -135,23 +138,18 @@ class Endpoint:
         }
 
     async def _chat(self, asked: Asked) -> Response | Streamed:
-        return await self._answer(asked, chat=True)
-
-    async def _completion(self, asked: Asked) -> Response | Streamed:
-        return await self._answer(asked, chat=False)
-
-    async def _answer(self, asked: Asked, *, chat: bool) -> Response | Streamed:
         deadline = asyncio.get_running_loop().time() + self._limits.seconds
         try:
             async with asyncio.timeout_at(deadline):
                 data = await body_of(asked, self._limits.body)
-                request = self._desk.read(data, chat)
+                request = read_request(data, self._players)
                 if request.stream:
                     return Streamed(self, request, deadline)
-                with self.places.take(request.wanted.discussions):
-                    return await while_connected(asked.receive, self._whole(request))
+                return await while_connected(asked.receive, self._whole(request))
         except ClientDisconnect:
             return Response(status_code=499)  # which nobody reads
+        except asyncio.CancelledError:
+            return refused(Refusal(503, "the server ends", headers=NEVER))
         except Refusal:
             raise
         except Exception as error:
@@ -159,8 +157,14 @@ class Endpoint:
 
     async def _whole(self, request: Request) -> Response:
         answers: list[Answer] = []
-        usage = await self._players.play(request.wanted, answers.append)
+        usage = await self._play(request, answers.append)
         return answered(Wording(request).whole(answers, usage))
+
+    async def _play(
+        self, request: Request, told: Callable[[Answer], None], heard: Heard | None = None
+    ) -> Usage:
+        async with self.places.take(request.choices):
+            return await self._players.play(request, told, heard)
 
     async def events(self, request: Request, deadline: float, send: Send) -> str:
         """Send the events of a stream but for the last ones, which are returned: its end, or the
@@ -183,7 +187,7 @@ class Endpoint:
             if request.discussion:
                 events.put_nowait(wording.turn(index, turn))
 
-        playing = asyncio.ensure_future(self._players.play(request.wanted, told, heard))
+        playing = asyncio.ensure_future(self._play(request, told, heard))
         playing.add_done_callback(lambda _: events.put_nowait(None))
         try:
             await send(chunk(wording.opening()))
@@ -204,14 +208,15 @@ class Streamed:
         self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._endpoint.places.take(self._request.wanted.discussions):
-            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            events = self._endpoint.events(self._request, self._deadline, send)
-            try:
-                last = await while_connected(receive, events)
-            except ClientDisconnect:
-                return
+        self._endpoint.places.check(self._request.choices)
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            last = await while_connected(
+                receive, self._endpoint.events(self._request, self._deadline, send)
+            )
+        except ClientDisconnect:
+            return
         await send({**chunk(last), "more_body": False})
 
 
@@ -274,13 +279,17 @@ def refused(refusal: Refusal) -> Response:
     return Response(body, refusal.status, dict(refusal.headers), media_type=kind)
 
 
+async def _healthy(_: Asked) -> Response:
+    return answered({"status": "ok"})
+
+
 async def _told(_: Asked, refusal: Refusal) -> Response:
     return refused(refusal)
 
 
 async def _told_of_route(asked: Asked, error: HTTPException) -> Response:
     what = f"{asked.method} {asked.url.path}: {error.detail}"
-    there = "there are /v1/models, /v1/chat/completions and /v1/completions"
+    there = "there are /v1/models and /v1/chat/completions"
     return refused(Refusal(error.status_code, f"{what}; {there}"))
 
 

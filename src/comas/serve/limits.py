@@ -5,11 +5,12 @@ Refusals have the form of OpenAI's errors, so that clients understand them. Leav
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from comas.hosts.endpoint.ledger import BudgetSpent
@@ -17,6 +18,8 @@ from comas.types import HostFailure, HostLost, UserMistake
 
 LATER = {"Retry-After": "1"}
 """Seconds after which a place may be free."""
+QUEUE = 4
+"""Discussions that may wait, times those that are played side by side."""
 NEVER = {"X-Should-Retry": "false"}
 """What OpenAI's client reads: the same request will fail again."""
 
@@ -30,7 +33,7 @@ class Limits:
     tokens: int = 65_536
     """That a team may generate for a request, all its replies together."""
     seconds: float = 600.0
-    """For a request, from its first byte to the last of the answer."""
+    """For a request, from its headers to the last byte of the answer."""
     body: int = 1_000_000
     """Bytes of a request."""
 
@@ -97,21 +100,40 @@ def refusal_of(error: BaseException, limits: Limits) -> Refusal:
     return Refusal(500, told, code="internal_error", headers=NEVER)
 
 
-@dataclass
 class Places:
-    """How many discussions may still begin."""
+    """How many discussions are played side by side, and how many wait for that."""
 
-    limit: int
-    taken: int = field(default=0, init=False)
+    def __init__(self, limit: int) -> None:
+        self.taken = 0
+        self._limit = limit
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
 
-    @contextmanager
-    def take(self, count: int) -> Iterator[None]:
-        """Hold places for one request; a Refusal with 429 where there are not so many."""
-        if self.taken + count > self.limit:
-            busy = f"{self.taken} of {self.limit} discussions are going on: ask again in a second"
+    def check(self, count: int) -> None:
+        """A Refusal with 429 where so many more are too many even to wait."""
+        if self.taken + self._waiting + count > self._limit * (1 + QUEUE):
+            busy = (
+                f"{self.taken} discussions are going on, and {self._waiting} wait: ask again in a"
+                " second"
+            )
             raise Refusal(429, busy, code="rate_limit_exceeded", headers=LATER)
-        self.taken += count
+
+    @asynccontextmanager
+    async def take(self, count: int) -> AsyncIterator[None]:
+        """Hold places for one request, in the order in which requests come."""
+        self.check(count)
+        self._waiting += count
+        try:
+            async with self._turn:
+                while self.taken + count > self._limit:
+                    self._freed.clear()
+                    await self._freed.wait()
+                self.taken += count
+        finally:
+            self._waiting -= count
         try:
             yield
         finally:
             self.taken -= count
+            self._freed.set()

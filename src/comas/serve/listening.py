@@ -8,6 +8,7 @@ taken out of it, so that no child has it. Leaves out: what is asked (`app`), and
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import os
 import re
@@ -16,18 +17,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import h11
 import uvicorn
 from pydantic import SecretStr
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from comas.config.policies import Resolved
 from comas.evaluation.asking import asking_of
 from comas.evaluation.systems import greeted
 from comas.serve.app import LOOPBACK, Endpoint, Entrance
-from comas.serve.asked import Desk
 from comas.serve.limits import Limits
-from comas.serve.offered import check_kind, models_of
-from comas.serve.playing import Players
+from comas.serve.playing import Players, check_kind, models_of
 from comas.signals import listening
 from comas.sync import collected_apart
 from comas.team.build import Team
@@ -38,6 +40,14 @@ KEY = "COMAS_SERVE_KEY"
 """The variable of the key, where no other is named."""
 WAITING = 128
 """Connections that wait to be accepted."""
+HEADERS = 10.0
+"""Seconds in which a connection has to send the headers of a request, from its first byte."""
+CONNECTIONS = 1000
+"""The most that are open at once, where half of the files that this process may open are no less:
+sockets are files.
+"""
+ENDING = 1.0
+"""Seconds in which those who wait for an answer are told that the server ends."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +82,8 @@ class Served:
         check_kind(team, self.kind)
         config = team.config
         models = models_of(team, self.setups)
-        desk = Desk(models, team.task, asking_of(config), self.limits)
-        return Endpoint(desk, Players(team.task, self.kind, config.seed, self.limits.tokens))
+        asking = asking_of(config)
+        return Endpoint(Players(models, team.task, self.kind, asking, config.seed, self.limits))
 
 
 Ready = Callable[[str, list[str]], None]
@@ -88,6 +98,7 @@ async def answer_until_cancelled(
     """
     current = asyncio.current_task()
     assert current is not None
+    asyncio.get_running_loop().set_exception_handler(_tell)
     serving = asyncio.ensure_future(http.serve(sockets=[bound]))
     losing = asyncio.ensure_future(endpoint.lost())
     try:
@@ -100,11 +111,61 @@ async def answer_until_cancelled(
         await serving
     finally:
         losing.cancel()
-        for task in list(http.server_state.tasks):
+        open_requests = list(http.server_state.tasks)
+        for task in open_requests:
             task.cancel()
+        if open_requests:
+            await asyncio.wait(open_requests, timeout=ENDING)
         http.should_exit = True
         http.force_exit = True  # requests are over: nothing is waited for
         await serving
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Be quiet about connections for which no file can be opened: they are accepted later, and
+    thousands of tracebacks a second help nobody.
+    """
+    error = context.get("exception")
+    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+        loop.default_exception_handler(context)
+
+
+class _Bounded(H11Protocol):
+    """A connection that is closed where its headers do not come, or there are too many."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > most_connections():
+            transport.abort()
+        self._late = self.loop.call_later(HEADERS, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:  # the headers are there
+            self._in_time()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEADERS, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        super().connection_lost(exc)
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+def most_connections() -> int:
+    """How many connections may be open."""
+    if os.name != "posix":
+        return CONNECTIONS
+    import resource
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS if files == resource.RLIM_INFINITY else min(CONNECTIONS, files // 2)
 
 
 class _SignalsElsewhere(uvicorn.Server):
@@ -119,7 +180,7 @@ def server(endpoint: Endpoint, entrance: Entrance) -> uvicorn.Server:
     """The HTTP server; it writes no log, so that nothing that is asked, and no key, is in one."""
     config = uvicorn.Config(
         endpoint.app(entrance),
-        http="h11",
+        http=_Bounded,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -1,49 +1,138 @@
-"""A request's discussions, played side by side by the team, within the tokens that it may cost.
+"""The models of an endpoint, which are the setups that a team can play, and the discussions of a
+request, played side by side within the tokens that it may cost.
 
+Which models there are is decided when the server starts: a request names one of them, never a file.
 Every draw follows from (seed of the run, model, seed of the request, question, number of the
-choice): what else is asked at the time changes no text. Leaves out: how requests are written
-(`asked`), how long they may take (`app`).
+choice): what else is asked at the time changes no text. Leaves out: what setups mean
+(`evaluation.ways`), how requests are written (`protocol`), how long they may take (`app`).
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from comas.config.plugins import plugin_names
+from comas.config.rehearsal import roles_asked
+from comas.config.roles import check_roles
+from comas.evaluation import ways
 from comas.evaluation.asking import Asking
 from comas.evaluation.games import cut_off
-from comas.game.agent import derive_seed
-from comas.game.play import first, play_one
+from comas.evaluation.ways import Way
+from comas.game.agent import Member, derive_seed
+from comas.game.play import brief, first, play_one
 from comas.game.together import together
-from comas.serve.limits import TooLong, TooManyTokens
-from comas.serve.offered import Model
-from comas.types import Episode, HostFailure, NoRoom, Question, Task, Turn
+from comas.serve.limits import Limits, TooLong, TooManyTokens
+from comas.team.build import Team
+from comas.types import Episode, HostFailure, NoRoom, Question, Task, Turn, UserMistake
+
+FIRST = "single"
+"""Stands first in the list: several clients take the first."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A way of answering, played by the team or by one of its agents."""
+
+    name: str
+    way: Way
+    players: Mapping[str, Sequence[Member]]
+    """`team`, or each agent that answers alone: one of them is drawn for an answer."""
+    answerers: str
+    """Who answers, in words."""
+
+
+def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Model]:
+    """Name -> model, of these setups, or of all shipped ones that the team can play.
+
+    Where agents of different policies answer alone, each is a model as well: `single/a0`. Raises
+    UserMistake where a setup that is named cannot be played, or where the task is a game.
+    """
+    if team.task.rules is not None:
+        raise UserMistake(
+            f"task {team.task.name} is a game, and what clients ask is a question: name another"
+            " task, such as task=gsm8k"
+        )
+    chosen = _playable(team) if setups is None else [_checked(team, name) for name in setups]
+    games = [way.method for way in chosen]
+    check_roles(team.config, team.method, team.task, games)
+    models: list[Model] = []
+    for way in chosen:
+        players = ways.players(team, way)
+        models.append(Model(way.name, way, players, ways.described(team, way)))
+        if len(players) > 1:
+            for who, members in players.items():
+                models.append(Model(f"{way.name}/{who}", way, {who: members}, "1 agent"))
+    if not models:
+        raise UserMistake(
+            f"no setup can be played on task {team.task.name} by this team: name one with --setups"
+        )
+    return {model.name: model for model in models}
+
+
+def _playable(team: Team) -> list[Way]:
+    """The shipped setups that fit the team and its task, and the team's own game."""
+    names = sorted(plugin_names("setup"), key=lambda name: (name != FIRST, name))
+    found: list[Way] = []
+    for name in [*names, "game"]:
+        try:
+            way = _checked(team, name)
+        except UserMistake:
+            continue
+        asked = roles_asked(way.method, team.task, len(team.members), way.options)
+        if asked or name == "game":  # an own game may be one that nobody can rehearse
+            found.append(way)
+    return found
+
+
+def _checked(team: Team, name: str) -> Way:
+    way = ways.way(name, team)
+    ways.check_playable(way, team.task)
+    ways.check_roles_taken(way, team.task, team.members)
+    return way
+
+
+def check_kind(team: Team, kind: str) -> None:
+    """An error where the team's task cannot read answers to questions of this kind."""
+    question = Question(id="kind", prompt="?", kind=kind)
+    try:
+        team.task.extract(question, "")
+        team.task.shown(question, "")
+    except Exception as error:
+        raise UserMistake(
+            f"--kind {brief(kind)}: task {team.task.name} cannot read an answer to a question of"
+            f" this kind ({type(error).__name__}: {error}): name one of its kinds"
+        ) from error
+
+
+# --- what is asked of them
+
 
 Finish = Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a request asks of a team."""
+class Request:
+    """What is asked of a team, and how the reply is to come."""
 
     model: Model
-    prompts: Sequence[str]
-    """Questions; a chat has one."""
+    prompt: str
+    """The question."""
     choices: int
-    """Answers to each of them."""
+    """Answers to it, each a discussion."""
     seed: int
     asking: Asking
     """Temperature, top_p and room of every reply."""
     stop: Sequence[str] = ()
     """Texts before which an answer ends."""
-
-    @property
-    def discussions(self) -> int:
-        """How many are played."""
-        return len(self.prompts) * self.choices
+    stream: bool = False
+    include_usage: bool = False
+    """Whether a stream ends with the usage."""
+    discussion: bool = False
+    """Whether turns are told as well."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +140,7 @@ class Answer:
     """What a discussion came to."""
 
     index: int
-    """Of the choice, over all prompts."""
+    """Of the choice."""
     text: str
     finish: Finish
     """`length`: a reply that had no room is why there is no answer, or no more of it."""
@@ -78,33 +167,33 @@ Heard = Callable[[int, Turn], None]
 class Players:
     """Has models answer: what is the same for all requests."""
 
+    models: Mapping[str, Model]
     task: Task
     kind: str
     """Of all questions."""
+    asking: Asking
+    """How the team is asked, as far as a request does not say."""
     seed: int
     """The run's."""
-    most_tokens: int
-    """Of a request."""
+    limits: Limits
 
-    async def play(self, wanted: Wanted, told: Told, heard: Heard | None = None) -> Usage:
+    async def play(self, request: Request, told: Told, heard: Heard | None = None) -> Usage:
         """Play what is wanted, and tell of each answer when it is there.
 
         Raises HostFailure, UserMistake, or TooManyTokens, and then gives up all of it.
         """
         usage = Usage()
-        places = [(prompt, sample) for prompt in wanted.prompts for sample in range(wanted.choices)]
 
-        async def one(index: int, prompt: str, sample: int) -> None:
+        async def one(index: int) -> None:
             def counted(turn: Turn) -> None:
                 self._count(usage, turn)
                 if heard is not None:
                     heard(index, turn)
 
-            episode = await self._discuss(wanted, prompt, sample, counted)
-            told(answer_of(index, episode, wanted.stop))
+            told(answer_of(index, await self._discuss(request, index, counted), request.stop))
 
         try:
-            await together(one(index, *place) for index, place in enumerate(places))
+            await together(map(one, range(request.choices)))
         except ExceptionGroup as errors:
             raise first(errors) from errors
         return usage
@@ -112,24 +201,24 @@ class Players:
     def _count(self, usage: Usage, turn: Turn) -> None:
         usage.prompt_tokens += turn.prompt_tokens
         usage.tokens += turn.tokens
-        if usage.tokens > self.most_tokens:
+        if usage.tokens > self.limits.tokens:
             raise TooManyTokens(
                 f"the team has generated {usage.tokens} tokens, and a request may cost"
-                f" {self.most_tokens} (--tokens): ask for fewer choices, or set max_tokens, the"
+                f" {self.limits.tokens} (--tokens): ask for fewer choices, or set max_tokens, the"
                 " room of each reply"
             )
 
     async def _discuss(
-        self, wanted: Wanted, prompt: str, sample: int, heard: Callable[[Turn], None]
+        self, request: Request, index: int, heard: Callable[[Turn], None]
     ) -> Episode:
-        model = wanted.model
-        digest = hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest()
-        question = Question(id=f"asked-{digest}", prompt=prompt, kind=self.kind)
-        occasion = f"serve-{wanted.seed}-{model.way.name}"
+        model = request.model
+        digest = hashlib.blake2b(request.prompt.encode(), digest_size=8).hexdigest()
+        question = Question(id=f"asked-{digest}", prompt=request.prompt, kind=self.kind)
+        occasion = f"serve-{request.seed}-{model.way.name}"
         able = list(model.players)
-        who = able[derive_seed(self.seed, occasion, question.id, sample) % len(able)]
-        episode = Episode(f"{occasion}/{who}/{question.id}/{sample}", question)
-        scene = wanted.asking.scene(self.task, model.way, model.players[who], self.seed)
+        who = able[derive_seed(self.seed, occasion, question.id, index) % len(able)]
+        episode = Episode(f"{occasion}/{who}/{question.id}/{index}", question)
+        scene = request.asking.scene(self.task, model.way, model.players[who], self.seed)
         method = replace(scene.method, play=_once(scene.method.play))
         await play_one(replace(scene, method=method, heard=heard), episode)
         if episode.error is not None:
