@@ -59,14 +59,6 @@ class Out(NamedTuple):
     """Level and text of what the far end logged."""
 
 
-class Ready(NamedTuple):
-    """The answer to the shipment."""
-
-    learns: bool
-    calls: Mapping[str, Any]
-    """Policy -> how its template writes calls of tools."""
-
-
 class Piece(NamedTuple):
     """A part of a file."""
 
@@ -100,8 +92,8 @@ class FarEnd:
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
 
     def build(self, shipment: bytes) -> bool:
-        """Build the host of a pickled `Shipment`, and tell the near end; returns whether there is
-        one.
+        """Build the host of a pickled `Shipment`, and answer with how the template of each policy
+        writes calls of tools; returns whether there is a host.
         """
         try:
             shipped: Shipment = pickle.loads(shipment)
@@ -111,7 +103,7 @@ class FarEnd:
             return False
         policies = getattr(self._host, "versions", {})
         calls = {policy: self._host.calls(policy) for policy in policies}
-        self._tell([(0, True, Ready(self._host.learns, calls))])
+        self._tell([(0, True, calls)])
         return True
 
     def forward_warnings(self) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.engines.batcher import QUIET, quiet
-from comas.hosts.far_end import METER, Out, Piece, Ready, State, piece_of, put, records
+from comas.hosts.far_end import METER, Out, Piece, State, piece_of, put, records
 from comas.hosts.line import Line
 from comas.types import (
     Account,
@@ -73,7 +73,7 @@ class RemoteHost:
         self.meter = Meter()
         self._method = method
         self._line: Line | None = None
-        self._ready: Future[Ready] = Future()
+        self._ready: Future[Mapping[str, Calls | None]] = Future()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Waiting] = {}
         self._requests: list[tuple[int, str, Sequence[Any]]] = []
@@ -223,7 +223,7 @@ class RemoteHost:
 
     def calls(self, policy: str) -> Calls | None:
         """How the policy's chat template writes a call of a tool."""
-        return self._ready.result(0).calls.get(policy)
+        return self._ready.result(0).get(policy)
 
     async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling

@@ -11,18 +11,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from comas.config.mistakes import nearest
 from comas.config.options import split_options
 from comas.config.plugins import load_builder
 from comas.config.policies import PolicyPlan, Resolved, policies_of
 from comas.config.roles import check_seats
-from comas.config.schema import Config
+from comas.config.schema import Config, checked
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.game.agent import Member
 from comas.game.memory import at_start
 from comas.game.play import Scene, play_all, settle_all
-from comas.hosts import api, local
+from comas.hosts import api
 from comas.hosts.api import ApiHost
-from comas.hosts.local_host import LocalHost
 from comas.hosts.local_table import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
 from comas.hosts.remote import RemoteHost
@@ -30,13 +30,10 @@ from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
 from comas.team.elsewhere import call_up, check_transports
-from comas.team.instances import check_instances, close_hosts
 from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
 
 Builder = Callable[[HostPlan[Any]], Host]
 """`build` of the module of a kind of host."""
-UNTRAINED = {"lr": 1e-6}
-"""A base without a recipe can be asked as well."""
 
 
 @dataclass(repr=False)
@@ -235,53 +232,39 @@ def plan_of(
     if weights is None:
         models = {plan.name: plan.source.name for plan in plans}
         return HostPlan(name=name, table=table, policies=models, method=method, seed=config.seed)
-    recipe = _recipe(config, name, plans) if learn else None
     under = model_below(resolved, name, weights, learn)
+    shapes: dict[str, Any] | None = None
+    if under:
+        from comas.learners.lora.population import Spec
+
+        adapters = {plan.name: plan.adapter for plan in plans}
+        shapes = {policy: Spec(a.rank, a.alpha, a.targets) for policy, a in adapters.items()}
     return HostPlan(
         name=name,
         table=table,
         policies=weights.places,
         method=method,
-        recipe=recipe,
+        recipe=_recipe(config, name, plans) if learn else None,
         engine=load_builder("engines", table.engine, f"hosts.{name}.engine"),
         under=under,
-        shapes=shapes_of(plans) if under else None,
+        shapes=shapes,
         lags={plan.name: Lag(plan.behind, plan.lag) for plan in plans if plan.behind},
         seed=config.seed,
     )
 
 
-def local_host(resolved: Resolved, name: str, weights: HostWeights, learn: bool) -> LocalHost:
-    """The host of a resolved config whose policies start from `weights`; with `learn` it can."""
-    return local.build(plan_of(resolved, name, weights, learn))
-
-
-def shapes_of(plans: Sequence[PolicyPlan]) -> dict[str, Any]:
-    """Policy -> shape of a new adapter, as learners want it."""
-    from comas.learners.lora.population import Spec
-
-    shapes: dict[str, Any] = {}
-    for plan in plans:
-        shape = plan.adapter
-        shapes[plan.name] = Spec(shape.rank, shape.alpha, shape.targets)
-    return shapes
-
-
 def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
     """The agents of a config at these hosts."""
     few = {plan.address for plan in policies_of(config) if plan.few_words}
-    members = [_member(config, name, hosts[agent.host]) for name, agent in config.agents.items()]
-    return [replace(member, few_words=member.address in few) for member in members]
-
-
-def _member(config: Config, name: str, host: Host) -> Member:
-    """The agent of this name."""
-    agent = config.agents[name]
-    policy = agent.policy_name(name)
-    roles = tuple(agent.roles) if agent.roles is not None else None
-    temperature = agent.temperature or config.temperature
-    sampling = Sampling(temperature, 1.0, config.max_tokens)
-    return Member(name, host, policy, roles, sampling, agent.frozen, agent.system)
+    members: list[Member] = []
+    for name, agent in config.agents.items():
+        policy = agent.policy_name(name)
+        roles = tuple(agent.roles) if agent.roles is not None else None
+        sampling = Sampling(agent.temperature or config.temperature, 1.0, config.max_tokens)
+        host = hosts[agent.host]
+        member = Member(name, host, policy, roles, sampling, agent.frozen, agent.system)
+        members.append(replace(member, few_words=member.address in few))
+    return members
 
 
 def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
@@ -314,3 +297,50 @@ def outline(resolved: Resolved) -> Team:
             plan.source.weights_of(plan.first)
     hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
     return Team(resolved, {}, members_of(resolved.config, hosts))
+
+
+# --- hosts that are instances of the caller's own: `comas.train(hosts={"mine": MyHost()})`
+
+
+def check_instances(config: Config, hosts: Mapping[str, Host]) -> None:
+    """An error for an instance without a seat, and for a seat without its instance."""
+    inhabited = {agent.host for agent in config.agents.values()}
+    for name, host in hosts.items():
+        if name not in inhabited:
+            known = nearest(name, inhabited)
+            raise UserMistake(f"hosts={{{name!r}: ...}}: no agent is at such a host: {known}")
+        if host.name != name:
+            raise UserMistake(
+                f"hosts={{{name!r}: ...}}: the instance is called {host.name!r}: give it the same"
+                " name"
+            )
+    for name, table in config.hosts.items():
+        if table.own and name not in hosts:
+            raise UserMistake(
+                f"host {name} was an instance of the caller's own, which no file can hold: give it"
+                f" again in Python, as hosts={{{name!r}: ...}}"
+            )
+
+
+def seated(config: Config, hosts: Mapping[str, Host]) -> Config:
+    """The config with these instances in the place of hosts that it would have built; agents of
+    those that do not learn are frozen.
+    """
+    check_instances(config, {**hosts})
+    if not hosts:
+        return config
+    data = config.model_dump(exclude_unset=True)
+    tables = data.setdefault("hosts", {})
+    for name in hosts:
+        tables[name] = {"own": True}
+    for name, agent in config.agents.items():
+        if agent.host in hosts and not hosts[agent.host].learns:
+            data["agents"][name]["frozen"] = True
+    return checked(data)
+
+
+def close_hosts(config: Config, hosts: Mapping[str, Host]) -> None:
+    """Close those that are not the caller's own."""
+    for name, host in hosts.items():
+        if not config.hosts[name].own:
+            host.close()

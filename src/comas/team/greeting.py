@@ -40,38 +40,27 @@ async def assemble(
     check_seats(resolved.config, resolved.method, learn)
     apis = api_hosts_of(resolved, work)
     spending.restore(apis, accounts or {})
-    if asks:
-        await greet(apis, Sampling(resolved.config.temperature), note)
-    elif learn:
-        open_all(apis)
+    if asks or learn:
+        await greet(apis, Sampling(resolved.config.temperature) if asks else None, note)
     made = {**apis, **(hosts or {})}
     return build_team(resolved, learn=learn, weights=weights, hosts=made)
 
 
-def open_all(apis: Mapping[str, ApiHost]) -> None:
-    """Find keys and check addresses: what can be told without a request is told first."""
-    try:
-        for host in apis.values():
-            host.open()
-    except BaseException:
-        for host in apis.values():
-            host.close()
-        raise
-
-
 async def greet(
     apis: Mapping[str, ApiHost],
-    sampling: Sampling,
+    sampling: Sampling | None,
     note: Note,
     known: set[tuple[str, ...]] | None = None,
 ) -> None:
-    """Greet each host; where one does not answer all of them are closed.
+    """Find the keys and check the addresses of all hosts, which needs no request, then greet each;
+    where something is wrong all of them are closed.
 
-    `known` is that of `ApiHost.greet`.
+    Without `sampling` none is greeted. `known` is that of `ApiHost.greet`.
     """
-    open_all(apis)
     try:
         for host in apis.values():
+            host.open()
+        for host in apis.values() if sampling else ():
             await host.greet(sampling, note, known)
     except BaseException:
         for host in apis.values():

@@ -24,8 +24,8 @@ from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
+from comas.team.build import check_instances, seated
 from comas.team.greeting import assemble
-from comas.team.instances import check_instances, seated
 from comas.trackers.tracker import Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
