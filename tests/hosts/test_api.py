@@ -315,6 +315,20 @@ def test_several_refusals_are_learnt_one_after_the_other(serve: Any, host_at: An
     ]
 
 
+def test_a_refusal_that_repeats_the_request_teaches_nothing(serve: Any, host_at: Any) -> None:
+    def too_long(handler: Handler, asked: dict[str, Any]) -> None:
+        told = f"the prompt is too long for the context: {json.dumps(asked)}"
+        handler.reply({"error": {"message": told}}, 400)
+
+    server = serve(*[too_long] * 3, answers())
+    host = host_at(server.url, retries=0)
+    with pytest.raises(HostFailure, match="do not fit the model's context"):
+        asyncio.run(ask(host, sampling=Sampling(1.0)))
+    assert asyncio.run(ask(host, sampling=Sampling(1.0))).text == "4"
+    assert {"seed", "temperature"} <= set(server.asked[-1])
+    assert host.events == {"400": 1, "given up": 1}
+
+
 def test_a_temperature_that_has_to_be_1_names_its_key(serve: Any, host_at: Any) -> None:
     only = "'temperature' does not support 0.7 with this model. Only the default (1) value is."
     server = serve(refuses("temperature", only, taken=(1.0,)))

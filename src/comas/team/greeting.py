@@ -60,8 +60,9 @@ async def greet(
     try:
         for host in apis.values():
             host.open()
-        for host in apis.values() if sampling else ():
-            await host.greet(sampling, note, known)
+        if sampling is not None:
+            for host in apis.values():
+                await host.greet(sampling, note, known)
     except BaseException:
         for host in apis.values():
             host.close()

@@ -158,21 +158,24 @@ class Server:
         return body
 
     async def post(self, body: Mapping[str, Any]) -> Said:
-        """Send a request as far as the model takes what it says: a refusal teaches which of its
-        parameters it does not, once per model.
+        """Send a request as far as the model takes what it says: a refusal names a parameter that
+        it does not, and an answer without proves it, once per model.
         """
-        taken = self._taken[body["model"]]
+        model = body["model"]
+        taken = dict(self._taken[model])
         while True:
             names = {key: taken.get(key, key) for key in body}
             sent = {name: body[key] for key, name in names.items() if name is not None}
             status, headers, data = await self._exchange(sent, body[ROOM])
             if 200 <= status < 300:
+                for name in taken.keys() - self._taken[model].keys():
+                    self.ledger.events[f"{name} refused"] += 1
+                self._taken[model] |= taken
                 return self._read(sent, body[ROOM], data, headers)
             said, code = words_of(data)
             refused = _refused_parameter(sent, said) if status in (400, 422) else None
             if refused is None:
                 raise self._refused(status, headers, said, code)
-            self.ledger.events[f"{refused} refused"] += 1
             taken[refused] = NEWER_ROOM if refused == ROOM else None
 
     async def _exchange(
