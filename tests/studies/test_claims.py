@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
-from comas.studies.claims import p_of, verdicts_of
+from comas.studies.claims import Row, figure_at, p_of, verdicts_of
 from comas.studies.file import StudyFile
-from comas.studies.ledger import Ledger
-from comas.studies.report import as_data, report_of
-from comas.studies.values import Row, figure_at
+from comas.studies.report import Declared, Report
 
 
 def study(*claims: dict[str, object], seeds: int = 3) -> StudyFile:
@@ -142,13 +139,13 @@ def test_a_figure_that_is_no_number_is_not_known(value: float) -> None:
     assert figure_at({"mine": {"x": value}}, "mine.x") is None
 
 
-def test_an_interval_without_an_end_is_null_in_the_report(tmp_path: Path) -> None:
+def test_an_interval_without_an_end_is_null_in_the_report() -> None:
     """Equal differences say nothing of their spread; JSON has no infinity."""
     declared = study({})
     of_cells = rows(a=[0.5] * 3, b=[0.25] * 3)
-    file = tmp_path / "s.toml"
-    report = report_of(file, declared, [], of_cells, Ledger(tmp_path, file))
-    (claim,) = json.loads(json.dumps(as_data(report), allow_nan=False))["claims"]
+    verdicts = verdicts_of(declared, of_cells)
+    report = Report("s", declared, [], of_cells, verdicts, Declared(""))
+    (claim,) = json.loads(json.dumps(report.data(), allow_nan=False))["claims"]
     assert (claim["n"], claim["difference"]) == (3, 0.25)
     assert claim["low"] is None
     assert claim["high"] is None

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from comas.studies.charts import Panel, band_of, finals, panels
-from comas.studies.report import plain, table
+from comas.studies.report import band_of, finals, panels, plain, table
 
 RISING = [(0.0, 0.2), (100.0, 0.4)]
 FLAT = [(0.0, 0.2), (50.0, 0.2), (120.0, 0.2)]
@@ -17,9 +16,10 @@ FLAT = [(0.0, 0.2), (50.0, 0.2), (120.0, 0.2)]
 def test_a_band_is_the_mean_of_lines_with_its_interval() -> None:
     band = band_of([RISING, FLAT])
     assert band is not None
-    assert band.xs[0] == 0
-    assert band.xs[-1] == 100  # as far as both go
-    last = band.found[-1]
+    xs, found = band
+    assert xs[0] == 0
+    assert xs[-1] == 100  # as far as both go
+    last = found[-1]
     assert last.mean == pytest.approx(0.3)
     half = 12.706204736 * 0.1  # t of one degree of freedom times the standard error
     assert last.high - last.mean == pytest.approx(half)
@@ -29,15 +29,15 @@ def test_a_band_is_the_mean_of_lines_with_its_interval() -> None:
 
 def test_pictures_are_svg_and_the_same_again(tmp_path: Path) -> None:
     shown = [
-        Panel("a <b> & $x^" + "long " * 20, [RISING, FLAT]),
-        Panel("one", [RISING]),
-        Panel("no", []),
+        ("a <b> & $x^" + "long " * 20, [RISING, FLAT]),
+        ("one", [RISING]),
+        ("no", []),
     ]
     for name in ("once.svg", "again.svg"):
         panels(tmp_path / name, "accuracy $", shown, 1.0)
     assert (tmp_path / "once.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
     ET.parse(tmp_path / "once.svg")
-    panels(tmp_path / "still.svg", "y", [Panel("x", [[(0.0, 0.0), (0.0, 0.0)]])], None)
+    panels(tmp_path / "still.svg", "y", [("x", [[(0.0, 0.0), (0.0, 0.0)]])], None)
     finals(tmp_path / "finals.svg", [("a", [0.1, 0.2]), ("b", [0.3]), ("c", [])])
     ET.parse(tmp_path / "finals.svg")
 

@@ -12,10 +12,8 @@ import comas.setups.vote
 import comas.tasks.pick
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.studies.file import StudyFile, read_file
-from comas.studies.grid import described, flat, merged, nested, slug
-from comas.studies.ledger import declaration
-from comas.studies.named_files import declared_config
+from comas.studies.file import StudyFile, described, flat, merged, nested, read_file, slug
+from comas.studies.settings import declared_config
 from comas.studies.verb import Study
 from comas.types import UserMistake
 
@@ -225,8 +223,7 @@ def test_files_of_measures_are_those_beside_the_study(
 
 
 def declared(file: Path) -> dict[str, Any]:
-    study = Study.read(file)
-    return declaration(study.described, study.settings)["measures"]["m"]
+    return Study.read(file).declaration()["measures"]["m"]
 
 
 @pytest.mark.parametrize(

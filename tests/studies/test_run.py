@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import comas
-from comas.studies import cost, verb
-from comas.studies.cost import jobs_for
-from comas.studies.running import Ended
+from comas.studies import cells, verb
+from comas.studies.cells import Ended, jobs_for
 from comas.studies.verb import Study
 from comas.types import UserMistake
 from tests.support.command import run
@@ -28,11 +27,11 @@ def go(file: Path, place: InProcess) -> list[Ended]:
     place.begin()
     ended: list[Ended] = []
     with study.alone():
-        ledger = study.declare()
+        declared = study.declare()
         try:
             study.run(1, ended.append, place)
         finally:
-            study.report(ledger)
+            study.report(declared)
     return ended
 
 
@@ -66,7 +65,7 @@ def test_the_report_has_everything_in_it(done: Path) -> None:
 def test_without_matplotlib_the_report_says_what_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("comas.studies.charts.can_draw", lambda: False)
+    monkeypatch.setattr("comas.studies.report.can_draw", lambda: False)
     study = Study.read(small(tmp_path))
     with study.alone():
         study.report(study.declare())
@@ -217,7 +216,7 @@ def test_two_processes_do_not_share_a_study(tmp_path: Path) -> None:
 
 
 def test_as_many_jobs_as_cores_and_memory_bear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "usable_cpus", lambda: 8)
+    monkeypatch.setattr(cells, "usable_cpus", lambda: 8)
     assert jobs_for(peak=10**9, free=10**11, threads=1, cells=100) == 8
     assert jobs_for(peak=10**9, free=10**11, threads=3, cells=100) == 2
     assert jobs_for(peak=10**9, free=10**11, threads=1, cells=3) == 3

@@ -16,9 +16,8 @@ from comas.exit_codes import STOPPED
 from comas.program import command
 
 if TYPE_CHECKING:
-    from comas.studies.cost import Cost
+    from comas.studies.cells import Cost, Ended
     from comas.studies.report import Report
-    from comas.studies.running import Ended
     from comas.studies.verb import Study
 
 FAILED = 1
@@ -46,7 +45,6 @@ def study(
     """Run a grid of settings and seeds, test the claims of its file, write tables and pictures;
     called again it goes on.
     """
-    from comas.studies.report import as_data
     from comas.studies.verb import Study
 
     found = Study.read(file)
@@ -58,20 +56,18 @@ def study(
             print_json(ctx, {**cost.data(), "dry_runs": dry})
         return 0
     with found.alone():
-        ledger = found.declare()
+        declared = found.declare()
         if not report and found.left():
             try:
                 _run(found, jobs)
             except KeyboardInterrupt:
-                found.report(ledger)
+                found.report(declared)
                 going_on = f"{command()} study {shlex.quote(file)}"
                 print("stopped; go on with:", going_on, file=sys.stderr)
                 sys.exit(STOPPED)
-        made = found.report(ledger)
+        made = found.report(declared)
     if json_:
-        record = as_data(made)
-        record["study"] = str(found.out)
-        print_json(ctx, record)
+        print_json(ctx, {**made.data(), "study": str(found.out)})
     else:
         _print(made, found)
     return FAILED if made.count("failed") else 0
@@ -79,7 +75,7 @@ def study(
 
 def _dry_runs(found: Study) -> dict[str, Any]:
     """Measure one setting of each base and engine, which is printed; its name -> what was found."""
-    from comas.studies.cost import alike
+    from comas.studies.cells import alike
     from comas.team.build import run_sync
     from comas.training.dry_run import dry_run
 
@@ -135,7 +131,5 @@ def _print(made: Report, found: Study) -> None:
     for number, verdict in enumerate(made.verdicts, 1):
         says = verdict.claim.says
         print(f"claim {number}: {verdict.verdict} ({says})")
-    states = ("done", "failed", "missing")
-    counts = [f"{made.count(state)} {state}" for state in states]
-    print("cells:", ", ".join(counts))
+    print("cells:", made.states())
     print("report:", found.out / "report.md")

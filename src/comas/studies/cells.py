@@ -1,33 +1,55 @@
-"""A cell is a setting with a seed: a run and its evaluations in a folder of their own.
+"""The cells of a study (a setting with a seed: a run and its evaluations in a folder of their own):
+which are left, what they take, and running them, several at once.
 
-`cell.toml` is its config, `run` the run, `evals/<measure>` an evaluation, `trained.json` says that
-the run has ended, `failed.json` why the last try did not. Leaves out: processes
-(`studies.running`), what was measured (`studies.values`).
+`cell.toml` is a cell's config, `run` the run, `evals/<measure>` an evaluation, `trained.json` says
+that the run has ended, `failed.json` why the last try did not. Each command is a process of its
+own; what it comes to does not depend on how many run beside it. Leaves out: what was measured
+(`studies.claims`), the formula of memory (`comas.estimate`), time, which a dry run measures.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
+import filelock
 import tomli_w
 
+from comas import estimate
 from comas.evaluation.folder import PLAN, REPORT
+from comas.exit_codes import ALARMED, STOPPED
+from comas.machine import memory_of, usable_cpus
+from comas.questions.checked import of_run
 from comas.storage import files
 from comas.storage.out_folder import check_free
 from comas.storage.records import without_none
-from comas.studies.checks import taken_of
-from comas.studies.file import Measure, StudyFile
-from comas.studies.grid import slug
-from comas.studies.settings import Setting
+from comas.studies.file import Measure, StudyFile, slug
+from comas.studies.settings import Setting, taken_of
 from comas.types import UserMistake
 
+PATIENCE = 60.0
+"""Seconds to wait for a process of an earlier try that is still ending."""
+TAIL = 20_000
+"""Bytes of a log in which the reason of a failure is looked for."""
+PROCESS = 600_000_000
+"""Bytes of a process beside what the formula counts: Python and its libraries."""
+SPARE = 0.8
+"""Share of the free memory that is planned with."""
 
-@dataclass(frozen=True)
-class Stage:
+
+class Stage(NamedTuple):
     """One command of a cell."""
 
     name: str
@@ -74,24 +96,22 @@ class Cell:
 
     def stages(self) -> list[Stage]:
         """The commands that are left, in order."""
-        left = [] if self.trained else [self._training()]
+        left: list[Stage] = []
+        if not self.trained:
+            arguments = ("train", str(self.folder / "cell.toml"))
+            if _has_begun(self.run):
+                arguments = ("resume", str(self.run))
+            left.append(Stage("train", arguments, self.run))
         for name, measure in self.evaluations.items():
             if not (self.evaluation(name) / REPORT).is_file():
                 left.append(self._evaluating(name, measure))
         return left
 
-    def _training(self) -> Stage:
-        config = self.folder / "cell.toml"
-        if _has_begun(self.run):
-            return Stage("train", ("resume", str(self.run)), self.run)
-        return Stage("train", ("train", str(config)), self.run)
-
     def _evaluating(self, name: str, measure: Measure) -> Stage:
         out = self.evaluation(name)
         if (out / PLAN).is_file():
             return Stage(name, ("resume", str(out)), out)
-        assert measure.setup is not None
-        arguments = ["eval", str(self.run), "--setups", measure.setup]
+        arguments = ["eval", str(self.run), "--setups", str(measure.setup)]
         arguments += ["--limit", str(measure.games), "--seed", str(self.seed), "--out", str(out)]
         if measure.task is not None:
             arguments += ["--tasks", measure.task]
@@ -105,18 +125,10 @@ class Cell:
         config = self.setting.config(self.seed, self.run)
         files.replace(self.folder / "cell.toml", tomli_w.dumps(without_none(config)))
 
-    def write_trained(self) -> None:
-        """Note that the run has ended."""
-        files.replace(self.folder / "trained.json", json.dumps({"run": self.run.name}))
-
     def write_failure(self, stage: str, reason: str) -> None:
         """Note why a try failed."""
         record = {"stage": stage, "reason": reason}
         files.replace(self.folder / "failed.json", files.as_json(record))
-
-    def forget_failure(self) -> None:
-        """Before another try."""
-        (self.folder / "failed.json").unlink(missing_ok=True)
 
 
 def _has_begun(run: Path) -> bool:
@@ -141,3 +153,301 @@ def cells_of(study: StudyFile, settings: Sequence[Setting], out: Path) -> list[C
             folder = out / "cells" / slug(setting.name) / str(seed)
             found.append(Cell(setting, seed, folder, evaluations))
     return found
+
+
+# --- what is left takes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of all that is left."""
+
+    cells: int
+    evaluations: int
+    disk: int | None
+    """Bytes of all checkpoints; None where a size is not known."""
+    free_disk: int
+    peak: int | None
+    """Bytes of the largest cell; None where one is not known."""
+    free_memory: int | None
+    jobs: int
+    threads: int
+    mistakes: tuple[str, ...]
+    """What training would refuse settings for."""
+
+    def lines(self) -> list[str]:
+        """What is said before anything runs."""
+        if not self.cells:
+            return ["nothing is left to run"]
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return [
+            f"left:   {self.cells} cells, {self.evaluations} evaluations",
+            f"memory: {_size(self.peak)} each, {_size(self.free_memory)} free",
+            f"disk:   {_size(self.disk)}, {_size(self.free_disk)} free",
+            f"jobs:   {self.jobs} at once, with {threads} each",
+        ]
+
+    def data(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return asdict(self)
+
+    def check(self, file: Path) -> None:
+        """An error where something would be refused, or where the disk is too small."""
+        if self.mistakes:
+            raise UserMistake(f"{file}: {self.mistakes[0]}")
+        if self.disk is not None and self.disk > self.free_disk:
+            raise UserMistake(
+                f"{file}: the runs need about {self.disk / 1e9:.1f} GB on disk, and"
+                f" {self.free_disk / 1e9:.1f} GB are free: free some, or set another out"
+            )
+
+
+def _size(count: int | None) -> str:
+    return "not known" if count is None else f"{count / 1e9:.1f} GB"
+
+
+def cost_of(cells: Sequence[Cell], out: Path, jobs: int | None) -> Cost:
+    """Sum up the cells that have something left."""
+    left = [cell for cell in cells if cell.stages()]
+    mistakes: list[str] = []
+    peaks: list[int | None] = []
+    disk: list[int | None] = []
+    free = memory_of("cpu").usable
+    for setting in {cell.setting.name: cell.setting for cell in left}.values():
+        resolved = setting.resolved
+        try:
+            of_run(resolved.config, resolved.task, note=lambda _: None)
+            resolved, fit = estimate.fit(resolved)
+            fit.check(resolved.config)
+        except UserMistake as error:
+            mistakes.append(f"setting {setting.name}: {error}")
+            continue
+        if any(host.unknown for host in fit.hosts):
+            peaks.append(None)
+        elif fit.memory:
+            device, memory = next(iter(fit.memory.items()))
+            free = memory.usable
+            peaks.append(sum(host.peak for host in fit.on(device)))
+        training = sum(cell.setting is setting and not cell.trained for cell in left)
+        checkpoint = estimate.checkpoint_bytes(resolved)
+        kept = estimate.KEPT_CHECKPOINTS * training
+        disk.append(None if checkpoint is None else kept * checkpoint)
+    peak = _known(peaks, max)
+    if peak is not None:
+        peak += PROCESS
+    threads = max((c.setting.resolved.config.threads or usable_cpus() for c in left), default=1)
+    return Cost(
+        cells=len(left),
+        evaluations=sum(len(cell.stages()) - (not cell.trained) for cell in left),
+        disk=_known([0, *disk], sum),
+        free_disk=estimate.free_disk(str(out))[1],
+        peak=peak,
+        free_memory=free,
+        jobs=jobs or jobs_for(peak, free, threads, len(left)),
+        threads=threads,
+        mistakes=tuple(mistakes),
+    )
+
+
+def _known(sizes: Sequence[int | None], total: Callable[[Sequence[int]], int]) -> int | None:
+    """The total of some sizes; None where there are none, or where one is not known."""
+    known = [size for size in sizes if size is not None]
+    return total(known) if known and len(known) == len(sizes) else None
+
+
+def jobs_for(peak: int | None, free: int | None, threads: int, cells: int) -> int:
+    """Processes that the cores and the free memory bear; at least one."""
+    jobs = min(cells, usable_cpus() // threads)
+    if free is not None and peak is not None:
+        jobs = min(jobs, int(SPARE * free) // max(1, peak))
+    return max(1, jobs)
+
+
+def alike(cells: Sequence[Cell]) -> list[list[Setting]]:
+    """The trained settings, those with the same bases and engines together."""
+    groups: dict[Any, dict[str, Setting]] = {}
+    for setting in (cell.setting for cell in cells if cell.setting.trained):
+        hosts = setting.resolved.config.hosts.values()
+        engines = tuple((host.engine, host.device) for host in hosts)
+        key = (*setting.resolved.base_names(), engines)
+        groups.setdefault(key, {})[setting.name] = setting
+    return [list(group.values()) for group in groups.values()]
+
+
+# --- running
+
+
+class Here:
+    """Runs commands in processes of this machine, which end when this one does, in whatever way."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopping = False
+
+    def run(self, arguments: Sequence[str], log: Path, threads: int | None) -> int:
+        """Run `comas` with these arguments to its end, its output appended to `log`; returns the
+        exit code, that of a process that was stopped or died included.
+        """
+        command = [sys.executable, "-m", "comas.cli.cell", *arguments]
+        environment = dict(os.environ)
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        with log.open("ab") as output:
+            with self._lock:
+                if self._stopping:
+                    return STOPPED
+                # a process group of its own: Ctrl-C is for us, who ask it to stop
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    process_group=0,
+                )
+                self._running.add(process)
+            with process:  # closes its stdin in the end
+                try:
+                    return process.wait()
+                finally:
+                    with self._lock:
+                        self._running.discard(process)
+
+    def stop(self) -> None:
+        """Have all commands that are running end in order, and no other begin."""
+        with self._lock:
+            self._stopping = True
+            for process in self._running:
+                process.terminate()
+
+    def kill(self) -> None:
+        """End them at once."""
+        with self._lock:
+            self._stopping = True
+            for process in self._running:
+                process.kill()
+
+
+class Ended(NamedTuple):
+    """What became of a cell."""
+
+    cell: Cell
+    seconds: float
+    failure: str
+    """Empty where it is done."""
+
+
+def run_cells(cells: Sequence[Cell], jobs: int, place: Here, tell: Callable[[Ended], None]) -> None:
+    """Run what is left of these cells; `tell` hears of each when it has ended.
+
+    A cell that fails is recorded, and the others go on. Raises KeyboardInterrupt when it was
+    stopped and all processes have ended; another Ctrl-C ends these at once.
+    """
+    stopping = threading.Event()
+    with ThreadPoolExecutor(jobs) as pool, _stoppable():
+        waiting = [pool.submit(_work, cell, place, stopping) for cell in cells]
+        try:
+            _tell_all(waiting, tell)
+        except BaseException:
+            stopping.set()
+            place.stop()
+            while any(not future.done() for future in waiting):
+                try:
+                    wait(waiting, timeout=1.0)
+                except KeyboardInterrupt:
+                    place.kill()
+            raise
+
+
+def _tell_all(waiting: Sequence[Future[Ended | None]], tell: Callable[[Ended], None]) -> None:
+    left = set(waiting)
+    while left:
+        # with a time limit: on Windows a wait without one hears no Ctrl-C
+        ready, left = wait(left, timeout=1.0, return_when=FIRST_COMPLETED)
+        for future in [future for future in waiting if future in ready]:
+            ended = future.result()
+            if ended is not None:
+                tell(ended)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM is heard like Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, heard)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _work(cell: Cell, place: Here, stopping: threading.Event) -> Ended | None:
+    """All commands that a cell has left; None where it was stopped."""
+    if stopping.is_set():
+        return None
+    began = time.monotonic()
+    try:
+        failure = _commands(cell, place, stopping)
+    except (OSError, UserMistake) as error:
+        failure = _line(str(error))
+        cell.write_failure("train", failure)
+    if stopping.is_set() and cell.stages():
+        return None
+    return Ended(cell, time.monotonic() - began, failure)
+
+
+def _commands(cell: Cell, place: Here, stopping: threading.Event) -> str:
+    """Run them; returns the reason where one failed."""
+    if not cell.trained:
+        cell.write_config()
+    (cell.folder / "failed.json").unlink(missing_ok=True)
+    threads = cell.setting.resolved.config.threads
+    for stage in cell.stages():
+        _wait_for(stage)
+        size = cell.log.stat().st_size if cell.log.is_file() else 0
+        code = place.run(stage.arguments, cell.log, threads)
+        # a run that an alarm has ended is measured and done
+        if code not in (0, ALARMED):
+            if stopping.is_set():
+                return ""
+            reason = _reason(cell, size, code)
+            cell.write_failure(stage.name, reason)
+            return f"{stage.name}: {reason}"
+        if stage.name == "train":
+            files.replace(cell.folder / "trained.json", json.dumps({"run": cell.run.name}))
+    return ""
+
+
+def _wait_for(stage: Stage) -> None:
+    """Wait until no process of an earlier try works there any more."""
+    if not stage.folder.is_dir():
+        return
+    try:
+        with filelock.FileLock(stage.folder / ".lock", timeout=PATIENCE):
+            return
+    except (filelock.Timeout, NotImplementedError):  # said by the command itself
+        return
+
+
+def _reason(cell: Cell, start: int, code: int) -> str:
+    """The last line that says what was wrong, of what was written after the first `start` bytes."""
+    with cell.log.open("rb") as log:
+        log.seek(start)
+        lines = log.read()[-TAIL:].decode("utf-8", "replace").splitlines()
+    said = [line.strip() for line in lines if line.strip()]
+    mistakes = [line for line in said if line.startswith("error: ")]
+    if mistakes:
+        return _line(mistakes[-1].removeprefix("error: "))
+    died = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    return _line(f"{died}: {said[-1]}") if said else died
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

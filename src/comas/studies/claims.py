@@ -1,24 +1,186 @@
-"""What became of the claims: paired differences over seeds, tested, corrected for all claims of the
-file.
+"""What was measured in each cell, read from its folder, and what became of the claims: paired
+differences over seeds, tested, corrected for all claims of the file.
 
-One-sided Student's t test of the paired differences by seed; where all of them are equal, the
-chance that so many fair signs agree. Corrected after Holm (1979) over every claim: one whose runs
-failed or are missing counts with p = 1, and never holds. Leaves out: where values come from
-(`studies.values`).
+Nothing is computed anew, and nothing is guessed where it is missing. One-sided Student's t test of
+the paired differences by seed; where all of them are equal, the chance that so many fair signs
+agree. Corrected after Holm (1979) over every claim: one whose runs failed or are missing counts
+with p = 1, and never holds. Leaves out: how it is shown (`studies.report`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
 
+from comas.evaluation.accuracy import by_agent
+from comas.evaluation.folder import REPORT
 from comas.stats import Interval, holm, seeds_interval
-from comas.studies.file import Claim, StudyFile
-from comas.studies.values import Row
+from comas.storage import files
+from comas.storage.run import Run
+from comas.studies.cells import Cell
+from comas.studies.file import LAST, Claim, StudyFile
+from comas.training.result import result_of
+from comas.types import UserMistake
 
 LEVEL = 0.05
+Status = Literal["done", "failed", "missing"]
 Word = Literal["holds", "not shown", "contradicted", "missing", "one seed"]
+Curve = list[tuple[float, float]]
+"""Generated tokens, and a figure there."""
+Steps = Sequence[Mapping[str, Any]]
+"""Lines of metrics.jsonl."""
+
+
+# --- what was measured
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a cell."""
+
+    setting: str
+    seed: int
+    run: str
+    """Its folder, from that of the study."""
+    status: Status
+    reason: str = ""
+    """Why it is not done."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Measure -> its value, of those that could be taken."""
+    curve: Curve = field(default_factory=list)
+    """Validation accuracy."""
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    """Of the measures that are figures of steps."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Held-out, after training."""
+        return self.values.get("accuracy")
+
+
+def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
+    """A row for each cell in the order of settings, whether it has run or not."""
+    order = {cell.setting.name: place for place, cell in reversed(list(enumerate(cells)))}
+    return [_row(study, cell) for cell in sorted(cells, key=lambda cell: order[cell.setting.name])]
+
+
+def _row(study: StudyFile, cell: Cell) -> Row:
+    place = cell.run.relative_to(cell.folder.parents[2]).as_posix()
+    names = (cell.setting.name, cell.seed, place)
+    failure = cell.failure
+    reason = f"{failure['stage']}: {failure['reason']}" if failure else ""
+    status: Status = "failed" if failure else "missing"
+    if not cell.trained:
+        half = "not finished" if cell.run.is_dir() else "not run yet"
+        return Row(*names, status, reason or half)
+    try:
+        run = Run.open(cell.run)
+        steps = list(run.metrics())
+        values = _own_values(run, steps)
+        curve = [(s["tokens"], s["validation"]["mean"]) for s in steps if s.get("validation")]
+        if curve and "before" in values:
+            curve = [(0.0, values["before"]), *curve]
+        curves = _curves(study, steps)
+    except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
+        return Row(*names, "failed", f"damaged: {error}")
+    values |= _figures(study, steps) | _evaluated(cell)
+    missing = [name for name in cell.evaluations if name not in values]
+    if not failure:
+        status = "missing" if missing else "done"
+        reason = f"{missing[0]} is not measured" if missing else ""
+    return Row(*names, status, reason, values, curve, curves)
+
+
+def _own_values(run: Run, steps: Steps) -> dict[str, float]:
+    """The measures that every run has."""
+    result = result_of(run, 0.0)
+    values: dict[str, float] = {"steps": result.steps, "tokens": result.tokens}
+    before = result.accuracy["before"]
+    after = result.accuracy["after"]
+    if before is not None:
+        values["before"] = before.mean
+    if after is not None:
+        values["accuracy"] = after.mean
+        answers = (run.read_eval("after") or {"answers": []})["answers"]
+        values["lowest"] = min(by_agent(answers).values())
+    if before is not None and after is not None:
+        values["gain"] = after.mean - before.mean
+    values["seconds"] = math.fsum(step["seconds"] for step in steps)
+    validated = [step["validation"]["mean"] for step in steps if step.get("validation")]
+    if validated:
+        values["best"] = max(validated)
+    return values
+
+
+def _evaluated(cell: Cell) -> dict[str, float]:
+    """Accuracies of its evaluations; none of one that judged nothing."""
+    values: dict[str, float] = {}
+    for name in cell.evaluations:
+        report = files.read_object(cell.evaluation(name) / REPORT)
+        if report is None or not report["cells"]:
+            continue
+        if (accuracy := report["cells"][0]["accuracy"]) is not None:
+            values[name] = accuracy
+    return values
+
+
+def _figures(study: StudyFile, steps: Steps) -> dict[str, float]:
+    """Means of figures over the first or the last steps that have them."""
+    values: dict[str, float] = {}
+    for name, measure in study.measures.items():
+        if measure.metric is None:
+            continue
+        chosen = steps[: measure.first] if measure.first else steps[-(measure.last or LAST) :]
+        figures = [figure_at(step, measure.metric) for step in chosen]
+        known = [figure for figure in figures if figure is not None]
+        if known:
+            values[name] = math.fsum(known) / len(known)
+    return values
+
+
+def _curves(study: StudyFile, steps: Steps) -> dict[str, Curve]:
+    """Figures of steps over generated tokens; measures of the same figure have the same curve."""
+    found: dict[str, Curve] = {}
+    for path in {measure.metric for measure in study.measures.values()} - {None}:
+        figures = [(step["tokens"], figure_at(step, str(path))) for step in steps]
+        curve = [(tokens, figure) for tokens, figure in figures if figure is not None]
+        if curve:
+            found[str(path)] = curve
+    return found
+
+
+def figure_at(step: Mapping[str, Any], path: str) -> float | None:
+    """The number at a dotted path of a step's metrics; None where there is none.
+
+    In a list of rows, such as `cost`, a part names an agent or a role, and figures are added up:
+    `cost.scoring.tokens`.
+    """
+    places: list[Any] = [step]
+    for part in path.split("."):
+        places = [below for place in places for below in _below(place, part)]
+    numbers = [n for n in places if type(n) in (int, float) and math.isfinite(n)]
+    return float(math.fsum(numbers)) if numbers else None
+
+
+def _below(place: Any, part: str) -> list[Any]:
+    if isinstance(place, Mapping):
+        table = cast("Mapping[str, Any]", place)
+        return [table[part]] if part in table else []
+    if isinstance(place, list):
+        listed = cast("list[Any]", place)
+        rows = [cast("Mapping[str, Any]", row) for row in listed if isinstance(row, Mapping)]
+        return [row for row in rows if part in (row.get("role"), row.get("agent"))]
+    return []
+
+
+def over_seeds(rows: Sequence[Row], setting: str, measure: str) -> list[float]:
+    """The values of a setting, of the seeds that have one."""
+    return [r.values[measure] for r in rows if r.setting == setting and measure in r.values]
+
+
+# --- what became of the claims
 
 
 @dataclass(frozen=True)
@@ -38,9 +200,7 @@ class Verdict:
     @property
     def verdict(self) -> str:
         """In words."""
-        if self.word != "missing":
-            return self.word
-        return f"missing: {'; '.join(self.missing)}"
+        return f"missing: {'; '.join(self.missing)}" if self.word == "missing" else self.word
 
 
 def verdicts_of(study: StudyFile, rows: Sequence[Row]) -> list[Verdict]:
@@ -63,7 +223,7 @@ def verdicts_of(study: StudyFile, rows: Sequence[Row]) -> list[Verdict]:
     ]
 
 
-def _difference(claim: Claim, seed: int, cells: dict[tuple[str, int], Row]) -> float | str:
+def _difference(claim: Claim, seed: int, cells: Mapping[tuple[str, int], Row]) -> float | str:
     """Left minus right of a seed, or what is missing."""
     values: list[float] = []
     for setting, measure in claim.sides:
@@ -97,11 +257,11 @@ def _verdict(
     word: Word = "not shown"
     if missing:
         word = "missing"
-    elif len(differences) < 2:
+    elif interval is None or interval.n < 2:
         word = "one seed"
     elif p < LEVEL:
         word = "holds"
-    elif interval is not None and _is_opposite(claim, interval):
+    elif _is_opposite(claim, interval):
         word = "contradicted"
     return Verdict(claim, interval, p, raw, word, missing)
 

@@ -1,16 +1,19 @@
 """A study file as data: settings, seeds, budget, measures, and claims that are fixed before the
-runs.
+runs; grids are multiplied out.
 
-Leaves out: what settings mean (`studies.settings`), whether claims name what there is
-(`studies.checks`).
+Leaves out: what settings mean, and whether measures and claims name what there is
+(`studies.settings`).
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,11 +24,8 @@ OWN = ("accuracy", "before", "gain", "lowest", "best", "steps", "tokens", "secon
 """Measures that every run has: held-out accuracy after and before training, their difference, that
 of the lowest agent, the best on the validation split, and what the run took.
 """
-GAMES = 200
-"""Questions of an evaluation."""
 LAST = 20
 """Steps whose metrics are averaged."""
-Seed = Annotated[int, Field(ge=0)]
 Steps = Annotated[int, Field(ge=1)]
 
 
@@ -45,7 +45,7 @@ class Measure(_Table):
     task: str | None = None
     """Of the evaluation; None is that of the run."""
     data: str | None = None
-    games: int = Field(GAMES, ge=2)
+    games: int = Field(200, ge=2)
     """Questions of the evaluation."""
     metric: str | None = None
     """Dotted path into a line of metrics.jsonl: `pay.precision`."""
@@ -72,16 +72,12 @@ class Claim(_Table):
     """Negative where a difference of that size the other way is allowed."""
 
     @property
-    def measures(self) -> tuple[str, str]:
-        """Of the left and of the right side."""
-        return self.measure, self.right_measure or self.measure
-
-    @property
     def sides(self) -> list[tuple[str, str]]:
         """The settings that it is about, each with its measure."""
-        left_measure, right_measure = self.measures
-        left = (self.left, left_measure)
-        return [left, (self.right, right_measure)] if isinstance(self.right, str) else [left]
+        left = (self.left, self.measure)
+        if not isinstance(self.right, str):
+            return [left]
+        return [left, (self.right, self.right_measure or self.measure)]
 
 
 class StudyFile(_Table):
@@ -91,7 +87,7 @@ class StudyFile(_Table):
     """The title of the report."""
     out: str | None = None
     """The folder; None is studies/<name of the file>."""
-    seeds: list[Seed] = Field(min_length=1)
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
     tokens: int | None = Field(None, ge=1)
     """Generated tokens of every run; the step in which they are reached is its last."""
     steps: Steps | None = None
@@ -103,29 +99,34 @@ class StudyFile(_Table):
     claims: list[Claim] = []
 
 
-TABLES: dict[str, type[BaseModel]] = {"measures": Measure, "claims": Claim}
-"""Those that hold tables of one kind."""
-
-
 def read_file(path: Path) -> StudyFile:
     """Read and check a study file by itself; a mistake is one line that names the file and the
     key.
     """
     data = _read_tables(path)
     if (named := data.pop("extends", None)) is not None:
-        data = _extended(path, named, data)
+        if not isinstance(named, str) or Path(named).name != named:
+            raise UserMistake(
+                f"{path}: extends = {named!r}: the name of a file beside it is wanted"
+            )
+        below = _read_tables(path.parent / named)
+        if "extends" in below:
+            raise UserMistake(f"{path}: extends = {named!r}: that file extends another one itself")
+        data = _over(below, data)
     try:
         study = StudyFile.model_validate(data)
+        _check(study)
     except ValidationError as error:
         raise UserMistake(f"{path}: {_explained(error)}") from error
-    try:
-        _check_seeds(study)
-        _check_budget(study)
-        for name, measure in study.measures.items():
-            _check_measure(name, measure)
     except UserMistake as error:
         raise UserMistake(f"{path}: {error}") from error
     return study
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The study file, and behind it the one that it extends."""
+    extended = _read_tables(path).get("extends")
+    return [path] if extended is None else [path, path.parent / extended]
 
 
 def _read_tables(path: Path) -> dict[str, Any]:
@@ -137,85 +138,48 @@ def _read_tables(path: Path) -> dict[str, Any]:
         raise UserMistake(f"study {path} is not TOML: {error}") from error
 
 
-def extended_file(path: Path) -> Path | None:
-    """The file that a study file extends."""
-    named = _read_tables(path).get("extends")
-    return path.parent / named if isinstance(named, str) else None
-
-
-def _extended(path: Path, named: Any, data: dict[str, Any]) -> dict[str, Any]:
-    """The tables of the file that this one extends, with its own over them."""
-    if not isinstance(named, str) or Path(named).name != named:
-        raise UserMistake(f"{path}: extends = {named!r}: the name of a file beside it is wanted")
-    below = _read_tables(path.parent / named)
-    if "extends" in below:
-        raise UserMistake(f"{path}: extends = {named!r}: that file extends another one itself")
-    return _over(below, data)
-
-
 def _over(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Own keys over those of another file; tables are merged, lists are not."""
-    merged = dict(below)
-    for key, value in own.items():
-        known = merged.get(key)
-        if isinstance(known, dict) and isinstance(value, dict):
-            tables = cast("tuple[dict[str, Any], dict[str, Any]]", (known, value))
-            merged[key] = _over(*tables)
-        else:
-            merged[key] = value
-    return merged
+    tables = {
+        key: _over(below[key], value)
+        for key, value in own.items()
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+    }
+    return {**below, **own, **tables}
 
 
 def _explained(error: ValidationError) -> str:
     """The first mistake in words; what is missing is named, not the table that it is missing in."""
     first = error.errors()[0]
-    if first["type"] == "missing":
-        *table, key = map(str, first["loc"])
-        return f"{_place(table)}{key} is missing"
-    return explain(error, _keys_beside)
+    if first["type"] != "missing":
+        tables = {"measures": Measure, "claims": Claim}
+        return explain(error, lambda key: tables.get(str(key[0]), StudyFile).model_fields)
+    *table, key = first["loc"]
+    claim = f"claim {int(table[1]) + 1}: " if table else ""  # counted from 1, as people do
+    return f"{claim}{key} is missing"
 
 
-def _place(table: Sequence[str]) -> str:
-    """Name a table; claims are counted from 1, as people do."""
-    if not table:
-        return ""
-    if table[0] == "claims":
-        return f"claim {int(table[1]) + 1}: "
-    return f"{'.'.join(table)}: "
-
-
-def _keys_beside(path: Sequence[str | int]) -> Iterable[str]:
-    """The known keys of the table that a key stands in."""
-    return TABLES.get(str(path[0]), StudyFile).model_fields
-
-
-def _check_seeds(study: StudyFile) -> None:
+def _check(study: StudyFile) -> None:
     for seed in study.seeds:
         if study.seeds.count(seed) > 1:
             raise UserMistake(f"seeds: {seed} stands twice: runs of one seed are the same run")
-
-
-def _check_budget(study: StudyFile) -> None:
     if study.tokens is None and study.steps is None:
         raise UserMistake(
             "no budget: set tokens (generated by each run) or steps, for all settings"
         )
-
-
-def _check_measure(name: str, measure: Measure) -> None:
-    place = f"measures.{name}"
-    if name in OWN:
-        raise UserMistake(f"{place}: every run has a measure {name}: choose another name")
-    if (measure.setup is None) == (measure.metric is None):
-        raise UserMistake(f"{place}: set either setup (an evaluation) or metric (of the steps)")
-    given = measure.model_fields_set
-    of_other = ("task", "data", "games") if measure.setup is None else ("first", "last")
-    for key in of_other:
-        if key in given:
-            other = "setup" if measure.setup is None else "metric"
-            raise UserMistake(f"{place}: {key} goes with {other}, which is not set")
-    if measure.first is not None and measure.last is not None:
-        raise UserMistake(f"{place}: set first or last, not both")
+    for name, measure in study.measures.items():
+        place = f"measures.{name}"
+        if name in OWN:
+            raise UserMistake(f"{place}: every run has a measure {name}: choose another name")
+        if (measure.setup is None) == (measure.metric is None):
+            raise UserMistake(f"{place}: set either setup (an evaluation) or metric (of the steps)")
+        of_setup = measure.setup is not None
+        for key in ("first", "last") if of_setup else ("task", "data", "games"):
+            if key in measure.model_fields_set:
+                other = "metric" if of_setup else "setup"
+                raise UserMistake(f"{place}: {key} goes with {other}, which is not set")
+        if measure.first is not None and measure.last is not None:
+            raise UserMistake(f"{place}: set first or last, not both")
 
 
 def check_named(what: str, name: str, known: Iterable[str]) -> None:
@@ -223,3 +187,127 @@ def check_named(what: str, name: str, known: Iterable[str]) -> None:
     names = list(known)
     if name not in names:
         raise UserMistake(f"{what}: there is no {name!r}: {nearest(name, names)}")
+
+
+# --- settings: their keys over those of `[config]`, and grids
+
+Keys = dict[str, Any]
+"""Dotted keys of a config with their values; a table without keys is a value."""
+OURS = {
+    "seed": "seeds",
+    "out": "out, the study's own",
+    "tokens": "tokens, the budget of all settings",
+    "steps": "steps, the budget of all settings",
+}
+"""Keys of a run that a study sets -> what sets them."""
+
+
+class Described(NamedTuple):
+    """A setting as the file has it."""
+
+    name: str
+    keys: Keys
+    """With those of `[config]`."""
+    trained: bool
+
+
+def described(study: StudyFile) -> list[Described]:
+    """All settings in the order of the file, grids multiplied out."""
+    common = flat(study.config)
+    _check_ours("config", common)
+    found = [
+        setting
+        for name, table in study.settings.items()
+        for setting in _settings_of(name, dict(table), common)
+    ]
+    names: dict[str, str] = {}
+    for setting in found:
+        folder = slug(setting.name)
+        if folder in names:
+            raise UserMistake(
+                f"settings: {names[folder]!r} and {setting.name!r} would have one folder,"
+                f" {folder}: rename one"
+            )
+        names[folder] = setting.name
+    return found
+
+
+def _settings_of(name: str, table: Keys, common: Keys) -> Iterator[Described]:
+    place = f"settings.{name}"
+    trained = table.pop("train", True)
+    if not isinstance(trained, bool):
+        raise UserMistake(f"{place}: train = {trained!r}: true or false")
+    is_grid = "grid" in table
+    grid = table.pop("grid", None)
+    own = merged(common, flat(table))
+    _check_ours(place, flat(table))
+    if not is_grid:
+        yield Described(name, own, trained)
+        return
+    axes = flat(grid) if isinstance(grid, Mapping) else {}
+    if not axes:
+        raise UserMistake(f"{place}.grid is empty: give it keys with lists of values")
+    _check_ours(f"{place}.grid", axes)
+    for key, values in axes.items():
+        if not isinstance(values, list):
+            raise UserMistake(f"{place}.grid: {key} = {values!r}: a list of values is wanted")
+        if not values:
+            raise UserMistake(f"{place}.grid: {key} has no values, so that the grid is empty")
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        spelt = {
+            key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+            for key, value in point.items()
+        }
+        named = " ".join([name, *(f"{key}={text}" for key, text in spelt.items())])
+        yield Described(named, merged(own, flat(point)), trained)
+
+
+def _check_ours(place: str, keys: Keys) -> None:
+    for key in keys:
+        if key in OURS:
+            raise UserMistake(f"{place}: {key} is set for all settings alike, by {OURS[key]}")
+
+
+def flat(table: Mapping[str, Any], above: str = "") -> Keys:
+    """Tables within tables as dotted keys."""
+    found: Keys = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found
+
+
+def nested(keys: Keys) -> dict[str, Any]:
+    """Dotted keys as tables within tables."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *path, last = key.split(".")
+        table = found
+        for part in path:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise UserMistake(f"{key}: {part} is {table!r}, not a table")
+        table[last] = value
+    return found
+
+
+def merged(common: Keys, own: Keys) -> Keys:
+    """Own keys over common ones: a value takes the place of a table, and a table that of a
+    value.
+    """
+    kept = {key: value for key, value in common.items() if not _replaced(key, own)}
+    return {**kept, **own}
+
+
+def _replaced(key: str, own: Sequence[str] | Keys) -> bool:
+    return any(
+        key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in own
+    )
+
+
+def slug(name: str) -> str:
+    """The name of a setting's folder: without what has a meaning on the command line."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "setting"

@@ -1,37 +1,49 @@
 """The report of a study in Markdown: settings, measures, claims with their verdicts, pictures; what
 failed or is missing stands in it as such.
 
-The same cells give the same bytes: there are no clocks in it but in `rows.csv` and `studies.json`,
-which have the seconds of each run. Leaves out: drawing (`studies.charts`).
+The same cells give the same bytes: there are no clocks in it but in `rows.csv` and `study.json`,
+which have the seconds of each run. Pictures are drawn by matplotlib (extra `plot`): curves with
+bands over seeds, a panel per setting, and final values with intervals. Leaves out: testing
+(`studies.claims`).
 """
 
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from comas.program import VERSION
 from comas.stats import Interval, finite, seeds_interval
 from comas.storage import files
-from comas.studies import charts
-from comas.studies.claims import Verdict, verdicts_of
-from comas.studies.file import OWN, StudyFile
-from comas.studies.ledger import Ledger
-from comas.studies.named_files import setup_told
-from comas.studies.settings import Setting
-from comas.studies.values import Row, over_seeds
+from comas.studies.claims import Curve, Row, Verdict, over_seeds
+from comas.studies.file import LAST, OWN, Measure, StudyFile
+from comas.studies.settings import Setting, with_plugin
 
+STATES = ("done", "failed", "missing")
 NONE = "-"
 """In a table, where there is nothing to say."""
 MARKUP = re.compile(r"([\\`*_|<>\[\]])")
 """What Markdown would take for markup; `|` would end a cell of a table."""
 WITHOUT_PICTURES = """Pictures need matplotlib: `pip install "comas[plot]"`."""
+
+
+class Declared(NamedTuple):
+    """What a study had declared, and what was added after cells had run."""
+
+    digest: str
+    """SHA-256 of the study file, and of the one that it extends behind it."""
+    additions: Sequence[str] = ()
+    """In words, in the order in which they were made."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,32 +55,74 @@ class Report:
     settings: Sequence[Setting]
     rows: Sequence[Row]
     verdicts: Sequence[Verdict]
-    ledger: Ledger
+    declared: Declared
 
     def __repr__(self) -> str:
-        states = [f"{self.count(status)} {status}" for status in ("done", "failed", "missing")]
         told = [f"{verdict.claim.says}: {verdict.verdict}" for verdict in self.verdicts]
-        return "\n  ".join([f"Report({self.title!r}: cells {', '.join(states)})", *told])
+        return "\n  ".join([f"Report({self.title!r}: cells {self.states()})", *told])
 
     def count(self, status: str) -> int:
         """Cells of this status."""
         return sum(row.status == status for row in self.rows)
 
+    def states(self) -> str:
+        """How many cells there are of each status, in words."""
+        return ", ".join(f"{self.count(status)} {status}" for status in STATES)
 
-def report_of(
-    file: Path, study: StudyFile, settings: Sequence[Setting], rows: Sequence[Row], ledger: Ledger
-) -> Report:
-    """Test the claims on what there is."""
-    title = study.says or file.stem
-    return Report(title, study, settings, rows, verdicts_of(study, rows), ledger)
+    def interval(self, setting: str, measure: str) -> Interval | None:
+        """Mean over seeds; None where no cell has a value."""
+        values = over_seeds(self.rows, setting, measure)
+        return seeds_interval(values) if values else None
+
+    def data(self) -> dict[str, Any]:
+        """Everything as JSON."""
+        rows = [{**asdict(row), "accuracy": row.accuracy} for row in self.rows]
+        for row in rows:
+            del row["curves"]
+        return {
+            "title": self.title,
+            "version": VERSION,
+            "sha256": self.declared.digest,
+            "additions": list(self.declared.additions),
+            "rows": rows,
+            "claims": [_claim_data(verdict) for verdict in self.verdicts],
+        }
+
+    def write(self, out: Path) -> None:
+        """Write all of its files."""
+        parts = [f"# {plain(self.title)}", *_parts(self, out)]
+        files.replace(out / "report.md", "\n\n".join(parts) + "\n")
+        files.replace(out / "rows.csv", _csv(self))
+        files.replace(out / "study.json", files.as_json(self.data(), indent=1))
 
 
-def write_report(report: Report, out: Path) -> None:
-    """Write all of its files."""
-    parts = [f"# {plain(report.title)}", *_parts(report, out)]
-    files.replace(out / "report.md", "\n\n".join(parts) + "\n")
-    files.replace(out / "rows.csv", _csv(report))
-    files.replace(out / "study.json", files.as_json(as_data(report), indent=1))
+def _claim_data(verdict: Verdict) -> dict[str, Any]:
+    found = verdict.difference
+    return {
+        **verdict.claim.model_dump(),
+        "n": found.n if found else 0,
+        "difference": found.mean if found else None,
+        "low": finite(found.low) if found else None,
+        "high": finite(found.high) if found else None,
+        "p": verdict.p,
+        "raw_p": verdict.raw_p,
+        "verdict": verdict.word,
+        "missing": list(verdict.missing),
+    }
+
+
+def _csv(report: Report) -> str:
+    names = [*OWN, *report.study.measures]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["setting", "seed", "run", "status", "reason", *names])
+    for row in report.rows:
+        values = [row.values.get(name, "") for name in names]
+        writer.writerow([row.setting, row.seed, row.run, row.status, row.reason, *values])
+    return text.getvalue()
+
+
+# --- Markdown
 
 
 def plain(text: str) -> str:
@@ -85,8 +139,22 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 def _parts(report: Report, out: Path) -> Iterator[str]:
     """Paragraphs, headings, tables and pictures, which are drawn below `out`."""
-    yield from map(plain, _introduction(report))
-    if not charts.can_draw():
+    study = report.study
+    names = [setting.name for setting in report.settings]
+    budgets = [] if study.tokens is None else [f"{study.tokens:,} generated tokens"]
+    budgets += [] if study.steps is None else [f"{study.steps:,} steps"]
+    yield plain(
+        f"{len(names)} settings, seeds {', '.join(map(str, study.seeds))},"
+        f" {' or '.join(budgets)} per run; the questions of a seed are the same in all settings."
+        " Means over seeds with their 95 % intervals (Student's t); differences are paired by seed."
+    )
+    yield plain(
+        f"Cells: {report.states()}. comas {VERSION}; SHA-256 of the study file:"
+        f" {report.declared.digest}."
+    )
+    if report.declared.additions:
+        yield plain(f"After cells had run: {'; '.join(report.declared.additions)}.")
+    if not can_draw():
         yield WITHOUT_PICTURES
     if incomplete := [row for row in report.rows if row.status != "done"]:
         rows = [(row.setting, str(row.seed), row.status, row.reason) for row in incomplete]
@@ -94,260 +162,253 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
         yield table("Cells that failed or are missing", headings, rows)
     if report.verdicts:
         yield "## Claims"
-        yield plain(_about_claims(report))
+        yield plain(
+            "Declared before the runs. p is of a one-sided t test of the paired differences,"
+            f" corrected after Holm for all {len(report.verdicts)} claims; a claim with missing"
+            " cells counts with p = 1. A claim holds where p is below .05; it is contradicted"
+            " where the whole interval lies on the other side."
+        )
         yield _claims_table(report)
     yield "## Accuracy"
     yield _settings_table(report)
     yield from _accuracy_pictures(report, out)
-    yield _seeds_table(report)
-    if report.study.measures:
+    states = {(row.setting, row.seed): _number(row.accuracy) or row.status for row in report.rows}
+    by_seed = [(name, *(states[name, seed] for seed in study.seeds)) for name in names]
+    headings = ("setting", *(f"seed {seed}" for seed in study.seeds))
+    yield table("Accuracy after training, by seed", headings, by_seed)
+    if study.measures:
         yield "## Measures"
-        yield _measures_table(report)
+        means = [
+            (name, *(_mean(report, name, measure) for measure in study.measures)) for name in names
+        ]
+        told = [f"{name} ({_told(measure)})" for name, measure in study.measures.items()]
+        yield table(f"Measures: {'; '.join(told)}", ("setting", *study.measures), means)
         yield from _measure_pictures(report, out)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _told(measure: Measure) -> str:
+    """What a measure is, in words."""
+    if measure.setup is not None:
+        setup = with_plugin(measure.setup, lambda plugin: Path(plugin).name)
+        what = f"{setup}, {measure.games} questions"
+        what += "" if measure.task is None else f" of {Path(measure.task).name}"
+    else:
+        end = "first" if measure.first is not None else "last"
+        what = f"{measure.metric}, {end} {measure.first or measure.last or LAST} steps"
+    return f"{measure.says}: {what}" if measure.says else what
+
+
+def _claims_table(report: Report) -> str:
+    rows: list[Sequence[str]] = []
+    for number, verdict in enumerate(report.verdicts, 1):
+        claim = verdict.claim
+        right = claim.right if isinstance(claim.right, str) else f"{claim.right:g}"
+        measures = dict.fromkeys(measure for _, measure in claim.sides)
+        bound = claim.margin if claim.direction == "above" else -claim.margin
+        rows.append(
+            [
+                str(number),
+                claim.says,
+                f"{claim.left} - {right}",
+                " - ".join(measures),
+                f"{claim.direction} {bound:+g}" if bound else f"{claim.direction} 0",
+                _signed(verdict.difference),
+                f"{verdict.p:.3f}" if verdict.p >= 0.001 else "< .001",
+                verdict.verdict,
+            ]
+        )
+    headings = ("", "claim", "difference of", "measure", "claimed", "found, 95 %", "p (Holm)")
+    return table("Left minus right, paired by seed", (*headings, "verdict"), rows)
+
+
+def _settings_table(report: Report) -> str:
+    rows: list[Sequence[str]] = []
+    for setting in report.settings:
+        name = setting.name
+        done = [row for row in report.rows if row.setting == name and row.status == "done"]
+        lowest, tokens, steps = (
+            report.interval(name, measure) for measure in ("lowest", "tokens", "steps")
+        )
+        rows.append(
+            [
+                name,
+                f"{len(done)} of {len(report.study.seeds)}",
+                _mean(report, name, "before"),
+                _mean(report, name, "accuracy"),
+                _signed(report.interval(name, "gain") if setting.trained else None),
+                NONE if lowest is None else f"{lowest.mean:.3f}",
+                NONE if tokens is None else f"{tokens.mean:,.0f}",
+                NONE if steps is None else f"{steps.mean:,.0f}",
+            ]
+        )
+    headings = ("setting", "cells", "before", "after, 95 %", "gain, 95 %", "lowest agent")
+    return table("Held-out accuracy", (*headings, "tokens", "steps"), rows)
+
+
+def _mean(report: Report, setting: str, measure: str) -> str:
+    found = report.interval(setting, measure)
+    if found is None:
+        return NONE
+    return _spelt(found, ",.3f" if abs(found.mean) < 10 else ",.1f")
+
+
+def _signed(found: Interval | None) -> str:
+    return NONE if found is None else _spelt(found, "+.3f")
+
+
+def _spelt(found: Interval, form: str) -> str:
+    if found.n < 2:
+        return f"{found.mean:{form}}"
+    return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
+
+
+# --- pictures
+
+INK = "#0b6e4f"
+GREY = "#888888"
+POINTS = 40
+"""Places of a curve at which its seeds are averaged."""
+COLUMNS = 4
+LETTERS = 32
+"""Of a name, above a panel."""
+RC: Any = {"svg.hashsalt": "comas", "text.parse_math": False, "font.size": 8}
+"""The same numbers give the same bytes, and no name is read as a formula."""
+Panel = tuple[str, Sequence[Curve]]
+"""A setting, and its curves, one per seed."""
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def _picture(out: Path, name: str, caption: str, draw: Callable[[Path], None]) -> Iterator[str]:
     """Draw a picture, where that is possible, and yield its place in the report."""
-    if charts.can_draw():
+    if can_draw():
         (out / "pictures").mkdir(parents=True, exist_ok=True)
         draw(out / "pictures" / f"{name}.svg")
         yield f"![{plain(caption)}](pictures/{name}.svg)"
 
 
-def _introduction(report: Report) -> Iterator[str]:
-    study = report.study
-    seeds = ", ".join(map(str, study.seeds))
-    budgets = []
-    if study.tokens is not None:
-        budgets.append(f"{study.tokens:,} generated tokens")
-    if study.steps is not None:
-        budgets.append(f"{study.steps:,} steps")
-    yield (
-        f"{len(report.settings)} settings, seeds {seeds}, {' or '.join(budgets)} per run; the"
-        " questions of a seed are the same in all settings. Means over seeds with their 95 %"
-        " intervals (Student's t); differences are paired by seed."
-    )
-    states = [f"{report.count(status)} {status}" for status in ("done", "failed", "missing")]
-    yield (
-        f"Cells: {', '.join(states)}. comas {VERSION}; SHA-256 of the study file:"
-        f" {report.ledger.digest}."
-    )
-    if report.ledger.additions:
-        yield f"After cells had run: {'; '.join(report.ledger.additions)}."
-
-
-def _about_claims(report: Report) -> str:
-    return (
-        "Declared before the runs. p is of a one-sided t test of the paired differences, corrected"
-        f" after Holm for all {len(report.verdicts)} claims; a claim with missing cells counts with"
-        " p = 1. A claim holds where p is below .05; it is contradicted where the whole interval"
-        " lies on the other side."
-    )
-
-
-def _claims_table(report: Report) -> str:
-    rows: list[tuple[str, ...]] = []
-    for number, verdict in enumerate(report.verdicts, 1):
-        claim = verdict.claim
-        left_measure, right_measure = claim.measures
-        right = claim.right if isinstance(claim.right, str) else f"{claim.right:g}"
-        compared = f"{claim.left} - {right}"
-        measure = left_measure
-        if right_measure != left_measure and isinstance(claim.right, str):
-            measure = f"{left_measure} - {right_measure}"
-        claimed = f"{claim.direction} {_bound(claim.direction, claim.margin)}"
-        found = _signed(verdict.difference)
-        rows.append(
-            (
-                *(str(number), claim.says, compared, measure, claimed),
-                *(found, _p(verdict.p), verdict.verdict),
-            )
-        )
-    headings = (
-        *("", "claim", "difference of", "measure", "claimed", "found, 95 %", "p (Holm)"),
-        "verdict",
-    )
-    return table("Left minus right, paired by seed", headings, rows)
-
-
-def _bound(direction: str, margin: float) -> str:
-    bound = margin if direction == "above" else -margin
-    return f"{bound:+g}" if bound else "0"
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else "< .001"
-
-
-def _settings_table(report: Report) -> str:
-    rows: list[tuple[str, ...]] = []
-    for setting in report.settings:
-        name = setting.name
-        done = [row for row in report.rows if row.setting == name and row.status == "done"]
-        means = [_mean(report, name, measure) for measure in ("before", "accuracy")]
-        gain = _interval(report, name, "gain") if setting.trained else None
-        lowest = _interval(report, name, "lowest")
-        tokens = _interval(report, name, "tokens")
-        steps = _interval(report, name, "steps")
-        rows.append(
-            (
-                *(name, f"{len(done)} of {len(report.study.seeds)}", *means, _signed(gain)),
-                NONE if lowest is None else f"{lowest.mean:.3f}",
-                NONE if tokens is None else f"{tokens.mean:,.0f}",
-                NONE if steps is None else f"{steps.mean:,.0f}",
-            )
-        )
-    headings = (
-        *("setting", "cells", "before", "after, 95 %", "gain, 95 %", "lowest agent", "tokens"),
-        "steps",
-    )
-    return table("Held-out accuracy", headings, rows)
-
-
-def _seeds_table(report: Report) -> str:
-    cells = {(row.setting, row.seed): row for row in report.rows}
-    rows: list[tuple[str, ...]] = []
-    for setting in report.settings:
-        of_setting = [cells[setting.name, seed] for seed in report.study.seeds]
-        rows.append((setting.name, *map(_accuracy, of_setting)))
-    headings = ("setting", *(f"seed {seed}" for seed in report.study.seeds))
-    return table("Accuracy after training, by seed", headings, rows)
-
-
-def _accuracy(row: Row) -> str:
-    return row.status if row.accuracy is None else f"{row.accuracy:.3f}"
-
-
-def _measures_table(report: Report) -> str:
-    names = list(report.study.measures)
-    rows = [
-        (setting.name, *(_mean(report, setting.name, name) for name in names))
-        for setting in report.settings
-    ]
-    told = [f"{name} ({what})" for name, what in _measures_told(report.study)]
-    return table(f"Measures: {'; '.join(told)}", ("setting", *names), rows)
-
-
-def _measures_told(study: StudyFile) -> Iterator[tuple[str, str]]:
-    for name, measure in study.measures.items():
-        if measure.metric is None:
-            assert measure.setup is not None
-            what = f"{setup_told(measure.setup)}, {measure.games} questions"
-            what += "" if measure.task is None else f" of {Path(measure.task).name}"
-        else:
-            end = "first" if measure.first is not None else "last"
-            what = f"{measure.metric}, {end} {measure.first or measure.last or 20} steps"
-        yield name, f"{measure.says}: {what}" if measure.says else what
-
-
-def _interval(report: Report, setting: str, measure: str) -> Interval | None:
-    values = over_seeds(report.rows, setting, lambda row: row.values.get(measure))
-    return seeds_interval(values) if values else None
-
-
-def _mean(report: Report, setting: str, measure: str) -> str:
-    found = _interval(report, setting, measure)
-    if found is None:
-        return NONE
-    digits = 3 if abs(found.mean) < 10 else 1
-    if found.n < 2:
-        return f"{found.mean:,.{digits}f}"
-    ends = f"[{found.low:,.{digits}f}, {found.high:,.{digits}f}]"
-    return f"{found.mean:,.{digits}f} {ends}"
-
-
-def _signed(found: Interval | None) -> str:
-    if found is None:
-        return NONE
-    if found.n < 2:
-        return f"{found.mean:+.3f}"
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
-
-
 def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
-    trained = [setting.name for setting in report.settings if setting.trained]
-    shown = [charts.Panel(name, _curves(report, name)) for name in trained]
-    if any(panel.curves for panel in shown):
+    shown: list[Panel] = [
+        (setting.name, [r.curve for r in report.rows if r.setting == setting.name and r.curve])
+        for setting in report.settings
+        if setting.trained
+    ]
+    if any(curves for _, curves in shown):
         caption = (
             "Validation accuracy over generated tokens: seeds, their mean and its 95 % interval;"
             " grey: the first setting"
         )
-        draw = partial(charts.panels, y_label="validation accuracy", shown=shown, highest=1.0)
+        draw = partial(panels, y_label="validation accuracy", shown=shown, highest=1.0)
         yield from _picture(out, "learning", caption, draw)
-    values = [
-        (setting.name, over_seeds(report.rows, setting.name, lambda row: row.accuracy))
-        for setting in report.settings
-    ]
+    names = [setting.name for setting in report.settings]
+    values = [(name, over_seeds(report.rows, name, "accuracy")) for name in names]
     caption = "Held-out accuracy after training: seeds, their mean and its 95 % interval"
-    yield from _picture(out, "accuracy", caption, partial(charts.finals, rows=values))
-
-
-def _curves(report: Report, setting: str) -> list[Any]:
-    return [row.curve for row in report.rows if row.setting == setting and row.curve]
+    yield from _picture(out, "accuracy", caption, partial(finals, rows=values))
 
 
 def _measure_pictures(report: Report, out: Path) -> Iterator[str]:
     """A picture of each figure of steps; measures of the same figure share one."""
-    paths = [measure.metric for measure in report.study.measures.values()]
-    for number, path in enumerate(dict.fromkeys(path for path in paths if path is not None), 1):
-        curves = {
-            setting.name: [
-                row.curves[path]
-                for row in report.rows
-                if row.setting == setting.name and path in row.curves
-            ]
-            for setting in report.settings
-        }
-        shown = [charts.Panel(name, found) for name, found in curves.items() if found]
-        if not shown:
+    paths = [measure.metric for measure in report.study.measures.values() if measure.metric]
+    for number, path in enumerate(dict.fromkeys(paths), 1):
+        curves: dict[str, list[Curve]] = {}
+        for row in report.rows:
+            if path in row.curves:
+                curves.setdefault(row.setting, []).append(row.curves[path])
+        if not curves:
             continue
-        most = max(y for panel in shown for curve in panel.curves for _, y in curve)
+        most = max(y for of_setting in curves.values() for curve in of_setting for _, y in curve)
         highest = 1.0 if 0.2 < most <= 1.0 else None
-        draw = partial(charts.panels, y_label=path, shown=shown, highest=highest)
+        draw = partial(panels, y_label=path, shown=list(curves.items()), highest=highest)
         yield from _picture(out, f"measure-{number}", f"{path} over generated tokens", draw)
 
 
-def _csv(report: Report) -> str:
-    names = [*OWN, *report.study.measures]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["setting", "seed", "run", "status", "reason", *names])
-    for row in report.rows:
-        values = [row.values.get(name, "") for name in names]
-        writer.writerow([row.setting, row.seed, row.run, row.status, row.reason, *values])
-    return text.getvalue()
+def band_of(curves: Sequence[Curve]) -> tuple[list[float], list[Interval]] | None:
+    """Places between the latest start and the earliest end of some curves, and their mean with its
+    95 % interval there, values between points lying on a line; None where there is no such place.
+    """
+    if not curves:
+        return None
+    first = max(curve[0][0] for curve in curves)
+    last = min(curve[-1][0] for curve in curves)
+    if last < first:
+        return None
+    xs = np.linspace(first, last, POINTS)
+    each = [np.interp(xs, [x for x, _ in curve], [y for _, y in curve]) for curve in curves]
+    found = [seeds_interval([float(values[i]) for values in each]) for i in range(POINTS)]
+    return [float(x) for x in xs], found
 
 
-def as_data(report: Report) -> dict[str, Any]:
-    """The report as JSON."""
-    return {
-        "title": report.title,
-        "version": VERSION,
-        "sha256": report.ledger.digest,
-        "additions": report.ledger.additions,
-        "rows": [_row_data(row) for row in report.rows],
-        "claims": [_claim_data(verdict) for verdict in report.verdicts],
-    }
+def panels(path: Path, y_label: str, shown: Sequence[Panel], highest: float | None) -> None:
+    """Draw a panel per setting with the same axes: every seed a thin line, their mean a thick one
+    within its interval, the mean of the first setting again in grey.
+
+    `highest` is the upper end of the values, None the greatest that there is.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    columns = min(COLUMNS, max(1, len(shown)))
+    rows = math.ceil(len(shown) / columns)
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(0.6 + 2.4 * columns, 0.4 + 1.8 * rows), layout="constrained")
+        grid: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        bands = [band_of(curves) for _, curves in shown]
+        for axes in grid.flat[len(shown) :]:
+            axes.set_visible(False)
+        for (title, curves), band, axes in zip(shown, bands, grid.flat, strict=False):
+            axes.set_title(_short(title), loc="left", fontsize=8)
+            axes.grid(axis="y", linewidth=0.4)
+            if band is None:
+                axes.text(0.1, 0.5, "not measured", color=GREY, transform=axes.transAxes)
+                continue
+            if band is not bands[0] and bands[0] is not None:
+                xs, means = bands[0]
+                axes.plot(xs, [i.mean for i in means], GREY, linewidth=1)
+            xs, means = band
+            if means[0].n > 1:
+                low, high = ([getattr(i, end) for i in means] for end in ("low", "high"))
+                axes.fill_between(xs, low, high, color=INK, alpha=0.15, linewidth=0)
+            for curve in curves:
+                axes.plot(*zip(*curve, strict=True), color=INK, alpha=0.5, linewidth=0.6)
+            axes.plot(xs, [i.mean for i in means], INK, linewidth=2)
+        grid[0, 0].set_ylim(0, highest)
+        figure.supxlabel("generated tokens", fontsize=8)
+        figure.supylabel(y_label, fontsize=8)
+        figure.savefig(path, metadata={"Date": None})
 
 
-def _row_data(row: Row) -> dict[str, Any]:
-    data = asdict(row)
-    del data["curves"]
-    return {**data, "accuracy": row.accuracy}
+def finals(path: Path, rows: Sequence[tuple[str, Sequence[float]]]) -> None:
+    """Draw a line per setting: its seeds as dots, their mean with its 95 % interval; from 0 to
+    1.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(7, 0.6 + 0.25 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        for y, (_, values) in enumerate(rows):
+            if not values:
+                axes.text(0, y, "not measured", color=GREY, verticalalignment="center")
+                continue
+            found = seeds_interval(values)
+            axes.plot(values, [y] * len(values), "o", color=INK, alpha=0.4, markersize=3)
+            if found.n > 1:
+                axes.hlines(y, found.low, found.high, color=INK, linewidth=1.6)
+            axes.plot([found.mean], [y], "o", color=INK, markersize=6)
+        axes.set_yticks(range(len(rows)), [_short(name) for name, _ in rows])
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(axis="x", linewidth=0.4)
+        figure.savefig(path, metadata={"Date": None})
 
 
-def _claim_data(verdict: Verdict) -> dict[str, Any]:
-    found = verdict.difference
-    interval: dict[str, float | None] = {"n": 0, "difference": None, "low": None, "high": None}
-    if found is not None:
-        interval |= {"n": found.n, "difference": found.mean}
-    if found is not None and found.n > 1:
-        interval |= {"low": finite(found.low), "high": finite(found.high)}
-    return {
-        **verdict.claim.model_dump(),
-        **interval,
-        "p": verdict.p,
-        "raw_p": verdict.raw_p,
-        "verdict": verdict.word,
-        "missing": list(verdict.missing),
-    }
+def _short(title: str) -> str:
+    return title if len(title) <= LETTERS else f"{title[: LETTERS - 1]}…"

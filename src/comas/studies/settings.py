@@ -1,29 +1,53 @@
-"""What the settings of a study are: each resolved as `comas train` would, before anything runs.
+"""What the settings of a study are, each resolved as `comas train` would, and whether measures and
+claims name what there is: everything is told before anything runs.
 
-Leaves out: claims and measures (`studies.checks`), what a setting costs (`studies.cost`).
+Files that settings and measures name are found beside the study file, and what is in them is part
+of what is declared. Leaves out: what is left to run (`studies.cells`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from comas.config.named_places import anchor
-from comas.config.plugins import check_trackers
+from comas.config.named_places import anchor, beside
+from comas.config.plugins import check_trackers, load_plugin
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
 from comas.config.schema import Config, read
+from comas.config.tools import with_tools
 from comas.config.trainable import check_training
-from comas.studies.file import StudyFile
-from comas.studies.grid import Described, described, flat, nested
-from comas.studies.named_files import declared_config
+from comas.evaluation import ways
+from comas.storage import files
+from comas.studies.file import (
+    OWN,
+    Claim,
+    Described,
+    Measure,
+    StudyFile,
+    check_named,
+    described,
+    flat,
+    nested,
+    slug,
+)
+from comas.team.build import Team, members_of
 from comas.types import UserMistake
 
 MANY_STEPS = 10_000
 """Of runs that tokens end."""
+WRITTEN = (
+    *("step", "step_tokens", "policies", "tokens", "seconds", "spent", "peak_bytes"),
+    *("validation", "validation_by_agent"),
+)
+"""What a line of metrics.jsonl has besides the metrics that the config names."""
+HELD_OUT = ("accuracy", "before", "gain", "lowest")
+"""Measures on `test_questions`."""
 
 
 @dataclass(frozen=True)
@@ -51,42 +75,43 @@ class Setting:
 def settings_of(study: StudyFile, file: Path) -> list[Setting]:
     """All settings, resolved; a mistake is one line that names file, setting and key."""
     try:
-        _check_common(study)
+        try:
+            read(None, nested(flat(study.config)))
+        except UserMistake as error:
+            raise UserMistake(f"config: {error}") from error
         descriptions = described(study)
     except UserMistake as error:
         raise UserMistake(f"{file}: {error}") from error
-    found = [_setting(study, file, description) for description in descriptions]
-    _check_different(found, file)
+    found: list[Setting] = []
+    for description in descriptions:
+        setting = _setting(study, file, description)
+        for other in found:  # a difference between them would be noise
+            if other.essence == setting.essence:
+                raise UserMistake(
+                    f"{file}: settings {other.name} and {setting.name} are alike, once presets and"
+                    " defaults are written out: remove one"
+                )
+        found.append(setting)
     return found
 
 
-def _check_common(study: StudyFile) -> None:
-    """An unknown key, or a value of a wrong kind, in the keys of all settings."""
-    try:
-        read(None, nested(flat(study.config)))
-    except UserMistake as error:
-        raise UserMistake(f"config: {error}") from error
-
-
 def _setting(study: StudyFile, file: Path, description: Described) -> Setting:
+    budget = {"steps": 0}
+    if description.trained:
+        budget = {"steps": study.steps or MANY_STEPS}
+        budget |= {} if study.tokens is None else {"tokens": study.tokens}
     try:
         keys = nested(description.keys)
         anchor(keys, file.parent)
-        keys |= _budget(study, description.trained)
+        keys |= budget
         resolved = _resolved({**keys, "seed": study.seeds[0]})
-        if keys.get("threads") is None and _is_small(resolved):
+        # seed models are small: many are trained side by side, on one thread each
+        if keys.get("threads") is None and all(plan.source.seeded for plan in resolved.policies):
             keys["threads"] = 1
             resolved = _resolved({**keys, "seed": study.seeds[0]})
     except UserMistake as error:
         raise UserMistake(f"{file}: setting {description.name}: {error}") from error
     return Setting(description.name, description.trained, keys, resolved)
-
-
-def _budget(study: StudyFile, trained: bool) -> dict[str, int]:
-    if not trained:
-        return {"steps": 0}
-    budget = {"steps": study.steps or MANY_STEPS}
-    return budget if study.tokens is None else {**budget, "tokens": study.tokens}
 
 
 def _resolved(keys: dict[str, Any]) -> Resolved:
@@ -97,20 +122,166 @@ def _resolved(keys: dict[str, Any]) -> Resolved:
     return resolved
 
 
-def _is_small(resolved: Resolved) -> bool:
-    """Whether one thread is right: seed models, of which many are trained side by side."""
-    return all(plan.source.seeded for plan in resolved.policies)
+# --- measures and claims
 
 
-def _check_different(settings: Sequence[Setting], file: Path) -> None:
-    """An error for two settings that are one: a difference between them would be noise."""
-    seen: list[tuple[str, dict[str, Any]]] = []
-    for setting in settings:
-        essence = setting.essence
-        for other, known in seen:
-            if essence == known:
+def check_measures(study: StudyFile, settings: Sequence[Setting], file: Path) -> None:
+    """An error for a measure that a setting cannot have."""
+    names = [setting.name for setting in settings]
+    folders: dict[str, str] = {}
+    for name, measure in study.measures.items():
+        other = folders.setdefault(slug(name), name)
+        if other != name:
+            raise UserMistake(f"{file}: measures {other!r} and {name!r} would have one folder")
+        place = f"{file}: measures.{name}"
+        for wanted in measure.settings or ():
+            check_named(f"{place}: settings", wanted, names)
+        for setting in taken_of(measure, settings):
+            try:
+                _check_taken(measure, setting)
+            except UserMistake as error:
+                raise UserMistake(f"{place}: setting {setting.name}: {error}") from error
+
+
+def taken_of(measure: Measure, settings: Sequence[Setting]) -> list[Setting]:
+    """The settings that a measure is taken of; those without steps have no metrics."""
+    if measure.settings is not None:
+        return [setting for setting in settings if setting.name in measure.settings]
+    return [setting for setting in settings if setting.trained or measure.metric is None]
+
+
+def _check_taken(measure: Measure, setting: Setting) -> None:
+    resolved = setting.resolved
+    if measure.metric is not None:
+        if not setting.trained:
+            raise UserMistake(f"metric = {measure.metric!r}: it is not trained, and has no steps")
+        metrics = [Path(name).stem for name in resolved.config.metrics or ()]
+        known = [*WRITTEN, *metrics]
+        check_named(f"metric = {measure.metric!r}", measure.metric.partition(".")[0], known)
+        return
+    if measure.task is not None:
+        task = with_tools(load_plugin("task", measure.task), resolved.config)
+        resolved = resolved._replace(task=task)
+    hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
+    team = Team(resolved, {}, members_of(resolved.config, hosts))
+    way = ways.way(str(measure.setup), team)
+    ways.check_playable(way, team.task)
+    ways.check_roles_taken(way, team.task, team.members)
+
+
+def check_claims(study: StudyFile, settings: Sequence[Setting], file: Path) -> None:
+    """An error for a claim about a setting or a measure that there is not."""
+    said: list[dict[str, Any]] = []
+    for number, claim in enumerate(study.claims, 1):
+        place = f"{file}: claim {number} ({claim.says})"
+        _check_claim(claim, study, {setting.name: setting for setting in settings}, place)
+        facts = claim.model_dump(exclude={"says"})
+        if facts in said:
+            raise UserMistake(f"{place}: claim {said.index(facts) + 1} says the same: remove one")
+        said.append(facts)
+
+
+def _check_claim(
+    claim: Claim, study: StudyFile, settings: Mapping[str, Setting], place: str
+) -> None:
+    check_named(f"{place}: left", claim.left, settings)
+    if isinstance(claim.right, str):
+        check_named(f"{place}: right", claim.right, settings)
+    elif claim.right_measure is not None:
+        raise UserMistake(f"{place}: right is a number, and has no right_measure")
+    if len(set(claim.sides)) < len(claim.sides):
+        raise UserMistake(f"{place}: {claim.left} is compared with itself")
+    for name, measure in claim.sides:
+        check_named(f"{place}: measure", measure, [*OWN, *study.measures])
+        setting = settings[name]
+        if measure in study.measures:
+            if setting not in taken_of(study.measures[measure], list(settings.values())):
                 raise UserMistake(
-                    f"{file}: settings {other} and {setting.name} are alike, once presets and"
-                    " defaults are written out: remove one"
+                    f"{place}: {measure} is not taken of {name}: see measures.{measure}"
                 )
-        seen.append((setting.name, essence))
+            continue
+        config = setting.resolved.config
+        if measure in HELD_OUT and not config.test_questions:
+            raise UserMistake(f"{place}: {name} has no {measure}: its test_questions is 0")
+        if measure == "best" and not (setting.trained and config.eval_every):
+            raise UserMistake(f"{place}: {name} has no best: nothing is measured on the way")
+
+
+# --- files that are named
+
+
+def located(study: StudyFile, folder: Path) -> StudyFile:
+    """The study with the files that its measures name by a path from its folder found from
+    anywhere; an error for data that are not there.
+    """
+
+    def place_of(plugin: str) -> str:
+        return beside(plugin, folder) if plugin.endswith(".py") else plugin
+
+    measures: dict[str, Measure] = {}
+    for name, measure in study.measures.items():
+        found: dict[str, str] = {}
+        if measure.setup is not None:
+            found["setup"] = with_plugin(measure.setup, place_of)
+        if measure.task is not None:
+            found["task"] = place_of(measure.task)
+        if measure.data is not None:
+            found["data"] = beside(measure.data, folder)
+            if not Path(found["data"]).exists():
+                raise UserMistake(
+                    f"measures.{name}: data = {measure.data!r}: there is no such file or folder,"
+                    " beside the study file or from here"
+                )
+        measures[name] = measure.model_copy(update=found)
+    return study.model_copy(update={"measures": measures})
+
+
+def with_plugin(setup: str, said: Callable[[str], str]) -> str:
+    """A setup with its name or file said in another way, and its options."""
+    plugin, *options = ways.parts_of(setup)
+    return ":".join((said(plugin), *options))
+
+
+def declared_measure(measure: Measure) -> dict[str, Any]:
+    """What a measure is, wherever its files lie."""
+    facts = measure.model_dump(exclude={"says", "settings"})
+    if measure.setup is not None:
+        facts["setup"] = with_plugin(measure.setup, content_of)
+    if measure.task is not None:
+        facts["task"] = content_of(measure.task)
+    if measure.data is not None:
+        facts["data"] = digested(Path(measure.data))
+    return facts
+
+
+def declared_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A setting's config, plain values, wherever the files lie that it names."""
+    facts = dict(config)
+    for key in ("method", "task"):
+        facts[key] = content_of(config[key])
+    for key in ("metrics", "monitors", "tools", "track"):
+        facts[key] = [content_of(name) for name in config[key]]
+    data = config["data"]
+    if data is not None and Path(data).exists():  # where it does not, a run says so
+        facts["data"] = digested(Path(data))
+    facts["hosts"] = {}
+    for name, host in config["hosts"].items():
+        named = {key: host[key] for key in ("kind", "engine", "where") if host[key] is not None}
+        facts["hosts"][name] = {**host, **{key: content_of(file) for key, file in named.items()}}
+    return facts
+
+
+def content_of(plugin: str) -> str:
+    """The name of something that is shipped; of a file its name and digest, wherever it lies."""
+    return digested(Path(plugin)) if plugin.endswith(".py") else plugin
+
+
+def digested(path: Path) -> str:
+    """The name of a file or of a folder, and the SHA-256 of what is in it."""
+    if not path.is_dir():
+        return f"{path.name} {files.digest(path)}"
+    found = hashlib.sha256()
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        place = file.relative_to(path).as_posix()
+        found.update(f"{place} {files.digest(file)}\n".encode())
+    return f"{path.name} {found.hexdigest()}"

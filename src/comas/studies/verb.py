@@ -1,28 +1,38 @@
-"""A study from its file to its report: check, estimate, run what is left, write.
+"""A study from its file to its report: check, declare, estimate, run what is left, write.
 
-Leaves out: what is printed (`cli.study`).
+Claims are fixed before the runs: a copy of the file lies in the study's folder, and `declared.json`
+is what it says, in plain values. What is changed or removed after cells have run is an error;
+settings, seeds and measures that are added are noted as such. Leaves out: what is printed
+(`cli.study`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import filelock
 
-from comas.studies.cells import Cell, cells_of
-from comas.studies.checks import check_claims, check_measures
-from comas.studies.cost import Cost, cost_of
-from comas.studies.file import StudyFile, read_file
-from comas.studies.here import Here, Place
-from comas.studies.ledger import Ledger, declaration
-from comas.studies.named_files import located
-from comas.studies.report import Report, report_of, write_report
-from comas.studies.running import Ended, run_cells
-from comas.studies.settings import Setting, settings_of
-from comas.studies.values import rows_of
+from comas.storage import files
+from comas.studies.cells import Cell, Cost, Ended, Here, cells_of, cost_of, run_cells
+from comas.studies.claims import rows_of, verdicts_of
+from comas.studies.file import StudyFile, parts_of, read_file
+from comas.studies.report import Declared, Report
+from comas.studies.settings import (
+    Setting,
+    check_claims,
+    check_measures,
+    declared_measure,
+    located,
+    settings_of,
+)
 from comas.types import UserMistake
+
+DECLARED = "declared.json"
 
 
 @dataclass(frozen=True)
@@ -65,21 +75,75 @@ class Study:
         """Sum up what is left."""
         return cost_of(self.cells, self.out, jobs)
 
-    def declare(self) -> Ledger:
-        """Write down what is declared; an error where cells have run under something else."""
-        ledger = Ledger(self.out, self.file)
-        ledger.declare(declaration(self.described, self.settings), self.begun())
-        return ledger
+    def declaration(self) -> dict[str, Any]:
+        """What the results depend on, and what is claimed, as plain values."""
+        study = self.described
+        measures = {name: declared_measure(table) for name, table in study.measures.items()}
+        return {
+            "budget": {"tokens": study.tokens, "steps": study.steps},
+            "settings": {setting.name: setting.essence for setting in self.settings},
+            "seeds": list(study.seeds),
+            "measures": measures,
+            "claims": [claim.model_dump() for claim in study.claims],
+        }
 
-    def run(self, jobs: int, tell: Callable[[Ended], None], place: Place | None = None) -> None:
+    def declare(self) -> Declared:
+        """Write down what is declared; an error where cells have run under something else."""
+        plain = json.loads(json.dumps(self.declaration()))
+        known = files.read_object(self.out / DECLARED)
+        additions: list[str] = []
+        if known is not None and (begun := self.begun()):
+            additions = [*known["additions"], *self._added(known, plain, begun)]
+        parts = parts_of(self.file)
+        digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
+        record = {**plain, "additions": additions, "sha256": digest}
+        if record != known:
+            self.out.mkdir(parents=True, exist_ok=True)
+            for part in parts:
+                files.replace(self.out / part.name, part.read_text(encoding="utf-8-sig"))
+            files.replace(self.out / DECLARED, files.as_json(record, indent=1))
+        return Declared(digest, additions)
+
+    def _added(self, known: Mapping[str, Any], plain: Mapping[str, Any], begun: int) -> list[str]:
+        """What is new, in words; an error for anything that is no longer what it was."""
+        changed: list[str] = []
+        if known["budget"] != plain["budget"]:
+            changed.append("the budget is another")
+        if known["claims"] != plain["claims"]:
+            changed.append("the claims are others")
+        added: list[str] = []
+        for kind in ("setting", "measure"):
+            before, now = (record[f"{kind}s"] for record in (known, plain))
+            for name, facts in before.items():
+                if name not in now:
+                    changed.append(f"{kind} {name} is gone")
+                elif now[name] != facts:
+                    keys = {**facts, **now[name]}
+                    keys = [key for key in keys if facts.get(key) != now[name].get(key)]
+                    changed.append(f"{kind} {name} is another ({', '.join(keys[:3])})")
+            added += [f"{kind} {name}" for name in now if name not in before]
+        changed += [f"seed {seed} is gone" for seed in known["seeds"] if seed not in plain["seeds"]]
+        added += [f"seed {seed}" for seed in plain["seeds"] if seed not in known["seeds"]]
+        have_run = "1 cell has run" if begun == 1 else f"{begun} cells have run"
+        if changed:
+            raise UserMistake(
+                f"{self.file}: {changed[0]}, and {have_run}: what is claimed is fixed before the"
+                f" runs; bring back what {self.out / self.file.name} says, or set another out"
+            )
+        after = "1 cell" if begun == 1 else f"{begun} cells"
+        return [f"{what}: added after {after} had run" for what in added]
+
+    def run(self, jobs: int, tell: Callable[[Ended], None], place: Here | None = None) -> None:
         """Run what is left."""
         run_cells(self.left(), jobs, place or Here(), tell)
 
-    def report(self, ledger: Ledger) -> Report:
-        """Write the report of what there is."""
+    def report(self, declared: Declared) -> Report:
+        """Test the claims on what there is, and write the report."""
         rows = rows_of(self.described, self.cells)
-        report = report_of(self.file, self.described, self.settings, rows, ledger)
-        write_report(report, self.out)
+        title = self.described.says or self.file.stem
+        verdicts = verdicts_of(self.described, rows)
+        report = Report(title, self.described, self.settings, rows, verdicts, declared)
+        report.write(self.out)
         return report
 
     def alone(self) -> filelock.FileLock:
@@ -103,9 +167,9 @@ def study(file: str | Path, jobs: int | None = None, report: bool = False) -> Re
     """
     found = Study.read(file)
     with found.alone():
-        ledger = found.declare()
+        declared = found.declare()
         if found.left() and not report:
             cost = found.cost(jobs)
             cost.check(found.file)
             found.run(cost.jobs, lambda _: None)
-        return found.report(ledger)
+        return found.report(declared)
