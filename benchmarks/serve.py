@@ -26,8 +26,8 @@ from shapes import arguments, show
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.asking import asking_of
 from comas.evaluation.systems import system_team
+from comas.evaluation.ways import asking_of
 from comas.serve.app import Endpoint, Entrance
 from comas.serve.limits import Limits
 from comas.serve.listening import Place, answer_until_cancelled, server

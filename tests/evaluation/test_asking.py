@@ -240,7 +240,7 @@ def test_tools_that_nobody_can_call_are_a_mistake(tmp_path: Path) -> None:
 
 def test_rooms_of_roles_that_nobody_asks_are_not_compared() -> None:
     from comas.config.schema import read
-    from comas.evaluation.asking import asked_otherwise
+    from comas.evaluation.ways import asked_otherwise
 
     systems = [("seed", read(None)), ("r", read(None, ["room.scoring=9"]))]
     assert list(asked_otherwise(systems, {"solution"})) == []
@@ -251,7 +251,7 @@ def test_rooms_of_roles_that_nobody_asks_are_not_compared() -> None:
 
 def test_max_tokens_are_compared_only_where_a_role_has_no_room_of_its_own() -> None:
     from comas.config.schema import read
-    from comas.evaluation.asking import asked_otherwise
+    from comas.evaluation.ways import asked_otherwise
 
     systems = [("seed", read(None)), ("r", read(None, ["max_tokens=9"]))]
     (note,) = asked_otherwise(systems, {"solution"})

@@ -61,7 +61,7 @@ def test_progress_is_paired_by_question() -> None:
     assert gained.high - gained.low < found.cell(1, 0).high - found.cell(1, 0).low
     assert (lost.mean, lost.low, lost.high) == (0.0, -inf, inf), "equal values tell no spread"
     assert found.cell(1, 0) == mean_interval(better)
-    assert found.record("t")["least of the last row"] == pytest.approx(2 / 3)
+    assert found.record("t", 3)["least of the last row"] == pytest.approx(2 / 3)
 
 
 def beating(pairs: set[tuple[int, int]], count: int = 3) -> Matrix:
@@ -96,7 +96,7 @@ def test_only_questions_that_all_pairs_have_count() -> None:
     del found["a", "b"]["y"]
     made = matrix(names, found)
     assert made is not None
-    assert made.missing == 1
+    assert made.record("kuhn", asked=3)["missing"] == 1
     assert made.values[0][1] == [1.0, 0.5], "in the order of their names"
     found["b", "a"] = {}
     assert matrix(names, found) is None

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comas.evaluation import teamwork as figures_of
+from comas.evaluation.games import first_answers, noted, revisions
 from comas.evaluation.report import Cell
 from comas.evaluation.teamwork import Beside, beside, teamwork
-from comas.evaluation.turns import first_answers, noted, revisions
 from comas.stats import (
     accuracy_interval,
     delta_interval,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import comas
 from comas.config.schema import read
-from comas.evaluation.contamination import overlap
+from comas.evaluation.questions import overlap
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook

@@ -47,12 +47,16 @@ BELOW = {"metrics": "training/metrics"}
 # --- files that define an object: a method, a task, a setup
 
 
-def load_plugin(kind: str, name: str) -> Any:
+def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
     """`method`, `task` or `setup` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file;
-    its attribute of that kind.
+    its attribute of that kind, or of the kind that may stand `instead`.
     """
     if name.endswith(".py"):
         module: Any = import_file(name, kind)
+        if instead is not None and isinstance(getattr(module, instead, None), PLUGINS[instead]):
+            kind = instead
+    elif instead is not None and name in plugin_names(instead):
+        return load_plugin(instead, name)
     else:
         known = plugin_names(kind)
         if name not in known:

@@ -53,7 +53,7 @@ async def answer_all(
     """
     if play is None:
         play = single.play if task.rules is None else duel.play
-    game = Method(play, _unsettled, _unsettled, _unsettled)
+    game = Method(play, unsettled, unsettled, unsettled)
     played: list[tuple[str, asyncio.Task[list[Episode]]]] = []
     async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
         for member in members:
@@ -98,7 +98,8 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
         return "failed", {"raised": " ".join(line.split()), "traceback": "".join(lines)}
 
 
-def _unsettled(*args: object) -> Any:
+def unsettled(*args: object) -> Any:
+    """Stands where a method settles, weighs and learns."""
     raise AssertionError("evaluation never settles")
 
 

@@ -3,7 +3,7 @@
 What is played is the task's game, the row in the first seat, where it has `rules`, else `cross` of
 the systems' method: an adversary of the row against a defender of the column. A payoff is the
 row's. Only questions count whose games all ended, so that the mean of a row is exactly that of its
-cells. Leaves out: playing (`evaluation.runner`), showing.
+cells. Leaves out: which pairs play (`evaluation.runner`), showing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from comas.evaluation.accuracy import unsettled
+from comas.evaluation.spec import CROSS
 from comas.game.agent import Agent, Member
 from comas.game.moves import facing
 from comas.game.play import Scene, play_all
 from comas.stats import Interval, interval_record, seeds_interval
+from comas.storage.game_log import Log
+from comas.team.build import Team
 from comas.types import Method, Question, Task, UserMistake, Verdict
 
-SETUP = "cross"
-"""The name by which an evaluation is asked for it."""
 ROW = "row."
 COLUMN = "column."
 Game = Callable[..., Awaitable[float | None]]
@@ -37,12 +39,28 @@ def game_of(task: Task, methods: Sequence[Method]) -> Game:
     games = {method.cross: method.cross for method in methods if method.cross is not None}
     if len(games) != 1:
         raise UserMistake(
-            f"setup {SETUP}: task {task.name} is no game, and these systems were trained by"
+            f"setup {CROSS}: task {task.name} is no game, and these systems were trained by"
             f" {'several methods' if games else 'no method'} that set teams against each other:"
             " take a task with `rules`, or runs of a method with `cross` (docs/evaluation.md)"
         )
     (game,) = games.values()
     return game
+
+
+def check_sides(task: Task, methods: Sequence[Method], teams: Sequence[Team]) -> None:
+    """An error where these systems have no game of a task, or where nobody of a team takes a role
+    of it.
+    """
+    game = game_of(task, methods)
+    roles = [role for method in methods if method.cross is game for role in method.paid]
+    for team in teams:
+        for role in roles or ["move"]:
+            if not any(member.roles is None or role in member.roles for member in team.members):
+                names = ", ".join(member.name for member in team.members)
+                raise UserMistake(
+                    f"setup {CROSS}: none of the agents {names} takes role {role!r}: see"
+                    " agents.<name>.roles"
+                )
 
 
 def between(game: Game) -> Method:
@@ -56,17 +74,21 @@ def between(game: Game) -> Method:
         payoff = await game(question, rows, columns, rng, task)
         return None if payoff is None else repr(float(payoff))
 
-    return Method(play, _never, _never, _never, grounded=True)
-
-
-def _never(*_: object) -> Any:
-    raise AssertionError("evaluation never settles")
+    return Method(play, unsettled, unsettled, unsettled, grounded=True)
 
 
 def against(rows: Sequence[Member], columns: Sequence[Member]) -> list[Member]:
     """Both sides as one team; sides may be the same."""
     sides = [(ROW, rows), (COLUMN, columns)]
     return [replace(one, name=side + one.name) for side, members in sides for one in members]
+
+
+def joined(rows: Team, columns: Team) -> Team:
+    """Both sides as one team, which belongs to them and is not to be closed."""
+    hosts = {ROW + name: host for name, host in rows.hosts.items()}
+    if columns is not rows:
+        hosts |= {COLUMN + name: host for name, host in columns.hosts.items()}
+    return replace(rows, hosts=hosts, members=against(rows.members, columns.members))
 
 
 def judging(task: Task) -> Task:
@@ -89,8 +111,14 @@ async def payoffs(
 ) -> dict[str, float]:
     """Question -> payoff of the row, of one pair of teams; without those that did not end."""
     scene = Scene(between(game), judging(task), against(rows, columns), seed)
-    episodes = await play_all(scene, questions, SETUP)
+    episodes = await play_all(scene, questions, CROSS)
     return {e.question.id: float(e.answer) for e in episodes if e.answer is not None}
+
+
+def payoffs_in(log: Log) -> dict[str, float]:
+    """Question -> payoff, of the recorded games that ended."""
+    ended = [game for game in log.found.values() if game["error"] is None]
+    return {game["question"]: float(game["answer"]) for game in ended if game["answer"]}
 
 
 @dataclass(frozen=True)
@@ -101,13 +129,6 @@ class Matrix:
     """Of rows and columns alike, in the order of training or as they were named."""
     values: Sequence[Sequence[Sequence[float]]]
     """values[i][j][q]: the payoff of i against j."""
-    missing: int = 0
-    """Questions that are left out, since a game of theirs has no payoff."""
-
-    @property
-    def questions(self) -> int:
-        """Q."""
-        return len(self.values[0][0])
 
     def cell(self, row: int, column: int) -> Interval:
         """The mean payoff of a row against a column, over questions."""
@@ -149,12 +170,8 @@ class Matrix:
         triples = list(itertools.combinations(every, 3))
         if not triples:
             return None
-        return fmean(abs(self._round(*triple)) == 3 for triple in triples)
-
-    def _round(self, i: int, j: int, k: int) -> int:
-        """3 or -3 where three beat each other in a circle."""
-        legs = [(i, j), (j, k), (k, i)]
-        return sum(self._beats(*leg) for leg in legs)
+        rounds = [self._beats(i, j) + self._beats(j, k) + self._beats(k, i) for i, j, k in triples]
+        return fmean(abs(beaten) == 3 for beaten in rounds)
 
     def _beats(self, one: int, other: int) -> int:
         """1, -1 or, for equals, 0."""
@@ -162,15 +179,16 @@ class Matrix:
         lead = won - math.fsum(self.values[other][one])
         return (lead > 0) - (lead < 0)
 
-    def record(self, task: str) -> dict[str, Any]:
-        """As JSON."""
+    def record(self, task: str, asked: int) -> dict[str, Any]:
+        """As JSON; `missing` are those of the questions asked of which a game has no payoff."""
+        questions = len(self.values[0][0])
         every = range(len(self.names))
         gained, lost = self.progress()
         return {
             "task": task,
             "names": list(self.names),
-            "n": self.questions,
-            "missing": self.missing,
+            "n": questions,
+            "missing": asked - questions,
             "matrix": [[interval_record(self.cell(i, j)) for j in every] for i in every],
             "rows": [interval_record(self.row(i)) for i in every],
             "columns": [interval_record(self.column(j)) for j in every],
@@ -189,15 +207,14 @@ def matrix(
     there is no question that all have.
     """
     pairs = [found[row, column] for row in names for column in names]
-    asked = set().union(*pairs)
-    common = sorted(asked.intersection(*pairs))
+    common = sorted(set(pairs[0]).intersection(*pairs))
     if not common:
         return None
     values: list[list[list[float]]] = []
     for row in names:
         of_row = [found[row, column] for column in names]
         values.append([[payoffs[question] for question in common] for payoffs in of_row])
-    return Matrix(names, values, len(asked) - len(common))
+    return Matrix(names, values)
 
 
 def _means(columns: Sequence[Sequence[float]]) -> list[float]:

@@ -1,21 +1,25 @@
-"""Which questions an evaluation asks, and which of them its systems were trained on.
+"""Which questions an evaluation asks, and which of them its systems were trained on, exactly or
+nearly.
 
-Leaves out: finding the same text in both (`evaluation.contamination`).
+Exactly: the same text but for case and spaces. Nearly: half or more of a question's runs of five
+words stand in one training question, numbers counting as the same word, so that a problem with
+other numbers is found too. Leaves out: what a base model saw before, and questions of fewer than
+eight words, which share runs by chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from comas.config.options import keywords
 from comas.config.plugins import load_plugin
 from comas.config.policies import Resolved
-from comas.config.schema import Config
 from comas.config.systems import independent, training_of
 from comas.config.tools import with_tools
-from comas.evaluation.contamination import Overlap, overlap
 from comas.evaluation.spec import Plan
 from comas.questions.checked import can_judge, loaded
 from comas.team.build import Team
@@ -31,7 +35,12 @@ def load_questions(
     """
     first = teams[0]
     own = first.config.task
-    notes = list(_trained_with_other_options([team.config for team in teams]))
+    notes = [
+        f"{team.config.out or own}: trained with task_options {team.config.task_options}, asked"
+        f" with {dict(first.config.task_options)}"
+        for team in teams
+        if team.config.task == own and team.config.task_options != first.config.task_options
+    ]
     found: list[tuple[Task, list[Question]]] = []
     for name in plan.tasks or [own]:
         if name == own:
@@ -42,7 +51,8 @@ def load_questions(
             task = with_tools(load_plugin("task", plan.files.get(name, name)), first.config)
             place = plan.data
             options = {}
-        if plan.data and _may_be_whole(task, plan.data, options):
+        is_file = plan.data is not None and Path(plan.data).is_file()
+        if plan.data and is_file and "whole" in keywords(task.load) and not options.get("whole"):
             learnt = [run for run in plan.places.values() if _trained_among(run, task, plan.data)]
             options["whole"] = not learnt
             only = f"{name}: asked are the test questions of {plan.data} only"
@@ -64,22 +74,6 @@ def load_questions(
             )
         found.append((task, asked))
     return found, notes
-
-
-def _trained_with_other_options(configs: Sequence[Config]) -> Iterator[str]:
-    """A note for each system of the first one's task that was trained with other options."""
-    task = configs[0].task
-    options = dict(configs[0].task_options)
-    for config in configs:
-        if config.task == task and config.task_options != options:
-            system = config.out or task
-            own = config.task_options
-            yield f"{system}: trained with task_options {own}, asked with {options}"
-
-
-def _may_be_whole(task: Task, data: str, options: Mapping[str, Any]) -> bool:
-    """Whether all questions of a file can be asked, also those that it would keep for training."""
-    return Path(data).is_file() and "whole" in keywords(task.load) and not options.get("whole")
 
 
 def _trained_among(run: str, task: Task, file: str) -> bool:
@@ -127,3 +121,71 @@ def _trained(resolved: Resolved, before: Sequence[str]) -> list[Question]:
     options = config.task_options
     own = loaded(resolved.task, "train", path=config.data, seed=config.seed, **options)
     return own + [question for base in before for question in trained_on(base)]
+
+
+# --- the same text in both
+
+RUN = 5
+"""Words of a run."""
+SHARE = 0.5
+"""Share of runs that makes two questions near."""
+SHORT = 8
+"""Words below which nothing is said."""
+_WORD = re.compile(r"[^\W\d_]+|\d[\d.,]*")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Pairs (test question's id, training question's id)."""
+
+    exact: list[tuple[str, str]]
+    near: list[tuple[str, str]]
+    """Those that are not exact."""
+    tested: int
+
+    def __str__(self) -> str:
+        exact = f"{len(self.exact)} of {self.tested} test questions were trained on"
+        counts = f"{exact}, and {len(self.near)} nearly"
+        pairs = self.exact or self.near
+        if not pairs:
+            return counts
+        tested, trained = pairs[0]
+        return f"{counts} (such as {tested}, trained on as {trained})"
+
+
+def overlap(train: Sequence[Question], test: Sequence[Question]) -> Overlap:
+    """Which test questions were trained on; of several training questions the one that shares most,
+    the first among equals.
+    """
+    texts = {_plain(question.prompt): question.id for question in reversed(train)}
+    index: dict[int, list[int]] = defaultdict(list)
+    for place, question in enumerate(train):
+        for run in set(_runs(question.prompt)):
+            index[run].append(place)
+    exact: list[tuple[str, str]] = []
+    near: list[tuple[str, str]] = []
+    for question in test:
+        same = texts.get(_plain(question.prompt))
+        if same is not None:
+            exact.append((question.id, same))
+            continue
+        runs = set(_runs(question.prompt))
+        shared = Counter(place for run in runs for place in index.get(run, ()))
+        most = max(shared.values(), default=0)
+        if most and most >= SHARE * len(runs):
+            place = min(place for place, count in shared.items() if count == most)
+            near.append((question.id, train[place].id))
+    return Overlap(exact, near, len(test))
+
+
+def _plain(text: str) -> str:
+    """The text without case, its words divided by one space."""
+    return " ".join(text.casefold().split())
+
+
+def _runs(text: str) -> Iterator[int]:
+    found = _WORD.findall(text.casefold())
+    words = ["#" if word[0].isdigit() else word for word in found]
+    if len(words) >= SHORT:
+        for i in range(len(words) - RUN + 1):
+            yield hash(tuple(words[i : i + RUN]))

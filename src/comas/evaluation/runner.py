@@ -1,43 +1,79 @@
 """An evaluation: systems x tasks x setups, played as far as its folder does not hold them yet.
 
 Going on asks nothing twice: games that machines failed are played again, answers whose checker
-broke down are checked again. Leaves out: the folder (`evaluation.folder`), statistics
-(`evaluation.report`), what is written at the end (`evaluation.outcome`).
+broke down are checked again. What it came to is written at its end: cells, comparisons, costs,
+notes. Leaves out: the folder (`evaluation.folder`), statistics (`evaluation.report`), showing it
+(`cli.evaluate`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from comas.config.policies import Resolved
 from comas.config.roles import check_roles
-from comas.evaluation import fingerprints, report, spec, ways
-from comas.evaluation.asking import Asking, asked_otherwise, asking_of
-from comas.evaluation.crossing import Crossing
+from comas.evaluation import cross_play, fingerprints, report, spec, ways
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import AT_ONCE, Game, OpenRound, Played, Round
-from comas.evaluation.outcome import Trained, cell_of, conclude, outcome, trained_on_asked
-from comas.evaluation.questions import load_questions
-from comas.evaluation.report import Cell, Key
-from comas.evaluation.spec import Plan
-from comas.evaluation.ways import Way
+from comas.evaluation.questions import Overlap, load_questions, overlaps
+from comas.evaluation.report import Cell, Difference, Key
+from comas.evaluation.spec import CROSS, Plan
+from comas.evaluation.teamwork import teamwork
+from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
 from comas.game.play import play_one
 from comas.hooks import Hook, hooks_of
 from comas.hosts.api import ApiHost
 from comas.machine import peak_bytes
 from comas.program import Work
 from comas.signals import listening
+from comas.storage.game_log import Log
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, outline
 from comas.team.greeting import greet
 from comas.team.pace import Pace, capped, pace_of
 from comas.testing.scripted import stand_ins
-from comas.types import Account, Episode, Host, Question, Sampling, Task, Turn
+from comas.types import (
+    Account,
+    Episode,
+    Host,
+    Method,
+    Question,
+    Sampling,
+    Task,
+    Turn,
+    UserMistake,
+)
+
+
+class Trained(NamedTuple):
+    """Which questions of a task a run was trained on."""
+
+    run: str
+    task: str
+    overlap: Overlap | None
+    """None where its training questions cannot be read."""
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        unknown = {"exact": None, "near": None}
+        pairs = dataclasses.asdict(self.overlap) if self.overlap else unknown
+        return {"run": self.run, "task": self.task, **pairs}
+
+    def warnings(self) -> Iterator[str]:
+        """What a reader has to know of it."""
+        if self.overlap is None:
+            yield (
+                f"{self.run}: its training questions cannot be read here: whether {self.task} was"
+                " among them is not known"
+            )
+        elif self.overlap.exact or self.overlap.near:
+            yield f"{self.run}, {self.task}: {self.overlap}"
 
 
 class Exam:
@@ -61,6 +97,8 @@ class Exam:
         """Run or model -> what its hosts behind an API have cost, over all processes."""
         self._planned = 0
         """Games; those of votes at equal tokens are planned when the tokens are known."""
+        self._crossed: dict[str, dict[tuple[str, str], Log]] = {}
+        """Task -> pair of runs -> their games, where every run plays against every other."""
 
     @classmethod
     def create(cls, plan: Plan, out: str | None = None) -> Exam:
@@ -106,16 +144,48 @@ class Exam:
             await self._greet(outlines, hook)
             cells = await self._play_all(hook)
             matched = await self._match(cells, hook) if self.plan.equal_tokens else []
-            play = functools.partial(self._play, hook=hook)
-            crossed = await self._crossing.play(self._load, self._check_weights, play)
-            self._notes += self._crossing.notes(crossed)
-        report = outcome(self._folder, cells, matched, self._accounts, self._trained, self._notes)
-        report["cross"] = crossed
+            crossed = await self._cross(hook) if self.plan.crosses else []
+        report = {**self._outcome(cells, matched), "cross": crossed}
         self._folder.write_report(report)
-        records = [record for cell in cells for record in cell.records]
-        records += self._crossing.games()
-        conclude(self._folder, records)
+        games = [record for cell in cells for record in cell.records]
+        logs = [log for of_task in self._crossed.values() for log in of_task.values()]
+        games += [record for log in logs for record in log.found.values()]
+        if games and all(game["error"] for game in games):
+            first = games[0]["error"]
+            raise UserMistake(f"{self.folder}: every game failed; the first: {first}")
+        if all(game["verdict"] != "failed" for game in games):
+            self._folder.release_checkpoints()
         return report
+
+    def _outcome(
+        self, cells: Sequence[Cell], matched: Sequence[tuple[Cell, Cell]]
+    ) -> dict[str, Any]:
+        """Make the report; `matched` are pairs of a vote at equal tokens and the cell that it is
+        compared with.
+        """
+        systems = self.plan.systems
+        seed = self.plan.seed
+        votes = [vote for vote, _ in matched]
+        everything = list({cell.key: cell for cell in [*cells, *votes]}.values())
+        equal = report.corrected([report.difference(vote, dear, seed) for vote, dear in matched])
+
+        def records(differences: Sequence[Difference]) -> list[dict[str, Any]]:
+            return [difference.record(systems) for difference in differences]
+
+        # first of runs of which it is not known what they were trained on
+        trained = sorted(self._trained, key=lambda each: each.overlap is not None)
+        warnings = [warning for each in trained for warning in each.warnings()]
+        return {
+            "folder": str(self.folder),
+            "cells": [report.cell_record(cell, systems) for cell in everything],
+            "systems": records(report.between_systems(cells, seed)),
+            "setups": records(report.between_setups(cells, seed)),
+            "equal_tokens": records(equal),
+            "teamwork": teamwork(everything, systems),
+            "api": spending.records(self._accounts),
+            "notes": [*report.notes(everything), *warnings, *dict.fromkeys(self._notes)],
+            "overlap": [each.record() for each in self._trained],
+        }
 
     async def dry_run(self, hook: Hook) -> dict[str, Any]:
         """Play a few games of each round with short replies, of systems with the same bases and
@@ -191,13 +261,17 @@ class Exam:
         for team, way in chosen:
             ways.check_team(way, team, self._asked)
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)
-        methods = [resolved.method for resolved in self._resolved.values()]
-        crossing = [run for _, run in self._runs()] if self.plan.crosses else []
-        self._crossing = Crossing(crossing, self._asked, methods, self._folder, self._account)
-        answerers += self._crossing.check(teams)
+        if self.plan.crosses:
+            for task, _ in self._asked:
+                cross_play.check_sides(task, self._methods(), teams)
+            answerers += len(self._runs()) ** 2
         questions = sum(len(questions) for _, questions in self._asked)
         self._plan_games(answerers * questions, hook)
         return outlines
+
+    def _methods(self) -> list[Method]:
+        """The methods of the systems."""
+        return [resolved.method for resolved in self._resolved.values()]
 
     def _load_questions(self, teams: Sequence[Team]) -> None:
         self._asked, self._notes = load_questions(self.plan, teams)
@@ -245,7 +319,7 @@ class Exam:
             try:
                 self._check_weights(run, team)
                 if only is None:
-                    self._trained += trained_on_asked(self.plan, run, team, self._asked)
+                    self._trained += self._trained_on_asked(run, team)
                 setups = self.plan.ways if only is None else [only.setup]
                 for each in self._rounds(system, run, team, setups):
                     if only is None or each.key == only:
@@ -253,7 +327,18 @@ class Exam:
                         rounds.setdefault(each.key, []).append(each.played())
             finally:
                 team.close()
-        return [cell_of(key, played) for key, played in rounds.items()]
+        return [_cell_of(key, played) for key, played in rounds.items()]
+
+    def _trained_on_asked(self, run: str, team: Team) -> Iterator[Trained]:
+        """Which of the questions that are asked a run was trained on, per task. Of a game what is
+        held out is the opponent: its splits begin in the same positions.
+        """
+        asked = [(task, questions) for task, questions in self._asked if task.rules is None]
+        names = [self.plan.places.get(run, run)]
+        if run in self.plan.teams:
+            names = team.resolved.base_names()
+        for task, overlap in overlaps(names, asked):
+            yield Trained(run, task, overlap)
 
     def _runs(self) -> list[tuple[str, str]]:
         """List (system, run) of all runs and models."""
@@ -332,6 +417,52 @@ class Exam:
         self._accounts[run] = spending.accounts(hosts)
         self._folder.write_accounts(self._accounts)
 
+    # --- every run against every other
+
+    async def _cross(self, hook: Hook) -> list[dict[str, Any]]:
+        """Play all pairs of runs, two teams at a time in memory; a matrix for each task that has a
+        question which all of them have played to its end.
+        """
+        runs = [run for _, run in self._runs()]
+        for row in runs:
+            with closing(self._load(row)) as rows:
+                self._check_weights(row, rows)
+                for column in runs:
+                    other = nullcontext(rows) if column == row else closing(self._load(column))
+                    with other as columns:
+                        self._check_weights(column, columns)
+                        await self._play_pair(row, rows, column, columns, hook)
+        matrices: list[dict[str, Any]] = []
+        for task, questions in self._asked:
+            logs = self._crossed[task.name]
+            found = {pair: cross_play.payoffs_in(log) for pair, log in logs.items()}
+            matrix = cross_play.matrix(runs, found)
+            if matrix is None:
+                reason = "no question was played to its end by all pairs"
+                self._notes.append(f"cross of {task.name}: {reason}")
+            else:
+                matrices.append(matrix.record(task.name, len(questions)))
+        return matrices
+
+    async def _play_pair(
+        self, row: str, rows: Team, column: str, columns: Team, hook: Hook
+    ) -> None:
+        """Let two runs play against each other in each task."""
+
+        def account() -> None:
+            self._account(row, rows.hosts)
+            self._account(column, columns.hosts)
+
+        both = cross_play.joined(rows, columns)
+        pair = f"{row} against {column}"
+        for task, questions in self._asked:
+            game = cross_play.game_of(task, self._methods())
+            way = Way(CROSS, cross_play.between(game), False, {})
+            log = self._folder.log(pair, task.name, CROSS)
+            self._crossed.setdefault(task.name, {})[row, column] = log
+            judged = cross_play.judging(task)
+            await self._play(Round(pair, pair, both, judged, questions, way, log), hook, account)
+
     # --- votes at equal tokens
 
     async def _match(self, cells: Sequence[Cell], hook: Hook) -> list[tuple[Cell, Cell]]:
@@ -357,3 +488,17 @@ class Exam:
         self._plan_games(len(cheap.runs) * sum(map(len, questions)), hook)
         (vote,) = await self._play_all(hook, only=key)
         return vote
+
+
+def _cell_of(key: Key, rounds: Sequence[Played]) -> Cell:
+    """The cell of a system, from the rounds that its runs have played."""
+    logs = [played.log for played in rounds]
+    return Cell(
+        *key,
+        team=rounds[0].team,
+        planned=rounds[0].planned,
+        runs=[list(log.found.values()) for log in logs],
+        bases=tuple(", ".join(log.facts.get("bases", [])) for log in logs),
+        seconds=sum(log.seconds for log in logs),
+        peak_bytes=max(log.peak_bytes for log in logs),
+    )

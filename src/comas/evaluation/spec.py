@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from comas.config.systems import (
     system_config,
     table_of,
 )
-from comas.evaluation.cross_play import SETUP
 from comas.evaluation.systems import asked
 from comas.evaluation.ways import parts_of
 from comas.program import command
@@ -38,6 +37,9 @@ from comas.types import Host, UserMistake
 LIMIT = 500
 """Questions per task, where it has more: the first ones of an order drawn by the seed."""
 
+CROSS = "cross"
+"""The setup in which every run plays against every other (`evaluation.cross_play`)."""
+AGENTS_HOST = re.compile(r"agents\..+\.host$")
 INSTEAD = {
     "base": "a system, named by itself",
     "out": "--out",
@@ -97,12 +99,12 @@ class Plan:
     @property
     def crosses(self) -> bool:
         """Whether every run plays against every other."""
-        return SETUP in self.setups
+        return CROSS in self.setups
 
     @property
     def ways(self) -> list[str]:
         """The setups in which a system answers by itself."""
-        return [setup for setup in self.setups if setup != SETUP]
+        return [setup for setup in self.setups if setup != CROSS]
 
     def resolved(self, run: str) -> Resolved:
         """Config, method and task of what stands under this name."""
@@ -121,52 +123,20 @@ class Plan:
     def _system(self, run: str) -> tuple[str, Sequence[str], Mapping[str, Any] | None]:
         name = self.places.get(run, run)
         table = self.teams.get(run)
-        pairs = self._concerning(name, table)
-        changed = [pair for change in self.changes for pair in change["pairs"]]
-        if changed:
-            changed = spending.concerning(changed, system_config(name, pairs, table)[0])
-        return name, [*pairs, *self.rooms.get(run, ()), *changed], table
-
-    def _concerning(self, name: str, table: Mapping[str, Any] | None) -> list[str]:
-        """The pairs without those for hosts that other systems have and this one has not."""
         hosts = hosts_of(name) if table is None else set(table["hosts"])
         if hosts is None:
-            hosts = {"home", *_hosts_named_for_agents(self.pairs)}
-        return [
+            named = [value for key, value in map(parse_pair, self.pairs) if AGENTS_HOST.match(key)]
+            hosts = {"home", *map(str, named)}
+        # without those for hosts that other systems have and this one has not
+        pairs = [
             pair
             for pair in self.pairs
             if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
         ]
-
-
-def file_of(setup: str) -> str | None:
-    """`./mine.py` of `./mine.py:votes=3`, and of itself; None for what is no file."""
-    name = parts_of(setup)[0]
-    return name if name.endswith(".py") else None
-
-
-def _hosts_named_for_agents(pairs: Sequence[str]) -> Iterator[str]:
-    """The values of `agents.<name>.host`."""
-    for key, value in map(parse_pair, pairs):
-        if re.fullmatch(r"agents\..+\.host", key):
-            yield str(value)
-
-
-def files(plan: Plan) -> dict[str, str]:
-    """Where the files of setups and tasks are found from anywhere."""
-    names = [file_of(name) for name in (*plan.setups, *plan.tasks)]
-    return {name: str(Path(name).resolve()) for name in names if name is not None}
-
-
-def rooted(pairs: Sequence[str]) -> list[str]:
-    """`key=value`, with the files and folders that they name found from anywhere."""
-    found: list[str] = []
-    for pair in pairs:
-        key, value = parse_pair(pair)
-        there = from_here(key, value)
-        text = json.dumps(there, ensure_ascii=False) if there != value else None
-        found.append(pair if text is None else f"{key}={text}")
-    return found
+        changed = [pair for change in self.changes for pair in change["pairs"]]
+        if changed:
+            changed = spending.concerning(changed, system_config(name, pairs, table)[0])
+        return name, [*pairs, *self.rooms.get(run, ()), *changed], table
 
 
 def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
@@ -267,13 +237,20 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
 def placed(plan: Plan) -> Plan:
     """The plan with all that it names found from anywhere."""
     named_places = places(plan.systems)
+    names = [parts_of(name)[0] for name in (*plan.setups, *plan.tasks)]
+    pairs: list[str] = []
+    for pair in plan.pairs:
+        key, value = parse_pair(pair)
+        there = from_here(key, value)
+        text = json.dumps(there, ensure_ascii=False)
+        pairs.append(pair if there == value else f"{key}={text}")
     return replace(
         plan,
         places=named_places,
         teams=teams(named_places, plan.pairs),
-        pairs=rooted(plan.pairs),
+        pairs=pairs,
         data=str(Path(plan.data).resolve()) if plan.data else None,
-        files=files(plan),
+        files={name: str(Path(name).resolve()) for name in names if name.endswith(".py")},
     )
 
 

@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from comas.evaluation.games import first_answers, revisions
 from comas.evaluation.report import Cell, Record, label
-from comas.evaluation.turns import first_answers, revisions
 from comas.objective.pay import grams, similarity
 from comas.stats import (
     Interval,

@@ -1,24 +1,28 @@
-"""Ways to answer: a setup or a method's game, with its options, and who plays it.
+"""Ways to answer: a setup or a method's game, with its options, who plays it, and how all systems
+are asked: with one temperature, one top_p and one room per role.
 
-Leaves out: which of them an evaluation takes (`evaluation.spec`).
+Systems are compared, not the settings under which each of them was trained. Leaves out: which ways
+an evaluation takes (`evaluation.spec`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from comas.config.options import filled, split_options
-from comas.config.plugins import load_plugin, plugin_names
+from comas.config.plugins import load_plugin
 from comas.config.rehearsal import mistake_in, roles_asked
-from comas.config.schema import parse_pair
+from comas.config.schema import Config, parse_pair
+from comas.evaluation.accuracy import unsettled
 from comas.game.agent import Member
+from comas.game.memory import at_start
+from comas.game.play import Scene
 from comas.team.build import Team
 from comas.team.equal_policies import measurable
-from comas.types import Method, Question, Setup, Task, UserMistake
+from comas.types import Method, Question, Sampling, Setup, Task, UserMistake
 
 OPTIONS = r":(?=\w+=)"
 """What stands between a setup and each of its options."""
@@ -45,34 +49,18 @@ def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
         found = team.method
         options = {**split_options(team.config.options, found.play), **options}
     else:
-        found = load_plugin(_kind_of(plugin), plugin)
+        found = load_plugin("setup", plugin, instead="method")
     options = filled(plugin, options, found.play)
     if isinstance(found, Setup):
-        return Way(name, _game(found), found.alone, options)
+        never = unsettled
+        game = Method(found.play, never, never, never, needs=found.needs, roles=found.roles)
+        return Way(name, game, found.alone, options)
     return Way(name, replace(found, supervised=False), False, options)  # labels are for training
 
 
 def parts_of(name: str) -> list[str]:
     """The name or file of a setup, and its options."""
     return re.split(OPTIONS, name)
-
-
-def _kind_of(plugin: str) -> Literal["method", "setup"]:
-    """Whether a name or a file is one of a method or of a setup."""
-    if not plugin.endswith(".py"):
-        return "method" if plugin in plugin_names("method") else "setup"
-    file = Path(plugin)
-    text = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
-    return "method" if re.search(r"^method\s*=", text, re.MULTILINE) else "setup"
-
-
-def _game(setup: Setup) -> Method:
-    never = _unsettled
-    return Method(setup.play, never, never, never, needs=setup.needs, roles=setup.roles)
-
-
-def _unsettled(*args: object) -> Any:
-    raise AssertionError("evaluation never settles")
 
 
 def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
@@ -168,3 +156,74 @@ def described(team: Team, chosen: Way) -> str:
     if chosen.alone or agents == 1:
         return "1 agent"
     return f"{agents} copies of one model" if policies == 1 else f"team of {agents}"
+
+
+# --- how all are asked
+
+
+@dataclass(frozen=True)
+class Asking:
+    """The settings of all replies; room in tokens."""
+
+    temperature: float = 0.7
+    top_p: float = 1.0
+    max_tokens: int = 512
+    """Per reply, where neither `room` nor the task says otherwise."""
+    room: Mapping[str, int] = field(default_factory=dict)
+    """Per reply and role, before the task's own."""
+
+    def scene(self, task: Task, way: Way, members: Sequence[Member], seed: int) -> Scene:
+        """A game of these members, played the chosen way."""
+        sampling = Sampling(self.temperature, self.top_p, self.max_tokens)
+        speaking = [replace(member, sampling=sampling) for member in members]
+        if way.alone:
+            speaking = [replace(member, roles=None) for member in speaking]
+        scene = Scene(way.method, task, speaking, seed, way.options, max_tokens=self.room)
+        return at_start(scene)
+
+
+def asking_of(config: Config) -> Asking:
+    """As a config says that its own team is asked."""
+    return Asking(config.eval_temperature, config.eval_top_p, config.max_tokens, dict(config.room))
+
+
+def asked_otherwise(
+    systems: Sequence[tuple[str, Config]],
+    roles: Collection[str],
+    bounded: Collection[str] = (),
+) -> Iterator[str]:
+    """A note for each system that is asked in another way than its own config says, or that keeps a
+    context or a way of thinking of its own, which belong to its models.
+
+    Rooms are compared of the `roles` that are asked, `max_tokens` where one of them has no room:
+    neither of a config nor, as those that are `bounded`, of the tasks.
+    """
+    first_name, first = systems[0]
+    for name, config in systems[1:]:
+        keys = ["eval_temperature", "eval_top_p", "max_tokens", "room"]
+        if all(role in bounded or (role in config.room and role in first.room) for role in roles):
+            keys.remove("max_tokens")
+        for key in keys:
+            configured, asked = getattr(config, key), getattr(first, key)
+            if key == "room":
+                configured = {role: configured[role] for role in configured if role in roles}
+                asked = {role: asked[role] for role in asked if role in roles}
+            if configured != asked:
+                yield (
+                    f"{name}: {key} of its config is {configured}; asked with {asked}, as"
+                    f" {first_name}"
+                )
+        for key in ("context", "thinking"):
+            here = _of_hosts(config, key)
+            there = _of_hosts(first, key)
+            if here != there:
+                yield (
+                    f"{name}: {key} is {here}, of {first_name} {there}: each is asked with its own"
+                )
+
+
+def _of_hosts(config: Config, key: str) -> str:
+    """The values of a key at the hosts where agents are, in words."""
+    hosts = {agent.host for agent in config.agents.values()}
+    values = {getattr(config.hosts[name], key) for name in hosts}
+    return ", ".join("the base's" if v is None else str(v) for v in sorted(values, key=repr))

@@ -25,8 +25,8 @@ from pydantic import SecretStr
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from comas.config.policies import Resolved
-from comas.evaluation.asking import asking_of
 from comas.evaluation.systems import greeted
+from comas.evaluation.ways import asking_of
 from comas.serve.app import LOOPBACK, Endpoint, Entrance
 from comas.serve.limits import Limits
 from comas.serve.playing import Players, check_kind, models_of

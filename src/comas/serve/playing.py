@@ -19,9 +19,8 @@ from comas.config.plugins import plugin_names
 from comas.config.rehearsal import roles_asked
 from comas.config.roles import check_roles
 from comas.evaluation import ways
-from comas.evaluation.asking import Asking
 from comas.evaluation.games import cut_off
-from comas.evaluation.ways import Way
+from comas.evaluation.ways import Asking, Way
 from comas.game.agent import Member, derive_seed
 from comas.game.play import brief, first, play_one
 from comas.game.together import together

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from comas.evaluation import fingerprints
-from comas.evaluation.contamination import overlap
+from comas.evaluation.questions import overlap
 from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, hooks_of
 from comas.machine import peak_bytes, process_facts

@@ -8,7 +8,7 @@ says that its verifier is `quick`. Leaves out: intervals (`evaluation.teamwork`)
 
 from __future__ import annotations
 
-from comas.evaluation.turns import revisions
+from comas.evaluation.games import revisions
 from comas.training.metrics.record import Figures, StepRecord, mean
 
 
