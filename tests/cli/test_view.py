@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -26,7 +27,10 @@ from tests.support.viewed import evaluation, viewed_run
             "--steps 1-9: step 4: there are steps 1 to 3",
         ),
         (["r", "--html", "x.html", "--steps", "a"], "--steps a: numbers of steps are wanted"),
-        (["r", "--html", "none/x.html"], "No such file or directory"),
+        (
+            ["r", "--html", "none/x.html"],
+            "error: --html none/x.html: No such file or directory: none",
+        ),
         (["r", "--settle", "odd"], "method 'odd'"),
         (["r", "--settle", "ttrl:votes"], "'votes' is not of the form key=value"),
         (
@@ -71,6 +75,20 @@ def test_a_file_of_a_run_and_an_evaluation(
         "bytes": (tmp_path / "x.html").stat().st_size,
         "steps": [1, 2, 3],
     }
+
+
+def test_a_look_at_a_run_runs_nothing_that_its_folder_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looked at a run that was sent to them had run its code."""
+    monkeypatch.chdir(tmp_path)
+    viewed_run(tmp_path / "r")
+    (tmp_path / "evil.py").write_text('open("ran", "w").close()\n')
+    config = tmp_path / "r" / "config.toml"
+    named = re.sub("^(method|task) = .*$", r'\1 = "evil.py"', config.read_text(), flags=re.M)
+    config.write_text(named)
+    assert command(["view", "r", "--html", "x.html"], monkeypatch) == 0
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_server_says_its_address_and_ends_when_it_is_told(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from comas.config.schema import read
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
+from comas.storage.holds import Holds
 from comas.storage.records import line
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
@@ -356,6 +357,46 @@ def test_notes_of_holders_that_nobody_can_read_hold_nothing(run: Run) -> None:
     (run.path / "held" / "step-1.0123456789ab").write_bytes(b"\xff\xfe")
     (run.path / "held" / "step-2.0123456789ab").write_text("")
     assert run.holds.steps() == set()
+
+
+@pytest.mark.parametrize("method", ["read_text", "stat"])
+def test_what_is_another_users_is_held(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note, or its holder, that may not be looked at ended the training at every commit."""
+    holds = Holds(tmp_path / "held")
+    assert holds.add(2, tmp_path)
+    real = getattr(Path, method)
+
+    def refused(path: Path, *args: Any, **keywords: Any) -> Any:
+        theirs = path == tmp_path if method == "stat" else path.parent.name == "held"
+        if theirs:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **keywords)
+
+    monkeypatch.setattr(Path, method, refused)
+    assert holds.steps() == {2}
+
+
+@pytest.mark.parametrize("gone", ["note", "holder"])
+def test_what_has_gone_meanwhile_is_not_held(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holds = Holds(tmp_path / "held")
+    holder = tmp_path / "evaluation"
+    holder.mkdir()
+    assert holds.add(2, holder)
+    real = Path.read_text
+
+    def removed(path: Path, *args: Any, **keywords: Any) -> str:
+        text = real(path, *args, **keywords)
+        path.unlink()
+        return real(path, *args, **keywords) if gone == "note" else text
+
+    if gone == "holder":
+        holder.rmdir()
+    monkeypatch.setattr(Path, "read_text", removed)
+    assert holds.steps() == set()
 
 
 def test_evaluations_from_python_ask_once_and_refuse_keys_of_training(tmp_path: Path) -> None:

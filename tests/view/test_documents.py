@@ -37,6 +37,29 @@ def test_lines_are_found_as_the_file_grows(tmp_path: Path) -> None:
     assert [record["n"] for record in lines.records()] == [9]
 
 
+@pytest.mark.parametrize("lines", [1, 2, 3, 5])
+def test_a_file_that_was_cut_and_has_grown_again_is_read_anew(lines: int, tmp_path: Path) -> None:
+    """As of a run that was killed and gone on with, between two looks of the page."""
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(f'{{"n": {n}, "seconds": 1.5}}\n' for n in range(3)))
+    read = JsonLines(path)
+    assert len(read) == 3
+    path.write_text("".join(f'{{"n": {n}, "seconds": 10.25}}\n' for n in range(lines)))
+    assert list(read.records()) == [{"n": n, "seconds": 10.25} for n in range(lines)]
+    assert read.restarts == 1
+    path.unlink()
+    assert len(read) == 0
+
+
+def test_rows_of_a_step_that_was_played_again_are_the_new_ones(run: Run) -> None:
+    documents = RunDocuments(str(run.path))
+    before = documents.read("step/0")
+    file = run.path / "episodes" / "000000.jsonl"
+    file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
+    after = documents.read("step/0")
+    assert [row["id"] for row in after] == [row["id"] for row in reversed(before)]
+
+
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"n": 0}\n{"n\n')

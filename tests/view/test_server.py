@@ -5,15 +5,17 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from comas.types import UserMistake
 from comas.view.documents import RunDocuments, Several
-from comas.view.server import Server
+from comas.view.server import CONNECTIONS, Server
 from tests.support.viewed import viewed_run
 
 
@@ -68,6 +70,8 @@ def test_the_page_and_its_documents(server: Server) -> None:
         ("/TOKEN/x", 404),
         ("/TOKEN/data/", 404),
         ("/TOKEN/data/9/run", 404),
+        (f"/TOKEN/data/{'9' * 5000}/run", 404),
+        (f"/TOKEN/data/0/step/{'9' * 5000}", 404),
         ("/TOKEN/data/../../config.toml", 404),
         ("/TOKEN/data/0/eval/%2e%2e%2fconfig", 404),
         ("/TOKEN/data/0/step/0/%2e%2e/%2e%2e/config.toml", 404),
@@ -92,6 +96,24 @@ def test_a_foreign_host_is_refused(server: Server, host: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_nothing_but_reading_is_answered(server: Server, method: str) -> None:
     assert ask(server, f"/{server.token}/", method)[0] == 501
+
+
+def test_connections_that_say_nothing_have_an_end(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were held for ever, each with a thread, by anybody without the token."""
+    handler: Any = server.RequestHandlerClass
+    assert 0 < handler.timeout <= 10
+    monkeypatch.setattr(handler, "timeout", 0.2)
+    idle = [socket.create_connection(server.server_address[:2], 5) for _ in range(CONNECTIONS + 8)]
+    try:
+        for connection in idle:
+            connection.settimeout(5)
+            assert connection.recv(1) == b""
+    finally:
+        for connection in idle:
+            connection.close()
+    assert ask(server, f"/{server.token}/")[0] == 200
 
 
 def test_nothing_is_written(server: Server, tmp_path: Path) -> None:

@@ -89,14 +89,16 @@ def _documents(name: str, settle: str | None) -> RunDocuments | EvaluationDocume
 
 
 def _pays(name: str) -> Mapping[str, str]:
-    """Role -> what it is paid for, in the words of the run's method; nothing where the method is
-    not to be had here.
+    """Role -> what it is paid for, in the words of the run's method, where that is shipped: a file
+    that the folder names is not run.
     """
     from comas.config.plugins import load_plugin
     from comas.storage.run import Run
     from comas.types import UserMistake
 
     method = Run.open(name).config()["method"]
+    if method.endswith(".py"):
+        return {}
     try:
         return load_plugin("method", method).pays
     except UserMistake as error:
@@ -148,6 +150,8 @@ def _export(
     from comas.view.documents import RunDocuments
     from comas.view.export import export, steps_named
 
+    if not file.parent.is_dir():
+        raise UserMistake(f"--html {file}: No such file or directory: {file.parent}")
     longest = max((one.steps() for one in folders if isinstance(one, RunDocuments)), default=0)
     chosen = None
     if steps is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +38,20 @@ class Holds:
             self._note(step, holder).unlink(missing_ok=True)
 
     def steps(self) -> set[int]:
-        """Find the steps whose checkpoints are still needed."""
+        """Find the steps whose checkpoints are still needed; one is whose note or holder cannot be
+        looked at, since these may be another user's.
+        """
         steps: set[int] = set()
         for note in self.folder.glob("step-*.*"):
             name = re.fullmatch(r"step-(\d+)\.[0-9a-f]{12}", note.name)
-            holder = Path(note.read_text(encoding="utf-8", errors="replace"))
-            if name and holder.is_absolute() and holder.is_dir():
+            try:
+                holder = Path(note.read_text(encoding="utf-8", errors="replace"))
+                is_held = holder.is_absolute() and stat.S_ISDIR(holder.stat().st_mode)
+            except (FileNotFoundError, NotADirectoryError, ValueError):  # gone by now, or no path
+                continue
+            except OSError:
+                is_held = True
+            if name and is_held:
                 steps.add(int(name[1]))
         return steps
 

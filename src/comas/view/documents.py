@@ -28,6 +28,8 @@ STEP_KEYS = (
     "validation_by_agent",
 )
 """Of metrics.jsonl, what the page draws."""
+DIGITS = 12
+"""Of a number in a document's name, at most."""
 READ_AHEAD = 32
 """Steps whose lists are kept in memory."""
 
@@ -57,7 +59,9 @@ def _plain(value: Any, digits: int | None) -> Any:
 
 def _parts(name: str) -> list[str | int]:
     """The parts of a document's name; those that are numbers as numbers."""
-    return [int(part) if part.isdecimal() else part for part in name.split("/")]
+    return [
+        int(part) if part.isdecimal() and len(part) <= DIGITS else part for part in name.split("/")
+    ]
 
 
 class Documents(Protocol):
@@ -99,8 +103,8 @@ class RunDocuments:
             case ["steps", int(first)]:
                 return self._figures(first)
             case ["step", int(number)]:
-                count = len(self._episodes(number))
-                return self._rows(number, count)
+                episodes = self._episodes(number)
+                return self._rows(number, len(episodes), episodes.restarts)
             case ["step", int(number), "all"]:
                 records = self._episodes(number).records()
                 return list(map(discussion.shown, records))
@@ -174,8 +178,10 @@ class RunDocuments:
     def _episodes_of(self, step: int) -> JsonLines:
         return JsonLines(self.run.path / "episodes" / f"{step:06d}.jsonl")
 
-    def _rows_of(self, step: int, count: int) -> list[dict[str, Any]]:
-        """`count` tells a file that has grown from what was read of it before."""
+    def _rows_of(self, step: int, count: int, restarts: int) -> list[dict[str, Any]]:
+        """`count` and `restarts` tell a file that has grown, or is another one, from what was read
+        of it before.
+        """
         rows: list[dict[str, Any]] = []
         for record in self._episodes(step).records():
             if len(rows) == count:
@@ -243,7 +249,7 @@ class EvaluationDocuments:
 
     def _game(self, number: int, place: int) -> dict[str, Any]:
         log = self._log(number)
-        places = self._places(number, len(log))
+        places = self._places(number, len(log), log.restarts)
         if place >= len(places):
             raise KeyError(f"games/{number}/{place}")
         record = log.record(places[place])
@@ -251,10 +257,10 @@ class EvaluationDocuments:
 
     def _games(self, number: int) -> Iterator[dict[str, Any]]:
         log = self._log(number)
-        for place in self._places(number, len(log)):
+        for place in self._places(number, len(log), log.restarts):
             yield log.record(place)
 
-    def _places_of(self, number: int, lines: int) -> list[int]:
+    def _places_of(self, number: int, lines: int, restarts: int) -> list[int]:
         """Of a file with so many lines, those that hold a game; of a game that was played again,
         the last one.
         """
@@ -289,9 +295,8 @@ class Several:
         if name == "folders":
             return len(self.folders)
         number, _, rest = name.partition("/")
-        if not number.isdecimal() or int(number) >= len(self.folders):
-            raise KeyError(name)
-        return self.folders[int(number)].read(rest)
+        places = {str(place): folder for place, folder in enumerate(self.folders)}
+        return places[number].read(rest)
 
 
 def is_evaluation(path: str) -> bool:

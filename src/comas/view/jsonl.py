@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from comas.types import UserMistake
 
@@ -23,6 +23,10 @@ class JsonLines:
         self._starts: list[int] = []
         self._end = 0
         """Behind the last line that is whole."""
+        self._last = b""
+        """That line."""
+        self.restarts = 0
+        """How often it was found to be another file than before: the run was gone on with."""
         self._looking = threading.Lock()
         """Held while lines are found: every request is served by a thread of its own."""
 
@@ -51,27 +55,34 @@ class JsonLines:
                 yield self._parsed(file.readline(), number)
 
     def _look(self) -> None:
-        """Find the lines that were added; start over where the file was cut."""
+        """Find the lines that were added; start over where the file was cut, also where it has
+        grown again since: its last known line does not stand where it did.
+        """
         with self._looking:
-            self._find()
+            try:
+                with self.path.open("rb") as file:
+                    self._find(file)
+            except FileNotFoundError:
+                self._forget()
 
-    def _find(self) -> None:
-        try:
-            size = self.path.stat().st_size
-        except FileNotFoundError:
-            size = 0
-        if size < self._end:
-            self._starts = []
-            self._end = 0
-        if size == self._end:
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._end)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._starts.append(self._end)
-                self._end += len(line)
+    def _find(self, file: BinaryIO) -> None:
+        file.seek(self._end - len(self._last))
+        if file.read(len(self._last)) != self._last:
+            self._forget()
+            file.seek(0)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            self._starts.append(self._end)
+            self._end += len(line)
+            self._last = line
+
+    def _forget(self) -> None:
+        if self._starts:
+            self.restarts += 1
+        self._starts = []
+        self._end = 0
+        self._last = b""
 
     def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
         try:

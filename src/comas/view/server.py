@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import secrets
+import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,6 +20,8 @@ from comas.view.documents import Documents, encoded
 from comas.view.page import html, policy
 
 ADDRESS = "127.0.0.1"
+CONNECTIONS = 64
+"""At once; others are closed. Each takes a thread and a file descriptor."""
 LARGE = 1_000
 """Bytes from which an answer is compressed."""
 
@@ -31,6 +34,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, documents: Documents, port: int = 0) -> None:
         self.documents = documents
         self.token = secrets.token_urlsafe(24)
+        self._places = threading.BoundedSemaphore(CONNECTIONS)
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
@@ -41,6 +45,19 @@ class Server(ThreadingHTTPServer):
         """Where the page is."""
         return f"http://{ADDRESS}:{self.server_port}/{self.token}/"
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, where there is a place for it."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of browsers that hang up."""
 
@@ -50,6 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "comas"
     sys_version = ""
     protocol_version = "HTTP/1.1"
+    timeout = 5.0
+    """Seconds for which a connection may say nothing."""
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nobody reads a log of one's own looking."""
