@@ -10,7 +10,7 @@ import pytest
 from comas.config.policies import origins
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.export.facts import shown
+from comas.export.card import shown
 from comas.models.sources import at_hand, meant, pinned, recorded_base, source_of, whole_model
 from comas.types import UserMistake
 from tests.support.command import run
