@@ -63,6 +63,8 @@ MISTAKES = {
     + TWO
     + "[measures.m]\nmetric = 'pay.x'\nfirst = 1\nlast = 2": "set first or last, not both",
     HEAD + TWO + "[measures.m]\nmetric = 'pai.x'": "there is no 'pai': did you mean pay?",
+    HEAD + TWO + "[measures.m]\nmetric = 'kl..x'": "nothing stands beside one of its dots",
+    HEAD + TWO + "[measures.m]\nmetric = 'pay.'": "nothing stands beside one of its dots",
     HEAD + TWO + "[measures.m]\nsetup = 'vot'": "did you mean vote?",
     HEAD + TWO + "[measures.m]\nsetup = 'vote:vots=3'": "did you mean votes?",
     HEAD + TWO + "[measures.m]\nsetup = 'single'\ntask = 'pik'": "did you mean pick?",
@@ -136,6 +138,10 @@ def test_tables_and_dotted_keys_are_the_same() -> None:
     assert nested(keys) == {"a": {"b": {"c": 1}, "d": {}}, "e": [1]}
     assert flat(nested(keys)) == keys
     assert slug("kl lr=1e-3/β, x@y") == "kl-lr-1e-3-β-x-y"
+    long = [slug("β" * 300 + end) for end in "ab"]
+    assert long[0] != long[1]
+    assert all(len(name.encode()) <= 255 for name in long)
+    assert slug("a" * 255) == "a" * 255, "as it was"
 
 
 def test_a_file_may_extend_another_beside_it(tmp_path: Path) -> None:

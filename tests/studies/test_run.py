@@ -13,6 +13,7 @@ import pytest
 import comas
 from comas.studies import cells, verb
 from comas.studies.cells import Ended, jobs_for
+from comas.studies.claims import rows_of
 from comas.studies.verb import Study
 from comas.types import UserMistake
 from tests.support.command import run
@@ -158,6 +159,86 @@ def test_a_file_that_was_damaged_afterwards_is_a_missing_value(done: Path, tmp_p
         study.report(study.declare())
 
 
+def with_failures(done: Path, failed: int) -> Any:
+    """The report of one evaluation, and how it was before, as if a machine had failed games."""
+    path = done / "cells" / "labels" / "1" / "evals" / "vote" / "report.json"
+    written = path.read_text()
+    report = json.loads(written)
+    report["cells"][0]["machine_failed"] = failed
+    report["cells"][0]["failures"] = [{"error": "network\ndown"}]
+    path.write_text(json.dumps(report))
+    return path, written
+
+
+@pytest.mark.parametrize("failed", [1, 4])
+def test_an_evaluation_whose_games_failed_is_no_value_and_is_gone_on_with(
+    failed: int, done: Path
+) -> None:
+    """It was done for ever, with a value of the games that were left."""
+    study = Study.read(done.parent / "small.toml")
+    assert study.left() == []
+    path, written = with_failures(done, failed)
+    try:
+        (cell,) = study.left()
+        (stage,) = cell.stages()
+        assert stage.arguments == ("resume", str(cell.evaluation("vote")))
+        row = next(row for row in rows_of(study.described, study.cells) if row.status != "done")
+        assert row.reason == f"{failed} of 4 games failed; the first: network down"
+        assert "vote" not in row.values
+        place = InProcess(idle=True)
+        ended: list[Ended] = []
+        cells.run_cells([cell], 1, place, ended.append)  # type: ignore[arg-type]
+        assert ended[0].failure == f"vote: {row.reason}"
+        assert rows_of(study.described, [cell])[0].status == "failed"
+        path.write_text("{")
+        assert study.left() == [cell]
+    finally:
+        path.write_text(written)
+        (cell.folder / "failed.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("figure", ["pay.precison", "pay.precision.x", "validation.means"])
+def test_a_figure_that_no_step_has_is_not_done_and_may_be_mended(figure: str, done: Path) -> None:
+    file = done.parent / "small.toml"
+    written = file.read_text()
+    declared = done / "declared.json"
+    before = declared.read_text()
+    try:
+        file.write_text(written.replace("pay.precision", figure))
+        study = Study.read(file)
+        rows = rows_of(study.described, study.cells)
+        assert [row.status for row in rows] == ["missing", "missing", "done", "done"]
+        assert rows[0].reason.startswith(f"precision is not measured: no step has {figure}: ")
+        if figure == "pay.precison":
+            assert rows[0].reason.endswith("did you mean precision?")
+        declared.write_text(before.replace("pay.precision", figure))
+        file.write_text(written)
+        (mended,) = Study.read(file).declare(write=False).additions
+        assert (
+            mended == f"measure precision (no step had its {figure}): added after 4 cells had run"
+        )
+        declared.write_text(before.replace("pay.precision", "tokens"))
+        with pytest.raises(UserMistake, match=r"measure precision is another \(metric\)"):
+            Study.read(file).declare(write=False)
+    finally:
+        file.write_text(written)
+        declared.write_text(before)
+
+
+def test_a_dry_run_refuses_what_the_run_would_refuse(
+    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that nothing was left to run."""
+    file = done.parent / "small.toml"
+    written = file.read_text()
+    try:
+        file.write_text(written.replace("eval_every = 1", "eval_every = 2"))
+        assert run(["study", str(file), "--dry-run"], monkeypatch) == 2
+        assert "setting labels is another (eval_every)" in capsys.readouterr().err
+    finally:
+        file.write_text(written)
+
+
 CHANGES = {
     'left = "labels"\nright = 0': ('left = "labels"\nright = 0.1', "the claims are others"),
     'method = "rlvr"': ('method = "rlvr"\nlr = 1e-3', "setting labels is another (lr)"),
@@ -246,6 +327,7 @@ def test_the_command_says_what_it_costs_and_what_became_of_it(
     assert "left:   4 cells, " in said
     assert "labels, 1 of 1 settings with its base and engine:\n  memory: " in said
     assert "  time:   about " in said
+    assert f" at once in {tmp_path / 'small'}, " in said, "not where the command was given"
     assert not (tmp_path / "small").exists()
     assert run(["study", str(file), "--jobs", "1"], monkeypatch) == 1
     said = capsys.readouterr().out

@@ -49,6 +49,7 @@ def study(
 
     found = Study.read(file)
     if dry_run:
+        found.declare(write=False)
         cost = _cost(found, jobs)
         cost.check(found.file)
         dry = _dry_runs(found)
@@ -70,7 +71,8 @@ def study(
         print_json(ctx, {**made.data(), "study": str(found.out)})
     else:
         _print(made, found)
-    return FAILED if made.count("failed") else 0
+    unfinished = 0 if report else made.count("missing")
+    return FAILED if made.count("failed") or unfinished else 0
 
 
 def _dry_runs(found: Study) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def _dry_runs(found: Study) -> dict[str, Any]:
     measured: dict[str, Any] = {}
     for settings in alike(found.left()):
         first = settings[0]
-        config = first.resolved.config.model_copy(update={"out": None})
+        config = first.resolved.config.model_copy(update={"out": str(found.out)})
         dry = run_sync(dry_run(config, print_note))
         print(f"{first.name}, 1 of {len(settings)} settings with its base and engine:")
         for line in dry.lines():

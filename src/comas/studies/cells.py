@@ -103,9 +103,32 @@ class Cell:
                 arguments = ("resume", str(self.run))
             left.append(Stage("train", arguments, self.run))
         for name, measure in self.evaluations.items():
-            if not (self.evaluation(name) / REPORT).is_file():
+            if self.lacks(name):
                 left.append(self._evaluating(name, measure))
         return left
+
+    def report(self, measure: str) -> dict[str, Any] | None:
+        """What an evaluation came to; None where it has not ended, or is to be written again."""
+        try:
+            return files.read_object(self.evaluation(measure) / REPORT)
+        except UserMistake:
+            return None
+
+    def lacks(self, measure: str) -> str:
+        """Why the value of an evaluation is not known, so that it is gone on with: also where a
+        machine failed some of its games; empty where it is known.
+        """
+        report = self.report(measure)
+        if report is None or not report["cells"]:
+            return f"{measure} is not measured"
+        cell = report["cells"][0]
+        if failed := cell.get("machine_failed"):
+            games = cell["right"] + cell["wrong"] + cell["failed"]
+            first = next((f["error"] for f in cell["failures"] if f["error"]), "not known")
+            return f"{failed} of {games} games failed; the first: {_line(first)}"
+        if cell["accuracy"] is None:
+            return f"{measure}: nothing could be judged"
+        return ""
 
     def _evaluating(self, name: str, measure: Measure) -> Stage:
         out = self.evaluation(name)
@@ -422,6 +445,9 @@ def _commands(cell: Cell, place: Here, stopping: threading.Event) -> str:
             return f"{stage.name}: {reason}"
         if stage.name == "train":
             files.replace(cell.folder / "trained.json", json.dumps({"run": cell.run.name}))
+        elif reason := cell.lacks(stage.name):
+            cell.write_failure(stage.name, reason)
+            return f"{stage.name}: {reason}"
     return ""
 
 

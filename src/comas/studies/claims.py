@@ -10,17 +10,17 @@ with p = 1, and never holds. Leaves out: how it is shown (`studies.report`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from comas.config.mistakes import nearest
 from comas.evaluation.accuracy import by_agent
-from comas.evaluation.folder import REPORT
 from comas.stats import Interval, holm, seeds_interval
-from comas.storage import files
 from comas.storage.run import Run
 from comas.studies.cells import Cell
 from comas.studies.file import LAST, Claim, StudyFile
+from comas.studies.settings import taken_of
 from comas.training.result import result_of
 from comas.types import UserMistake
 
@@ -85,11 +85,16 @@ def _row(study: StudyFile, cell: Cell) -> Row:
         curves = _curves(study, steps)
     except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
         return Row(*names, "failed", f"damaged: {error}")
-    values |= _figures(study, steps) | _evaluated(cell)
-    missing = [name for name in cell.evaluations if name not in values]
+    values |= _figures(study, steps)
+    missing = [*_absent(study, cell, steps)]
+    for name in cell.evaluations:
+        if why := cell.lacks(name):
+            missing.append(why)
+        elif report := cell.report(name):
+            values[name] = report["cells"][0]["accuracy"]
     if not failure:
         status = "missing" if missing else "done"
-        reason = f"{missing[0]} is not measured" if missing else ""
+        reason = missing[0] if missing else ""
     return Row(*names, status, reason, values, curve, curves)
 
 
@@ -114,16 +119,22 @@ def _own_values(run: Run, steps: Steps) -> dict[str, float]:
     return values
 
 
-def _evaluated(cell: Cell) -> dict[str, float]:
-    """Accuracies of its evaluations; none of one that judged nothing."""
-    values: dict[str, float] = {}
-    for name in cell.evaluations:
-        report = files.read_object(cell.evaluation(name) / REPORT)
-        if report is None or not report["cells"]:
+def _absent(study: StudyFile, cell: Cell, steps: Steps) -> Iterator[str]:
+    """Why, of each measure that is a figure of the cell's steps, where no step has it."""
+    for name, measure in study.measures.items():
+        path = measure.metric
+        if path is None or cell.setting not in taken_of(measure, [cell.setting]):
             continue
-        if (accuracy := report["cells"][0]["accuracy"]) is not None:
-            values[name] = accuracy
-    return values
+        if steps and not has_figure(steps, path):
+            above, _, last = path.rpartition(".")
+            tables = [found for step in steps for found in _found(step, above)]
+            known = {key for table in tables if isinstance(table, Mapping) for key in table}
+            yield f"{name} is not measured: no step has {path}: {nearest(last, known)}"
+
+
+def has_figure(steps: Iterable[Mapping[str, Any]], path: str) -> bool:
+    """Whether there is anything at a dotted path in any step, a null included."""
+    return any(_found(step, path) for step in steps)
 
 
 def _figures(study: StudyFile, steps: Steps) -> dict[str, float]:
@@ -157,11 +168,17 @@ def figure_at(step: Mapping[str, Any], path: str) -> float | None:
     In a list of rows, such as `cost`, a part names an agent or a role, and figures are added up:
     `cost.scoring.tokens`.
     """
-    places: list[Any] = [step]
-    for part in path.split("."):
-        places = [below for place in places for below in _below(place, part)]
-    numbers = [n for n in places if type(n) in (int, float) and math.isfinite(n)]
+    found = _found(step, path)
+    numbers = [n for n in found if type(n) in (int, float) and math.isfinite(n)]
     return float(math.fsum(numbers)) if numbers else None
+
+
+def _found(step: Mapping[str, Any], path: str) -> list[Any]:
+    """What stands at a dotted path; the step itself where there is none."""
+    places: list[Any] = [step]
+    for part in path.split(".") if path else ():
+        places = [below for place in places for below in _below(place, part)]
+    return places
 
 
 def _below(place: Any, part: str) -> list[Any]:

@@ -7,6 +7,7 @@ Leaves out: what settings mean, and whether measures and claims name what there 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -191,6 +192,8 @@ def check_named(what: str, name: str, known: Iterable[str]) -> None:
 
 # --- settings: their keys over those of `[config]`, and grids
 
+LONGEST = 255
+"""Bytes of a file's name."""
 Keys = dict[str, Any]
 """Dotted keys of a config with their values; a table without keys is a value."""
 OURS = {
@@ -309,5 +312,11 @@ def _replaced(key: str, own: Sequence[str] | Keys) -> bool:
 
 
 def slug(name: str) -> str:
-    """The name of a setting's folder: without what has a meaning on the command line."""
-    return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "setting"
+    """The name of a setting's folder: without what has a meaning on the command line, and no longer
+    than names may be.
+    """
+    plain = re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "setting"
+    if len(plain.encode()) <= LONGEST:
+        return plain
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{plain.encode()[: LONGEST - 9].decode(errors='ignore')}-{digest}"

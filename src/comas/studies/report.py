@@ -349,7 +349,8 @@ def panels(path: Path, y_label: str, shown: Sequence[Panel], highest: float | No
     """Draw a panel per setting with the same axes: every seed a thin line, their mean a thick one
     within its interval, the mean of the first setting again in grey.
 
-    `highest` is the upper end of the values, None the greatest that there is.
+    `highest` is the upper end of the values, None the greatest that there is; the lower one is 0,
+    or the least that there is where that is below.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -378,7 +379,8 @@ def panels(path: Path, y_label: str, shown: Sequence[Panel], highest: float | No
             for curve in curves:
                 axes.plot(*zip(*curve, strict=True), color=INK, alpha=0.5, linewidth=0.6)
             axes.plot(xs, [i.mean for i in means], INK, linewidth=2)
-        grid[0, 0].set_ylim(0, highest)
+        lowest = min((y for _, curves in shown for curve in curves for _, y in curve), default=0)
+        grid[0, 0].set_ylim(None if lowest < 0 else 0, highest)
         figure.supxlabel("generated tokens", fontsize=8)
         figure.supylabel(y_label, fontsize=8)
         figure.savefig(path, metadata={"Date": None})

@@ -155,6 +155,8 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
     if measure.metric is not None:
         if not setting.trained:
             raise UserMistake(f"metric = {measure.metric!r}: it is not trained, and has no steps")
+        if "" in measure.metric.split("."):
+            raise UserMistake(f"metric = {measure.metric!r}: nothing stands beside one of its dots")
         metrics = [Path(name).stem for name in resolved.config.metrics or ()]
         known = [*WRITTEN, *metrics]
         check_named(f"metric = {measure.metric!r}", measure.metric.partition(".")[0], known)

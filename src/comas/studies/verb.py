@@ -18,8 +18,9 @@ from typing import Any
 import filelock
 
 from comas.storage import files
+from comas.storage.run import Run
 from comas.studies.cells import Cell, Cost, Ended, Here, cells_of, cost_of, run_cells
-from comas.studies.claims import rows_of, verdicts_of
+from comas.studies.claims import has_figure, rows_of, verdicts_of
 from comas.studies.file import StudyFile, parts_of, read_file
 from comas.studies.report import Declared, Report
 from comas.studies.settings import (
@@ -87,8 +88,10 @@ class Study:
             "claims": [claim.model_dump() for claim in study.claims],
         }
 
-    def declare(self) -> Declared:
-        """Write down what is declared; an error where cells have run under something else."""
+    def declare(self, write: bool = True) -> Declared:
+        """Write down what is declared; an error where cells have run under something else. Without
+        `write` only that is looked at.
+        """
         plain = json.loads(json.dumps(self.declaration()))
         known = files.read_object(self.out / DECLARED)
         additions: list[str] = []
@@ -97,7 +100,7 @@ class Study:
         parts = parts_of(self.file)
         digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
         record = {**plain, "additions": additions, "sha256": digest}
-        if record != known:
+        if write and record != known:
             self.out.mkdir(parents=True, exist_ok=True)
             for part in parts:
                 files.replace(self.out / part.name, part.read_text(encoding="utf-8-sig"))
@@ -117,6 +120,8 @@ class Study:
             for name, facts in before.items():
                 if name not in now:
                     changed.append(f"{kind} {name} is gone")
+                elif now[name] != facts and kind == "measure" and self._is_empty(facts["metric"]):
+                    added.append(f"measure {name} (no step had its {facts['metric']})")
                 elif now[name] != facts:
                     keys = {**facts, **now[name]}
                     keys = [key for key in keys if facts.get(key) != now[name].get(key)]
@@ -132,6 +137,11 @@ class Study:
             )
         after = "1 cell" if begun == 1 else f"{begun} cells"
         return [f"{what}: added after {after} had run" for what in added]
+
+    def _is_empty(self, metric: str | None) -> bool:
+        """Whether no step of any cell has a figure, which was misspelt: nothing is known of it."""
+        runs = [Run.open(cell.run) for cell in self.cells if (cell.run / "config.toml").is_file()]
+        return metric is not None and not any(has_figure(run.metrics(), metric) for run in runs)
 
     def run(self, jobs: int, tell: Callable[[Ended], None], place: Here | None = None) -> None:
         """Run what is left."""
