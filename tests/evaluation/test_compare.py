@@ -411,6 +411,10 @@ def test_a_cell_as_json() -> None:
     assert (said["n"], said["right"], said["wrong"], said["failed"]) == (3, 2, 3, 1)
     assert said["bounds"] == [2 / 6, 3 / 6]
     assert said["complete"] == 6 / 8
+    broken = dataclasses.replace(cell(list("rrw")), planned=3)
+    failed = [{**record, "verdict": "failed", "error": "down"} for record in broken.runs[0][:2]]
+    half = dataclasses.replace(broken, runs=[[*failed, broken.runs[0][2]]])
+    assert report.cell_record(half)["complete"] == 1 / 3, "what a machine failed is not there"
     assert said["accuracy"] == pytest.approx((0.5 + 1 + 0) / 3)
     assert (said["tokens"], said["prompt_tokens"]) == (60, 30)
     assert said["cost"] == [{**COST, "turns": 6, "prompt_tokens": 30, "tokens": 60, "seconds": 3.0}]

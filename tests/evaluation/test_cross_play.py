@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from comas.cli.evaluate import print_cross
 from comas.evaluation.cross_play import Matrix, between, game_of, matrix, payoffs
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
@@ -243,6 +244,14 @@ def test_questions_that_nobody_played_to_their_end_are_missing(
     exam = Exam.create(Plan(["seed-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e"))
     (found,) = run_sync(exam.go())["cross"]
     assert (found["n"], found["missing"]) == (3, 1)
+
+
+def test_a_matrix_without_a_spread_has_no_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    even = [[0.5, 0.5]] * 2
+    print_cross(Matrix("ab", [even, even]).record("kuhn", 2))
+    said = capsys.readouterr().out
+    assert "?" not in said
+    assert "+0.500" in said
 
 
 def test_puzzles_are_no_game(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from comas.config.policies import origins
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation import spec as plan_module
+from comas.evaluation.folder import Folder
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.evaluation.systems import load, system_team
@@ -549,6 +550,17 @@ def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
     assert way(f"{tmp_path}/mine.py:votes=2", team).options == {"votes": 2}
 
 
+def test_names_of_files_of_answers_are_no_longer_than_names_may_be(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, Plan(["seed"]))
+    names = [
+        folder.log("r" * 255 + end, "pick", "/mine/" * 60 + "mine.py").path.name for end in "ab"
+    ]
+    assert names[0] != names[1]
+    assert all(len(name.encode()) <= 255 for name in names)
+    known = folder.log("r" * 200, "pick", "single").path.name
+    assert known.startswith("r" * 200 + ".pick.single."), "as it was"
+
+
 def test_the_commands(
     trained: Path,
     tmp_path: Path,
@@ -576,8 +588,17 @@ def test_the_commands(
     assert max(map(len, said.splitlines())) <= 80
     assert not [line for line in said.splitlines() if line != line.rstrip()]
     assert "all of it: e/report.json" in said
+    assert "held-out answers, temperature 0.7\n" in said
     assert run(["resume", "e", "--json"], monkeypatch) == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
+    Path("e/report.json").rename("report.json")
+    with next(Path("e/answers").glob("seed.pick.vote.*")).open("a") as answers:
+        answers.write('{"torn')
+    assert run(["report", "e"], monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "e has not ended yet: comas resume e\n" in said
+    assert " seed.pick.vote: 6 games, " in said
+    assert " right, 0 failed so far" in said
     Path("strict.py").write_text(
         "from dataclasses import replace\n"
         "from comas.tasks import pick\n"

@@ -4,6 +4,7 @@ as the run's own, cards.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -18,11 +19,16 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import comas
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.evaluation.accuracy import Answer, accuracy
 from comas.evaluation.questions import overlaps, trained_on
 from comas.evaluation.systems import system_team
+from comas.export.card import Facts, Part, card
 from comas.learners.lora import population
 from comas.models.sources import exported, run_at
 from comas.seams import Request
+from comas.stats import wilson
 from comas.storage import files
 from comas.storage.run import Run
 from comas.types import Sampling, UserMistake
@@ -492,6 +498,48 @@ def test_damage_and_crashes_leave_no_half_export(
     with pytest.raises(KeyboardInterrupt):
         comas.export(runs["full"].path, tmp_path / "x")
     assert [p.name for p in tmp_path.iterdir()] == ["r"]
+
+
+def opening(agents: int) -> str:
+    facts = Facts("r", 1, resolve(read(None, {"agents": agents})).config)
+    return card(facts, Part("team", ["a0"], {"a0": "seed"}, [], {}))
+
+
+def test_a_card_counts_agents_as_people_do_and_claims_no_discussion() -> None:
+    assert "\nA team of one agent, trained by [comas]" in opening(1)
+    assert "\nA team of 4 agents, trained by [comas]" in opening(4)
+
+
+def adapter_code(base: str) -> str:
+    facts = Facts("r", 1, resolve(read(None, {})).config)
+    text = card(facts, Part("adapter", ["a0"], {"a0": base}, [], {}, ["a0"]))
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    compile(code, "card", "exec")
+    return code
+
+
+def test_the_code_of_an_adapters_card_loads_its_base(tmp_path: Path) -> None:
+    """`from_pretrained("x.gguf")` cannot, nor `from_pretrained("seed")`."""
+    code = adapter_code("seed")
+    first = [line for line in code.splitlines() if "peft" not in line.lower()]
+    loaded: dict[str, Any] = {}
+    exec("\n".join(first), loaded)
+    assert loaded["base"].num_parameters() > 0
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    assert 'from_pretrained("its folder here", gguf_file="x.gguf")' in adapter_code(
+        str(tmp_path / "x.gguf")
+    )
+    assert "from_pretrained(file.parent, gguf_file=file.name)" in adapter_code("smollm2")
+    assert 'from_pretrained("some/base")  # a hub name' in adapter_code("some/base")
+
+
+def test_one_agent_has_one_interval_everywhere() -> None:
+    """The terminal had Student's, the card Wilson's."""
+    answers = [Answer(f"q{n}", "a0", "x", "right" if n < 2 else "wrong", 1, 0.1) for n in range(12)]
+    records = [dataclasses.asdict(answer) for answer in answers]
+    facts = Facts("r", 1, read(None, {}), answers={"after": records})
+    assert facts.accuracy("after") == facts.accuracy("after", ["a0"]) == accuracy(answers)
+    assert accuracy(answers) == wilson(2, 12)
 
 
 def test_an_empty_folder_may_be_filled_and_is_sealed(runs: dict[str, Run], tmp_path: Path) -> None:

@@ -237,7 +237,9 @@ def go_on(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     """What an evaluation came to when it ended last; before that, what it has cost."""
+    from comas.display import clean
     from comas.evaluation.folder import SPENT
+    from comas.storage.game_log import logs_in, verdicts_in
     from comas.team import spending
 
     file = folder / "report.json"
@@ -251,6 +253,11 @@ def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
         return
     place = shlex.quote(str(folder))
     print(f"{folder} has not ended yet: {command()} resume {place}")
+    for log in logs_in(folder / "answers"):
+        verdicts = verdicts_in(log)
+        right = verdicts.count("right")
+        counts = f"{len(verdicts)} games, {right} right, {verdicts.count('failed')} failed"
+        print(f" {clean(log.stem.rpartition('.')[0])}: {counts} so far")
     _print_costs(found)
 
 
@@ -291,7 +298,9 @@ def _show(found: Mapping[str, Any]) -> None:
     rows = [_row(cell) for cell in found["cells"]]
     names = ("system", "task", "setup", "n", "accuracy, 95 %", "tokens each")
     if rows:
-        print_table("held-out answers", names, rows, whole=names[3:])
+        asked = found.get("asked", {})
+        at = [f"{key} {value:g}" for key, value in asked.items() if (key, value) != ("top_p", 1)]
+        print_table(", ".join(["held-out answers", *at]), names, rows, whole=names[3:])
     for system, teams in _teams(found["cells"]).items():
         parts = [f"{team} ({', '.join(setups)})" for team, setups in teams.items()]
         print(f" {clean(system)}: {'; '.join(parts)}")
@@ -409,6 +418,8 @@ def print_cross(matrix: Mapping[str, Any]) -> None:
 
 
 def _spanned(found: Mapping[str, Any]) -> str:
+    if found["low"] is None and found["high"] is None:  # no spread: nothing is known of it
+        return f"{found['mean']:+.3f}"
     return span(found["mean"], found["low"], found["high"], "+")
 
 

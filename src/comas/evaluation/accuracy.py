@@ -16,7 +16,7 @@ from comas.game.agent import Member
 from comas.game.play import Scene, own_file, play_all
 from comas.questions.checked import place_of
 from comas.setups import duel, single
-from comas.stats import Interval, accuracy_interval, gain_interval
+from comas.stats import Interval, accuracy_interval, gain_interval, wilson
 from comas.types import Episode, Method, Question, Sampling, Task, Turn, UserMistake
 
 
@@ -104,11 +104,15 @@ def unsettled(*args: object) -> Any:
 
 
 def accuracy(answers: Sequence[Answer]) -> Interval | None:
-    """Mean over agents of single answers with an interval clustered by question; None if nothing
-    could be judged.
+    """Mean over agents of single answers with an interval clustered by question, Wilson's where
+    every question is right or wrong as a whole, as of one agent; None if nothing could be judged.
     """
-    shares = by_question([asdict(a) for a in answers])
-    return accuracy_interval(list(shares.values())) if shares else None
+    shares = list(by_question([asdict(a) for a in answers]).values())
+    if not shares:
+        return None
+    if set(shares) <= {0.0, 1.0}:
+        return wilson(round(sum(shares)), len(shares))
+    return accuracy_interval(shares)
 
 
 def by_agent(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -38,6 +38,8 @@ from comas.types import Account, UserMistake
 PLAN = "evaluation.json"
 REPORT = "report.json"
 SPENT = "spent.json"
+LONGEST = 240
+"""Bytes of the name of a file of answers before its digest."""
 
 
 class Folder:
@@ -146,6 +148,7 @@ class Folder:
         """Read the games that one run has played of a task in a setup."""
         name = f"{Path(run).name}.{task}.{setup}"
         slug = re.sub(r"[^\w.=-]+", "-", name)
+        slug = slug.encode()[:LONGEST].decode(errors="ignore")
         names = f"{run} {task} {setup}"
         digest = hashlib.sha256(names.encode()).hexdigest()[:8]
         return Log(self.path / "answers" / f"{slug}.{digest}.jsonl")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -177,13 +178,14 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
         "machine_failed": sum(record["error"] is not None for record in records),
         **_accuracies(interval),
         "bounds": [_bound(cell, verdict) for verdict in ("wrong", "right")],
-        "complete": len(records) / max(1, cell.planned * len(cell.runs)),
+        "complete": sum(record["error"] is None for record in records)
+        / max(1, cell.planned * len(cell.runs)),
         "tokens": sum(turn["tokens"] for turn in turns),
         "prompt_tokens": sum(turn["prompt_tokens"] for turn in turns),
         "seconds": round(cell.seconds, 3),
         "peak_bytes": cell.peak_bytes,
         "cost": cost(turns),
-        **payoff_record(records),
+        **payoff_record(cell.runs),
         "failures": [_failure(record) for record in _failed(cell)],
     }
 
@@ -377,7 +379,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
     found = [_bases_note(cell) for cell in systems if len(cell.runs) > 1]
     for cell in cells:
         found += _lost_notes(cell)
-        found += payoff_notes(cell.records, _where(cell))
+        found += payoff_notes(cell.runs, _where(cell))
         found += failure_notes(cell.records, _where(cell))
         if _failed(cell):
             found.append(_failure_note(cell))
@@ -418,34 +420,45 @@ def _failure_note(cell: Cell) -> str:
 # --- games: what they were worth, and what failed within those that went on
 
 
-def payoff_of(records: Sequence[Record]) -> dict[str, Any] | None:
-    """Mean payoff per game with its interval, clustered by question, and how many games were won,
-    drawn and lost; None where no answer is the outcome of a game.
+def payoff_of(runs: Sequence[Sequence[Record]]) -> dict[str, Any] | None:
+    """Mean payoff per game with its interval, clustered by question, over runs and questions where
+    there are several runs, and how many games were won, drawn and lost; None where no answer is the
+    outcome of a game.
     """
-    gains: dict[str, list[float]] = {}
+    gains: list[dict[str, float]] = []
     outcomes: Counter[str] = Counter()
-    for record in records:
-        payoff = payoff_in(record["answer"])
-        if payoff is not None:
-            gains.setdefault(record["question"], []).append(payoff)
-            outcomes[record["answer"].split()[0]] += 1
-    if not gains:
+    for records in runs:
+        of_run: dict[str, list[float]] = {}
+        for record in records:
+            payoff = payoff_in(record["answer"])
+            if payoff is not None:
+                of_run.setdefault(record["question"], []).append(payoff)
+                outcomes[record["answer"].split()[0]] += 1
+        gains.append({question: _mean(payoffs) for question, payoffs in of_run.items()})
+    if not outcomes:
         return None
-    found = seeds_interval([_mean(of_question) for of_question in gains.values()])
+    values = table(gains)
+    everything = [payoff for of_run in gains for payoff in of_run.values()]
+    if len(gains) == 1:
+        found = seeds_interval(everything)
+    elif len(values[0]) > 1 and len(set(everything)) > 1:
+        found, _ = two_level(values)
+    else:  # payoffs have no bounds: without a spread nothing is known
+        found = Interval(_mean(everything), -math.inf, math.inf, len(values[0]))
     interval = {"mean": found.mean, "low": finite(found.low), "high": finite(found.high)}
     counts = {word: outcomes[word] for word in ("won", "drawn", "lost")}
     return interval | counts
 
 
-def payoff_record(records: Sequence[Record]) -> dict[str, Any]:
+def payoff_record(runs: Sequence[Sequence[Record]]) -> dict[str, Any]:
     """The same under the key `payoff`; nothing where there are no games."""
-    found = payoff_of(records)
+    found = payoff_of(runs)
     return {} if found is None else {"payoff": found}
 
 
-def payoff_notes(records: Sequence[Record], where: str) -> Iterator[str]:
+def payoff_notes(runs: Sequence[Sequence[Record]], where: str) -> Iterator[str]:
     """The same in words, of the cell `where`; none where there are no games."""
-    found = payoff_of(records)
+    found = payoff_of(runs)
     if found is None:
         return
     counts = ", ".join(f"{found[word]} {word}" for word in ("won", "drawn", "lost"))

@@ -183,6 +183,7 @@ class Exam:
             "equal_tokens": records(equal),
             "teamwork": teamwork(everything, systems),
             "api": spending.records(self._accounts),
+            "asked": {"temperature": self._asking.temperature, "top_p": self._asking.top_p},
             "notes": [*report.notes(everything), *warnings, *dict.fromkeys(self._notes)],
             "overlap": [each.record() for each in self._trained],
         }

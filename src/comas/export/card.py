@@ -21,7 +21,7 @@ from comas.evaluation.accuracy import Answer, accuracy, paired_gain
 from comas.models.packaged import is_packaged
 from comas.models.sources import Source, source_of
 from comas.program import command
-from comas.stats import Interval, wilson
+from comas.stats import Interval
 from comas.storage import files
 from comas.storage.records import without_none
 from comas.storage.run import Run
@@ -87,11 +87,7 @@ class Facts:
 
     def accuracy(self, when: str, agents: Sequence[str] = ()) -> Interval | None:
         """Of single answers, `before` or `after`: of these agents, otherwise the mean over all."""
-        answers = [Answer(**record) for record in self._answers_of(when, agents)]
-        if len({answer.agent for answer in answers}) > 1:
-            return accuracy(answers)
-        verdicts = [answer.verdict for answer in answers if answer.verdict != "failed"]
-        return wilson(verdicts.count("right"), len(verdicts)) if verdicts else None
+        return accuracy([Answer(**record) for record in self._answers_of(when, agents)])
 
     def gain(self, agents: Sequence[str] = ()) -> Interval | None:
         """After minus before, paired by question."""
@@ -254,24 +250,22 @@ def _opening(facts: Facts, part: Part, agents: Sequence[str]) -> str:
     """What was trained, in a sentence or two."""
     config = facts.config
     preset = f", preset `{config.preset}`" if config.preset else ""
+    count = len(config.agents)
     subject = {
-        "team": f"A team of {len(config.agents)} agents that",
-        "model": "A model that, in a team,",
-        "adapter": "An adapter (LoRA) with which a model, in a team,",
+        "team": "A team of one agent" if count == 1 else f"A team of {count} agents",
+        "model": "A model of a team",
+        "adapter": "An adapter (LoRA) with which a model is one of a team",
     }[part.kind]
-    is_team = part.kind == "team"
-    source = "its members said of each other's work" if is_team else "the others said of its work"
     text = (
-        f"{subject} discussed questions and learnt from what {source}, trained by"
-        f" [comas](https://arxiv.org/abs/2510.08529) (method `{Path(config.method).name}`{preset},"
-        f" task `{Path(config.task).name}`)."
+        f"{subject}, trained by [comas](https://arxiv.org/abs/2510.08529) (method"
+        f" `{Path(config.method).name}`{preset}, task `{Path(config.task).name}`)."
     )
     if part.kind == "model":
         text += f" Weights are in {part.dtype[part.policies[0]]}."
         if part.adapters:
             text += " Its adapter has been added to those of its base."
     others = [name for name in config.agents if name not in agents]
-    if others and not is_team:
+    if others and part.kind != "team":
         text += f" It was {', '.join(agents)}; the others were {', '.join(others)}."
     return text
 
@@ -283,10 +277,10 @@ model = AutoModelForCausalLM.from_pretrained("this folder")
 tokenizer = AutoTokenizer.from_pretrained("this folder")
 ```"""
 ADAPTER = """```python
-from peft import PeftModel
+{imports}from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-base = AutoModelForCausalLM.from_pretrained({base})  # a hub name, or where it lies here
+{base}
 model = PeftModel.from_pretrained(base, "this folder")
 ```"""
 TEAM = """As a team:
@@ -304,9 +298,7 @@ def _use(part: Part) -> str:
     if part.kind == "model":
         return MODEL
     if part.kind == "adapter":
-        base = part.bases[part.policies[0]]
-        name = Path(base).name if Path(base).is_absolute() else base
-        return ADAPTER.format(base=json.dumps(name))
+        return _use_of_adapter(part.bases[part.policies[0]])
     rows: list[tuple[str, ...]] = []
     for policy in part.policies:
         folders = [f"`{policy}/adapter` (peft)"] if policy in part.adapters else []
@@ -314,6 +306,29 @@ def _use(part: Part) -> str:
             folders.append(f"`{policy}/model` (transformers, {part.dtype[policy]})")
         rows.append((f"`{policy}`", shown(part.bases[policy]), ", ".join(folders)))
     return f"{_table(('policy', 'started from', 'folders'), rows)}\n\n{TEAM}"
+
+
+def _use_of_adapter(base: str) -> str:
+    """How an adapter is loaded on its base: a hub name, a shipped model, a folder or a file."""
+    kind = source_of(base).kind
+    name = json.dumps(Path(base).name if Path(base).is_absolute() else base)
+    imports = ""
+    if kind == "seed" or is_packaged(base):
+        imports = "from comas.models.sources import place_of_model\n"
+    if is_packaged(base):
+        imports = f"from pathlib import Path\n\n{imports}"
+        lines = f"""file = Path(place_of_model({name}))  # comes with a package
+base = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)"""
+    elif kind == "seed":
+        lines = f"""base = AutoModelForCausalLM.from_pretrained(place_of_model({name}))"""
+    elif kind == "gguf":
+        lines = (
+            f"""base = AutoModelForCausalLM.from_pretrained("its folder here", gguf_file={name})"""
+        )
+    else:
+        note = "  # a hub name, or where it lies here"
+        lines = f"""base = AutoModelForCausalLM.from_pretrained({name}){note}"""
+    return ADAPTER.format(imports=imports, base=lines)
 
 
 def _accuracy(facts: Facts, agents: Sequence[str]) -> str:
