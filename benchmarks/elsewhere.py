@@ -70,7 +70,7 @@ def places() -> dict[str, Callable[[Team], Host]]:
 
 def session(team: Team, host: Host) -> list[tuple[float, float]]:
     """Microseconds per turn of each step of the team at this host."""
-    members = members_of(team.config, {"home": host})
+    members = members_of(team.resolved, {"home": host})
     team = Team(team.resolved, {"home": host}, members)
     told = Told()
     with tempfile.TemporaryDirectory() as folder:

@@ -78,7 +78,7 @@ def team_of(games: int, steps: int) -> tuple[Team, Scripted]:
     config = resolved.config
     host = Scripted(golden_script, name="home")
     members: list[Member] = [
-        replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))
+        replace(m, host=host) for m in members_of(resolved, dict.fromkeys(config.hosts, host))
     ]  # type: ignore
     return Team(resolved, {"home": host}, members), host  # type: ignore[dict-item]
 

@@ -119,7 +119,7 @@ def scripted() -> Team:
     """Four agents whose replies cost nothing."""
     resolved = resolve(read(None, ["agents=4"]))
     hosts: Any = {"home": Scripted(lambda *_: "10 + 5 = 15 + 9 = 24", name="home")}
-    return Team(resolved, hosts, members_of(resolved.config, hosts))
+    return Team(resolved, hosts, members_of(resolved, hosts))
 
 
 async def contest(team: Team, name: str, requests: int, repeats: int) -> list[dict[str, Any]]:

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comas.config.policies import Resolved
+from comas.config.policies import Resolved, model_below, weights_at
 from comas.config.schema import Config, HostConfig
-from comas.config.weights import model_below, weights_at
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, can_return_large_blocks, memory_of
 from comas.models import gguf

@@ -58,12 +58,14 @@ def test_mistakes_are_one_line_and_exit_code_2(
 
 
 def test_presets_and_overrides() -> None:
-    stable, paper = (resolve(read(None, [f"preset={p}"]))[0] for p in ("stable", "paper"))
+    stable, paper = (resolve(read(None, [f"preset={p}"])).config for p in ("stable", "paper"))
     assert stable.kl == {"solution": 0.1, "evaluation": 0.5, "scoring": 0.5}
     assert paper.kl == {}
     assert paper.credit["normalise"] == "all"
     assert not paper.options["avoid_self"]
-    mine = resolve(read(None, ["preset=paper", "options.avoid_self=true", "kl.solution=0.1"]))[0]
+    mine = resolve(
+        read(None, ["preset=paper", "options.avoid_self=true", "kl.solution=0.1"])
+    ).config
     assert mine.options["avoid_self"]
     assert not mine.options["format_check"]
     assert mine.kl == {"solution": 0.1}

@@ -86,7 +86,9 @@ def scripted(
     resolved = resolve(read(None, list(keys)))
     config = resolved.config
     host = Scripted(script, name="home")
-    members = [replace(m, host=host) for m in members_of(config, dict.fromkeys(config.hosts, host))]
+    members = [
+        replace(m, host=host) for m in members_of(resolved, dict.fromkeys(config.hosts, host))
+    ]
     team = Team(resolved, {"home": host}, members)
     run = Run.create(team.config.model_dump(), str(folder / "run"))
     try:

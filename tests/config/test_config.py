@@ -23,7 +23,7 @@ from comas.types import UserMistake
 
 
 def resolved(*pairs: str) -> Config:
-    return resolve(read(None, pairs))[0]
+    return resolve(read(None, pairs)).config
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_the_resolved_config_survives_toml_and_resolves_to_itself(
     (tmp_path / "config.toml").write_text(
         tomli_w.dumps(without_none(config.model_dump())), encoding="utf-8"
     )
-    assert resolve(read(tmp_path / "config.toml"))[0] == config
+    assert resolve(read(tmp_path / "config.toml")).config == config
 
 
 def test_every_default_is_written_out() -> None:
@@ -230,14 +230,16 @@ def test_arguments_beat_the_file_and_both_beat_the_preset(tmp_path: Path) -> Non
         'preset = "paper"\n[options]\nformat_check = true\n[credit]\nmin_rows = 5\n',
         encoding="utf-8",
     )
-    config = resolve(read(tmp_path / "c.toml", ["credit.min_rows=7", "kl.scoring=0.3"]))[0]
+    config = resolve(read(tmp_path / "c.toml", ["credit.min_rows=7", "kl.scoring=0.3"])).config
     assert config.options["format_check"] is True  # the file's, before the preset's
     assert config.options["avoid_self"] is False  # the preset's, before the method's
     assert config.options["rounds"] == 1  # the method's
     assert config.credit == {"normalise": "all", "min_rows": 7, "entropy": 0.0}
     assert config.kl == {"scoring": 0.3}
-    assert resolve(read(tmp_path / "c.toml", {"credit.min_rows": 9}))[0].credit["min_rows"] == 9
-    assert resolve(read(tmp_path / "c.toml", ["preset=stable"]))[0].credit["normalise"] == "role"
+    assert resolve(read(tmp_path / "c.toml", {"credit.min_rows": 9})).config.credit["min_rows"] == 9
+    assert (
+        resolve(read(tmp_path / "c.toml", ["preset=stable"])).config.credit["normalise"] == "role"
+    )
 
 
 def test_hosts_and_agents_override_what_is_shared() -> None:
@@ -308,7 +310,9 @@ method = Method(play, settle, grpo, plain, kl={"solution": 0.3}, epochs=2, sampl
                 presets={"mild": {"questions": 7, "options": {"bonus": 0.1}, "loss": {}}, "wild": {"samples": 9}})
 """,
     )
-    config, method, _, _ = resolve(read(None, [f"method={name}", "options.depth=1"]))
+    found = resolve(read(None, [f"method={name}", "options.depth=1"]))
+    config = found.config
+    method = found.method
     assert config.options == {"drafts": 3, "depth": 1, "bonus": 0.1}
     assert (config.preset, config.questions, config.samples, config.epochs, method.epochs) == (
         "mild",
@@ -347,7 +351,7 @@ def test_files_without_a_method_and_files_that_are_not_there(tmp_path: Path) -> 
 
 
 def test_tables_are_bound_to_the_functions_that_use_them() -> None:
-    _, method, _, _ = resolve(
+    method = resolve(
         read(
             None,
             [
@@ -358,7 +362,7 @@ def test_tables_are_bound_to_the_functions_that_use_them() -> None:
                 "minibatches=2",
             ],
         )
-    )
+    ).method
     assert method.advantage.keywords == {"normalise": "all", "min_rows": 9, "entropy": 0.0}  # type: ignore[attr-defined]
     assert method.loss.keywords == {"clip": 0.3, "clip_high": None}  # type: ignore[attr-defined]
     assert (method.epochs, method.minibatches) == (3, 2)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from comas.config.roles import check_roles
 from comas.config.systems import system_config
+from comas.config.trainable import check_roles
 from comas.evaluation import spec, ways
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
@@ -146,9 +146,14 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play)\n"
     )
     resolved = system_config("seed", ["room.critic=9"])
-    check_roles(*resolved[:3], [ways.way(str(tmp_path / "mine.py"), outline(resolved)).method])
+    check_roles(
+        resolved.config,
+        resolved.method,
+        resolved.task,
+        [ways.way(str(tmp_path / "mine.py"), outline(resolved)).method],
+    )
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
-        check_roles(*resolved[:3])
+        check_roles(resolved.config, resolved.method, resolved.task)
 
 
 def test_where_everything_fails_for_want_of_room_is_told(

@@ -68,7 +68,7 @@ def repairing(*roles: str) -> Resolved:
     resolved = resolve(
         read(None, {"method": "rlvr", "agents": {"a": {"roles": roles}}, "room.revision": 77})
     )
-    return resolved._replace(method=replace(resolved.method, play=repaired))
+    return replace(resolved, method=replace(resolved.method, play=repaired))
 
 
 def test_roles_of_a_shorter_play_count_as_asked() -> None:
@@ -101,7 +101,7 @@ async def until_others(
 
 def test_a_game_without_end_for_some_stand_ins_is_soon_given_up_there() -> None:
     resolved = repairing("solution")
-    resolved = resolved._replace(method=replace(resolved.method, play=until_others))
+    resolved = replace(resolved, method=replace(resolved.method, play=until_others))
     rehearsal = rehearse(resolved)
     assert rehearsal is not None
     assert (rehearsal.replies, rehearsal.exactly) == (2, False)

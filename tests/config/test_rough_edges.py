@@ -153,7 +153,7 @@ def test_keys_of_the_only_host_go_on_with_an_evaluation_as_with_a_run(tmp_path: 
     folder = Exam.create(Plan(["seed"]), str(tmp_path / "e")).folder
     exam = Exam.open(folder, ["max_rows=64"])
     assert exam.plan.changes[0]["pairs"] == ["hosts.home.max_rows=64"]
-    assert exam.plan.resolved("seed")[0].hosts["home"].max_rows == 64
+    assert exam.plan.resolved("seed").config.hosts["home"].max_rows == 64
 
 
 def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

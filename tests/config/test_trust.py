@@ -129,8 +129,8 @@ def test_a_pair_for_one_systems_host_does_not_concern_the_others(theirs: Path) -
             "teams": {"theirs": table_of(str(theirs), plan.pairs)},
         }
     )
-    assert plan.resolved("theirs")[0].hosts["h"].key_env == "JUDGE_KEY"
-    seed = plan.resolved("seed")[0]
+    assert plan.resolved("theirs").config.hosts["h"].key_env == "JUDGE_KEY"
+    seed = plan.resolved("seed").config
     assert (list(seed.hosts), seed.eval_temperature) == (["home"], 0.5)
 
 

@@ -165,10 +165,12 @@ def test_what_is_set_stays_and_an_allowance_counts_instead_of_what_is_free(
     proportional: Callable[[float | None], None], untaught: Path
 ) -> None:
     proportional(7.0)
-    (config, *_), found = estimate.fit(resolved(untaught, "hosts.home.max_rows=40"))
+    fitted, found = estimate.fit(resolved(untaught, "hosts.home.max_rows=40"))
+    config = fitted.config
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 40)
     assert found.hosts[0].chosen == {"tokens_per_pass": 1024}
-    (config, *_), found = estimate.fit(resolved(untaught, "memory=4"))  # 3.6 GB of it
+    fitted, found = estimate.fit(resolved(untaught, "memory=4"))  # 3.6 GB of it
+    config = fitted.config
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 16)
     (note,) = found.notes()
     assert note.startswith(
@@ -182,7 +184,8 @@ def test_hosts_on_one_device_share_it(
 ) -> None:
     proportional(14.0)
     keys = [f"hosts.{n}.{k}" for n in ("home", "away") for k in ("device=cpu", f"base={untaught}")]
-    (config, *_), found = estimate.fit(resolve(read(None, [*keys, "agents=2", "lr=1e-3"])))
+    fitted, found = estimate.fit(resolve(read(None, [*keys, "agents=2", "lr=1e-3"])))
+    config = fitted.config
     # 14 / 2 / 2 - 1 GB each
     assert {(h.tokens_per_pass, h.max_rows) for h in config.hosts.values()} == {(1024, 16)}
     assert [host.peak for host in found.hosts] == 2 * [KEPT + 16 * PER_ROW]
@@ -193,11 +196,13 @@ def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and
     proportional: Callable[[float | None], None], untaught: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proportional(None)
-    (config, *_), found = estimate.fit(resolved(untaught))
+    fitted, found = estimate.fit(resolved(untaught))
+    config = fitted.config
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 64)
     assert found.share("cpu") == 0
     monkeypatch.setattr(estimate, "load_of", lambda *_: "it has a shape of its own")
-    (config, *_), found = estimate.fit(resolved(untaught, "hosts.home.max_rows=5"))
+    fitted, found = estimate.fit(resolved(untaught, "hosts.home.max_rows=5"))
+    config = fitted.config
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 5)
     assert list(found.notes()) == [
         "memory of host home is not known (it has a shape of its own): tokens_per_pass=1024"
@@ -210,9 +215,13 @@ def test_seed_models_get_the_same_on_every_machine(
 ) -> None:
     monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(int(free * 1e9), 10**12))
     given = resolve(read(None))
-    assert (given[0].hosts["home"].tokens_per_pass, given[0].hosts["home"].max_rows) == (8192, 512)
-    (config, *_), found = estimate.fit(given)
-    assert config.hosts == given[0].hosts
+    assert (given.config.hosts["home"].tokens_per_pass, given.config.hosts["home"].max_rows) == (
+        8192,
+        512,
+    )
+    fitted, found = estimate.fit(given)
+    config = fitted.config
+    assert config.hosts == given.config.hosts
     assert (found.share("cpu") > 1) == (free < 1)
     assert not list(found.notes())
 

@@ -172,9 +172,9 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
         eval_every=0,
         checkpoint_every=1,
     )
-    config, _, _, _ = resolve(
+    config = resolve(
         read(None, {"hosts.home.base": str(first.path), "agents": 1, "lr": 1e-3})
-    )
+    ).config
     assert config.hosts["home"].base.endswith("@1")
     best = run_of(
         tmp_path / "b",
@@ -185,9 +185,9 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
         eval_every=1,
         checkpoint_every=1,
     )
-    config, _, _, _ = resolve(
+    config = resolve(
         read(None, {"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3})
-    )
+    ).config
     assert config.hosts["home"].base == f"{best.path.resolve()}@{Run.open(best.path).best()}"
 
 

@@ -473,7 +473,7 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
         given = load(f"{trained}@1")
         assert bool((weights(started, policy) == weights(given, policy)).all())
         assert bool((weights(load(second), policy) != weights(given, policy)).any())
-    config, *_ = resolve(read(second / "config.toml"))
+    config = resolve(read(second / "config.toml")).config
     assert config.hosts["home"].base == f"{trained}@1"
     with pytest.raises(UserMistake, match=r"has no policy 'a2': it has a0, a1"):
         comas.train(

@@ -32,7 +32,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def resolved(**keys: Any) -> dict[str, Any]:
-    return resolve(read(None, keys))[0].model_dump(mode="json")
+    return resolve(read(None, keys)).config.model_dump(mode="json")
 
 
 def known(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +104,7 @@ APART = ("config.md", "study.md")
 )
 def test_configs_on_other_pages_resolve(block: str, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(block)
-    hosts = resolve(read(tmp_path / "run.toml"))[0].hosts
+    hosts = resolve(read(tmp_path / "run.toml")).config.hosts
     told = tomllib.loads(block)["hosts"]
     assert {
         name: {key: getattr(host, key) for key in told[name]} for name, host in hosts.items()

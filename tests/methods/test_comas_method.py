@@ -106,7 +106,9 @@ def test_unreadable_work_that_was_judged_without_a_readable_score_is_paid_nothin
 
 
 def test_preset_paper_is_the_paper() -> None:
-    config, method, _, _ = resolve(read(None, ["preset=paper"]))
+    found = resolve(read(None, ["preset=paper"]))
+    config = found.config
+    method = found.method
     assert config.options["avoid_self"] is False
     assert config.options["format_check"] is False
     assert config.options["kappa"] == 2

@@ -125,11 +125,11 @@ def test_shipped_models_are_asked_in_their_own_words() -> None:
 
     from comas.team.build import members_of
 
-    config = resolve(read(None, ["method=mars", "agents=2"])).config
+    resolved = resolve(read(None, ["method=mars", "agents=2"]))
     hosts: Any = {"home": SimpleNamespace(name="home")}
-    assert [member.few_words for member in members_of(config, hosts)] == [True, True]
-    config = resolve(read(None, ["method=mars", "base=Qwen/Qwen2.5-0.5B-Instruct", "lr=1"])).config
-    assert [member.few_words for member in members_of(config, hosts)] == [False]
+    assert [member.few_words for member in members_of(resolved, hosts)] == [True, True]
+    resolved = resolve(read(None, ["method=mars", "base=Qwen/Qwen2.5-0.5B-Instruct", "lr=1"]))
+    assert [member.few_words for member in members_of(resolved, hosts)] == [False]
 
 
 def test_a_game_is_rehearsed_by_its_rules() -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from comas import estimate
-from comas.config.differences import differences
-from comas.config.resolve import resolve
+from comas.config.resolve import differences, resolve
 from comas.config.schema import read
 from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
 from comas.machine import Memory
@@ -96,7 +95,7 @@ def test_what_is_not_equal_is_measured_by_itself(untaught: Path) -> None:
     def of(sources: dict[str, str], *keys: str) -> dict[str, str]:
         resolved = resolve(read(None, ["lr=1e-3", "agents=3", *keys]))
         hosts = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
-        members = members_of(resolved.config, hosts)  # type: ignore[arg-type]
+        members = members_of(resolved, hosts)  # type: ignore[arg-type]
         return measured_for(resolved, sources, members)
 
     base = f"hosts.home.base={untaught}"
@@ -119,13 +118,13 @@ def test_fewer_questions_are_asked_off_the_seed_models(untaught: Path) -> None:
         ([f"hosts.home.base={untaught}", "test_questions=0"], 0),
         (["test_questions=7"], 7),
     ]:
-        assert resolve(read(None, ["lr=1e-3", *keys]))[0].test_questions == questions
+        assert resolve(read(None, ["lr=1e-3", *keys])).config.test_questions == questions
 
 
 def test_runs_of_seed_models_have_the_seed_defaults(tmp_path: Path) -> None:
     keys = {"lr": 1e-3, "agents": 1, "steps": 0, "test_questions": 0}
     trained = run_of(tmp_path / "r", "seed", **keys)  # type: ignore[arg-type]
-    config = resolve(read(None, [f"hosts.home.base={trained.path}", "agents.a0.host=home"]))[0]
+    config = resolve(read(None, [f"hosts.home.base={trained.path}", "agents.a0.host=home"])).config
     assert (
         config.test_questions,
         config.hosts["home"].max_rows,
@@ -239,7 +238,7 @@ def test_a_dry_run_with_a_base_that_is_not_there_is_refused(
 
 
 def test_the_default_differs_in_nothing_from_itself() -> None:
-    assert list(differences(resolve(read(None))[0])) == []
+    assert list(differences(resolve(read(None)).config)) == []
     mine = resolve(
         read(None, {"agents": {"a0": {}, "a1": {"lr": 1e-4}, "a2": {}}, "room": {"solution": 9}})
     )[0]
@@ -248,7 +247,7 @@ def test_the_default_differs_in_nothing_from_itself() -> None:
         "agents.a1.lr = 0.0001",
         "agents: a0, a1, a2",
     ]
-    assert list(differences(resolve(read(None, {"betas": [0.8, 0.95]}))[0])) == [
+    assert list(differences(resolve(read(None, {"betas": [0.8, 0.95]})).config)) == [
         "betas = [0.8, 0.95]"
     ]
 

@@ -575,7 +575,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
 def test_thinking_is_a_key_of_hosts(tmp_path: Path) -> None:
     base = family_model(tmp_path / "base", "qwen3")
     assert (
-        resolve(read(None, {"hosts.home.base": str(base), "lr": 1}))[0].hosts["home"].thinking
+        resolve(read(None, {"hosts.home.base": str(base), "lr": 1})).config.hosts["home"].thinking
         is None
     )
     sizes = []

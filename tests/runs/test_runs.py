@@ -49,7 +49,7 @@ def test_folder_holds_what_the_contract_names(whole: Run) -> None:
 def test_saved_config_is_the_resolved_one(whole: Run) -> None:
     config = read(whole.path / "config.toml")
     drop = lambda c: without_none(c.model_dump(mode="json"))  # noqa: E731 - TOML has no null
-    assert drop(resolve(config)[0]) == drop(config)
+    assert drop(resolve(config).config) == drop(config)
     assert config.options["rounds"] == 1
 
 

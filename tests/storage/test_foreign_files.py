@@ -221,9 +221,9 @@ def test_a_run_keeps_the_reference_that_it_began_with(
     """Its base is a run that goes on training: same weights before and after, and
     they are there.
     """
-    config, _, _, _ = resolve(
+    config = resolve(
         read(None, {"hosts.home.base": str(first.path), "lr": 1e-3, "agents": 1})
-    )
+    ).config
     assert config.hosts["home"].base == f"{first.path.resolve()}@1"
     second = run_of(
         tmp_path / "second",

@@ -81,4 +81,4 @@ def scripted(script: Any, *pairs: str, host: Callable[..., Any] = Scripted) -> T
     """A team of the default config, or of these pairs, whose agents say what a script says."""
     resolved = resolve(read(None, list(pairs)))
     hosts = {name: host(script, name=name) for name in resolved.config.hosts}
-    return Team(resolved, hosts, members_of(resolved.config, hosts))
+    return Team(resolved, hosts, members_of(resolved, hosts))

@@ -32,7 +32,8 @@ Q = pick.make_question((1, 2, 4, 5), 7, "three")
 
 
 def signs(*keys: str) -> LearningSignal:
-    return LearningSignal(*resolve(read(None, keys))[:3])
+    resolved = resolve(read(None, keys))
+    return LearningSignal(resolved.config, resolved.method, resolved.task)
 
 
 def news(watch: LearningSignal, step: int, played: list[Episode]) -> list[str]:

@@ -138,7 +138,7 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> N
     import tomli_w
 
     from comas.cli.output import print_note
-    from comas.config.differences import differences
+    from comas.config.resolve import differences
     from comas.storage.run import without_none
     from comas.team.build import run_sync
     from comas.training.dry_run import dry_run

@@ -1,6 +1,6 @@
 """What is said of a mistake in a config, in one line.
 
-Leaves out: finding them (`config.schema`, `config.consistency`, `config.resolve`).
+Leaves out: finding them (`config.schema`, `config.schema`, `config.resolve`).
 """
 
 from __future__ import annotations

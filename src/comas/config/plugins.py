@@ -11,22 +11,24 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from comas.config import former
 from comas.config.mistakes import nearest
-from comas.config.options import keywords, unwrapped
+from comas.config.options import filled, keywords, unwrapped
 from comas.game.prompts import check_holes
-from comas.types import Method, Row, Setup, Task, UserMistake
+from comas.types import Method, Setup, Task, Tool, UserMistake
+
+if TYPE_CHECKING:
+    from comas.config.schema import Config
 
 PLUGINS = {"method": Method, "task": Task, "setup": Setup}
 PACKAGE = Path(__file__).parents[1]
@@ -69,7 +71,6 @@ def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
         raise UserMistake(f"{kind} {name!r}: play has to be `async def`, and to await what it asks")
     if isinstance(found, Method):
         _check_functions(found, name)
-        _check_order(found, name)
     if isinstance(found, Task):
         _check_load(found, name)
     if name.endswith(".py"):
@@ -101,6 +102,12 @@ def _check_functions(method: Method, name: str) -> None:
                 f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__}"
                 " does not take that; the order is Method(play, settle, advantage, loss)"
             )
+        # both take two arguments, and would fail in the first step only
+        if part == "loss" and next(iter(inspect.signature(function).parameters), "") == "rows":
+            raise UserMistake(
+                f"method {name!r}: {function.__name__} makes advantages and stands where the loss"
+                " is wanted; the order is Method(play, settle, advantage, loss)"
+            )
 
 
 def _check_load(task: Task, name: str) -> None:
@@ -126,45 +133,6 @@ def _name_of(function: Any) -> str:
     """What a function is called; of an object that is called like one, its kind."""
     found = unwrapped(function)
     return getattr(found, "__name__", type(found).__name__)
-
-
-def _check_order(method: Method, name: str) -> None:
-    """An error where what stands as the loss makes advantages: both take two arguments, and would
-    fail in the first step only.
-
-    Certain, not likely: a loss is given tensors, and nothing but an advantage makes one array per
-    row out of rows.
-    """
-    rows = [_row(role, n) for role in method.paid for n in range(4)]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made = method.loss(rows, {})
-    except Exception:  # noqa: BLE001 - as losses fail that are given no tensors, which is how they should
-        return
-    if not isinstance(made, Sequence):
-        return
-    shapes = [np.shape(part) for part in cast("Sequence[Any]", made)]
-    if shapes == [(3,)] * len(rows):
-        function = unwrapped(method.loss)
-        raise UserMistake(
-            f"method {name!r}: {function.__name__} makes advantages and stands where the loss is"
-            " wanted; the order is Method(play, settle, advantage, loss)"
-        )
-
-
-def _row(role: str, n: int) -> Row:
-    """One of four rows of two tokens behind a prompt of one: two groups, rewards 0 and 1."""
-    return Row(
-        turn=f"t{n}",
-        role=role,
-        temperature=1.0,
-        token_ids_T=np.arange(3),
-        mask_T=np.array([False, True, True]),
-        logprobs_T=np.zeros(3, np.float32),
-        group=f"g{n // 2}",
-        reward=float(n % 2),
-    )
 
 
 def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
@@ -237,23 +205,20 @@ def _function(folder: str) -> str:
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """An error for what is no tracker, or misses its package; nothing is imported."""
+    """An error for what is no tracker, or misses its package; nothing is imported. A shipped
+    tracker, its package and the extra that brings it have one name.
+    """
     for name in names:
-        _check_tracker(name)
-
-
-def _check_tracker(name: str) -> None:
-    """A shipped tracker, its package and the extra that brings it have one name."""
-    check_builder_name("trackers", name, "track")
-    if name.endswith(".py"):
-        return
-    try:
-        metadata.distribution(name)
-    except metadata.PackageNotFoundError as error:
-        raise UserMistake(
-            f'track = {name!r} needs a package that is not installed: pip install "comas[{name}]",'
-            " or leave it out of track"
-        ) from error
+        check_builder_name("trackers", name, "track")
+        if name.endswith(".py"):
+            continue
+        try:
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError as error:
+            raise UserMistake(
+                f"track = {name!r} needs a package that is not installed: pip install"
+                f' "comas[{name}]", or leave it out of track'
+            ) from error
 
 
 # --- files of the user's own
@@ -279,3 +244,63 @@ def import_file(name: str, kind: str) -> ModuleType:
             f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
         ) from error
     return module
+
+
+# --- tools
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def with_tools(task: Task, config: Config) -> Task:
+    """The task with the tools that a config names beside its own."""
+    named = [Path(name).stem for name in config.tools]
+    for name in config.tool_options:
+        if name not in named:
+            known = nearest(name, named) if named else "`tools` names none"
+            raise UserMistake(f"unknown key tool_options.{name}: {known}")
+    tools = dict(task.tools)
+    for name in config.tools:
+        tool = _tool(name, config.tool_options)
+        if tool.name in tools:
+            raise UserMistake(
+                f"tools: {tool.name!r} stands there twice, or task {task.name} brings it itself:"
+                " name it once"
+            )
+        tools[tool.name] = tool
+    return replace(task, tools=tools) if config.tools else task
+
+
+def _tool(name: str, options: Mapping[str, Mapping[str, Any]]) -> Tool:
+    """The tool of this name or file, with its options; an error for one that could not be called,
+    or never be waited for.
+    """
+    module = load_builder("tools", name, "tools")
+    stem = Path(name).stem
+    taken = filled(f"tool_options.{stem}", options.get(stem, {}), module.make)
+    try:
+        tool: Any = module.make(**taken)
+    except UserMistake:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserMistake(f"tools = {name!r}: make() failed: {reason}") from error
+    if not isinstance(tool, Tool):
+        raise UserMistake(f"tools = {name!r}: make() returned {type(tool).__name__}, not a Tool")
+    if not _NAME.fullmatch(tool.name):
+        raise UserMistake(
+            f"tools = {name!r}: a tool cannot be called {tool.name!r}: take small letters, digits"
+            " and _, so that agents can write <name>"
+        )
+    if not callable(tool.run):
+        raise UserMistake(f"tools = {name!r}: run={tool.run!r} is no function")
+    if inspect.iscoroutinefunction(tool.run):
+        raise UserMistake(
+            f"tools = {name!r}: run is a coroutine: make it a function, which gets a thread of its"
+            " own"
+        )
+    for bound in ("seconds", "longest", "at_once"):
+        value = getattr(tool, bound)
+        if not isinstance(value, int | float) or not value > 0:
+            raise UserMistake(f"tools = {name!r}: {bound}={value!r}, wanted is a number above 0")
+    return tool

@@ -11,7 +11,7 @@ import asyncio
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from comas.config.options import split_options
@@ -114,7 +114,9 @@ def rehearse(resolved: Resolved) -> Rehearsal | None:
     )
 
 
+@lru_cache(maxsize=4)
 def _plays_of(resolved: Resolved) -> list[_Play]:
+    """Play it once for all who ask."""
     config = resolved.config
     return _plays(resolved.method, resolved.task, config.options, partial(_members, config))
 

@@ -6,18 +6,18 @@ Leaves out: reading (`config.schema`), finding plug-ins (`config.plugins`), buil
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from comas.config import former
 from comas.config.options import filled, functions_of
-from comas.config.plugins import check_builder_name, load_plugin
+from comas.config.plugins import check_builder_name, load_plugin, with_tools
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
-from comas.config.schema import Config, checked
-from comas.config.tools import with_tools
+from comas.config.schema import Config, checked, read
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import pinned
 from comas.types import Method, Task, UserMistake
@@ -284,3 +284,34 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
 def _absolute_file(name: str) -> str:
     """The absolute path of a file of the user's own; any other name as it is."""
     return str(Path(name).resolve()) if name.endswith(".py") else name
+
+
+def differences(config: Config) -> Iterator[str]:
+    """`key = value` of what is not as in the complete default (docs/config.md)."""
+    import tomli_w
+
+    default = resolve(read(None)).config
+    usual = _flat(default.model_dump())
+    for key, value in _flat(config.model_dump()).items():
+        kind, *of_one = key.split(".", 2)
+        first = {"hosts": "home", "agents": "a0"}.get(kind)
+        known = usual.get(key if first is None else f"{kind}.{first}.{of_one[-1]}")
+        if value is None or value == known:
+            continue
+        if isinstance(value, list | tuple):  # of numbers or texts: JSON is TOML there, and one line
+            yield f"{key} = {json.dumps(value)}"
+        else:
+            yield tomli_w.dumps({"x": value}).replace("x", key, 1).strip()
+    if config.agents.keys() != default.agents.keys():
+        yield f"agents: {', '.join(config.agents)}"
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Dotted keys; an empty table has none."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found |= _flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found

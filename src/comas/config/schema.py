@@ -1,18 +1,23 @@
-"""What a run is, as data: TOML + key=value -> a checked config. Unknown keys are errors that name
-the nearest key.
+"""What a run is, as data: TOML + key=value -> a checked config. From top to bottom: the tables and
+their keys, whether the tables agree with each other, reading a file and pairs, what somebody else's
+file may ask for, where the paths in a file lead.
 
-Leaves out: what follows from the method, the task and the bases (`config.resolve`).
+Unknown keys are errors that name the nearest key. Leaves out: what follows from the method, the
+task and the bases (`config.resolve`).
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -24,24 +29,14 @@ from pydantic import (
     model_validator,
 )
 
-from comas.config.consistency import (
-    check_hosts_are_known,
-    check_keys_of_kind,
-    check_lags,
-    check_names,
-    check_policies,
-    check_schedule,
-)
 from comas.config.former import without_former
-from comas.config.mistakes import explain
-from comas.config.named_places import anchor
+from comas.config.mistakes import explain, nearest
 from comas.config.plugins import load_builder
-from comas.config.trust import check_trust, is_shared
 from comas.hosts import local_table
 from comas.hosts.endpoint import table as api_table
 from comas.hosts.table import HostTable, Key, OwnTable, keys_that
 from comas.models.places import Place
-from comas.models.sources import run_at, team_file
+from comas.models.sources import TEAM, run_at, seed_models, team_file
 from comas.program import command
 from comas.types import UserMistake
 
@@ -277,13 +272,26 @@ class Config(_Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        check_hosts_are_known(self.agents, self.hosts)
+        for name, agent in self.agents.items():
+            if agent.host not in self.hosts:
+                known = nearest(agent.host, self.hosts)
+                raise ValueError(f"agents.{name}.host is {agent.host!r}: {known}")
         for agent in self.agents.values():
             elsewhere = self.hosts[agent.host].api is not None
             agent.frozen = agent.frozen or elsewhere or agent.lag is not None
         check_policies(self.agents)
         check_lags(self.agents, self.hosts)
-        check_schedule(self)
+        if self.schedule != "constant" or self.warmup:
+            if self.steps == 0:
+                raise ValueError(
+                    f"schedule = {self.schedule}, warmup = {self.warmup}: a schedule needs steps,"
+                    " and steps = 0"
+                )
+            if self.warmup >= self.steps:
+                raise ValueError(
+                    f"warmup = {self.warmup}: learning rates would never arrive in steps ="
+                    f" {self.steps}: lower it"
+                )
         check_names(self.agents, self.hosts)
         for name, host in self.hosts.items():
             check_keys_of_kind(name, host, self.agents)
@@ -296,6 +304,156 @@ been from the start), its trackers, and what becomes of an alarm.
 """
 OF_TRAINING = keys_that(Config, Key.TRAINING)
 """Keys that say nothing of an evaluation."""
+
+
+# --- whether the tables agree: `ValueError`s, as pydantic wants them
+
+
+Agents = Mapping[str, AgentConfig]
+
+ONLY_API = keys_that(api_table.Table, Key.OF_API)
+ONLY_WEIGHTS = keys_that(local_table.Table, Key.OF_WEIGHTS)
+ONLY_ADAPTERS = keys_that(local_table.Table, Key.OF_ADAPTERS)
+"""Of agents as well."""
+ONLY_ELSEWHERE = keys_that(local_table.Table, Key.ELSEWHERE)
+
+NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
+"""Of hosts and policies: what a folder may be called anywhere, and no path that leads elsewhere."""
+FILES = (".json", ".toml", ".md", ".py")
+"""Names of what lies beside the folders of policies end so."""
+DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECASE)
+"""Names that Windows keeps for devices, whatever stands behind a dot."""
+
+
+def check_policies(agents: Agents) -> None:
+    """An error for a policy at two hosts, or with two learning rates."""
+    homes: dict[str, str] = {}
+    rates: dict[str, float] = {}
+    for name, agent in agents.items():
+        policy = agent.policy_name(name)
+        home = homes.setdefault(policy, agent.host)
+        if home != agent.host:
+            raise ValueError(
+                f"policy {policy!r} is at hosts {home} and {agent.host}: give it two names"
+            )
+        if agent.lr is None:
+            continue
+        rate = rates.setdefault(policy, agent.lr)
+        if rate != agent.lr:
+            raise ValueError(
+                f"agents.{name}.lr is {agent.lr:g}, but policy {policy!r} has lr {rate:g} already"
+            )
+
+
+def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
+    """An error for an earlier self of nobody, of itself or of another host's, and for keys of its
+    own.
+    """
+    leaders = {
+        agent.policy_name(name): agent for name, agent in agents.items() if agent.lag is None
+    }
+    for name, agent in agents.items():
+        if agent.lag is None:
+            continue
+        key = f"agents.{name}.lag"
+        if agent.policy in (None, name):
+            raise ValueError(
+                f"{key}: a policy cannot lag behind itself: set agents.{name}.policy to the policy"
+                f" of another agent ({', '.join(leaders) or 'name one: none is left here'})"
+            )
+        leader = leaders.get(agent.policy)
+        if name in leaders:
+            raise ValueError(
+                f"policy {name!r} belongs to an earlier self (agents.{name}.lag): name the other"
+                " one differently"
+            )
+        if leader is None:
+            raise ValueError(
+                f"agents.{name}.policy is {agent.policy!r}, which nobody without a lag speaks with:"
+                f" {nearest(agent.policy, leaders)}"
+            )
+        if leader.host != agent.host or not hosts[agent.host].here:
+            raise ValueError(
+                f"{key}: policy {agent.policy!r} is at host {leader.host}, and an earlier self is"
+                " kept where its policy learns: a host with weights here, the same for both"
+            )
+        for own in ("base", "lr", *ONLY_ADAPTERS):
+            if getattr(agent, own) is not None:
+                raise ValueError(
+                    f"agents.{name}.{own}: an earlier self is what its policy was: leave it out"
+                )
+
+
+def check_names(agents: Agents, hosts: Iterable[str]) -> None:
+    """An error for a name of a host or policy that no folder, or no key, can be called."""
+    policies = list(dict.fromkeys(agent.policy_name(name) for name, agent in agents.items()))
+    taken = ("manifest", "state", "monitors")
+    for kind, name in [*(("host", host) for host in hosts), *(("policy", p) for p in policies)]:
+        is_taken = name.endswith(FILES) or (kind == "host" and name in taken)
+        if not NAME.fullmatch(name) or DEVICES.fullmatch(name) or is_taken:
+            raise ValueError(
+                f"{kind} {name!r}: files are named after it: take letters, digits, - and _,"
+                " such as a0"
+            )
+        if kind == "host" and "." in name:
+            raise ValueError(
+                f"host {name!r}: a dot divides the parts of a key, as in hosts.NAME.base: name"
+                f" it {name.replace('.', '-')}"
+            )
+    folders: dict[str, str] = {}
+    for policy in policies:
+        other = folders.setdefault(policy.casefold(), policy)
+        if other != policy:  # macOS and Windows
+            raise ValueError(
+                f"policies {other!r} and {policy!r} would share a folder where capitals do not"
+                " count: rename one"
+            )
+
+
+def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
+    """An error for a key that says nothing at this kind of host, or needs another one."""
+    if host.kind in ("local", "api") and (host.kind == "api") != (host.api is not None):
+        raise ValueError(
+            f"hosts.{name}.kind is {host.kind!r}, and a host behind an API is one with"
+            f" hosts.{name}.api: leave hosts.{name}.kind out"
+        )
+    if host.learner == "full" or not host.here:
+        tables: dict[str, BaseModel] = {f"hosts.{name}": host}
+        tables |= {f"agents.{a}": agent for a, agent in agents.items() if agent.host == name}
+        for key in ONLY_ADAPTERS:
+            for place, table in tables.items():
+                if getattr(table, key) is not None:
+                    raise ValueError(
+                        f"{place}.{key} is for hosts.{name}.learner=adapters: set that, or leave it"
+                        " out"
+                    )
+    for key in ONLY_API:
+        if getattr(host, key) is not None and host.api is None:
+            raise ValueError(
+                f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or leave it"
+                " out"
+            )
+    for key in ONLY_WEIGHTS if host.built_by == "api" else ():
+        if getattr(host, key) != type(host).model_fields[key].default:
+            raise ValueError(
+                f"hosts.{name}.{key} is for a host with weights of our own, and says nothing to one"
+                " behind an API: leave it out"
+            )
+    if host.where != "here" and not host.here:
+        raise ValueError(f"hosts.{name}.where is for hosts with weights of our own: leave it out")
+    for key in ONLY_ELSEWHERE:
+        if getattr(host, key) is not None and not host.elsewhere:
+            raise ValueError(
+                f"hosts.{name}.{key} is for a host elsewhere: set hosts.{name}.where, or leave it"
+                " out"
+            )
+    if host.budget_money is not None and host.price is None:
+        raise ValueError(
+            f"hosts.{name}.budget_money needs a price: set hosts.{name}.price = [prompt, generated]"
+        )
+
+
+# --- reading
 
 
 def read(
@@ -437,3 +595,163 @@ def _put(data: dict[str, Any], key: str, value: Any) -> None:
             raise UserMistake(f"{key}: {part} is {found!r}, not a table")
         data = cast("dict[str, Any]", found)
     data[last] = value
+
+
+# --- what somebody else's file may not ask for by itself
+
+
+HERE = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine."""
+
+
+def is_shared(path: str | Path) -> bool:
+    """Whether this is what people share, rather than a config of one's own: a folder, or a file
+    called `team.toml`.
+    """
+    return Path(path).is_dir() or Path(path).name == TEAM
+
+
+def check_trust(data: Mapping[str, Any], path: str | Path, asked_for: Sequence[str]) -> None:
+    """An error that names what the file at `path` wants and nobody asked for; `asked_for` are the
+    keys of the command line.
+    """
+    for key, value, why in _wishes(data):
+        parts = key.split(".")
+        prefixes = {".".join(parts[: i + 1]) for i in range(len(parts))}
+        if not prefixes & set(asked_for):
+            raise UserMistake(
+                f"{path}: {key} = {value} {why}; if you want that, say so on the command line:"
+                f" {key}={value}"
+            )
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address is this machine's own."""
+    try:
+        return urlsplit(address).hostname in HERE
+    except ValueError:  # which is told where the config is read
+        return True
+
+
+def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Key, value and meaning of everything in a config that needs its reader's consent."""
+    hosts: Any = data.get("hosts")
+    for name, table in cast(
+        "Mapping[str, Any]", hosts if isinstance(hosts, Mapping) else {}
+    ).items():
+        host = cast("Mapping[str, Any]", table if isinstance(table, Mapping) else {})
+        if (variable := host.get("key_env")) is not None:
+            place = host.get("api", "an address of its choice")
+            yield (
+                f"hosts.{name}.key_env",
+                variable,
+                f"would send what that environment variable holds to {place}",
+            )
+        elif isinstance(address := host.get("api"), str) and not _is_here(address):
+            yield f"hosts.{name}.api", address, "would send every discussion there"
+        for key in ("kind", "engine", "where"):
+            place = host.get(key)
+            if isinstance(place, str) and place.endswith(".py"):
+                yield f"hosts.{name}.{key}", place, "would run the code in that file"
+        if (address := host.get("address")) is not None:
+            yield f"hosts.{name}.address", address, "would send every discussion there"
+        # 1 and "yes" are read as true as well
+        if host.get("trust_remote_code", False) is not False:
+            yield (
+                f"hosts.{name}.trust_remote_code",
+                "true",
+                f"would run code that comes with {host.get('base', 'its base')}",
+            )
+    for key in ("track", "monitors", "tools", "metrics"):
+        names = cast("list[Any]", data[key] if isinstance(data.get(key), list) else [])
+        if any(isinstance(name, str) and name.endswith(".py") for name in names):
+            yield key, shlex.quote(json.dumps(names)), "would run the code in that file"
+    if data.get("sandbox", "auto") != "auto":
+        yield "sandbox", "none", "would run programs that models write without walls"
+
+
+# --- where the paths in a file lead
+
+
+def anchor(data: dict[str, Any], folder: Path) -> None:
+    """Have what a config file in `folder` names by a path from there be found from anywhere.
+
+    Bases, method, task and data that lie beside the file are meant before those that the same words
+    name from where the command runs; hub names and what is not there are left as they are.
+    """
+    if folder.resolve() != Path.cwd():
+        _anchor(data, folder)
+
+
+def from_here(key: str, value: Any) -> Any:
+    """The value of a dotted key, with the files and folders that it names from here found from
+    anywhere.
+    """
+    data: dict[str, Any] = {}
+    table = data
+    *path, last = key.split(".")
+    for part in path:
+        table = table.setdefault(part, {})
+    table[last] = [*cast("list[Any]", value)] if isinstance(value, list) else value
+    _anchor(data, Path.cwd())
+    return table[last]
+
+
+def _anchor(data: dict[str, Any], folder: Path) -> None:
+    hosts = _tables(data, "hosts")
+    elsewhere = {name for name, host in hosts.items() if _is_elsewhere(host)}
+    agents = _tables(data, "agents").values()
+    with_bases = [host for name, host in hosts.items() if name not in elsewhere]
+    with_bases += [agent for agent in agents if agent.get("host", "home") not in elsewhere]
+    for table in with_bases:
+        base = table.get("base")
+        if isinstance(base, str) and base not in seed_models():
+            table["base"] = beside(base, folder)
+    for host in hosts.values():
+        _anchor_files(host, ("engine", "kind", "where"), folder)
+    _anchor_files(data, ("method", "task"), folder)
+    if isinstance(questions := data.get("data"), str):
+        data["data"] = beside(questions, folder)
+    for options in _tables(data, "tool_options").values():
+        if isinstance(texts := options.get("folder"), str):
+            options["folder"] = beside(texts, folder)
+    for key in ("metrics", "monitors", "tools", "track"):
+        listed = data.get(key)
+        if isinstance(listed, list):
+            names = cast("list[Any]", listed)
+            data[key] = [beside(n, folder) if _is_file(n) else n for n in names]
+
+
+def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    """The tables below a key, by name; what is none is left out, and told when it is checked."""
+    below = data.get(key)
+    if not isinstance(below, dict):
+        return {}
+    named = cast("dict[str, Any]", below)
+    return {name: table for name, table in named.items() if isinstance(table, dict)}
+
+
+def _is_elsewhere(host: Mapping[str, Any]) -> bool:
+    """Whether a base is a name only there."""
+    return "api" in host or host.get("kind", "local") != "local"
+
+
+def _is_file(name: Any) -> bool:
+    return isinstance(name, str) and name.endswith(".py")
+
+
+def _anchor_files(table: dict[str, Any], keys: Sequence[str], folder: Path) -> None:
+    """Anchor those of these keys that name a file of the user's own."""
+    for key in keys:
+        if _is_file(table.get(key)):
+            table[key] = beside(table[key], folder)
+
+
+def beside(name: str, folder: Path) -> str:
+    """Where a path from `folder` leads, as an absolute one; as it is where nothing lies there."""
+    there = str((folder / name).resolve())
+    if name and (Path(there).exists() or run_at(there) is not None):
+        return there
+    lost = name.startswith(("./", "../")) and not Path(name).exists() and run_at(name) is None
+    # what is said of a path that leads nowhere names the place that was looked at
+    return there if lost else name

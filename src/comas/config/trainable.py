@@ -1,47 +1,141 @@
 """Whether a config can be trained: what is known before a model is loaded.
 
-Leaves out: what a machine has room for (`comas.estimate`), and where a run is written.
+Roles are those in which a rehearsal of the game asks; one that is asked only sometimes is listed in
+`Method.roles`. Leaves out: what a machine has room for (`comas.estimate`), and where a run is
+written.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from comas.config.mistakes import nearest
 from comas.config.plugins import check_builder_name
 from comas.config.policies import Resolved
-from comas.config.rehearsal import check_playable
-from comas.config.roles import check_kl, check_roles, check_seats
-from comas.types import UserMistake
+from comas.config.rehearsal import check_playable, rehearse, roles_asked
+from comas.config.schema import AgentConfig, Config
+from comas.game.roles import KINDS
+from comas.types import Method, Task, UserMistake
 
 
 def check_training(resolved: Resolved) -> None:
     """An error for what training refuses of a config, in a dry run and in a study too."""
-    config, method, task, _ = resolved
-    check_kl(config, method)
+    config = resolved.config
+    method = resolved.method
+    task = resolved.task
+    for role in config.kl or {}:
+        if method.paid and role not in method.paid:
+            raise UserMistake(
+                f"kl.{role}: method {config.method} never trains on that role:"
+                f" {nearest(role, method.paid)}"
+            )
     check_roles(config, method, task)
     check_seats(config, method, learn=True)
     check_playable(resolved)
     for name in config.monitors or ():
         check_builder_name("monitors", name, "monitors")
-    _check_game(resolved)
-    _check_tools(resolved)
-
-
-def _check_game(resolved: Resolved) -> None:
-    """An error for a game that a shipped method does not play, but would ask as a question."""
-    config, method, task, _ = resolved
     own = config.method.endswith(".py")
     if task.rules is not None and "rules" not in method.needs and not own:
         raise UserMistake(
             f"task {task.name} is a game, and method {config.method} plays none: take method=mars,"
             " method=spiral or one of your own (docs/extending.md)"
         )
-
-
-def _check_tools(resolved: Resolved) -> None:
-    """An error for tools that a shipped method lets nobody call."""
-    config, method, *_ = resolved
-    own = config.method.endswith(".py")
-    if config.tools and not own and "tools" not in method.needs:
+    if config.tools and "tools" not in method.needs and not own:
         raise UserMistake(
             f"tools = {', '.join(config.tools)}: nobody can call one in method {config.method}:"
             " leave it out, or take a method that needs them, such as agent0_vl (docs/tools.md)"
         )
+
+
+def check_room(resolved: Resolved, note: Callable[[str], None]) -> None:
+    """An error where the room of a reply leaves none for its prompt, as far as that is known before
+    a model is loaded; a note where room is set that no role gets.
+    """
+    if text := _without_effect(resolved):
+        note(text)
+    config = resolved.config
+    room = {**resolved.task.max_tokens, **config.room}
+    for plan in resolved.policies:
+        if plan.source.kind != "seed":
+            continue
+        context = config.hosts[plan.host].context
+        if context is None:
+            described = Path(plan.source.where) / "config.json"
+            context = json.loads(described.read_text("utf-8"))["max_position_embeddings"]
+        for role in resolved.method.paid:
+            tokens = room.get(role, config.max_tokens)
+            if tokens >= context:
+                where = f"room.{role}" if role in room else "max_tokens"
+                raise UserMistake(
+                    f"{where} is {tokens} tokens: with a prompt they do not fit the context of"
+                    f" {plan.address} ({context} tokens, base {plan.source.name}): lower"
+                    f" {where}, or raise hosts.{plan.host}.context where the base has room"
+                )
+
+
+def _without_effect(resolved: Resolved) -> str | None:
+    """A note where `max_tokens` is set and reaches no role: the room of each is the task's own."""
+    config = resolved.config
+    room = {**resolved.task.max_tokens, **config.room}
+    if config.max_tokens == type(config).model_fields["max_tokens"].default:
+        return None
+    rehearsal = rehearse(resolved)
+    asked = rehearsal.asked if rehearsal else ()
+    roles = dict.fromkeys((*resolved.method.paid, *asked))
+    if not all(role in room for role in roles):
+        return None
+    own = ", ".join(f"room.{role}={room[role]}" for role in roles)
+    return (
+        f"max_tokens={config.max_tokens} has no effect: every role has room of its own ({own}); set"
+        " room.<role> instead"
+    )
+
+
+def check_seats(config: Config, method: Method, learn: bool) -> None:
+    """An error where nobody takes a role that the method needs, or where nobody could learn."""
+    agents = config.agents.values()
+    for role in method.paid:
+        if not any(a.roles is None or role in a.roles for a in agents):
+            raise UserMistake(
+                f"no agent takes role {role!r}, which method {config.method} needs: see"
+                " agents.<name>.roles"
+            )
+    if learn and not any(not a.frozen and _is_paid(a, method) for a in agents):
+        paid = ", ".join(method.paid)
+        raise UserMistake(
+            f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
+            " those"
+        )
+
+
+def _is_paid(agent: AgentConfig, method: Method) -> bool:
+    """Whether an agent takes a role that can be paid."""
+    if agent.roles is None or not method.paid:
+        return True
+    return not set(agent.roles).isdisjoint(method.paid)
+
+
+def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:
+    """An error that names the nearest role; `others` are further games that will be played."""
+    known = {*KINDS, *method.paid, *task.max_tokens}
+    named = {f"room.{role}": [role] for role in config.room}
+    for name, agent in config.agents.items():
+        named[f"agents.{name}.roles"] = agent.roles or []
+    if all(role in known for roles in named.values() for role in roles):
+        return
+    for game in (method, *others):
+        options = config.options if game is method else {}
+        asked = roles_asked(game, task, len(config.agents), options)
+        if not asked:  # nobody can say which roles it has
+            return
+        known |= {*asked, *game.roles}
+    for key, roles in named.items():
+        for role in roles:
+            if role not in known:
+                where = f"in role {role!r}" if key.endswith(".roles") else "in that role"
+                raise UserMistake(
+                    f"{key}: nobody is ever asked {where}: {nearest(role, known)} (a game that asks"
+                    " in it only sometimes lists it in Method(roles=...))"
+                )

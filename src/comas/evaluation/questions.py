@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comas.config.options import keywords
-from comas.config.plugins import load_plugin
+from comas.config.plugins import load_plugin, with_tools
 from comas.config.policies import Resolved
 from comas.config.systems import independent, training_of
-from comas.config.tools import with_tools
 from comas.evaluation.spec import Plan
 from comas.questions.checked import can_judge, loaded
 from comas.team.build import Team

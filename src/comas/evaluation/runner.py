@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from comas.config.policies import Resolved
-from comas.config.roles import check_roles
+from comas.config.trainable import check_roles
 from comas.evaluation import cross_play, fingerprints, report, spec, ways
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import AT_ONCE, Game, OpenRound, Played, Round

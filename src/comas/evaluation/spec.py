@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.mistakes import nearest
-from comas.config.named_places import from_here
 from comas.config.policies import Resolved
-from comas.config.schema import lifted, parse_pair
+from comas.config.schema import from_here, lifted, parse_pair
 from comas.config.systems import (
     checkpoint_of,
     fixed_place,
@@ -135,7 +134,7 @@ class Plan:
         ]
         changed = [pair for change in self.changes for pair in change["pairs"]]
         if changed:
-            changed = spending.concerning(changed, system_config(name, pairs, table)[0])
+            changed = spending.concerning(changed, system_config(name, pairs, table).config)
         return name, [*pairs, *self.rooms.get(run, ()), *changed], table
 
 

@@ -18,10 +18,9 @@ from typing import Any
 
 import tomli_w
 
-from comas.config.policies import PolicyPlan, policies_of
+from comas.config.policies import PolicyPlan, policies_of, weights_at
 from comas.config.schema import Config, read
 from comas.config.systems import opened
-from comas.config.weights import weights_at
 from comas.export.card import Facts, Part, card, facts_of
 from comas.models.sources import ADAPTER, TEAM, Source, exported, recorded_base, source_of
 from comas.storage import files

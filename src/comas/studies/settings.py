@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from comas.config.named_places import anchor, beside
-from comas.config.plugins import check_trackers, load_plugin
+from comas.config.plugins import check_trackers, load_plugin, with_tools
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
-from comas.config.schema import Config, read
-from comas.config.tools import with_tools
+from comas.config.schema import Config, anchor, beside, read
 from comas.config.trainable import check_training
 from comas.evaluation import ways
 from comas.storage import files
@@ -163,9 +161,9 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
         return
     if measure.task is not None:
         task = with_tools(load_plugin("task", measure.task), resolved.config)
-        resolved = resolved._replace(task=task)
+        resolved = replace(resolved, task=task)
     hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
-    team = Team(resolved, {}, members_of(resolved.config, hosts))
+    team = Team(resolved, {}, members_of(resolved, hosts))
     way = ways.way(str(measure.setup), team)
     ways.check_playable(way, team.task)
     ways.check_roles_taken(way, team.task, team.members)

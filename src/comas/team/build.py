@@ -14,10 +14,9 @@ from typing import Any
 from comas.config.mistakes import nearest
 from comas.config.options import split_options
 from comas.config.plugins import load_builder
-from comas.config.policies import PolicyPlan, Resolved, policies_of
-from comas.config.roles import check_seats
+from comas.config.policies import HostWeights, PolicyPlan, Resolved, model_below, weights_at
 from comas.config.schema import Config, checked
-from comas.config.weights import HostWeights, model_below, weights_at
+from comas.config.trainable import check_seats
 from comas.game.agent import Member
 from comas.game.memory import at_start
 from comas.game.play import Scene, play_all, settle_all
@@ -191,7 +190,7 @@ def build_team(
         close_hosts(config, built)
         raise
     in_order = {name: built[name] for name in config.hosts if name in built}
-    members = members_of(config, in_order)
+    members = members_of(resolved, in_order)
     return Team(resolved, in_order, members, sources)
 
 
@@ -253,9 +252,10 @@ def plan_of(
     )
 
 
-def members_of(config: Config, hosts: Mapping[str, Host]) -> list[Member]:
+def members_of(resolved: Resolved, hosts: Mapping[str, Host]) -> list[Member]:
     """The agents of a config at these hosts."""
-    few = {plan.address for plan in policies_of(config) if plan.few_words}
+    config = resolved.config
+    few = {plan.address for plan in resolved.policies if plan.few_words}
     members: list[Member] = []
     for name, agent in config.agents.items():
         policy = agent.policy_name(name)
@@ -296,7 +296,7 @@ def outline(resolved: Resolved) -> Team:
         if plan.here and plan.source.kind != "run":
             plan.source.weights_of(plan.first)
     hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
-    return Team(resolved, {}, members_of(resolved.config, hosts))
+    return Team(resolved, {}, members_of(resolved, hosts))
 
 
 # --- hosts that are instances of the caller's own: `comas.train(hosts={"mine": MyHost()})`

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from comas.config.policies import Resolved
-from comas.config.roles import check_seats
+from comas.config.trainable import check_seats
 from comas.hosts.api import ApiHost
 from comas.program import Work
 from comas.team import spending

@@ -88,11 +88,14 @@ def replay(
     machines failed are left out.
     """
     record = Run.open(run)
-    config, game, task, _ = resolve(read(record.path / "config.toml"))
+    resolved = resolve(read(record.path / "config.toml"))
+    config = resolved.config
+    game = resolved.method
+    task = resolved.task
     recorded = _finished(record, step)
     hosts = {name: Recorded(recorded, name) for name in config.hosts}
     of_play = split_options(config.options, game.play)
-    members = members_of(config, hosts)
+    members = members_of(resolved, hosts)
     scene = Scene(game, task, members, config.seed, of_play, keep=True)
     scene = dataclasses.replace(scene, state=_remembered(record, config, scene, step))
     questions = {episode.question.id: episode.question for episode in recorded}

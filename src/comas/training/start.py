@@ -14,9 +14,8 @@ from comas import estimate
 from comas.config.plugins import check_trackers, load_builder
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
-from comas.config.roles import check_room
 from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, read, values_of
-from comas.config.trainable import check_training
+from comas.config.trainable import check_room, check_training
 from comas.hooks import Hook, Hooks, Progress, hooks_of
 from comas.program import Work, command
 from comas.questions.checked import RunQuestions, of_run
