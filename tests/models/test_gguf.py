@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -265,3 +266,59 @@ def test_where_no_copy_can_be_kept_the_file_is_read_each_time(
     load_models({"p": str(file)})
     assert "it is read anew each time" in caplog.text
     assert cache.read_text() == "no folder"
+
+
+def spoilt(copy: Path, how: str) -> None:
+    """Damage a copy."""
+    manifest = copy / "manifest.json"
+    weights = copy / "model.safetensors"
+    if how == "flipped":
+        data = bytearray(weights.read_bytes())
+        data[-1] ^= 1
+        weights.write_bytes(data)
+    elif how == "gone":
+        weights.unlink()
+    else:
+        manifest.write_text(how)
+
+
+@pytest.mark.parametrize("how", ["", "{}", '{"files": {}}', "[1]", "flipped", "gone"])
+def test_a_damaged_copy_is_made_anew(how: str, file: Path, cache: Path) -> None:
+    load_models({"p": str(file)})
+    copy = gguf_files.copy_folder(str(file))
+    spoilt(copy, how)
+    gguf_files._is_whole.cache_clear()  # as in another process
+    assert gguf_files.parameters(str(file)) > 0
+    load_models({"p": str(file)})
+    gguf_files._is_whole.cache_clear()
+    assert gguf_files.has_copy(str(file))
+
+
+@pytest.mark.parametrize("error", [OSError("full"), SafetensorError("I/O error: No space left")])
+def test_a_copy_that_cannot_be_written_is_a_warning(
+    error: Exception, file: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full:
+        def save_pretrained(self, _: Path) -> None:
+            raise error
+
+    gguf_files.keep_copy(str(file), Full(), Full())
+    assert "no copy of" in caplog.text
+    assert not gguf_files.has_copy(str(file))
+
+
+def test_a_copy_that_cannot_be_read_is_none(
+    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_models({"p": str(file)})
+    gguf_files._is_whole.cache_clear()
+    read = Path.read_text
+
+    def refused(path: Path, *args: Any, **keys: Any) -> str:
+        if path.name == "manifest.json":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path, *args, **keys)
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    assert not gguf_files.has_copy(str(file))
+    assert gguf_files.arguments_of(str(file))[1], "the file itself is read"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from comas.engines.chat import Chat
 from comas.engines.stacked.llama import can_stack
@@ -184,3 +187,103 @@ def test_an_end_token_that_the_tokenizer_has_and_the_model_has_not(tmp_path: Pat
         match="names no end token but 260, which is beyond its vocabulary of 260: set eos_token_id",
     ):
         load_models({"p": str(folder)})
+
+
+ODD_CONFIGS = {
+    '"rope_scaling": {"rope_type": "spiral", "factor": 2.0}': "cannot be loaded as a causal",
+    '"hidden_act": "gulp"': "cannot be loaded as a causal",
+    '"dtype": "float33"': "no tokenizer that can be loaded: module 'torch'",
+    '"layer_types": ["odd", "odd"]': "cannot be loaded as a causal",
+    '"pad_token_id": 99999': "cannot be loaded as a causal",
+    '"attn_implementation": "flash_attention_2"': "cannot be loaded as a causal",
+    '"quantization_config": {"quant_method": "gptq", "bits": 4}': r"is quantised \(gptq\)",
+    '"quantization_config": {"quant_method": "fp8"}': r"is quantised \(fp8\)",
+    '"quantization_config": {"load_in_4bit": true}': r"is quantised \(no method named\)",
+}
+"""What is added to a config.json, and what is said of it."""
+
+
+@pytest.mark.parametrize("added", ODD_CONFIGS)
+def test_configs_that_transformers_gives_up_on_are_one_line(added: str, tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "odd")
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**described, **json.loads(f"{{{added}}}")}))
+    with pytest.raises(UserMistake, match=ODD_CONFIGS[added]):
+        load_models({"p": str(folder)})
+
+
+NO_WEIGHTS = {
+    "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n": "pointer of Git LFS",
+    "<!DOCTYPE html><html>not found</html>": "is a web page",
+}
+
+
+@pytest.mark.parametrize("text", NO_WEIGHTS)
+def test_files_that_stand_for_weights_are_told_by_what_they_are(text: str, tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "odd")
+    (folder / "model.safetensors").write_text(text)
+    with pytest.raises(UserMistake, match=NO_WEIGHTS[text]):
+        load_models({"p": str(folder)})
+
+
+def test_weights_of_pickles_alone_are_told_with_how_to_convert_them(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "odd")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserMistake, match=r"pytorch_model\.bin, which may run code: convert"):
+        load_models({"p": str(folder)})
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "base_model.model."])
+def test_weights_under_a_prefix_are_told_with_it(prefix: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_model(tmp_path / "odd")
+    file = folder / "model.safetensors"
+    weights = {prefix + name: weight for name, weight in load_file(file).items()}
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(UserMistake, match=f"names of its weights begin with '{prefix}'"):
+        load_models({"p": str(folder)})
+
+
+def test_models_are_loaded_one_at_a_time(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = AutoModelForCausalLM.from_pretrained
+    at_once: list[int] = []
+    most: list[int] = []
+
+    def counted(*args: Any, **keys: Any) -> Any:
+        at_once.append(1)
+        most.append(len(at_once))
+        time.sleep(0.05)
+        try:
+            return load(*args, **keys)
+        finally:
+            at_once.pop()
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", counted)
+    threads = [threading.Thread(target=load_models, args=({"p": str(tiny)},)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="rights of POSIX")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_sealed_weights_have_the_rights_that_the_umask_leaves(
+    umask: int, mode: int, tmp_path: Path
+) -> None:
+    from comas.storage import files
+
+    folder = tmp_path / "sealed"
+    (folder / "a0").mkdir(parents=True)
+    weights = folder / "a0" / "model.safetensors"
+    weights.write_text("weights")
+    weights.chmod(0o600)
+    before = os.umask(umask)
+    try:
+        files.seal(folder, {})
+    finally:
+        os.umask(before)
+    assert weights.stat().st_mode & 0o777 == mode
+    assert (folder / "a0").stat().st_mode & 0o777 == mode | (mode & 0o444) >> 2

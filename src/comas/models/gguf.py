@@ -16,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from comas.storage import files
 from comas.types import UserMistake
 
@@ -80,8 +82,21 @@ def _digest(path: str, changed: int) -> str:
 
 
 def has_copy(base: str) -> bool:
-    """Whether a whole copy of a file is kept."""
-    return is_small(base) and (copy_folder(base) / files.MANIFEST).is_file()
+    """Whether a whole copy of a file is kept that can be read here."""
+    if not is_small(base):
+        return False
+    folder = copy_folder(base)
+    try:
+        return _is_whole(str(folder), (folder / files.MANIFEST).stat().st_mtime_ns)
+    except OSError:
+        return False
+
+
+@lru_cache
+def _is_whole(folder: str, sealed: int) -> bool:
+    """Whether the copy that was sealed then is as it was written."""
+    facts = files.facts(Path(folder)) or {}
+    return type(facts.get("parameters")) is int and files.damage(Path(folder)) is None
 
 
 def is_small(base: str) -> bool:
@@ -104,10 +119,11 @@ def keep_copy(base: str, model: Any, tokenizer: Any) -> None:
             files.seal(fresh, {"parameters": parameters(base), "file": Path(base).name})
             if not has_copy(base):  # another process may have been faster
                 shutil.rmtree(folder, ignore_errors=True)
+                files.share([fresh])
                 files.rename(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # of a full disk
         if has_copy(base):
             return
         LOG.warning(

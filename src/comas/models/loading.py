@@ -7,19 +7,26 @@ safetensors.
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from safetensors import SafetensorError
 
 from comas.models.gguf import as_read, is_gguf, is_small, keep_copy
 from comas.models.packaged import file_of, is_packaged
-from comas.models.sources import apart_up_to, positions_of, whole_model
+from comas.models.sources import apart_up_to, files_of, positions_of, whole_model
 from comas.types import UserMistake
 
 LOG = logging.getLogger("comas")
+LOADING = threading.Lock()
+"""transformers patches torch while it loads, so that one model is loaded at a time."""
+WRAPPED = ("_orig_mod.", "module.", "base_model.model.")
+"""How names of weights begin that were saved of a model while torch or peft had wrapped it."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,13 @@ def load_models(
     `dtype` is a torch dtype, by default float32. Policies of one host must share a tokenizer;
     agents with another belong to a host of their own.
     """
+    with LOADING:
+        return _load(bases, Loading(device, dtype, trust_remote_code))
+
+
+def _load(bases: Mapping[str, str], how: Loading) -> tuple[dict[str, Any], Any, list[int]]:
     from comas.engines.hf.trial import try_rows
 
-    how = Loading(device, dtype, trust_remote_code)
     models: dict[str, Any] = {}
     tokenizers: dict[str, Any] = {}
     for policy, named in bases.items():
@@ -60,7 +71,7 @@ def load_models(
             raise UserMistake(
                 f"base {base!r} is an adapter: download it, and give the folder that it is in"
             )
-        model = model.to(device).eval()
+        model = model.to(how.device).eval()
         longest = apart_up_to(model.config) or positions_of(model.config)
         try_rows(model, longest, base)
         models[policy] = model
@@ -92,6 +103,7 @@ def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
+    _check_weights(base, files_of(source), arguments)
     transformers_logging.disable_progress_bar()  # bars over a handful of tensors, on top of our own
     loaded: Any
     try:
@@ -113,14 +125,62 @@ def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -
         raise UserMistake(
             f"base {base!r}: its weights have other shapes than its config.json says"
         ) from error
+    except Exception as error:
+        raise UserMistake(
+            f"base {base!r} cannot be loaded as a causal language model, as its config.json says"
+            f" ({type(error).__name__}: {_brief(error)})"
+        ) from error
     model, report = loaded
     missing_keys = sorted(report["missing_keys"])
+    unknown_keys = sorted(report["unexpected_keys"])
+    if missing_keys and unknown_keys and unknown_keys[0].startswith(WRAPPED):
+        prefix = next(prefix for prefix in WRAPPED if unknown_keys[0].startswith(prefix))
+        raise UserMistake(
+            f"base {base!r}: the names of its weights begin with {prefix!r}, as of a model that was"
+            " wrapped when it was saved: save the model inside"
+        )
     if missing_keys:  # transformers would invent them
         raise UserMistake(
             f"base {base!r} lacks weights ({missing_keys[0]} and {len(missing_keys) - 1} more): it"
             " is no whole causal LM"
         )
     return as_read(model, base) if is_gguf(base) else model
+
+
+def _check_weights(base: str, folder: Path, arguments: Mapping[str, str]) -> None:
+    """An error for a folder whose weights are none that can be loaded and trained here."""
+    if arguments or not folder.is_dir():
+        return
+    try:
+        described = json.loads((folder / "config.json").read_text(encoding="utf-8-sig"))
+        quantised = described.get("quantization_config")
+    except (OSError, ValueError, AttributeError):
+        return  # loading tells what is wrong
+    if isinstance(quantised, Mapping):
+        method = cast("Mapping[str, Any]", quantised).get("quant_method", "no method named")
+        raise UserMistake(
+            f"base {base!r} is quantised ({method}), and cannot be trained here: take the model"
+            " that it was made of, or a GGUF file of it"
+        )
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights and any(folder.glob("pytorch_model*.bin")):
+        raise UserMistake(
+            f"base {base!r} has its weights in pytorch_model.bin, which may run code: convert them"
+            " where you trust them, by AutoModelForCausalLM.from_pretrained(FOLDER)"
+            ".save_pretrained(NEW)"
+        )
+    for file in weights:
+        with file.open("rb") as opened:
+            start = opened.read(64).lstrip().lower()
+        if start.startswith(b"version https://git-lfs"):
+            raise UserMistake(
+                f"base {base!r}: {file.name} is a pointer of Git LFS, not the weights: fetch them"
+                " with `git lfs pull`"
+            )
+        if start.startswith((b"<!doctype", b"<html")):
+            raise UserMistake(
+                f"base {base!r}: {file.name} is a web page, not weights: download the file again"
+            )
 
 
 def _tokenizer(base: str, source: str, arguments: Mapping[str, str], how: Loading) -> Any:
@@ -130,7 +190,7 @@ def _tokenizer(base: str, source: str, arguments: Mapping[str, str], how: Loadin
         tokenizer: Any = AutoTokenizer.from_pretrained(
             source, trust_remote_code=how.trust_remote_code, **arguments
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise UserMistake(
             f"base {base!r} has no tokenizer that can be loaded: {_brief(error)}"
         ) from error

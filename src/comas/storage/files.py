@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -93,6 +94,7 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
     with size and digest.
     """
     everything = sorted(folder.rglob("*"))
+    share(everything)
     records = {
         path.relative_to(folder).as_posix(): _record(path) for path in everything if path.is_file()
     }
@@ -100,6 +102,17 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
         sync(path)
     write(folder / MANIFEST, json.dumps({**facts, "files": records}, indent=1))
     sync(folder)
+
+
+def share(paths: Iterable[Path]) -> None:
+    """Give files and folders the rights that the umask leaves: some libraries write weights for
+    their owner alone.
+    """
+    umask = os.umask(0o077)
+    os.umask(umask)
+    for path in paths:
+        with suppress(OSError):  # a disk without rights
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def _record(file: Path) -> dict[str, Any]:
