@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from comas.config.schema import OF_TRAINING, parse_pair, read
-from comas.display.onlooker import shown
+from comas.display.lines import shown
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import INSTEAD, LIMIT, Plan, limit_of
 from comas.hooks import Hook, hooks_of

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from comas.display import Display, Lines, discussion
+from comas.display import Display, ExamLines, Lines, discussion
 from comas.display.discussions import read_as
 from comas.display.lines import amount, lost, speed, ties
 from comas.hooks import Progress
@@ -164,3 +165,14 @@ def test_what_the_game_read_is_told() -> None:
     assert read_as(turn(info={"readable": False})) == "no answer"
     assert read_as(turn(info={"readable": True})) == ""
     assert read_as(turn()) == ""
+
+
+def test_an_evaluation_says_how_long_it_takes_once_it_knows() -> None:
+    output = StringIO()
+    lines = ExamLines(Console(file=output, width=200), every=-1.0)
+    lines.planned(Path("evals/x"), 40, 0)
+    lines.cell("seed", "pick", "single")
+    for _ in range(20):
+        lines.game({"verdict": "right", "turns": [{"tokens": 30}]})
+    told = [line for line in output.getvalue().splitlines() if "games/s" in line]
+    assert ["left" in line for line in told] == [False] * 15 + [True] * 5

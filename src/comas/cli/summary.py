@@ -1,7 +1,7 @@
-"""What a run came to: the last lines of `comas train`, and `comas report` with its curves.
+"""What a run came to: the last lines of `comas train`, and `comas report`.
 
-Leaves out: what an evaluation came to (`cli.evaluate`), how each figure is computed
-(`training.metrics`).
+Leaves out: curves (`comas view`), what an evaluation came to (`cli.evaluate`), how each figure is
+computed (`training.metrics`).
 """
 
 from __future__ import annotations
@@ -55,25 +55,20 @@ def report(ctx: typer.Context, name: Name = None, html: Html = None, json_: Json
     if json_:
         print_json(ctx, result_json(result))
     else:
-        print_summary(Console(), result, curves=True)
+        print_summary(Console(), result)
 
 
-def print_summary(console: Console, result: Result, curves: bool = False) -> None:
-    """Print accuracies, with `curves` how they and the rewards went, costs, and what may be done
-    next.
-    """
+def print_summary(console: Console, result: Result) -> None:
+    """Print accuracies, figures against labels, costs, and what may be done next."""
     from comas.storage.run import Run
     from comas.team.spending import told
 
     run = Run.open(result.run)
-    metrics = list(run.metrics())
-    drawn = curves and not console.options.ascii_only  # whose encoding has no signs for them
     lines = [
         "",
         "held-out accuracy, mean over agents, 95 % interval over questions:",
         *_accuracies(result),
-        *(curve_lines(metrics, console.width) if drawn else ()),
-        *figure_lines(metrics),
+        *figure_lines(list(run.metrics())),
         *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
         _cost(run, result),
         *told(run.spent()),
@@ -109,32 +104,21 @@ def _cost(run: Run, result: Result) -> str:
 
 
 def _next(run: Run, result: Result) -> Iterator[str]:
-    """Commands that a reader of the summary may want."""
+    """The three commands that fit what was done: look at it, measure it, and go on with what was
+    stopped or show what it learnt.
+    """
     folder = shlex.quote(str(run.path))
     config = run.config()
     yield f"view {folder}"
-    yield f"show {folder}"
-    yield f"play {folder}"
     yield f"eval {folder}"
-    yield f"export {folder} my-team"
     if result.ended_by_alarm:
         yield f"resume {folder} on_alarm=warn"
     elif result.steps >= config["steps"]:
-        if config.get("schedule", "constant") == "constant":  # others have fallen to their end
-            yield f"resume {folder} steps={2 * max(1, result.steps)}"
+        yield f"export {folder} my-team"
     elif config.get("tokens") is not None:
         yield f"resume {folder} tokens={2 * config['tokens']}"
     else:
         yield f"resume {folder}"
-    if config["task"] == "pick" and _bases(config) == {"seed"}:
-        yield "train method=ttrl"
-        yield "train preset=paper"
-
-
-def _bases(config: dict[str, Any]) -> set[str]:
-    """The base names that hosts and agents of a config name."""
-    hosts = {host["base"] for host in config["hosts"].values()}
-    return hosts | {agent["base"] for agent in config["agents"].values() if "base" in agent}
 
 
 def result_json(result: Result) -> dict[str, Any]:
@@ -237,102 +221,3 @@ def figure_lines(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             title = TITLES[metric].format(role=role)
             if shown:
                 yield f"  {title}: {shown}"
-
-
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of a braille character: four rows of two dots."""
-
-Points = Sequence[tuple[float, float]]
-"""Places on the x axis, in ascending order, and values."""
-HEIGHT = 2
-"""Lines of a curve."""
-LABEL = 24
-"""Columns of its name, and of its scale behind it."""
-WIDEST = 100
-"""Columns of a line at most: further ones show nothing more."""
-ACCURACIES = {"validation": "mean", "pay": "accuracy"}
-"""Metric -> its key that is an accuracy."""
-CURVES = {"validation": "accuracy, validation", "pay": "accuracy, training"}
-
-
-def curve_lines(metrics: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
-    """A curve for each figure that at least two steps have, with its lowest and highest value."""
-    series = {name: points for name, points in _series(metrics).items() if len(points) > 1}
-    if not series:
-        return
-    yield f"over {len(metrics)} steps:"
-    columns = max(8, min(width, WIDEST) - LABEL - 10)
-    for name, points in series.items():
-        values = [value for _, value in points]
-        low = min(values)
-        high = max(values)
-        lines = curve(points, columns, HEIGHT, low, high if high > low else low + 1)
-        for place, line in enumerate(lines):
-            title = name if place == 0 else ""
-            value = high if place == 0 else low
-            yield f"  {title:{LABEL}s} {value:6.3f} {line}"
-
-
-def _series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
-    """Name -> (steps that lie behind, value), accuracies first."""
-    series: dict[str, list[tuple[float, float]]] = {title: [] for title in CURVES.values()}
-    for line in metrics:
-        step = line["step"] + 1
-        for metric, key in ACCURACIES.items():
-            value = (line.get(metric) or {}).get(key)
-            if value is not None:
-                series[CURVES[metric]].append((step, value))
-        for role, reward in line.get("rewards", {}).items():
-            points = series.setdefault(f"reward, {role}", [])
-            points.append((step, reward))
-    return dict(series)
-
-
-def curve(points: Points, width: int, height: int, low: float, high: float) -> list[str]:
-    """Draw a line through the points on `width` x `height` characters, of 2 x 4 dots each; all of
-    the x axis is shown.
-    """
-    columns = 2 * width
-    rows = 4 * height
-    cells = [[0] * width for _ in range(height)]
-    before: int | None = None
-    for column, value in _sampled(points, columns):
-        row = round((1 - _share(value, low, high)) * (rows - 1))
-        if before is None or before == row:
-            drawn = range(row, row + 1)
-        elif row < before:
-            drawn = range(row, before)
-        else:
-            drawn = range(before + 1, row + 1)
-        for dot in drawn:
-            bit = DOTS[dot % 4][column % 2]
-            cells[dot // 4][column // 2] |= bit
-        before = row
-    return ["".join(chr(0x2800 + bits) for bits in line) for line in cells]
-
-
-def _sampled(points: Points, columns: int) -> list[tuple[int, float]]:
-    """The value at every column from the first point on, between two points on the line that joins
-    them.
-    """
-    if not points:
-        return []
-    if len(points) == 1:
-        return [(0, points[0][1])]
-    start = points[0][0]
-    step = (points[-1][0] - start) / (columns - 1)
-    sampled: list[tuple[int, float]] = []
-    place = 0
-    for column in range(columns):
-        x = start + column * step
-        while place < len(points) - 2 and points[place + 1][0] < x:
-            place += 1
-        x0, y0 = points[place]
-        x1, y1 = points[place + 1]
-        share = _share(x, x0, x1) if x1 > x0 else 1.0
-        sampled.append((column, y0 + share * (y1 - y0)))
-    return sampled
-
-
-def _share(value: float, low: float, high: float) -> float:
-    return min(1.0, max(0.0, (value - low) / (high - low)))

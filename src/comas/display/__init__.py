@@ -5,8 +5,7 @@ out: anything that a run depends on.
 """
 
 from comas.display.discussions import clean, discussion, readings, span
-from comas.display.evaluation import Bar, ExamLines
-from comas.display.lines import Display, Lines, Quiet
+from comas.display.lines import Bar, Display, ExamLines, Lines, Quiet
 
 __all__ = [
     "Bar",

@@ -1,22 +1,30 @@
-"""A run in words: for logs, pipes and notebooks, and on terminals with a live line below.
+"""A run or an evaluation in words: for logs, pipes and notebooks, and on terminals with a live line
+below; and where a call from Python is looked on at all.
 
 Leaves out: discussions, curves (`comas view`).
 """
 
 from __future__ import annotations
 
+import math
+import multiprocessing
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
 from comas.display.discussions import clean, span
-from comas.hooks import Hook, Progress, Stage
+from comas.evaluation.report import label
+from comas.hooks import Hook, Progress, Stage, hooks_of
 from comas.stats import Interval
 from comas.storage.run import Run
 from comas.team.build import Team
@@ -35,6 +43,8 @@ NAMES: dict[Stage, str] = {
 
 STEPS = 3
 """After so many it is said how long the rest will take."""
+GAMES = 16
+"""The same of an evaluation."""
 
 
 def amount(progress: Progress) -> str:
@@ -234,3 +244,168 @@ class Display(Lines):
         super().step(metrics, episodes)
         left = self._left(metrics)
         self.left = f"about {span(left)} for the other steps" if left else ""
+
+
+# --- an evaluation
+
+
+class ExamLines(Hook):
+    """An evaluation for logs and pipes: a line every `every` seconds at most; with `quiet` none."""
+
+    def __init__(self, console: Console, quiet: bool = False, every: float = 10.0) -> None:
+        self.console = console
+        self.quiet = quiet
+        self.every = every
+        self.games = 0
+        self.done = 0
+        self.fresh = 0
+        self.failed = 0
+        self.tokens = 0
+        self.what = ""
+        self.began = self.said = 0.0
+        """When the first game could begin: loading is not counted."""
+
+    def __enter__(self) -> Hook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def planned(self, folder: Path, games: int, done: int) -> None:
+        if self.games == 0:
+            self.done = done
+            there = f"; {done} are there already" if done else ""
+            self._say(f"{games:,} games, in {folder}{there}")
+        self.games = games
+
+    def cell(self, system: str, task: str, setup: str) -> None:
+        self.what = clean(f"{label(system)} {task} {setup}")
+        self.began = self.began or time.monotonic()
+        self.said = self.said or self.began
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        self.done += 1
+        self.fresh += 1
+        self.failed += record["verdict"] == "failed"
+        self.tokens += sum(t["tokens"] for t in record["turns"])
+        if time.monotonic() - self.said > self.every:
+            self.said = time.monotonic()
+            left = self.left()
+            rest = f", left {left}" if left else ""
+            self._say(f"{self.what}: {self.done}/{self.games} games, {self.rate()}{rest}")
+
+    def rate(self) -> str:
+        """Games and tokens per second, and how many failed."""
+        passed = max(1e-9, time.monotonic() - self.began)
+        games = self.fresh / passed
+        tokens = self.tokens / passed
+        rate = f"{games:,.1f} games/s, {tokens:,.0f} tokens/s"
+        return f"{rate}, {self.failed} failed" if self.failed else rate
+
+    def left(self) -> str:
+        """How long the rest may take; empty before enough games have ended: they are played at
+        once, and the first says little of the others.
+        """
+        if self.fresh < min(GAMES, self.games - self.done):
+            return ""
+        per_game = (time.monotonic() - self.began) / self.fresh
+        return span((self.games - self.done) * per_game)
+
+    def note(self, text: str) -> None:
+        self._say(f"note: {text}")
+
+    def _say(self, line: str) -> None:
+        if not self.quiet:
+            self.console.print(Text(clean(line, 2000)), soft_wrap=True)
+
+
+class Bar(ExamLines):
+    """An evaluation on a terminal: how far, how fast, how much longer, what failed."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, every=math.inf)
+        columns = (
+            TextColumn("{task.fields[what]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}", markup=False),
+        )
+        self.progress = Bars(*columns, TimeElapsedColumn(), console=console)
+        self.row = self.progress.add_task("", start=False, total=None, what="loading", rate="")
+
+    def __enter__(self) -> Hook:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def planned(self, folder: Path, games: int, done: int) -> None:
+        super().planned(folder, games, done)
+        self.progress.update(self.row, total=games, completed=self.done)
+
+    def cell(self, system: str, task: str, setup: str) -> None:
+        super().cell(system, task, setup)
+        self.progress.start_task(self.row)
+        self.progress.update(self.row, what=self.what)
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        super().game(record)
+        left = self.left()
+        rate = self.rate() + (f", left {left}" if left else "")
+        self.progress.update(self.row, completed=self.done, what=self.what, rate=rate)
+
+
+# --- a call from Python
+
+
+@contextmanager
+def shown(hooks: Sequence[Hook] | None) -> Iterator[Sequence[Hook]]:
+    """Yield `hooks`, or where they are None one that shows progress where a person looks on, on a
+    terminal lines with a live one below, in a notebook lines; without any, only notes are told (as
+    warnings).
+
+    Nothing is printed where nobody looks on: to files and pipes, from threads and child processes.
+    """
+    place = None if hooks is not None else onlooker()
+    if place is None:
+        checked = hooks if hooks is not None else []
+        hooks_of(checked)
+        yield checked
+        return
+    if place == "notebook":
+        yield [Lines(Console(file=sys.stdout, force_jupyter=False, force_terminal=False))]
+        return
+    # standard output is the script's own
+    console = Console(stderr=True)
+    if console.is_dumb_terminal:
+        yield [Lines(console)]
+        return
+    with Display(console, redirect=sys.stdout.isatty()) as display:
+        yield [display]
+
+
+def onlooker() -> Literal["terminal", "notebook"] | None:
+    """Where a person can be expected to look on; None where none can."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or multiprocessing.parent_process() is not None
+    ):
+        return None  # one of several, which would draw over one another
+    if _kernel():
+        return "notebook"
+    try:
+        return "terminal" if sys.stderr.isatty() else None
+    except (AttributeError, ValueError):  # no stderr, or a closed one
+        return None
+
+
+def _kernel() -> bool:
+    """Whether this is an IPython kernel, as notebooks have them (an IPython on a terminal is a
+    terminal).
+    """
+    ipython = sys.modules.get("IPython")
+    shell = (
+        ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    )
+    return getattr(shell, "kernel", None) is not None
