@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from comas.cli.main import _why_no_text
+from comas.config.plugins import load_plugin
+from comas.config.resolve import resolve
+from comas.config.schema import read
+from comas.config.trainable import check_training
 from comas.models.sources import seed_models
+from comas.storage.out_folder import check_free
+from comas.types import UserMistake
 from tests.support.command import run
 from tests.support.runs import SMALL, run_of
 
@@ -239,3 +246,79 @@ def test_too_little_room_is_told_beforehand(
     assert "the run needs about 0.04" in line
     assert "0.01 GB free" in line
     assert not (tmp_path / "r").exists()
+
+
+UNPAID = """
+from dataclasses import replace
+from comas.methods import comas
+method = replace(comas.method, paid=("solution",), kl={})
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["kl.evaluation=0.1"], "kl.evaluation: method .* never trains on that role"),
+        (["agents.a.roles=['evaluation']"], "no agent takes role 'solution'"),
+        (
+            ["agents.a.roles=['evaluation']", "agents.b.frozen=true"],
+            "no agent can learn: method .* pays solution",
+        ),
+    ],
+)
+def test_an_own_method_is_told_how_it_says_whom_it_pays(
+    keys: list[str], said: str, tmp_path: Path
+) -> None:
+    files(tmp_path, mine__py=UNPAID)
+    resolved = resolve(read(None, [f"method={tmp_path / 'mine.py'}", *keys]))
+    with pytest.raises(UserMistake, match=rf"{said}.*lists them: Method\(paid="):
+        check_training(resolved)
+
+
+def test_a_presets_task_options_are_for_the_methods_own_task() -> None:
+    assert resolve(read(None, ["method=ssr"])).config.task_options["form"] == "program"
+    other = resolve(read(None, ["method=ssr", "task=pick"])).config
+    assert other.task_options["form"] == "three", "of the task, which nobody changed"
+
+
+NESTED = "[" * 5000
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize("value", [NESTED, LONG, NESTED + "1"])
+def test_values_without_end_are_one_line(value: str, tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match="questions"):
+        read(None, [f"questions={value}"])
+    files(tmp_path, c__toml=f"questions = {value}")
+    with pytest.raises(UserMistake, match="is not TOML"):
+        read(tmp_path / "c.toml")
+    row = f'{{"question": "1 + 2?", "answer": {value}}}'
+    files(tmp_path, rows__jsonl=row)
+    with pytest.raises(UserMistake, match=r"rows\.jsonl:1 is not JSON"):
+        load_plugin("task", "jsonl").load("train", str(tmp_path / "rows.jsonl"))
+
+
+def test_a_budget_of_tokens_may_be_taken_back() -> None:
+    assert read(None, ["tokens=none"]).tokens is None
+    assert read(None, ["tokens=500"]).tokens == 500
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [(b"out=\xc3\xbc", "set LC_ALL=C.UTF-8"), (b"out=caf\xe9", "is not UTF-8: write it")],
+)
+def test_an_argument_that_cannot_be_read_is_told_by_its_cause(argument: bytes, said: str) -> None:
+    assert said in _why_no_text(argument)
+
+
+def test_an_out_that_is_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for place in ("loop", "loop/run"):
+        with pytest.raises(UserMistake, match="a link that leads to itself"):
+            check_free(str(tmp_path / place))
+
+
+@pytest.mark.parametrize("gate", [7, -0.5])
+def test_shares_of_methods_are_shares(gate: float) -> None:
+    with pytest.raises(UserMistake, match=r"options\.gate"):
+        resolve(read(None, {"method": "agent0_vl", "options.gate": gate}))

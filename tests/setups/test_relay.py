@@ -81,3 +81,7 @@ def test_what_is_no_pair_is_said() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         played(leader="b")
     assert "leader='b' is none of a0, a1" in str(caught.value.exceptions[0])
+    with pytest.raises(ExceptionGroup) as caught:
+        played(lead=9)
+    said = "lead=9 turns of one agent are more than turns=6"
+    assert said in str(caught.value.exceptions[0])

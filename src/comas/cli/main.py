@@ -49,7 +49,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an old code page lacks the lines of our tables
     if odd := [argument for argument in sys.argv[1:] if not _is_text(argument)]:
-        sys.exit(_fail(f"argument {os.fsencode(odd[0])!r} is not UTF-8: write it in UTF-8"))
+        sys.exit(_fail(_why_no_text(os.fsencode(odd[0]))))
     code = _run()
     if code == CLOSED and sys.stdout is not None:
         with suppress(OSError):  # what is left to write shall not fail once more while Python ends
@@ -98,6 +98,18 @@ def _is_text(argument: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _why_no_text(argument: bytes) -> str:
+    """What is wrong with an argument that Python could not read, or with the locale."""
+    try:
+        argument.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"argument {argument!r} is not UTF-8: write it in UTF-8"
+    return (
+        f"argument {argument!r} cannot be read in this locale, which is not UTF-8: set"
+        " LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+    )
 
 
 def _fail(message: str) -> int:

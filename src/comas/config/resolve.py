@@ -166,6 +166,8 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
         raise UserMistake(f"preset {name!r}: method {config.method} has {known}")
     data["preset"] = name
     for key, value in method.presets[name].items():
+        if key == "task_options" and method.task not in (None, config.task):
+            continue  # those of the method's own task
         if isinstance(value, Mapping) and key != "kl":
             data[key] = {**value, **data[key]}
         elif key not in config.model_fields_set or data[key] is None:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializeAsAny,
@@ -34,7 +35,7 @@ from comas.config.mistakes import explain, nearest
 from comas.config.plugins import load_builder
 from comas.hosts import local_table
 from comas.hosts.endpoint import table as api_table
-from comas.hosts.table import HostTable, Key, OwnTable, keys_that
+from comas.hosts.table import HostTable, Key, OwnTable, keys_that, none_as_text
 from comas.models.places import Place
 from comas.models.sources import TEAM, run_at, seed_models, team_file
 from comas.program import command
@@ -156,9 +157,11 @@ class Config(_Table):
     data: Place | None = None
     """A file of questions, where the task reads one."""
     steps: Annotated[int, Key.CHANGES, Key.TRAINING] = Field(180, ge=0)
-    tokens: Annotated[int | None, Key.CHANGES, Key.TRAINING] = Field(None, ge=1)
+    tokens: Annotated[int | None, BeforeValidator(none_as_text), Key.CHANGES, Key.TRAINING] = Field(
+        None, ge=1
+    )
     """Stop after the step in which this many tokens have been generated, if that comes before
-    `steps`.
+    `steps`; `none` where a run goes on without such a bound.
     """
     seed: int = Field(0, ge=0)
     out: Place | None = None
@@ -529,7 +532,7 @@ def _table(path: str | Path) -> dict[str, Any]:
         raise UserMistake(
             f"config {path}: {error.strerror}; keys are set by key=value, without spaces"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of numbers and nesting without end
         raise UserMistake(f"config {path} is not TOML: {error}") from error
 
 
@@ -585,6 +588,8 @@ def parse_pair(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value
+    except (RecursionError, ValueError) as error:  # a number without end
+        raise UserMistake(f"{key.strip()}: its value cannot be read: {error}") from error
 
 
 def _put(data: dict[str, Any], key: str, value: Any) -> None:

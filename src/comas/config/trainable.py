@@ -29,7 +29,7 @@ def check_training(resolved: Resolved) -> None:
         if method.paid and role not in method.paid:
             raise UserMistake(
                 f"kl.{role}: method {config.method} never trains on that role:"
-                f" {nearest(role, method.paid)}"
+                f" {nearest(role, method.paid)}{_own_paid(config)}"
             )
     check_roles(config, method, task)
     check_seats(config, method, learn=True)
@@ -100,14 +100,21 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
         if not any(a.roles is None or role in a.roles for a in agents):
             raise UserMistake(
                 f"no agent takes role {role!r}, which method {config.method} needs: see"
-                " agents.<name>.roles"
+                f" agents.<name>.roles{_own_paid(config)}"
             )
     if learn and not any(not a.frozen and _is_paid(a, method) for a in agents):
         paid = ", ".join(method.paid)
         raise UserMistake(
             f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
-            " those"
+            f" those{_own_paid(config)}"
         )
+
+
+def _own_paid(config: Config) -> str:
+    """What else may be meant where the method is the user's own file."""
+    if not config.method.endswith(".py"):
+        return ""
+    return " (a method that pays other roles lists them: Method(paid=(...)))"
 
 
 def _is_paid(agent: AgentConfig, method: Method) -> bool:

@@ -29,7 +29,7 @@ from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, compare_turns, in_role
 from comas.setups import tools
-from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
+from comas.types import Count, Episode, Method, Question, Share, Task, Turn, Whole
 
 WORDING = {
     "solution": "{question}\n\nSolve it and end with the answer.",
@@ -47,7 +47,7 @@ async def play(
     turns: Count = 6,
     checks: Count = 3,
     repairs: Whole = 2,
-    gate: float = 0.7,
+    gate: Share = 0.7,
 ) -> str | None:
     """Answer with the outcome; None where no answer is borne out."""
     solvers = [choose(agents, rng, "solution") for _ in range(answers)]

@@ -176,8 +176,8 @@ def _lines(file: Path, task: str) -> Iterator[tuple[int, Any]]:
         if line.strip():
             try:
                 yield at, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserMistake(f"{file}:{at} is not JSON: {error}") from error
+            except (ValueError, RecursionError) as error:  # also of numbers and nesting without end
+                raise UserMistake(f"{file}:{at} is not JSON that can be read: {error}") from error
 
 
 def identity(task: str, prompt: str) -> str:

@@ -29,6 +29,10 @@ async def play(
     leader: str | None = None,
 ) -> str | None:
     """Answer with the last answer; None where it was cut."""
+    if lead > turns:
+        raise UserMistake(
+            f"setup relay: lead={lead} turns of one agent are more than turns={turns}: lower it"
+        )
     first, second = _pair(agents, rng, leader)
     answer = await solve(first, question, task)
     said = answer

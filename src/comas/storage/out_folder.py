@@ -25,6 +25,10 @@ def check_free(out: str) -> None:
     if not out.strip():
         raise UserMistake("out is empty: name a folder, or leave it out for runs/<time>-<method>")
     path = Path(out)
+    try:
+        path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise UserMistake(f"out={out}: a link that leads to itself; choose another") from error
     above = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not above.is_dir():
         raise UserMistake(f"out={out}: Not a directory: {above} is a file; choose another")
