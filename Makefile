@@ -82,6 +82,7 @@ test-extras:
 
 docs: $(VENV)/.installed-dev
 	rm -rf build/site
+	$(BIN)/python docs/site/keys.py
 	$(BIN)/python docs/site/pages.py build
 	$(BIN)/zensical build --strict --config-file build/zensical.toml
 

@@ -62,6 +62,15 @@ def test_the_config_page_lists_exactly_the_defaults() -> None:
     assert commented == {key for key in unset(resolved()) if not re.match(r"agents\.a[1-9]", key)}
 
 
+def test_the_table_of_keys_is_the_one_that_is_generated() -> None:
+    keys = runpy.run_path(str(ROOT / "docs" / "site" / "keys.py"))
+    page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    assert keys["BEGIN"] in page
+    assert keys["END"] in page
+    assert page == keys["with_table"](page), "run: python docs/site/keys.py"
+    assert all(f"| `{key}` |" in page for key in ("steps", "hosts.NAME.api", "agents.NAME.lag"))
+
+
 SEAT = {"host": "home", "frozen": False}
 """Of an agent about which a block says nothing else."""
 
