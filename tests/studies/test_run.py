@@ -225,6 +225,20 @@ def test_a_figure_that_no_step_has_is_not_done_and_may_be_mended(figure: str, do
         declared.write_text(before)
 
 
+def test_a_figure_that_other_cells_have_is_not_misspelt(done: Path) -> None:
+    """As what a role costs, in a study of methods with and without it."""
+    study = Study.read(done.parent / "small.toml")
+    metrics = done / "cells" / "labels" / "2" / "run" / "metrics.jsonl"
+    written = metrics.read_text()
+    try:
+        metrics.write_text(written.replace('"pay"', '"paid"'))
+        rows = rows_of(study.described, study.cells)
+        assert {row.status for row in rows} == {"done"}
+        assert ["precision" in row.values for row in rows[:2]] == [True, False]
+    finally:
+        metrics.write_text(written)
+
+
 def test_a_dry_run_refuses_what_the_run_would_refuse(
     done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

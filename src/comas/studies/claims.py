@@ -10,8 +10,8 @@ with p = 1, and never holds. Leaves out: how it is shown (`studies.report`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from comas.config.mistakes import nearest
@@ -63,7 +63,27 @@ class Row:
 def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
     """A row for each cell in the order of settings, whether it has run or not."""
     order = {cell.setting.name: place for place, cell in reversed(list(enumerate(cells)))}
-    return [_row(study, cell) for cell in sorted(cells, key=lambda cell: order[cell.setting.name])]
+    cells = sorted(cells, key=lambda cell: order[cell.setting.name])
+    rows = [_row(study, cell) for cell in cells]
+    for name, measure in study.measures.items():
+        path = measure.metric
+        if path is None or any(path in row.curves for row in rows):
+            continue
+        taken = [
+            place
+            for place, (cell, row) in enumerate(zip(cells, rows, strict=True))
+            if row.status == "done" and taken_of(measure, [cell.setting])
+        ]
+        steps = [step for place in taken for step in Run.open(cells[place].run).metrics()]
+        if not steps or has_figure(steps, path):
+            continue
+        above, _, last = path.rpartition(".")
+        tables = [found for step in steps for found in _found(step, above)]
+        known = {key for table in tables if isinstance(table, Mapping) for key in table}
+        reason = f"{name} is not measured: no step has {path}: {nearest(last, known)}"
+        for place in taken:
+            rows[place] = replace(rows[place], status="missing", reason=reason)
+    return rows
 
 
 def _row(study: StudyFile, cell: Cell) -> Row:
@@ -86,7 +106,7 @@ def _row(study: StudyFile, cell: Cell) -> Row:
     except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
         return Row(*names, "failed", f"damaged: {error}")
     values |= _figures(study, steps)
-    missing = [*_absent(study, cell, steps)]
+    missing: list[str] = []
     for name in cell.evaluations:
         if why := cell.lacks(name):
             missing.append(why)
@@ -117,19 +137,6 @@ def _own_values(run: Run, steps: Steps) -> dict[str, float]:
     if validated:
         values["best"] = max(validated)
     return values
-
-
-def _absent(study: StudyFile, cell: Cell, steps: Steps) -> Iterator[str]:
-    """Why, of each measure that is a figure of the cell's steps, where no step has it."""
-    for name, measure in study.measures.items():
-        path = measure.metric
-        if path is None or cell.setting not in taken_of(measure, [cell.setting]):
-            continue
-        if steps and not has_figure(steps, path):
-            above, _, last = path.rpartition(".")
-            tables = [found for step in steps for found in _found(step, above)]
-            known = {key for table in tables if isinstance(table, Mapping) for key in table}
-            yield f"{name} is not measured: no step has {path}: {nearest(last, known)}"
 
 
 def has_figure(steps: Iterable[Mapping[str, Any]], path: str) -> bool:
