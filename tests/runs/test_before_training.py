@@ -241,7 +241,7 @@ def test_the_default_differs_in_nothing_from_itself() -> None:
     assert list(differences(resolve(read(None)).config)) == []
     mine = resolve(
         read(None, {"agents": {"a0": {}, "a1": {"lr": 1e-4}, "a2": {}}, "room": {"solution": 9}})
-    )[0]
+    ).config
     assert list(differences(mine)) == [
         "room.solution = 9",
         "agents.a1.lr = 0.0001",
