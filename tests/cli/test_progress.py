@@ -27,7 +27,8 @@ import comas
 from comas.cli.output import Outlet
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.display import Lines, onlooker
+from comas.display import Lines
+from comas.display import lines as watching
 from comas.evaluation.accuracy import by_agent
 from comas.hooks import Hook, Hooks, Progress
 from comas.learners.recipe import Recipe
@@ -445,16 +446,16 @@ def test_who_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
         def isatty(self) -> bool:
             return True
 
-    assert onlooker.onlooker() is None
+    assert watching.onlooker() is None
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert onlooker.onlooker() == "terminal"
+    assert watching.onlooker() == "terminal"
     elsewhere: list[Any] = []
-    thread = threading.Thread(target=lambda: elsewhere.append(onlooker.onlooker()))
+    thread = threading.Thread(target=lambda: elsewhere.append(watching.onlooker()))
     thread.start()
     thread.join()
     assert elsewhere == [None]
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
-    assert onlooker.onlooker() is None
+    assert watching.onlooker() is None
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: None)
     for shell, place in (
         (SimpleNamespace(kernel=object()), "notebook"),
@@ -464,25 +465,25 @@ def test_who_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(
             sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell)
         )
-        assert onlooker.onlooker() == place
+        assert watching.onlooker() == place
     monkeypatch.setattr(sys, "stderr", None)
-    assert onlooker.onlooker() is None
+    assert watching.onlooker() is None
 
 
 def test_hooks_of_ones_own_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onlooker, "onlooker", lambda: "terminal")
+    monkeypatch.setattr(watching, "onlooker", lambda: "terminal")
     mine = [Hook()]
-    with onlooker.shown(mine) as hooks:
+    with watching.shown(mine) as hooks:
         assert hooks is mine
-    with onlooker.shown([]) as hooks:
+    with watching.shown([]) as hooks:
         assert hooks == []
 
 
 def test_a_notebook_gets_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(onlooker, "onlooker", lambda: "notebook")
-    with onlooker.shown(None) as (watch,):
+    monkeypatch.setattr(watching, "onlooker", lambda: "notebook")
+    with watching.shown(None) as (watch,):
         watch.working(Progress("loading"))
         watch.note("a word")
     assert capsys.readouterr().out.splitlines() == ["loading the models", "note: a word"]
