@@ -126,4 +126,5 @@ def highest_mean(mean: float, count: int, error: float) -> float:
 
     if divergence(1.0 - 1e-12) <= allowed:
         return 1.0
-    return float(brentq(lambda q: divergence(q) - allowed, mean, 1.0 - 1e-12))
+    limit: Any = brentq(lambda q: divergence(q) - allowed, mean, 1.0 - 1e-12)
+    return float(limit)
