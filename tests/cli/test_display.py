@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -13,9 +15,10 @@ from rich.console import Console
 from comas.display import Display, ExamLines, Lines, discussion
 from comas.display.discussions import read_as
 from comas.display.lines import amount, lost, speed, ties
+from comas.evaluation import runner
 from comas.hooks import Progress
 from comas.stats import Interval
-from comas.types import Turn
+from comas.types import Meter, Turn
 
 EVIL = "[bold red]x[/]\x1b[2J\x1b]0;title\x07\u202e\u200b 数学の問題 👩‍👩‍👧 [/] \x9b31m <score>"
 
@@ -165,6 +168,35 @@ def test_what_the_game_read_is_told() -> None:
     assert read_as(turn(info={"readable": False})) == "no answer"
     assert read_as(turn(info={"readable": True})) == ""
     assert read_as(turn()) == ""
+
+
+def test_an_evaluation_says_what_it_does_before_its_first_game_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = StringIO()
+    lines = ExamLines(Console(file=output, width=200), every=-1.0)
+    lines.working(Progress("loading"))
+    lines.planned(Path("evals/x"), 40, 0)
+    lines.cell("seed", "pick", "single")
+    meter = Meter()
+
+    async def play() -> None:
+        beating = asyncio.create_task(runner._beat(lines, {"home": cast(Any, Seat(meter))}))
+        await asyncio.sleep(0)
+        meter.tokens = 1234
+        await asyncio.sleep(0.05)
+        beating.cancel()
+
+    monkeypatch.setattr(runner, "EVERY", 0.01)
+    asyncio.run(play())
+    told = output.getvalue().splitlines()
+    assert told[0] == "loading the models"
+    assert "seed pick single: 0/40 games, 1,234 tokens" in told
+
+
+@dataclass
+class Seat:
+    meter: Meter
 
 
 def test_an_evaluation_says_how_long_it_takes_once_it_knows() -> None:

@@ -261,6 +261,7 @@ class ExamLines(Hook):
         self.fresh = 0
         self.failed = 0
         self.tokens = 0
+        """Of games that have ended."""
         self.what = ""
         self.began = self.said = 0.0
         """When the first game could begin: loading is not counted."""
@@ -282,6 +283,14 @@ class ExamLines(Hook):
         self.what = clean(f"{label(system)} {task} {setup}")
         self.began = self.began or time.monotonic()
         self.said = self.said or self.began
+
+    def working(self, progress: Progress) -> None:
+        if progress.stage == "loading":
+            self._say(NAMES["loading"])
+            return
+        if time.monotonic() - self.said > self.every:
+            self.said = time.monotonic()
+            self._say(f"{self.what}: {self.done}/{self.games} games, {speed(progress)}")
 
     def game(self, record: Mapping[str, Any]) -> None:
         self.done += 1
@@ -348,6 +357,11 @@ class Bar(ExamLines):
         super().cell(system, task, setup)
         self.progress.start_task(self.row)
         self.progress.update(self.row, what=self.what)
+
+    def working(self, progress: Progress) -> None:
+        super().working(progress)
+        if progress.stage != "loading" and not self.fresh:
+            self.progress.update(self.row, rate=f"{progress.tokens:,} tokens")
 
     def game(self, record: Mapping[str, Any]) -> None:
         super().game(record)

@@ -27,7 +27,7 @@ from comas.evaluation.spec import CROSS, Plan
 from comas.evaluation.teamwork import teamwork
 from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
 from comas.game.play import play_one
-from comas.hooks import Hook, hooks_of
+from comas.hooks import Hook, Progress, hooks_of
 from comas.hosts.api import ApiHost
 from comas.machine import peak_bytes
 from comas.program import Work
@@ -49,6 +49,9 @@ from comas.types import (
     Turn,
     UserMistake,
 )
+
+EVERY = 1.0
+"""Seconds between two reports of a cell that is played."""
 
 
 class Trained(NamedTuple):
@@ -316,6 +319,7 @@ class Exam:
         for system, run in self._runs():
             if only is not None and system != only.system:
                 continue
+            hook.working(Progress("loading"))
             team = self._load(run)
             try:
                 self._check_weights(run, team)
@@ -390,6 +394,7 @@ class Exam:
         questions = {question.id: question for question in each.questions}
         playing = OpenRound(each.task, each.log, hook)
         hosts = each.team.hosts
+        beating = asyncio.create_task(_beat(hook, hosts))
         try:
             async with (
                 spending.kept(each.team, account or (lambda: self._account(each.run, hosts))),
@@ -404,6 +409,7 @@ class Exam:
             if playing.spent:
                 raise playing.spent[0]
         finally:
+            beating.cancel()
             playing.close()
             self._folder.change_plan(spec.with_halved(self.plan, each.run, each.team))
             each.log.close(
@@ -489,6 +495,26 @@ class Exam:
         self._plan_games(len(cheap.runs) * sum(map(len, questions)), hook)
         (vote,) = await self._play_all(hook, only=key)
         return vote
+
+
+async def _beat(hook: Hook, hosts: Mapping[str, Host]) -> None:
+    """Tell a hook all the while how many tokens have been generated, by hosts that count them: the
+    first game may end late.
+    """
+    meters = [host.meter for host in hosts.values() if host.meter is not None]
+    replies = sum(meter.replies for meter in meters)
+    tokens = sum(meter.tokens for meter in meters)
+    began = time.monotonic()
+    while meters:
+        await asyncio.sleep(EVERY)
+        hook.working(
+            Progress(
+                "playing",
+                seconds=time.monotonic() - began,
+                replies=sum(meter.replies for meter in meters) - replies,
+                tokens=sum(meter.tokens for meter in meters) - tokens,
+            )
+        )
 
 
 def _cell_of(key: Key, rounds: Sequence[Played]) -> Cell:

@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import rel_entr
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9)
 """Stakes, each with an equal part of the capital: small ones find small changes in many values,
@@ -119,6 +117,9 @@ def highest_mean(mean: float, count: int, error: float) -> float:
     The greatest q with count * KL(mean, q) <= log(1 / error), of Bernoulli distributions (Chernoff;
     Hoeffding 1963 for values between 0 and 1).
     """
+    from scipy.optimize import brentq  # half a second, which an evaluation does not need
+    from scipy.special import rel_entr
+
     allowed = math.log(1.0 / error) / count
 
     def divergence(q: float) -> float:

@@ -141,10 +141,11 @@ def facts(folder: Path) -> dict[str, Any] | None:
     return known if isinstance(known.get("files"), dict) else None
 
 
-def damage(folder: Path, without: str | None = None) -> str | None:
+def damage(folder: Path, without: str | None = None, unread: int = 0) -> str | None:
     """What is wrong with a sealed folder, in a few words; None if every file is as it was written.
 
-    Files called `without` are not looked at.
+    Files called `without` are not looked at; of files that were not written after the time `unread`
+    (nanoseconds) the size alone is compared.
     """
     manifest = facts(folder)
     if manifest is None:
@@ -156,9 +157,9 @@ def damage(folder: Path, without: str | None = None) -> str | None:
             continue
         if not path.is_file():
             return f"{file} is missing"
-        size = path.stat().st_size
-        if size != record["bytes"]:
-            return f"{file} has {size} bytes instead of {record['bytes']}"
-        if digest(path) != record["sha256"]:
+        found = path.stat()
+        if found.st_size != record["bytes"]:
+            return f"{file} has {found.st_size} bytes instead of {record['bytes']}"
+        if found.st_mtime_ns > unread and digest(path) != record["sha256"]:
             return f"{file} is not what was written (SHA-256 differs)"
     return None
