@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from comas.game.agent import Agent, Member, Table, derive_seed
@@ -338,7 +339,22 @@ async def wild(question: Question, agents: list[Agent], *_: Any) -> str:
     return (await agents[0].ask("solution", str(random.random()))).text
 
 
+def spreadless(rows: Any, kl: Any) -> list[np.ndarray]:
+    """Divides by a spread of 0 where all are paid alike."""
+    with np.errstate(all="ignore"):
+        rewards = np.array([row.reward for row in rows])
+        values = (rewards - rewards.mean()) / rewards.std()
+    return [np.where(row.mask_T, value, 0.0) for row, value in zip(rows, values, strict=True)]
+
+
 FAULTS = {
+    "credit: not finite": replace(game(one), advantage=spreadless),
+    "credit: not an advantage per token": replace(
+        game(one), advantage=lambda rows, kl: [np.zeros(1) for _ in rows]
+    ),
+    "credit: an advantage outside of the mask": replace(
+        game(one), advantage=lambda rows, kl: [np.ones(row.mask_T.shape) for row in rows]
+    ),
     "role 'solution' is paid": replace(game(one), paid=("evaluation",)),
     "asked nobody": game(silent),
     "nothing was paid": replace(game(one), settle=lambda e, t: None),

@@ -22,6 +22,16 @@ from comas.types import Ask, HostFailure, UserMistake
 from tests.support.faults import KEYS, Chained
 
 
+class Notes(Hook):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
 class Gauge(Hook):
     """Objects alive and files open at chosen steps, and Python calls of the hundred steps after
     each.
@@ -103,12 +113,14 @@ def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
         "checkpoint_every=100",
         f"out={tmp_path / 'r'}",
     ]
+    notes = Notes()
     with pytest.raises(
         UserMistake,
         match=r"step 4: loss or gradient of policy home/a1 was not finite in 3 steps in a row",
     ):
-        run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Broken()}))
+        run_sync(train_async(read(None, pairs), notes, hosts={"home": Broken()}))
     run = Run.open(tmp_path / "r")
+    assert [text[:6] for text in notes.told if "learnt nothing" in text] == ["step 2"]
     assert [m["policies"]["home/a1"].get("skipped", 0) for m in run.metrics()] == [0, 1, 1, 1]
     assert (run.marker() or {})["step"] == 4  # what the others learnt is kept
     monkeypatch.setattr(Broken, "since", 0)

@@ -278,7 +278,9 @@ class Config(_Table):
         for name, agent in self.agents.items():
             if agent.host not in self.hosts:
                 known = nearest(agent.host, self.hosts)
-                raise ValueError(f"agents.{name}.host is {agent.host!r}: {known}")
+                raise ValueError(
+                    f"agents.{name}.host is {agent.host!r}: {known}; or add hosts.{agent.host}"
+                )
         for agent in self.agents.values():
             elsewhere = self.hosts[agent.host].api is not None
             agent.frozen = agent.frozen or elsewhere or agent.lag is not None

@@ -75,9 +75,9 @@ async def _check_reply(host: Host, policy: str) -> None:
     reply = await _ask(host, policy, "t0", keep=False)
     assert isinstance(reply.text, str), f"a reply of {reply.text!r}"
     assert 0 < reply.tokens <= SAMPLING.max_tokens, (
-        f"{reply.tokens} tokens of at most {SAMPLING.max_tokens}"
+        f"Reply.tokens is {reply.tokens}: from 1 to {SAMPLING.max_tokens} of this request"
     )
-    assert reply.prompt_tokens > 0, "a prompt without tokens"
+    assert reply.prompt_tokens > 0, f"Reply.prompt_tokens is {reply.prompt_tokens}"
     assert reply.logprob <= 0, f"a log-probability of {reply.logprob}"
 
 

@@ -13,6 +13,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from comas.config.options import split_options
 from comas.game import memory
 from comas.game.play import Scene, payoffs, settle_all
@@ -26,7 +28,7 @@ from comas.testing.scripted import (
     repeating,
     scripted_scene,
 )
-from comas.types import Episode, Method, Question, State, Task, UserMistake
+from comas.types import Episode, Method, Question, Row, State, Task, UserMistake
 
 
 def check_method(
@@ -67,12 +69,44 @@ def _check_method(
         assert unruled == played, (
             "the task's rules leaked into the game: set grounded=True on the Method"
         )
+    _check_credit(method, sorted({turn.role for turn in turns if turn.reward is not None}))
     joined = payoffs(episodes, scene.members)
     counts = [len(paid) for by_policy in joined.values() for paid in by_policy.values()]
     assert sum(counts) == sum(turn.reward is not None for turn in turns), "payoffs got lost"
     # what models do say: it may cost, never raise
     for said in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
         _check_turns(method, discuss(method, task, repeating(said), questions, **setting))
+
+
+def _check_credit(method: Method, roles: Sequence[str]) -> None:
+    """Advantages are finite, one per token and 0 outside the mask, also where all are paid one
+    thing.
+    """
+    mask_T = np.array([False, True, True])
+    flat_T = np.where(mask_T, np.float32(-1.0), np.float32(0.0))
+    for paid in ((1.0, 0.0, 0.5, 0.5), (0.0, 0.0, 0.0, 0.0)):
+        rows = [
+            Row(
+                f"0/q/0/{role}{place}",
+                role,
+                1.0,
+                np.arange(3),
+                mask_T,
+                flat_T,
+                group=f"{role} {place // 2}",
+                reward=reward,
+                ref_logprobs_T=flat_T,
+                now_T=flat_T,
+            )
+            for role in roles
+            for place, reward in enumerate(paid)
+        ]
+        advantages = method.advantage(rows, method.kl)
+        assert len(advantages) == len(rows), "credit: not an array per row"
+        for advantages_T in advantages:
+            assert advantages_T.shape == mask_T.shape, "credit: not an advantage per token"
+            assert np.isfinite(advantages_T).all(), f"credit: not finite where {paid} is paid"
+            assert not advantages_T[~mask_T].any(), "credit: an advantage outside of the mask"
 
 
 def _check_order(

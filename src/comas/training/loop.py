@@ -234,6 +234,12 @@ class Session:
         self.guard.write(self.run, alarms)
         self.run.write_step(metrics, episodes)
         self._count(metrics)
+        for policy, times in self.divergence.skipped.items():
+            if times == 1:
+                self.hooks.note(
+                    f"step {step + 1}: policy {policy} learnt nothing: a loss, a gradient or an"
+                    " advantage was not finite"
+                )
         for alarm in [*self.signal.news(step, signs), *alarms]:
             self.hooks.alarm(alarm)
             self.hooks.note(f"step {step + 1}: {alarm.text}")
