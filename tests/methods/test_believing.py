@@ -250,7 +250,10 @@ def test_a_label_is_the_majority_of_the_others_and_a_tie_pays_nobody() -> None:
         "s3": 0.0,
         "s4": 0.0,
     }
-    assert set(paid_for(voted(None, None, "7")).values()) == {0.0, None}
+    # one vote is no majority of others
+    assert set(paid_for(voted(None, None, "7")).values()) == {None}
+    assert set(paid_for(voted("7", "9", None, agents="ab")).values()) == {None}
+    assert paid_for(voted("7", "7", None))["s2"] == 0.0
 
 
 def test_with_three_policies_a_label_leaves_out_all_answers_of_the_own_policy() -> None:
@@ -332,9 +335,11 @@ def test_works_of_the_majority_and_of_the_rarest_other_answer_are_judged() -> No
     assert chosen(None, None) == []
     assert chosen("7", "7", None) == []
     assert chosen("7", "7", "7", "9", "9", "8", pairs=2) == [("7", True), ("8", False)]
-    assert len(chosen("7", "7", "9", "9", pairs=2)) == 4
-    assert len(chosen("7", "7", "9", "9", pairs=1, balanced=False)) == 2
-    found = {chosen("7", "7", "7", "9", "9", "9", "8", negatives="random")[1][0]}
+    assert len(chosen("7", "7", "7", "9", "9", pairs=2)) == 4
+    assert len(chosen("7", "7", "7", "9", "9", pairs=1, balanced=False)) == 2
+    assert chosen("7", "7", "9", "9") == []
+    assert chosen("7", "9", "8") == []
+    found = {chosen("7", "7", "7", "7", "9", "9", "9", "8", negatives="random")[1][0]}
     assert found <= {"8", "9"}
 
 

@@ -67,6 +67,9 @@ def test_rlccf_weighs_votes_by_how_sure_a_model_is_of_itself() -> None:
     assert rlccf.heaviest(found.turns, pick.task) == "w"
     assert pay(found) == {"s0": 0, "s1": 0, "s2": 0, "s3": 0, "t0": 1, "t1": 1}
     assert {said.group for said in split} == {"e/a"}
+    tied = [turn("u", "solution", agent=agent, answer=agent) for agent in "aabb"]
+    assert rlccf.heaviest(tied, pick.task) is None
+    assert rlccf.heaviest(tied[:1], pick.task) is None
     nothing = episode(turn("s", "solution", answer=None))
     rlccf.settle([nothing], pick.task)
     assert pay(nothing) == {"s": 0.0}
@@ -84,6 +87,9 @@ def test_evol_rl_pays_bands_by_vote_and_places_by_novelty() -> None:
     assert paid["s2"] == 1.0
     assert paid["s3"] == -0.5, "alone in its band"
     assert paid["s4"] == -1.0
+    tied = episode(*(turn(f"s{i}", "solution", x, answer=x) for i, x in enumerate("xy")))
+    evol_rl.settle([tied], pick.task)
+    assert pay(tied) == {"s0": -1.0, "s1": -1.0}, "nobody is the majority"
 
 
 def test_sppo_pays_the_best_and_the_worst_their_chance_to_win() -> None:
@@ -310,6 +316,9 @@ def test_knowrl_pays_for_agreeing_with_oneself() -> None:
     )
     knowrl.settle([found], pick.task)
     assert pay(found) == {"p": None, "p.a0": 1.0, "p.a1": 1.0, "p.a2": 0.0, "p.a3": 0.0}
+    torn = episode(*(turn(f"p.a{i}", "assess", said=s) for i, s in enumerate(["yes", "no", None])))
+    knowrl.settle([torn], pick.task)
+    assert set(pay(torn).values()) == {0.0}, "a tie is no majority"
     state = {"examples": ["a"]}
     assert knowrl.update(state, [found], pick.task, consistent=0.6) == state
     both = knowrl.update(state, [found], pick.task, consistent=0.5)

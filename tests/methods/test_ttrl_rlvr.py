@@ -44,17 +44,19 @@ def rewards(method: Method, said: list[Any], **setting: Any) -> list[float | Non
     [
         ([RIGHT, SAME, WRONG], [1, 1, 0]),
         ([WRONG, WRONG, RIGHT], [1, 1, 0]),
-        ([RIGHT, WRONG], [1, 0]),
-        ([WRONG, RIGHT], [1, 0]),
-        ([JUNK, JUNK, RIGHT], [0, 0, 1]),
+        ([RIGHT, WRONG], [0, 0]),
+        ([RIGHT, WRONG, JUNK, OTHER], [0, 0, 0, 0]),
+        ([WRONG, RIGHT, SAME, WRONG], [0, 0, 0, 0]),
+        ([JUNK, JUNK, RIGHT], [0, 0, 0]),
+        ([JUNK, RIGHT, SAME], [0, 1, 1]),
         ([JUNK, JUNK], [0, 0]),
-        ([cut(WRONG), cut(WRONG), RIGHT], [0, 0, 1]),
+        ([cut(WRONG), cut(WRONG), RIGHT, SAME], [0, 0, 1, 1]),
         ([""], [0]),
         ([OTHER, RIGHT, WRONG, WRONG, RIGHT, OTHER, RIGHT], [0, 1, 0, 0, 1, 0, 1]),
-        ([RIGHT], [1]),
+        ([RIGHT], [0]),
     ],
 )
-def test_ttrl_pays_the_largest_readable_vote_the_earliest_among_equals(
+def test_ttrl_pays_the_largest_readable_vote_and_nobody_where_there_is_none(
     said: list, paid: list[float]
 ) -> None:
     assert rewards(ttrl.method, said) == paid
@@ -64,12 +66,12 @@ def test_ttrl_pays_the_largest_readable_vote_the_earliest_among_equals(
 def test_majority_against_a_counter(answers: list[str | None]) -> None:
     counts = Counter(a for a in answers if a is not None)
     wanted = max(counts, key=lambda a: (counts[a], -answers.index(a))) if counts else None
-    assert ttrl.majority(answers, pick.task) == wanted
+    assert votes.majority(answers, pick.task) == wanted
 
 
 def test_votes_are_compared_by_the_tasks_own_rule() -> None:
     task = replace(pick.task, same=lambda a, b: len(a) == len(b))
-    assert ttrl.majority(["12", "345", "67", "8"], task) == "12"
+    assert votes.majority(["12", "345", "67", "8"], task) == "12"
     assert ttrl.agrees(
         Turn("i", "a", "h/a", "solution", "", "", True, 0, info={"answer": "67"}), "12", task
     )

@@ -57,11 +57,11 @@ def tally(answers: Sequence[str | None], task: Task) -> dict[str, int]:
 
 
 def clear_majority(answers: Sequence[str | None], task: Task) -> str | None:
-    """The readable answer with more votes than any other; None where two have as many, or nothing
-    can be read.
+    """The readable answer with two votes or more, and more than any other; None where there is
+    none: ties and single votes are no majority, and nobody is paid by them.
     """
     votes = tally(answers, task)
-    if not votes:
+    if max(votes.values(), default=0) < 2:
         return None
     best = max(votes, key=lambda a: votes[a])
     others = [votes[answer] for answer in votes if not task.same(answer, best)]

@@ -79,11 +79,14 @@ def _judges(agents: Sequence[Agent], rng: random.Random, count: int) -> list[tup
 
 
 def _agreed(solutions: Sequence[Turn], task: Task) -> list[Turn]:
-    """The solutions that give the majority's answer, where that are more than half of all."""
+    """The solutions that give the majority's answer, where that are more than half of all, and more
+    than one.
+    """
     best, share = most_frequent(solutions, task)
     if best is None or share <= 0.5:
         return []
-    return [turn for turn in solutions if agrees(turn, best, task)]
+    agreed = [turn for turn in solutions if agrees(turn, best, task)]
+    return agreed if len(agreed) > 1 else []
 
 
 async def _judge(

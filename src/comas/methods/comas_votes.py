@@ -36,7 +36,7 @@ from comas.game.agent import Agent, takers
 from comas.game.prompts import defuse, words
 from comas.game.scores import Score
 from comas.game.together import together
-from comas.game.votes import agrees, clear_majority, decide, majority
+from comas.game.votes import agrees, clear_majority, decide
 from comas.methods import comas
 from comas.methods.comas import draw_judge
 from comas.objective.credit import grpo
@@ -103,11 +103,11 @@ def chosen_works(
     negatives: str,
     balanced: bool,
 ) -> list[tuple[Turn, bool]]:
-    """The works to be judged, each with whether it gives the majority's answer; none where all
-    readable answers are the same.
+    """The works to be judged, each with whether it gives the majority's answer; none where there is
+    no majority (`clear_majority`), or all readable answers are the same.
     """
     readable = [turn for turn in solutions if turn.info["answer"] is not None]
-    best = majority([turn.info["answer"] for turn in readable], task)
+    best = clear_majority([turn.info["answer"] for turn in readable], task)
     if best is None:
         return []
     agreed = [turn for turn in readable if agrees(turn, best, task)]
@@ -190,7 +190,7 @@ def settle(
 
 def label_of(solution: Turn, solutions: Sequence[Turn], task: Task) -> str | None:
     """The clear majority of the answers without a solver's own, or without those of its policy
-    where there are three policies or more; None where two answers have as many votes.
+    where there are three policies or more; None where they have none.
     """
     policies = {turn.policy for turn in solutions}
     if len(policies) >= POLICIES:

@@ -3,8 +3,9 @@ variety: TTRL with two bands of pay.
 
 A question is answered `votes` times. Answers of the majority are paid 0.5 to 1, others -1 to -0.5,
 by novelty within their band: 1 minus the half-sum of the mean similarity to their own band and of
-the greatest similarity to any other reply. Unreadable ones are paid -1. GRPO with a wider upper
-clip and a bonus for entropy. Unlike the paper, similarity is that of runs of words, where the paper
+the greatest similarity to any other reply. Unreadable ones are paid -1, and all are where there is
+no majority (ties and single votes are none), which teaches nothing. GRPO with a wider upper clip
+and a bonus for entropy. Unlike the paper, similarity is that of runs of words, where the paper
 embeds replies, and all votes are trained on (the paper: 32 of 64).
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from comas.game.votes import agrees, majority
+from comas.game.votes import agrees, clear_majority
 from comas.methods.ttrl import play
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
@@ -24,16 +25,18 @@ from comas.types import Episode, Method, Task, Turn
 def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Choose bands by vote and places in them by novelty, episode by episode."""
     for episode in episodes:
-        best = majority([turn.info["answer"] for turn in episode.turns], task)
+        for turn in episode.turns:
+            turn.reward = -1.0
+            turn.group = f"{episode.id}/{turn.policy}"
+        best = clear_majority([turn.info["answer"] for turn in episode.turns], task)
+        if best is None:
+            continue
         readable = [turn for turn in episode.turns if turn.info["answer"] is not None]
         selected: list[Turn] = []
         others: list[Turn] = []
         for turn in readable:
-            band = selected if best is not None and agrees(turn, best, task) else others
+            band = selected if agrees(turn, best, task) else others
             band.append(turn)
-        for turn in episode.turns:
-            turn.reward = -1.0
-            turn.group = f"{episode.id}/{turn.policy}"
         for lowest, band in ((0.5, selected), (-1.0, others)):
             for turn, place in zip(band, places(band, readable), strict=True):
                 turn.reward = lowest + 0.5 * place

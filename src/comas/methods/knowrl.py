@@ -71,10 +71,16 @@ def consensus(turns: Sequence[Turn]) -> tuple[str | None, float]:
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 for the majority's word, 0 for the other and for none."""
+    """Pay 1 for the majority's word, 0 for the other and for none; a tie or a single vote is no
+    majority, and pays nobody.
+    """
     for episode in episodes:
         turns = in_role(episode, "assess")
         word, _ = consensus(turns)
+        said = [turn.info["said"] for turn in turns if turn.info["said"] is not None]
+        votes = said.count(word)
+        if votes < 2 or 2 * votes == len(said):
+            word = None
         for turn in turns:
             said = turn.info["said"]
             turn.reward = float(said is not None and said == word)

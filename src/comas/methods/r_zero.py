@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent
 from comas.game.phases import after_step, from_pool, start
 from comas.game.posing import proposed_and_solved, unwritten
-from comas.game.votes import agrees, decide, most_frequent
+from comas.game.votes import agrees, clear_majority, decide, most_frequent
 from comas.objective.credit import given
 from comas.objective.dialogues import dialogues
 from comas.objective.losses import clipped
@@ -109,13 +109,15 @@ def at_frontier(
     state: State, episodes: Sequence[Episode], task: Task, low: float, high: float
 ) -> dict[str, tuple[str, float]]:
     """Questions that a step proposed whose most frequent answer has a share between `low` and
-    `high` -> that answer and its share.
+    `high` -> that answer and its share. A tie or a single vote labels none.
     """
     if low > high:
         raise UserMistake(f"options.low is {low}, and options.high {high}: nothing lies between")
     found: dict[str, tuple[str, float]] = {}
     for episode in episodes if state["phase"] == "propose" else ():
-        label, certainty = frequent(episode, task)
+        _, certainty = frequent(episode, task)
+        ends = [dialogue.end for dialogue in dialogues(episode, "solution")]
+        label = clear_majority([end.info["answer"] for end in ends], task)
         if label is not None and low <= certainty <= high:
             (proposal,) = in_role(episode, "propose")
             found[proposal.info["posed"]] = (label, certainty)

@@ -3,12 +3,14 @@ its model is of itself.
 
 Every agent answers `votes` times. An agent's self-consistency is the share of its most frequent
 answer, and its votes count that much; who gives the answer with the greatest weight is paid 1,
-others 0, compared with the agent's own answers. One agent alone is TTRL. The formula is our reading
+others 0, compared with the agent's own answers. Nobody is paid where two answers have the greatest
+weight, or where one voter alone gives it. One agent alone is TTRL. The formula is our reading
 of the abstract: the paper's code is not public.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -35,7 +37,7 @@ async def play(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 for the answer with the greatest weight, the earliest among equals; 0 for others."""
+    """Pay 1 for the answer with the greatest weight, 0 for others; where there is none, 0."""
     for episode in episodes:
         label = heaviest(episode.turns, task)
         for turn in episode.turns:
@@ -44,15 +46,23 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 
 def heaviest(turns: Sequence[Turn], task: Task) -> str | None:
-    """The answer with the greatest sum of weights; None where nothing can be read."""
+    """The answer with a greater sum of weights than any other, which two turns or more give; None
+    where there is none.
+    """
     speakers = {turn.agent for turn in turns}
     weights = {agent: consistency(turns, agent, task) for agent in speakers}
     readable = [turn for turn in turns if turn.info["answer"] is not None]
     totals: dict[str, float] = {}
+    votes: dict[str, int] = {}
     for answer in dict.fromkeys(turn.info["answer"] for turn in readable):
         voters = [turn.agent for turn in readable if agrees(turn, answer, task)]
-        totals[answer] = sum(weights[agent] for agent in voters)
-    return max(totals, key=lambda answer: totals[answer], default=None)
+        totals[answer] = math.fsum(weights[agent] for agent in voters)
+        votes[answer] = len(voters)
+    best = max(totals, key=lambda answer: totals[answer], default=None)
+    if best is None or votes[best] < 2:
+        return None
+    others = [totals[answer] for answer in totals if not task.same(answer, best)]
+    return best if totals[best] > max(others, default=0.0) else None
 
 
 def consistency(turns: Sequence[Turn], agent: str, task: Task) -> float:

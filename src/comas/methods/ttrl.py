@@ -1,7 +1,8 @@
 """TTRL (arXiv 2504.16084): the majority answer of a question's samples is its label.
 
 The team answers a question `votes` times, its agents in turn and nobody seeing another's work; a
-readable answer that agrees with the majority of all of them is paid 1, any other 0. No judges.
+readable answer that agrees with the majority of all of them is paid 1, any other 0. Ties and single
+votes are no majority: nobody is paid, where the paper takes the first of equals. No judges.
 Leaves out: weighting of votes.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent, takers
 from comas.game.prompts import words
 from comas.game.together import together
-from comas.game.votes import agrees, decide, majority
+from comas.game.votes import agrees, clear_majority, decide
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task
@@ -39,10 +40,10 @@ async def play(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 for the majority's answer and 0 for any other; where none is readable, all get 0."""
+    """Pay 1 for the majority's answer and 0 for any other; where there is none, all get 0."""
     for episode in episodes:
         answers = [turn.info["answer"] for turn in episode.turns]
-        best = majority(answers, task)
+        best = clear_majority(answers, task)
         for turn in episode.turns:
             turn.reward = float(best is not None and agrees(turn, best, task))
             turn.group = f"{episode.id}/{turn.policy}"
