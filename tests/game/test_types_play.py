@@ -95,6 +95,20 @@ def test_turns_are_named_by_place_whoever_answers_first() -> None:
     ]
 
 
+def test_roles_that_end_in_digits_name_other_turns_than_those_without() -> None:
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
+        roles = [*["step"] * 11, "step1", "step1", "step-", "step"]
+        for role in roles:
+            await agents[0].ask(role, "go")
+        return "done"
+
+    scene, _ = scripted_scene(game(play), pick.task, dict.fromkeys(["step", "step1", "step-"], "y"))
+    (episode,) = asyncio.run(play_all(scene, [Q], 0))
+    names = {turn.id.removeprefix("0/q/0/") for turn in episode.turns}
+    assert len(names) == len(episode.turns) == 15
+    assert names >= {"step0", "step11", "step1-0", "step1-1", "step--0"}
+
+
 def test_turns_sort_by_number_also_beyond_nine_and_with_odd_question_ids() -> None:
     async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> None:
         async with asyncio.TaskGroup() as group:

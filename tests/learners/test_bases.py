@@ -15,6 +15,7 @@ import torch
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
+from comas.learners.logprobs import halve
 from comas.learners.lora import layers
 from comas.learners.lora.linear import row_by_row
 from comas.learners.lora.population import Population, Spec
@@ -76,6 +77,19 @@ ODD = {
 }
 """What is odd about each."""
 every_base = pytest.mark.parametrize("base", [b for b in BASES if b != "latent"])
+
+
+WITH_CROSS_ATTENTION = {
+    "biogpt": {},
+    "gpt_bigcode": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48},
+}
+
+
+@pytest.mark.parametrize("base", ["gpt2", "opt", "qwen2_moe", *WITH_CROSS_ATTENTION])
+def test_heads_that_ask_more_of_their_body_are_run_alone(base: str) -> None:
+    other = WITH_CROSS_ATTENTION.get(base)
+    assert halve(BASES[base]() if other is None else model_of(base, **other)) is not None
 
 
 class InDoubles(TorchFunctionMode):

@@ -227,6 +227,19 @@ def test_equal_rewards_give_exactly_nothing_in_every_form(
     )
 
 
+def test_rounding_of_log_probs_is_no_advantage_where_all_are_paid_the_same() -> None:
+    noise = [[1e-8, -2e-8], [3e-8, 1e-8], [-1e-8, 0.0]]
+    rows = [row(-1.0, 2, ratio=[0.0, 0.0]) for _ in noise]
+    for said, ratio in zip(rows, noise, strict=True):
+        said.ref_logprobs_T = said.logprobs_T.astype(np.float64)
+        said.ref_logprobs_T[2:] -= ratio
+    for a in credits("all", rows, {"solution": 0.1}):
+        np.testing.assert_allclose(a, 0.0, atol=1e-8)
+    # a KL that is more than rounding is subtracted unscaled, as in every other form
+    (paid, _) = credits("all", [row(0.5, 1, ratio=[0.2]), row(0.5, 1)], {"solution": 0.1})
+    np.testing.assert_allclose(paid[2:], [-0.02], atol=1e-6)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_prompts_get_no_advantage_and_rows_are_not_touched(form: str) -> None:
     rows = [

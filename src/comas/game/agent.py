@@ -203,10 +203,13 @@ class Agent:
         return self._told(name, role, prompt, text, about)
 
     def _name(self, role: str, about: Turn | None) -> str:
-        """The id of the next turn in this role below `about`."""
+        """The id of the next turn in this role below `about`; a role that ends in a digit is parted
+        from its count, or the eleventh `step` would be named as the first `step1`.
+        """
         stem = f"{about.id}." if about else f"{self.table.episode.id}/"
+        between = "-" if role.endswith(tuple("0123456789-")) else ""
         self.table.counts[stem + role] += 1
-        return f"{stem}{role}{self.table.counts[stem + role] - 1}"
+        return f"{stem}{role}{between}{self.table.counts[stem + role] - 1}"
 
     async def _told(
         self,

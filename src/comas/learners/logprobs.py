@@ -39,11 +39,23 @@ class Halves:
     head: Any
 
 
+@dataclass
+class _Output(MoeModelOutputWithPast):
+    """Every field that a head asks its body for: GPT-2, OPT and others ask for cross attention."""
+
+    cross_attentions: Any = None
+
+
 class _Given(torch.nn.Module):
     """In the place of a body: its output is what it gets as embeddings."""
 
-    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> MoeModelOutputWithPast:
-        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)  # type: ignore[arg-type]
+    @property
+    def decoder(self) -> _Given:
+        """What OPT's head calls of its body."""
+        return self
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _Output:
+        return _Output(last_hidden_state=inputs_embeds)  # type: ignore[arg-type]
 
 
 def halve(model: Any) -> Halves | None:

@@ -58,12 +58,15 @@ def reinforce_pp(
     whatever their role. `normalise = "role"` is the clean form: rewards alone are normalised over
     the rows of each role, and the KL is subtracted afterwards, unscaled. A role whose rewards are
     all equal, or that has fewer than `min_rows` rows, gets no advantage from its rewards: dividing
-    by a spread of zero would turn rounding noise into unit advantages. With `normalise = "none"`
-    rewards are taken as they are. `entropy` weighs a bonus for entropy (`surprise`).
+    by a spread of zero would turn rounding noise into unit advantages. Likewise for "all" where the
+    whole batch is paid the same: the KL is subtracted unscaled. With `normalise = "none"` rewards
+    are taken as they are. `entropy` weighs a bonus for entropy (`surprise`).
     """
     if normalise == "all":
-        rewards = [row.reward for row in rows]
-        normalised = _normalise_tokens(rows, _per_token(rows, rewards, kl))
+        rewards_R = _rewards(rows)
+        if np.ptp(rewards_R) == 0:  # what is left to normalise is the KL, or its rounding
+            return _per_row(rows, np.zeros_like(rewards_R), kl, entropy)
+        normalised = _normalise_tokens(rows, _per_token(rows, rewards_R, kl))
         return _with_entropy(rows, normalised, entropy)
     if normalise == "none":
         return _per_row(rows, _rewards(rows), kl, entropy)
