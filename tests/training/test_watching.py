@@ -14,12 +14,13 @@ from safetensors.numpy import load_file
 
 import comas
 from comas.hooks import Alarm, Hook
-from comas.storage.alarms import drop_alarms, read_alarms
+from comas.storage.alarms import append_alarms, drop_alarms, read_alarms
 from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.testing import Scripted
 from comas.training.guard import Guard
 from tests.support.command import run as command
+from tests.support.run_folders import CONFIG, checkpoint
 from tests.support.runs import essence, run_of
 
 LOUD = """
@@ -225,6 +226,45 @@ def test_alarms_beyond_the_last_commit_are_dropped(untaught: Path, tmp_path: Pat
     assert read_alarms(run.path) == []
 
 
+def test_weights_from_before_the_change_are_kept_until_its_alarm(
+    untaught: Path, tmp_path: Path
+) -> None:
+    """The change comes some steps before its alarm, and two checkpoints are kept."""
+    file = Path(loud(tmp_path, 3))
+    file.write_text(file.read_text().replace("[bad] * 20", "[0.1 + 0.25 * bad] * 5"))
+    heard = Heard()
+    keys = {"steps": 30, "monitors": [str(file)], "checkpoint_every": 1, "eval_every": 0}
+    run = run_of(tmp_path / "r", untaught, hooks=[heard], on_alarm="restore", **keys)
+    (alarm,) = read_alarms(run.path)
+    assert alarm["since"] == 3
+    assert alarm["step"] >= 6
+    (note,) = [note for note in heard.notes if "on_alarm" in note]
+    assert note.endswith("with the weights after 3 steps (on_alarm=restore)")
+
+
+def test_where_no_weights_are_from_before_the_change_that_is_told(tmp_path: Path) -> None:
+    run = Run.create(CONFIG, str(tmp_path / "r"))
+    checkpoint(run, 2)
+    checkpoint(run, 3)
+    for alarm in ({"step": 0, "since": 0, "action": "warn"}, {"step": 2, "since": 1}):
+        append_alarms(run.path, [alarm])
+    heard = Heard()
+    run_sync(Guard("restore", heard).end(run, {}, 3, None))
+    assert heard.notes == [
+        "stopped after step 3 by an alarm, with the weights after 2 steps (on_alarm=restore; no"
+        " checkpoint was kept from before the change in step 2)"
+    ]
+
+
+def test_a_run_that_was_warned_and_ends_by_its_tokens_was_not_ended_by_an_alarm(
+    untaught: Path, tmp_path: Path
+) -> None:
+    run = alarmed(tmp_path, untaught, steps=3)
+    result = comas.resume(run.path, steps=50, tokens=1, on_alarm="stop")
+    assert result.steps < 50
+    assert not result.ended_by_alarm
+
+
 def test_nobody_watches_a_run_without_monitors(untaught: Path, tmp_path: Path) -> None:
     run = run_of(tmp_path / "r", untaught, steps=1, monitors=[])
     assert [step["monitors"] for step in run.metrics()] == [{}]
@@ -256,5 +296,6 @@ def test_a_monitor_that_fails_is_noted_and_dropped(
     assert [step["monitors"] for step in run.metrics()] == [{}, {}, {}]
     (note,) = [note for note in heard.notes if note.startswith("monitor loud failed")]
     assert reason in note
+    file.write_text(LOUD.replace("FROM", "0"))
     comas.resume(run.path, steps=4)
-    assert len(list(run.metrics())) == 4
+    assert [step["monitors"] for step in run.metrics()] == [{}, {}, {}, {}], "it stays dropped"

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -224,10 +224,13 @@ class Run:
         path.mkdir(parents=True)
         return path
 
-    def commit(self, step: int, best: int | None = None) -> None:
+    def commit(
+        self, step: int, best: int | None = None, before: Collection[int] = frozenset()
+    ) -> None:
         """Seal the checkpoint after `step` steps and move the marker: everything so far is on disk.
 
-        Older ones but the best go.
+        Older ones go, but the best, those that others hold, and the newest that is not beyond each
+        of the steps `before`.
         """
         log = self.path / "metrics.jsonl"
         for path in (*self._unsynced, self.path / "episodes", log):
@@ -241,9 +244,11 @@ class Run:
             shutil.rmtree(folder)
         files.rename(unfinished, folder)
         files.replace(self.path / "commit.json", json.dumps(marker))
-        newest = sorted(self.steps_kept())[-KEEP:]
+        kept = self.steps_kept()
+        newest = sorted(kept)[-KEEP:]
         needed = {*newest, best, *self.holds.steps()}
-        for old in set(self.steps_kept()) - needed:
+        needed |= {max((k for k in kept if k <= change), default=None) for change in before}
+        for old in set(kept) - needed:
             shutil.rmtree(self._checkpoint(old))
 
     def _checkpoint(self, step: int | Literal["new"]) -> Path:

@@ -34,10 +34,7 @@ class Guard:
         """Go on with a run that has so many steps: it has ended where its last one was alarmed. An
         alarm that came while it was told to go on ends nothing later.
         """
-        last = [alarm for alarm in read_alarms(run.path) if alarm["step"] == done - 1]
-        # one that was written before actions were says nothing of its own
-        actions = [alarm.get("action", self.action) for alarm in last]
-        self.ends = self.action != "warn" and any(action != "warn" for action in actions)
+        self.ends = bool(ending(read_alarms(run.path), done, self.action))
 
     def write(self, run: Run, alarms: Sequence[Alarm]) -> None:
         """Write down the alarms of a step, and what they do."""
@@ -52,7 +49,10 @@ class Guard:
         if self.action == "stop":
             self.hooks.note(f"stopped after step {done} by an alarm (on_alarm=stop)")
             return
-        step = _before_the_change(run) if best is None else best
+        if best is None:
+            step, known = _before_the_change(run, done)
+        else:
+            step, known = best, ""
         if step != done:  # otherwise hosts have those weights, which are not written down yet
             checkpoint = run.intact(step)
             for name, host in hosts.items():
@@ -60,16 +60,32 @@ class Guard:
                     await at_host(name, f"loading step {step}", host.load(checkpoint))
         self.hooks.note(
             f"stopped after step {done} by an alarm, with the weights after {step} steps"
-            " (on_alarm=restore)"
+            f" (on_alarm=restore{known})"
         )
 
 
-def _before_the_change(run: Run) -> int:
-    """The newest checkpoint from before anything that was alarmed; the oldest where none is."""
+def ending(alarms: Sequence[Mapping[str, Any]], done: int, action: Action) -> list[Any]:
+    """Those of the alarms that end a run of `done` steps whose config has this action now.
+
+    They are of its last step, and did not come while it was told to go on.
+    """
+    if action == "warn":
+        return []
+    last = [alarm for alarm in alarms if alarm["step"] == done - 1]
+    # one that was written before actions were says nothing of its own
+    return [alarm for alarm in last if alarm.get("action", action) != "warn"]
+
+
+def _before_the_change(run: Run, done: int) -> tuple[int, str]:
+    """The newest checkpoint from before what ended a run of `done` steps, the oldest where none is,
+    and what is to be said of that.
+    """
     kept = sorted(run.steps_kept())
-    alarms = read_alarms(run.path)
-    since = min(alarm["since"] for alarm in alarms)
-    return max((step for step in kept if step <= since), default=kept[0])
+    since = min(alarm["since"] for alarm in ending(read_alarms(run.path), done, "restore"))
+    step = max((step for step in kept if step <= since), default=None)
+    if step is not None:
+        return step, ""
+    return kept[0], f"; no checkpoint was kept from before the change in step {since + 1}"
 
 
 PATIENCE = 3

@@ -297,7 +297,8 @@ class Session:
             await at_host(name, f"saving step {step}", host.save(path))
         self.memory.write(path)
         self.watching.write(path)
-        self.run.commit(step, self.best[1])
+        restoring = self.guard.action == "restore"
+        self.run.commit(step, self.best[1], self.watching.suspected() if restoring else ())
 
 
 def clocks_of(hosts: Mapping[str, Host]) -> Clocks:

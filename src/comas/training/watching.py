@@ -132,6 +132,14 @@ class Watching:
                 figures[key] = _figures(reading, trial)
         return figures
 
+    def suspected(self) -> set[int]:
+        """The steps, counted from 0, in which changes may have begun that are not alarmed yet."""
+        return {
+            trial.evidence.since
+            for (name, _), trial in self.trials.items()
+            if name in self.monitors and not trial.alarmed and trial.evidence.grows
+        }
+
     def write(self, checkpoint: Path) -> None:
         """Write what monitors and trials know into an open checkpoint, also where all monitors
         have been dropped since.
@@ -143,7 +151,9 @@ class Watching:
         write_monitors(checkpoint, {"memories": memories, "trials": trials})
 
     def take_up(self, run: Path, step: int) -> None:
-        """Go on from a checkpoint; without monitors where that knows of none."""
+        """Go on from a checkpoint; without monitors where that knows of none, and without those
+        that had been dropped.
+        """
         if not self.monitors:
             return
         record = read_monitors(run, step)
@@ -152,8 +162,10 @@ class Watching:
             self.trials = {}
             self.note("this run was begun without monitors, and goes on without them")
             return
+        memories = record["memories"]
+        self.monitors = {name: seen for name, seen in self.monitors.items() if name in memories}
         for name, monitor in self.monitors.items():
-            monitor.memory = record["memories"].get(name, monitor.memory)
+            monitor.memory = memories[name]
         for key, trial in self.trials.items():
             trial.take_up(record["trials"]["/".join(key)])
 
