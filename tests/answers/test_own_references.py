@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from comas.tasks import jsonl
-from comas.types import Question, UserMistake
+from comas.tasks import aime, amc, jsonl, math500, mix
+from comas.types import Question, Task, UserMistake
 
 LISTED = "Which?\nA. Daoism\nB. Buddhism\nC. neither"
 
@@ -34,6 +34,8 @@ def loaded(folder: Path, row: dict[str, object]) -> Question:
         ({"answer": 1e-5, "kind": "science"}, ["1e-5", "0.00001"]),
         ({"answer": 3.0, "kind": "text"}, ["3"]),
         ({"answer": r"\boxed{5}"}, ["5"]),
+        ({"answer": "She has 3 * 24 = <<3*24=72>>72 eggs.\n#### 72"}, ["72", "72 eggs"]),
+        ({"answer": "so it is\n#### 1,000", "kind": "science"}, ["1000"]),
         ({"answer": "Paris"}, ["Paris", r"\text{Paris}"]),
         ({"answer": "(B)", "kind": "choice"}, ["B", "(B)"]),
         ({"answer": "b", "kind": "choice"}, ["B"]),
@@ -63,6 +65,7 @@ def test_replies_match_what_is_meant(
         ({"answer": "$", "kind": "text"}, "write the words"),
         ({"answer": " "}, "of kind math"),
         ({"answer": r"\frac{1}{2"}, "every brace closed"),
+        ({"answer": "She sells 48 / 2 = 24 clips in May and then some."}, "without sentences"),
         ({"answer": True}, "True: a text or a number"),
         ({"answer": {"a": 1}}, "a text or a number"),
         ({"answer": float("nan")}, "a text or a number"),
@@ -75,3 +78,35 @@ def test_references_that_no_reply_can_match(
         loaded(tmp_path, row)
     assert "mine.jsonl:2: " in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", ["", r"\frac{1}{2", "He takes two of them, and so he has four."])
+@pytest.mark.parametrize(
+    ("task", "columns"),
+    [
+        (math500.task, {"problem": "q?"}),
+        (amc.task, {"question": "q?"}),
+        (aime.task, {"Problem": "q?"}),
+        (mix.task, {"prompt": "q?", "task": "math"}),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_references_of_benchmarks_that_no_reply_can_match(
+    task: Task, columns: dict[str, str], answer: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    key = "Answer" if task is aime.task else "answer"
+    file.write_text(json.dumps({**columns, key: answer}))
+    with pytest.raises(UserMistake, match=r"rows.jsonl:1: no reply can match the answer"):
+        task.load("test", str(file))
+
+
+def test_a_question_with_two_answers_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    rows = [{"question": "q?", "answer": a} for a in ("5", None, "5", "6")]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserMistake, match=r"mine.jsonl:4: .* another answer, '5', .* '6'"):
+        jsonl.load("test", str(file), whole=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))
+    (question,) = jsonl.load("test", str(file), whole=True)
+    assert question.answer == "5"

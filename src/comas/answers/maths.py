@@ -15,13 +15,15 @@ from typing import Any
 from comas.answers import forms, notation
 from comas.answers.boxed import last_box
 from comas.answers.pool import WorkerFailed, Workers
-from comas.types import HostFailure, Question, Verdict
+from comas.types import HostFailure, Question, UserMistake, Verdict
 
 PATIENCE = 30.0
 """Seconds on the clock for one comparison.
 
 The process itself ends after five seconds of computing, however busy the machine is.
 """
+_COMMAND = re.compile(r"\\(?:text|mbox|mathrm)[a-z]*\s*\{[^{}]*\}|\\[a-zA-Z]+")
+_WORD = re.compile(r"[^\W\d_]{2,}")
 WORKERS = Workers("comas.answers.maths_worker", PATIENCE)
 
 
@@ -66,6 +68,30 @@ def digests(text: str) -> bool:
         return readable is None or bool(_found("digests", readable))
     except WorkerFailed:
         return False
+
+
+def can_be_reference(text: str) -> bool:
+    """Whether a reply that boxes this text is right, and is not asked for sentences."""
+    question = Question(id="reference", prompt="", kind="math", answer=text)
+    return bool(text) and not is_prose(text) and verify(question, rf"\boxed{{{text}}}") == "right"
+
+
+def is_prose(text: str) -> bool:
+    """Whether six words or more stand in a text besides its commands and what they write as
+    text.
+    """
+    return len(_WORD.findall(_COMMAND.sub(" ", text))) >= 6
+
+
+def reference(text: str, where: str) -> str:
+    """A reference answer as it is. Raises UserMistake where no reply can match it."""
+    text = text.strip()
+    if not can_be_reference(text):
+        raise UserMistake(
+            f"{where}: no reply can match the answer {text[:60]!r}: write it as it may stand within"
+            " \\boxed{...}, with every brace closed and without sentences"
+        )
+    return text
 
 
 def works() -> bool:

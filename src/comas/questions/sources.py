@@ -76,7 +76,12 @@ class Source:
         by_id: dict[str, Question] = {}
         for row, where in self.rows(split, path):
             question = make(row, where)
-            by_id[question.id] = question
+            known = by_id.get(question.id, question).answer
+            # other tests of one program contradict nothing
+            if self.hub is None and question.kind != "coding" and known and question.answer:
+                self._check_the_same(known, question, where)
+            if question.id not in by_id or question.answer is not None:
+                by_id[question.id] = question
         chosen = [question for question in by_id.values() if keep(question)]
         if by_id and not chosen:
             place = path or os.environ.get("COMAS_DATA") or self.hub
@@ -87,6 +92,15 @@ class Source:
             )
         random.Random(f"{self.task} {split} {seed}").shuffle(chosen)
         return chosen[:limit]
+
+    def _check_the_same(self, known: str, question: Question, where: str) -> None:
+        """Raise UserMistake where a question has had another answer."""
+        if question.answer != known:
+            raise UserMistake(
+                f"{where}: task {self.task} has read this question with another answer,"
+                f" {known[:60]!r}, and here it is {str(question.answer)[:60]!r}: leave one out"
+                f" ({question.prompt[:60]!r})"
+            )
 
     def rows(self, split: str, path: str | None) -> Iterator[tuple[Row, str]]:
         """Rows of a split, each with where it stands. Raises UserMistake."""

@@ -24,7 +24,7 @@ SOURCE = Source(
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["Problem"].strip()
-    answer = str(row["Answer"]).strip()
+    answer = maths.reference(str(row["Answer"]), where)
     return Question(id=identity("aime", prompt), prompt=prompt, kind="math", answer=answer)
 
 

@@ -15,7 +15,7 @@ SOURCE = Source("amc", "math-ai/amc23", None, {"test": "test"}, ("question",), (
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["question"].strip()
-    answer = str(row["answer"]).strip()
+    answer = maths.reference(str(row["answer"]), where)
     return Question(id=identity("amc", prompt), prompt=prompt, kind="math", answer=answer)
 
 

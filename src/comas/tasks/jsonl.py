@@ -65,8 +65,11 @@ def _question(row: Row, where: str) -> Question:
     return Question(id=identity("jsonl", prompt), prompt=prompt, kind=kind, answer=answer)
 
 
+MARK = "####"
+"""What stands before the answer where a solution has been worked out, as in GSM8K."""
 REMEDIES = {
-    "math": "write it as it may stand within \\boxed{...}, with every brace closed",
+    "math": "write it as it may stand within \\boxed{...}, with every brace closed and without"
+    " sentences (or set `kind` to text)",
     "science": "write one number, or set `kind` to math or text",
     "choice": "write the letter of one choice, such as B",
     "text": "write the words of the answer",
@@ -87,6 +90,8 @@ def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
     ):
         raise UserMistake(f"{where}: `answer` is {answer!r}: a text or a number, or leave it out")
     text = numbers.written(answer)
+    if kind in ("math", "science") and MARK in text:
+        text = text.rpartition(MARK)[2].strip()
     box = _BOX.fullmatch(text.strip("$"))
     if box is not None:
         text = box[1].strip()
@@ -116,6 +121,8 @@ def _can_be_matched(reference: str, kind: str, prompt: str) -> bool:
     question = Question(id="reference", prompt=prompt, kind=kind, answer=reference)
     if not reference:
         return False
+    if kind == "math":
+        return maths.can_be_reference(reference)
     reply = rf"\boxed{{{reference}}}"
     return KINDS[kind].verify(question, reply) == "right"
 

@@ -16,7 +16,7 @@ SOURCE = Source("math500", "HuggingFaceH4/MATH-500", None, {"test": "test"}, ("p
 
 def _question(row: Row, where: str) -> Question:
     prompt = row["problem"].strip()
-    answer = str(row["answer"]).strip()
+    answer = maths.reference(str(row["answer"]), where)
     return Question(id=identity("math500", prompt), prompt=prompt, kind="math", answer=answer)
 
 

@@ -67,6 +67,8 @@ def _question(row: Row, where: str) -> Question:
     if kind == "coding":
         return code.question("mix", prompt, str(row["answer"]))
     answer = numbers.written(row["answer"])
+    if kind == "math":
+        answer = maths.reference(answer, where)
     return Question(id=identity("mix", prompt), prompt=prompt, kind=kind, answer=answer)
 
 
