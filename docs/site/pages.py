@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 SITE = DOCS / "site"
 PICTURES = DOCS / "pictures"
 METHODS = ROOT / "src" / "comas" / "methods"
-AT_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")
+AT_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages of the root that keep their names; the README is the front page."""
 
 REFERENCE = {
