@@ -4,7 +4,8 @@ Pages of docs/ and of the repository's root are copied, their links rewritten to
 the site. A page per method is put together from the docstring of its file, the rows of
 docs/methods.md, docs/config.md, docs/results-family.md and docs/default-runs.md about it, its
 learning curve and its source, so that nothing is written twice. Examples become pages, and public
-modules pages of the reference, which mkdocstrings fills. Leaves out: building, which is Zensical's.
+modules pages of the reference, which mkdocstrings fills. `llms.txt` lists all pages with a line
+about each, `llms-full.txt` holds them in one file. Leaves out: building, which is Zensical's.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ REFERENCE = {
 
 FENCE = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#\s]+)")
+SENTENCE = re.compile(r"(?<=[\w)`\]]{3}[.!?])\s+(?=[A-Z`*])")
+"""Between two sentences; `Dr. Zero` is none."""
 PAPER = re.compile(r"arXiv (\d{4}\.\d{5})")
 
 
@@ -96,6 +99,10 @@ def stage(folder: Path) -> None:
     fill_navigation(config["project"]["nav"], places)
     config["project"]["plugins"]["mkdocstrings"]["handlers"]["python"]["paths"] = [f"{ROOT}/src"]
     write(folder / "zensical.toml", tomli_w.dumps(config))
+    listed = list(in_navigation(config["project"]["nav"]))
+    name, description = (config["project"][key] for key in ("site_name", "site_description"))
+    write(pages / "llms.txt", index_for_models(f"# {name}\n\n> {description}", listed, pages))
+    write(pages / "llms-full.txt", all_pages(listed, pages))
 
 
 def write(path: Path, text: str) -> None:
@@ -150,6 +157,69 @@ def fill_navigation(navigation: list[dict[str, Any]], places: Mapping[Path, str]
     examples = {path: place for path, place in places.items() if path.parent.name == "examples"}
     within["Examples"] += [{path.name: place} for path, place in examples.items()]
     within["Reference"] += [{title: reference_place(title)} for title in REFERENCE]
+
+
+# --- the site for language models
+
+
+class Listed(NamedTuple):
+    """A page in the navigation."""
+
+    section: str
+    title: str
+    place: str
+
+
+def in_navigation(navigation: Sequence[Mapping[str, Any]], section: str = "") -> Iterator[Listed]:
+    """The pages of a navigation, in its order, each with its topmost section."""
+    for entry in navigation:
+        for title, within in entry.items():
+            if isinstance(within, str):
+                yield Listed(section, title, within)
+            else:
+                yield from in_navigation(within, section or title)
+
+
+def index_for_models(heading: str, listed: Sequence[Listed], pages: Path) -> str:
+    """`llms.txt` (https://llmstxt.org): a link and one line for each page, by section.
+
+    Links lead to the HTML of the site, relative to its root.
+    """
+    parts = [f"{heading}\n\nAll pages in one file: [llms-full.txt](llms-full.txt)"]
+    section = ""
+    for page in listed:
+        if page.section != section:
+            section = page.section
+            parts.append(f"\n## {section}\n")
+        place = re.sub(r"\bREADME\.md$", "index.md", page.place).removesuffix(".md") + ".html"
+        about = first_sentence((pages / page.place).read_text(encoding="utf-8"))
+        link = f"- [{page.title}]({place})"
+        parts.append(f"{link}: {about}" if about else link)
+    return "\n".join(parts) + "\n"
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a page's first paragraph, without links; "" if it has no prose."""
+    prose = FENCE.sub("", text)
+    for paragraph in re.split(r"\n\s*\n", prose):
+        words = " ".join(paragraph.split())
+        if words and not re.match(r"#|\||:::|!\[|<!--|- |\d+\. ", words):
+            plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", words).replace("**", "")
+            return SENTENCE.split(plain, maxsplit=1)[0].rstrip(":")
+    return ""
+
+
+def all_pages(listed: Sequence[Listed], pages: Path) -> str:
+    """`llms-full.txt`: the Markdown of all pages, each after a line with its place.
+
+    Leaves out: pages of the reference, whose names are filled in when the site is built.
+    """
+    parts = [
+        f"<!-- {page.place} -->\n\n{(pages / page.place).read_text(encoding='utf-8').strip()}"
+        for page in listed
+        if not page.place.startswith("reference/")
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 # --- methods
