@@ -104,6 +104,22 @@ def test_two_letters_are_no_answer(said: str) -> None:
     assert choice.extract(listing("w", "x", "y", "z"), rf"\boxed{{{said}}}") is None
 
 
+def test_small_letters_are_choices_too() -> None:
+    small = Question(id="q", prompt="Which?\na) Paris\nb) Rome", kind="choice", answer="A")
+    assert choice.listed(small.prompt) == {"A": "Paris", "B": "Rome"}
+    for text, letter in (
+        ("a", "A"),
+        ("(b)", "B"),
+        ("a) Paris", "A"),
+        ("a Rome", None),
+        ("c", None),
+    ):
+        assert choice.extract(small, rf"\boxed{{{text}}}") == letter
+    inline = Question(id="q", prompt="Which? a) Paris b) Rome", kind="choice", answer="A")
+    assert choice.verify(inline, r"\boxed{a}") == "right"
+    assert choice.extract(inline, r"\boxed{a city}") is None
+
+
 def test_a_letter_with_the_text_of_another_choice_is_no_answer() -> None:
     assert choice.extract(listing("Daoism", "Buddhism", "x"), r"\boxed{B. Daoism}") is None
     assert choice.extract(listing("x < 3", "x > 3"), r"\boxed{B. $x < 3$}") is None

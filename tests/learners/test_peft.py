@@ -249,6 +249,19 @@ def test_other_adapters_and_damaged_folders_are_refused(tiny: Path, tmp_path: Pa
         loaded(tiny, a=folder)
 
 
+def test_an_adapter_may_begin_with_a_byte_order_mark_and_has_to_be_finite(
+    tiny: Path, tmp_path: Path
+) -> None:
+    folder = by_peft(tiny, tmp_path / "x")
+    config = folder / "adapter_config.json"
+    config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes())
+    loaded(tiny, a=folder)
+    file = folder / "adapter_model.safetensors"
+    save_file({name: tensor * torch.nan for name, tensor in load_file(file).items()}, file)
+    with pytest.raises(UserMistake, match=r"adapter .* numbers that are not finite, in"):
+        loaded(tiny, a=folder)
+
+
 def test_an_adapter_for_another_base_is_refused(tiny: Path, tmp_path: Path) -> None:
     made = Population(plain(tiny), {"a": Spec(4)})
     peft_folder.save(made, "a", tmp_path / "a", "hub/name")

@@ -170,6 +170,26 @@ def test_an_index_may_be_read_by_whoever_may_read_a_folder(texts: Path) -> None:
     assert kept.stat().st_mode == texts.joinpath(search.INDEX).stat().st_mode
 
 
+def test_an_index_is_as_private_as_its_texts(texts: Path) -> None:
+    secret = texts / "inner" / "secret.txt"
+    secret.parent.mkdir()
+    secret.write_text("the salary of bob")
+    for private in (secret, secret.parent):
+        mode = private.stat().st_mode
+        private.chmod(0o700)
+        search.make(folder=str(texts)).run("cat")
+        (kept,) = (texts / search.INDEX).iterdir()
+        assert {path.stat().st_mode & 0o077 for path in (kept, *kept.iterdir())} == {0}
+        private.chmod(mode)
+        (texts / "animals.txt").write_text("A cat is a feline, still.")
+
+
+def test_an_index_that_is_no_folder_is_done_without(texts: Path) -> None:
+    (texts / search.INDEX).write_text("mine")
+    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
+    assert (texts / search.INDEX).read_text() == "mine"
+
+
 def test_an_index_that_was_cut_off_is_made_anew(texts: Path) -> None:
     (texts / search.INDEX / "new-cut").mkdir(parents=True)
     search.make(folder=str(texts)).run("cat")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +33,34 @@ def test_a_step_is_sent_when_it_is_written_and_not_again_when_it_is_played_again
         assert [tracked.sent for tracked in store.opened] == [0, 2]
         rewind(run)
         (run.path / "track" / "store.json").unlink()
+
+
+def test_a_copied_run_is_another_one_and_a_moved_run_the_same(run: Run, tmp_path: Path) -> None:
+    store = Store(answers=False)
+    commit(run, 0, 2)
+    send(run, store)
+    copied = Run(Path(shutil.copytree(run.path, tmp_path / "copy")))
+    moved = Run(Path(shutil.copytree(run.path, tmp_path / "moved")))
+    send(copied, store)
+    assert len({tracked.id for tracked in store.opened}) == 2
+    shutil.rmtree(run.path)
+    send(moved, store)
+    assert len({tracked.id for tracked in store.opened}) == 2
+
+
+def test_two_trackers_of_one_file_name_are_refused(run: Run, tmp_path: Path) -> None:
+    commit(run, 0, 2)
+    places = [tmp_path / name / "sink.py" for name in "ab"]
+    told: list[str] = []
+    for place in places:
+        place.parent.mkdir()
+        place.touch()
+        tracker = Tracker(str(place), Store().open)
+        tracker.tell = told.append
+        tracker.begin(run, None, 2)  # type: ignore[arg-type]
+    (failed,) = told
+    assert "another tracker of this name" in failed
+    assert "a/sink.py" in failed
 
 
 def test_what_was_trained_without_a_tracker_is_sent_when_there_is_one(run: Run) -> None:

@@ -45,20 +45,25 @@ def asked(question: str, choices: Sequence[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def listed(prompt: str) -> Mapping[str, str]:
-    """The choices that a question lists, by letter: the last lines that begin with `A.`, `B)`,
-    `(C)` and so on, in order.
+    """The choices that a question lists, by capital letter: the last lines that begin with `A.`,
+    `B)`, `(C)` and so on, in order; where there are none, with `a.`, `b)`, `(c)`.
 
     Empty where there are not two of them.
     """
+    return _listed(prompt, "A-Z") or _listed(prompt, "a-z")
+
+
+def _listed(prompt: str, letters: str) -> Mapping[str, str]:
     shown = prompt.removesuffix(CLOSING)
-    labels = list(re.finditer(r"^[ \t]*\(?([A-Z])[).:](?=\s)[ \t]*", shown, re.MULTILINE))
-    runs = [_run(labels[i:]) for i, label in enumerate(labels) if label[1] == "A"]
+    labels = list(re.finditer(rf"^[ \t]*\(?([{letters}])[).:](?=\s)[ \t]*", shown, re.MULTILINE))
+    runs = [_run(labels[i:]) for i, label in enumerate(labels) if label[1] in "Aa"]
     longest = max(reversed(runs), key=len, default=[])
     if len(longest) < 2:
         return {}
     ends = [*(label.start() for label in longest[1:]), len(shown)]
     return {
-        label[1]: shown[label.end() : end].strip() for label, end in zip(longest, ends, strict=True)
+        label[1].upper(): shown[label.end() : end].strip()
+        for label, end in zip(longest, ends, strict=True)
     }
 
 
@@ -66,7 +71,7 @@ def _run(labels: Sequence[re.Match[str]]) -> list[re.Match[str]]:
     """Those of the labels that follow each other in the alphabet, from A on."""
     run: list[re.Match[str]] = []
     for label in labels:
-        if len(run) < len(LETTERS) and label[1] == LETTERS[len(run)]:
+        if len(run) < len(LETTERS) and label[1].upper() == LETTERS[len(run)]:
             run.append(label)
     return run
 
@@ -74,7 +79,7 @@ def _run(labels: Sequence[re.Match[str]]) -> list[re.Match[str]]:
 def extract(question: Question, text: str) -> str | None:
     """The boxed letter; None where the last box holds something else.
 
-    `a`, as an article, is no letter: capitals only.
+    A small letter counts alone, or with the text of its choice: `a` may be an article.
     """
     inside = last_box(text)
     return _chosen(inside, listed(question.prompt)) if inside is not None else None
@@ -82,19 +87,17 @@ def extract(question: Question, text: str) -> str | None:
 
 def _chosen(said: str, choices: Mapping[str, str]) -> str | None:
     found = _LETTER.fullmatch(_words(said))
-    if (
-        found is None
-        or not found["letter"].isupper()
-        or (choices and found["letter"] not in choices)
-    ):
+    if found is None or (choices and found["letter"].upper() not in choices):
         return None
-    letter = found["letter"]
+    letter = found["letter"].upper()
     rest = found["rest"].strip()
     if not rest or _PRAISE.fullmatch(rest):
         return letter
     said_of = _named_by(rest, choices)
     if letter in said_of:
         return letter
+    if found["letter"].islower():
+        return None
     if not found["close"].strip() or said_of or _hedges(letter, rest, choices):
         return None
     return letter

@@ -119,11 +119,14 @@ class Chat:
         self._forbidden = self.special_ids - ({unk} - named)
         self._pieces: dict[Shape, tuple[list[list[int]], list[bool]]] = {}
         # hosts ask twice: does it fit, then answer
+        self._unread: set[tuple[Shape, tuple[str, ...]]] = set()
+        """Shapes with contents of system messages that the template shows as they are."""
         self._content_ids = lru_cache(maxsize=8192)(self._content)
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> np.ndarray:
         """Token ids of the prompt that asks for the next reply, int64, shape (prompt tokens,)."""
         pieces, trims = self._pieces_of(messages)
+        self._check_unread(messages)
         ids = list(pieces[0])
         spoken = [message for message in messages if message["role"] != "tools"]
         for message, after, trim in zip(spoken, pieces[1:], trims, strict=True):
@@ -188,6 +191,34 @@ class Chat:
         holes = [_HOLE.format(i) for i in range(len(roles))]
         _, shown, after = self._render(roles, holes, asking=False).rpartition(holes[-1])
         return after if shown else ""
+
+    def _check_unread(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """Refuse a system message that the template reads, as some do `/no_think`: the prompt that
+        it writes for it is another than the one that is made here. What others say is not looked
+        at: a text in a game must not end a run.
+        """
+        tools = [m["content"] for m in messages if m["role"] == "tools"]
+        spoken = [m for m in messages if m["role"] != "tools"]
+        shape = tuple(m["role"] for m in spoken), tools[0] if tools else None
+        systems = tuple(m["content"] for m in spoken if m["role"] == "system")
+        if not systems or (shape, systems) in self._unread:
+            return
+        pieces, trims = self._split(*shape)
+        contents = [
+            m["content"] if m["role"] == "system" else _HOLE.format(i) for i, m in enumerate(spoken)
+        ]
+        shown = self._render(shape[0], contents, tools=shape[1])
+        made = pieces[0]
+        for content, trim, after in zip(contents, trims, pieces[1:], strict=True):
+            made += (content.strip() if trim else content) + after
+        if shown != made:
+            raise UserMistake(
+                f"the chat template of {self.tokenizer.name_or_path!r} reads the system message"
+                f" {systems[0][:40]!r} and writes another prompt for it, which comas cannot: take"
+                " such words out of agents.<name>.system, and set hosts.<name>.thinking to switch"
+                " thoughts"
+            )
+        self._unread.add((shape, systems))
 
     def _pieces_of(
         self, messages: Sequence[Mapping[str, str]]

@@ -17,6 +17,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ class Index:
         try:
             passages = json.loads(passages_file.read_text(encoding="utf-8"))
             return bm25s.BM25.load(kept, mmap=True, show_progress=False), passages
-        except FileNotFoundError:  # what another process takes away meanwhile is made again
+        # what another process takes away meanwhile, or another user keeps to himself, is made again
+        except OSError:
             pass
         except (ValueError, EOFError):  # so is what is damaged
             shutil.rmtree(kept, ignore_errors=True)
@@ -89,7 +91,7 @@ class Index:
         ranking = bm25s.BM25()
         ranking.index(tokens, show_progress=False)
         if self.folder != HANDBOOK:  # nothing is written into an installed package
-            _keep(ranking, passages, kept)
+            _keep(ranking, passages, kept, _rights(self.folder, files))
         return ranking, passages
 
 
@@ -100,7 +102,18 @@ def _no_text(folder: Path) -> UserMistake:
     )
 
 
-def _keep(ranking: Any, passages: list[str], kept: Path) -> None:
+def _rights(folder: Path, files: list[Path]) -> int:
+    """The rights that all of the texts have, and the folders below `folder` that they lie in; of
+    their owner at least to read and write. An index holds what they say.
+    """
+    rights = 0o666
+    below = {place for file in files for place in file.parents if folder in place.parents}
+    for path in (*files, *below):
+        rights &= path.stat().st_mode
+    return rights | 0o600
+
+
+def _keep(ranking: Any, passages: list[str], kept: Path, rights: int) -> None:
     """Put an index beside its texts, whole or not at all, in a folder of its own: another process
     may have the one before it mapped into its memory. A folder that cannot be written to is indexed
     anew by the next process.
@@ -109,18 +122,22 @@ def _keep(ranking: Any, passages: list[str], kept: Path) -> None:
     try:
         kept.parent.mkdir(exist_ok=True)
         made = kept.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
-        made.mkdir()  # as others may read it, whom a temporary folder would keep out
+        made.mkdir(mode=0o700)
         ranking.save(made, show_progress=False)
         (made / PASSAGES).write_text(json.dumps(passages), encoding="utf-8")
+        for file in made.iterdir():
+            file.chmod(rights)
+        made.chmod(rights | (rights & 0o444) >> 2)  # whoever may read may enter
         made.replace(kept)
     except OSError:
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
         return
-    for older in kept.parent.iterdir():
-        # what others have mapped stays theirs until they end
-        if older != kept and older.is_dir() and not older.name.startswith(UNFINISHED):
-            shutil.rmtree(older, ignore_errors=True)
+    with suppress(OSError):
+        for older in kept.parent.iterdir():
+            # what others have mapped stays theirs until they end
+            if older != kept and older.is_dir() and not older.name.startswith(UNFINISHED):
+                shutil.rmtree(older, ignore_errors=True)
 
 
 def _tokens(texts: list[str]) -> list[list[str]]:

@@ -97,6 +97,10 @@ class Tracker(Hook):
             raise UserMistake(
                 f"{self.record} is damaged; remove it to send everything anew"
             ) from error
+        if note is not None:
+            self._check_tracker(note)
+            if self._is_copied(note):
+                self.id, self.sent = uuid.uuid4().hex, {}
         self._write_note()  # before the store hears of the id
         config = of_config(self.run.config())
         name = self.run.path.resolve().name
@@ -108,6 +112,31 @@ class Tracker(Hook):
         for metrics in itertools.islice(self.run.metrics(), start):
             self._step(metrics)
         self._accuracy("after", start)
+
+    def _is_copied(self, note: Mapping[str, Any]) -> bool:
+        """Whether the note is of another run that this one was copied from; a run that was moved
+        has left no such note behind.
+        """
+        first = Path(note.get("run", self.run.path))
+        if first.resolve() == self.run.path.resolve():
+            return False
+        try:
+            other = files.read_object(first / "track" / self.record.name)
+        except (UserMistake, OSError):
+            return False
+        return isinstance(other, dict) and other.get("id") == note["id"]
+
+    def _check_tracker(self, note: Mapping[str, Any]) -> None:
+        """Raise UserMistake where the note is of another file of the same name."""
+        noted = note.get("tracker", self._place())
+        if noted != self._place() and Path(noted).is_file():
+            raise UserMistake(
+                f"another tracker of this name, {noted}, has sent this run: rename one of them"
+            )
+
+    def _place(self) -> str:
+        """The tracker's name, of a file its path from anywhere."""
+        return str(Path(self.name).resolve()) if Path(self.name).is_file() else self.name
 
     def _accuracy(self, name: str, step: int) -> None:
         """Send that measurement, where it has been made of the team after this step."""
@@ -139,4 +168,6 @@ class Tracker(Hook):
         self._write_note()
 
     def _write_note(self) -> None:
-        files.replace(self.record, json.dumps({"id": self.id, "sent": self.sent}))
+        run = str(self.run.path.resolve())
+        note = {"id": self.id, "sent": self.sent, "run": run, "tracker": self._place()}
+        files.replace(self.record, json.dumps(note))

@@ -60,7 +60,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
     """Its adapter_config.json; an error where it is not plain LoRA."""
     path = Path(folder) / ADAPTER
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UserMistake(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
@@ -141,6 +141,12 @@ def load(population: Population, policy: str, folder: Path) -> None:
     with safe_open(folder / TENSORS, "pt") as file:
         made_for = (file.metadata() or {}).get("base")
         tensors = {_plain(key, folder): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
+    broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
+    if broken:
+        raise UserMistake(
+            f"adapter {folder}: {TENSORS} has numbers that are not finite, in {broken[0]} and"
+            f" {len(broken) - 1} more: take a checkpoint from before"
+        )
     if made_for is not None and made_for != population.fingerprint:
         named = facts(folder).get("base_model_name_or_path")
         base = population.model.config.name_or_path
