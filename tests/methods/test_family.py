@@ -309,6 +309,16 @@ def test_eva_asks_questions_of_the_task_again_as_they_are() -> None:
     assert asked == {question.prompt: question for question in two}
 
 
+def test_a_tie_or_a_single_vote_labels_no_question() -> None:
+    def labels(*answers: str) -> dict[str, tuple[str, float]]:
+        solved = [turn(f"p.s{i}", "solution", answer=x) for i, x in enumerate(answers)]
+        found = episode(turn("p", "propose", posed=POSED), *solved)
+        return r_zero.at_frontier({"phase": "propose"}, [found], pick.task, 0.3, 0.8)
+
+    assert labels("7", "7", "9") == {POSED: ("7", pytest.approx(2 / 3))}
+    assert labels("7", "7", "9", "9") == labels("7", "8", "9") == {}
+
+
 def test_knowrl_pays_for_agreeing_with_oneself() -> None:
     found = episode(
         turn("p", "propose", posed="1 2 4 6 -> 7"),

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+import comas
 from comas import estimate
 from comas.config.resolve import differences, resolve
 from comas.config.schema import read
 from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
+from comas.hooks import Hook
 from comas.machine import Memory
 from comas.sync import run_sync
 from comas.team import pace
@@ -224,9 +226,33 @@ def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
     assert run(["train", *dry, *keys], monkeypatch) == 2
     mistake = (
         "task gsm8k cannot read nowhere (No such file or directory): set data=FILE or COMAS_DATA,"
-        " or unset both"
+        " or unset both (for `resume`, put the file back there: a run keeps its questions)"
     )
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {mistake}"
+
+
+def test_a_seed_model_that_cannot_read_the_questions_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    rows = [{"question": f"What is {n} plus {n}?", "answer": str(2 * n)} for n in range(30)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes: list[str] = []
+    hook = Hook()
+    hook.note = notes.append  # type: ignore[method-assign]
+    keys: dict[str, Any] = {
+        "test_questions": 0,
+        "eval_every": 0,
+        "steps": 0,
+        "threads": 1,
+        "hooks": [hook],
+    }
+    room = dict.fromkeys(["solution", "evaluation", "scoring"], 64)
+    comas.train(task="jsonl", data=str(file), out=str(tmp_path / "r"), room=room, **keys)
+    (told,) = [note for note in notes if "puzzles" in note]
+    assert told.startswith("seed knows the 88 words of its own puzzles and cannot read ")
+    assert told.endswith("take a pretrained model, such as base=smollm2")
+    notes.clear()
+    comas.train(out=str(tmp_path / "s"), **keys)
+    assert not any("puzzles" in note for note in notes)
 
 
 def test_a_dry_run_with_a_base_that_is_not_there_is_refused(

@@ -391,6 +391,13 @@ def test_a_completion_gets_what_stands_before_its_function(tmp_path: Path) -> No
     assert task.verify(question, block(newer)) == "right"
 
 
+def test_tests_that_import_what_the_sandbox_has_not_are_refused(tmp_path: Path) -> None:
+    tests = "import numpy as np\n\n" + CODING["humaneval"]["test"]
+    file = write(tmp_path / "rows.jsonl", [{**CODING["humaneval"], "test": tests}])
+    with pytest.raises(UserMistake, match=r"rows.jsonl:1: its tests import numpy"):
+        load_plugin("task", "humaneval").load("test", path=str(file))
+
+
 def test_what_the_setup_of_tests_binds_is_not_asked_of_the_program(tmp_path: Path) -> None:
     row = {
         **CODING["mbpp"],

@@ -12,6 +12,7 @@ import ast
 import builtins
 import itertools
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -257,6 +258,25 @@ def question(task: str, prompt: str, tests: str) -> Question:
     return Question(
         id=identity(task, prompt), prompt=prompt, kind="coding", answer="tests", meta=meta
     )
+
+
+def not_in_the_sandbox(tests: str) -> str | None:
+    """The first module that tests import and the standard library has not; None where there is
+    none, or where they are no Python.
+    """
+    try:
+        tree = _parsed(tests)
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in names:
+            module = name.split(".")[0]
+            if module not in sys.stdlib_module_names:
+                return module
+    return None
 
 
 def called(tests: str, setup: str = "") -> list[str]:

@@ -185,6 +185,7 @@ def _lines(file: Path, task: str) -> Iterator[tuple[int, Any]]:
         reason = getattr(error, "strerror", None) or error
         raise UserMistake(
             f"task {task} cannot read {file} ({reason}): set data=FILE or COMAS_DATA, or unset both"
+            " (for `resume`, put the file back there: a run keeps its questions)"
         ) from error
     for at, line in enumerate(lines, 1):
         if line.strip():

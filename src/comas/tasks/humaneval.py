@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from comas.answers import boxed, code
 from comas.questions.sources import Row, Source, identity
-from comas.types import Question
+from comas.types import Question, UserMistake
 
 SOURCE = Source(
     "humaneval",
@@ -24,6 +24,11 @@ LEAD = "Complete this function:\n"
 def _question(row: Row, where: str) -> Question:
     prompt = row["prompt"]
     function = row["entry_point"]
+    if missing := code.not_in_the_sandbox(row["test"]):
+        raise UserMistake(
+            f"{where}: its tests import {missing}, and the sandbox has the standard library only:"
+            " take the tests of HumanEval itself (openai/openai_humaneval)"
+        )
     meta = {
         "tests": row["test"],
         "names": [function],

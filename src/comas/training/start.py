@@ -6,6 +6,7 @@ Leaves out: the loop (`training.loop`).
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from comas.trackers.tracker import Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result
-from comas.types import Host, UserMistake
+from comas.types import Host, Question, UserMistake
 
 LENGTH = ("steps", "tokens")
 """How long a run is: it may be made longer when it goes on, and is then what it would have been
@@ -47,8 +48,9 @@ async def train_async(
     resolved = resolve(seated(config, hosts))
     hook = tracked(hooks_of(hooks), resolved.config.track)
     asked = checked_questions(resolved, hook.note)
-    if hint := _unasked(resolved):
-        hook.note(hint)
+    for hint in (_unasked(resolved), _unread(resolved, asked.train)):
+        if hint:
+            hook.note(hint)
     hook.working(Progress("estimating"))
     resolved = estimate.fitted(resolved, hook.note)
     hook.working(Progress("loading"))
@@ -109,6 +111,28 @@ def _unasked(resolved: Resolved) -> str | None:
         "whether this can teach anything is known in minutes, before training:"
         f" {command()} preflight {names} task={shlex.quote(config.task)}"
     )
+
+
+SAMPLED = 8
+"""Questions whose words are looked up."""
+
+
+def _unread(resolved: Resolved, questions: Sequence[Question]) -> str | None:
+    """What is to be said where a shipped model is to learn from questions of which it cannot read
+    most words: it has one token per word of its puzzles.
+    """
+    words = [word for question in questions[:SAMPLED] for word in question.prompt.split()]
+    for source in {p.source for p in resolved.policies if p.learns and p.source.kind == "seed"}:
+        tokenizer = (Path(source.where) / "tokenizer.json").read_text(encoding="utf-8")
+        known = json.loads(tokenizer)["model"]["vocab"]
+        unknown = [word for word in words if word not in known]
+        if 2 * len(unknown) > len(words):
+            return (
+                f"{source.name} knows the {len(known)} words of its own puzzles and cannot read"
+                f" {len(unknown)} of {len(words)} words of these questions, such as"
+                f" {unknown[0]!r}: take a pretrained model, such as base=smollm2"
+            )
+    return None
 
 
 async def resume_async(
