@@ -186,7 +186,7 @@ def test_no_text_breaks_the_reader_of_quantities(text: str) -> None:
         (r"\boxed{A} no, \boxed{D}", "D"),
         (r"\boxed{ C }", "C"),
         (r"\boxed{B: x}", "B"),
-        (r"\boxed{b}", None),
+        (r"\boxed{b}", "B"),
         (r"\boxed{Because}", None),
         (r"\boxed{BC}", None),
         (r"\boxed{12}", None),
