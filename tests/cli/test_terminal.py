@@ -46,7 +46,7 @@ def committed(folder: Path) -> int:
 
 
 @posix
-@pytest.mark.parametrize("last", ["loading", "step 1/500"])
+@pytest.mark.parametrize("last", [pytest.param("loading", marks=pytest.mark.slow), "step 1/500"])
 def test_a_closed_pipe_stops_a_run_in_order(last: str, tmp_path: Path) -> None:
     """comas train ... | head -1, and later: before the first step there is nothing to keep,
     afterwards all of it is.
@@ -67,6 +67,7 @@ def test_a_closed_pipe_stops_a_run_in_order(last: str, tmp_path: Path) -> None:
         assert committed(tmp_path / "r") in (-1, steps_of(tmp_path / "r"))
 
 
+@pytest.mark.slow
 @posix
 def test_a_lost_connection_stops_a_run_in_order_and_nohup_does_not(tmp_path: Path) -> None:
     lines = [
@@ -101,7 +102,7 @@ def test_a_lost_connection_stops_a_run_in_order_and_nohup_does_not(tmp_path: Pat
     assert committed(tmp_path / "r") > done
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+@pytest.mark.parametrize("encoding", [pytest.param("cp1252", marks=pytest.mark.slow), "ascii"])
 def test_old_code_pages_show_what_they_can(encoding: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     command = [*COMAS, "eval", "seed", "--limit", "2", "--setups", "single,vote:votes=2"]

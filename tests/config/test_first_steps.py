@@ -230,7 +230,9 @@ def test_a_folder_in_comas_data_that_is_not_there(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Path) -> None:
     command = [
         sys.executable,

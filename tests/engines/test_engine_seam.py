@@ -92,6 +92,7 @@ def mine(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_an_engine_in_a_file_keeps_the_contract(mine: Path) -> None:
     asyncio.run(check_engine(load_builder("engines", str(mine), "hosts.home.engine").build))
 

@@ -68,7 +68,12 @@ def test_long_prompts_in_columns_say_the_same(columns: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("rows", "dtype"),
-    [(1, torch.float64), (4, torch.float64), (9, torch.float64), (4, torch.float32)],
+    [
+        pytest.param(1, torch.float64, marks=pytest.mark.slow),
+        (4, torch.float64),
+        pytest.param(9, torch.float64, marks=pytest.mark.slow),
+        pytest.param(4, torch.float32, marks=pytest.mark.slow),
+    ],
 )
 def test_a_population_shares_no_prefix_between_policies(
     rows: int, dtype: torch.dtype, tmp_path: Path

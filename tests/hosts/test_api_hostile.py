@@ -129,6 +129,7 @@ def harmless(shown: str) -> None:
     assert KEY not in shown
 
 
+@pytest.mark.slow
 def test_a_hostile_judge_pays_nobody_and_reaches_no_terminal(mixed: Any, tmp_path: Path) -> None:
     server, keys = mixed(hostile)
     server.acts = [hostile]

@@ -116,6 +116,7 @@ def test_a_trained_team_is_asked_elsewhere(untaught: Path, tmp_path: Path) -> No
     assert [turn.text for turn in again.turns] == [turn.text for turn in said.turns]
 
 
+@pytest.mark.slow
 def test_machines_that_share_no_disk(
     untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
