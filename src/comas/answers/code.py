@@ -72,8 +72,8 @@ def extract(question: Question, text: str) -> str | None:
     if not chosen or not chosen[-1] or _tree(chosen[-1]) is None:
         return None
     program = chosen[-1]
-    last = len(fenced) - fenced[::-1].index(program)
-    return "\n\n".join([*_needed(program, fenced[: last - 1]), program])
+    place = max(i for i, block in enumerate(fenced) if block == program)
+    return "\n\n".join([*_needed(program, fenced[:place]), program])
 
 
 def _needed(program: str, earlier: list[str]) -> list[str]:
@@ -83,9 +83,12 @@ def _needed(program: str, earlier: list[str]) -> list[str]:
     for block in reversed(earlier):
         if not missing:
             break
-        if _tree(block) is not None and missing & (_defined(block) | _imported(block)):
+        if _tree(block) is None:
+            continue
+        brought = _defined(block) | _imported(block)
+        if missing & brought:
             needed.insert(0, block)
-            missing = missing - _defined(block) - _imported(block) | set(called(block))
+            missing = (missing - brought) | set(called(block))
     return needed
 
 

@@ -15,7 +15,7 @@ from comas.answers.beside import alters, is_symbol
 
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?([ap]\.?m\.?)?", re.IGNORECASE)
 _RATIO = re.compile(r"[0-9]+(?:\.[0-9]+)?(?::[0-9]+(?:\.[0-9]+)?)+")
-_GROUPED = re.compile(r"[0-9]{1,3}(?:([,. '])[0-9]{2,3})(?:\1[0-9]{2,3})*(?<=[0-9]{3})")
+_ANY_GROUPS = re.compile(r"[0-9]{1,3}(?:([,. '])[0-9]{2,3})(?:\1[0-9]{2,3})*(?<=[0-9]{3})")
 _DOTS = re.compile(r"\\[lc]?dots|…|\.\.\.")
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 _NAME = re.compile(
@@ -37,7 +37,7 @@ def decided(gold: str, answer: str) -> bool | None:
         return _same_with_colons(gold, answer)
     if _DOTS.search(gold) and _DOTS.search(answer) and "," in gold + answer:
         return False
-    if gold.isdigit() and _GROUPED.fullmatch(answer):
+    if gold.isdigit() and _ANY_GROUPS.fullmatch(answer):
         return int(gold) == int(re.sub(r"[^0-9]", "", answer))
     # a list without its brackets is read as the reference has it; with other brackets it is not
     if (_kind(gold), _kind(answer)) in (("tuple", "set"), ("set", "tuple"), ("list", "tuple")):
@@ -77,7 +77,7 @@ def _kind(text: str) -> str:
         if sign == ",":
             commas.add(depth)
     if 0 in commas:
-        return "" if _GROUPED.fullmatch(inside) else "list"
+        return "" if _ANY_GROUPS.fullmatch(inside) else "list"
     if 1 not in commas:
         return ""
     if inside.startswith((r"\{", "{")) and inside.endswith("}"):
