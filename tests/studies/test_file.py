@@ -46,6 +46,7 @@ MISTAKES = {
     + TWO
     + CLAIM.replace('"a"', '"aa"'): "claim 1 (x): left: there is no 'aa': did you mean a?",
     HEAD + TWO + CLAIM + 'measure = "acuracy"': "did you mean accuracy?",
+    HEAD + TWO + CLAIM + 'measure = "gain.a7"': "did you mean gain.a3?",
     HEAD + TWO + CLAIM + 'direction = "up"': "claims.0.direction = 'up'",
     HEAD + TWO + CLAIM + 'mesure = "gain"': "unknown key claims.0.mesure: did you mean measure?",
     HEAD + TWO + CLAIM.replace('says = "x"\n', ""): "claim 1: says is missing",

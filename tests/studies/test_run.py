@@ -63,6 +63,25 @@ def test_the_report_has_everything_in_it(done: Path) -> None:
     assert (done / "small.toml").read_text() == (done.parent / "small.toml").read_text()
 
 
+def test_a_claim_may_be_about_one_agent(done: Path, tmp_path: Path) -> None:
+    two = SMALL.partition("[measures.vote]")[0].replace(
+        "questions = 4\ntest", "agents = 2\nquestions = 4\ntest"
+    )
+    claim = '[[claims]]\nsays = "one"\nleft = "labels"\nright = 0\nmeasure = "gain.a1"\n'
+    file = small(tmp_path, text=two + claim)
+    go(file, InProcess())
+    run = tmp_path / "small" / "cells" / "labels" / "1" / "run"
+    shares = []
+    for occasion in ("before", "after"):
+        answers = json.loads((run / "eval" / f"{occasion}.json").read_text())["answers"]
+        right = [a["verdict"] == "right" for a in answers if a["agent"] == "a1"]
+        shares.append(sum(right) / len(right))
+    rows = list(csv.DictReader((tmp_path / "small" / "rows.csv").read_text().splitlines()))
+    found = {(row["setting"], row["seed"]): row["gain.a1"] for row in rows}
+    assert float(found["labels", "1"]) == shares[1] - shares[0]
+    assert "| setting | gain.a1 |" in (tmp_path / "small" / "report.md").read_text()
+
+
 def test_without_matplotlib_the_report_says_what_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

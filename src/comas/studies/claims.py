@@ -119,19 +119,23 @@ def _row(study: StudyFile, cell: Cell) -> Row:
 
 
 def _own_values(run: Run, steps: Steps) -> dict[str, float]:
-    """The measures that every run has."""
+    """The measures that every run has, and those of its agents: `gain.a0`."""
     result = result_of(run, 0.0)
     values: dict[str, float] = {"steps": result.steps, "tokens": result.tokens}
-    before = result.accuracy["before"]
-    after = result.accuracy["after"]
-    if before is not None:
-        values["before"] = before.mean
-    if after is not None:
-        values["accuracy"] = after.mean
-        answers = (run.read_eval("after") or {"answers": []})["answers"]
-        values["lowest"] = min(by_agent(answers).values())
-    if before is not None and after is not None:
-        values["gain"] = after.mean - before.mean
+    for measure, occasion in (("before", "before"), ("accuracy", "after")):
+        found = result.accuracy[occasion]
+        if found is None:
+            continue
+        values[measure] = found.mean
+        shares = by_agent((run.read_eval(occasion) or {"answers": []})["answers"])
+        values |= {f"{measure}.{agent}": share for agent, share in shares.items()}
+        if occasion == "after":
+            values["lowest"] = min(shares.values())
+    for name in list(values):
+        measure, dot, agent = name.partition(".")
+        before = f"before{dot}{agent}"
+        if measure == "accuracy" and before in values:
+            values[f"gain{dot}{agent}"] = values[name] - values[before]
     values["seconds"] = math.fsum(step["seconds"] for step in steps)
     validated = [step["validation"]["mean"] for step in steps if step.get("validation")]
     if validated:

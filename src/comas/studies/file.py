@@ -25,6 +25,10 @@ OWN = ("accuracy", "before", "gain", "lowest", "best", "steps", "tokens", "secon
 """Measures that every run has: held-out accuracy after and before training, their difference, that
 of the lowest agent, the best on the validation split, and what the run took.
 """
+OF_AGENTS = ("accuracy", "before", "gain")
+"""Those that claims may name of one agent as well: `gain.a0`. Without a name each is the mean over
+all agents that answer, frozen ones included.
+"""
 LAST = 20
 """Steps whose metrics are averaged."""
 Steps = Annotated[int, Field(ge=1)]
@@ -98,6 +102,12 @@ class StudyFile(_Table):
     settings: dict[str, dict[str, Any]] = Field(min_length=1)
     measures: dict[str, Measure] = {}
     claims: list[Claim] = []
+
+    @property
+    def claimed_of_agents(self) -> list[str]:
+        """The measures of one agent that claims name, once each: `gain.a0`."""
+        named = dict.fromkeys(measure for claim in self.claims for _, measure in claim.sides)
+        return [measure for measure in named if measure not in (*OWN, *self.measures)]
 
 
 def read_file(path: Path) -> StudyFile:

@@ -112,7 +112,7 @@ def _claim_data(verdict: Verdict) -> dict[str, Any]:
 
 
 def _csv(report: Report) -> str:
-    names = [*OWN, *report.study.measures]
+    names = [*OWN, *report.study.claimed_of_agents, *report.study.measures]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["setting", "seed", "run", "status", "reason", *names])
@@ -176,6 +176,9 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
     by_seed = [(name, *(states[name, seed] for seed in study.seeds)) for name in names]
     headings = ("setting", *(f"seed {seed}" for seed in study.seeds))
     yield table("Accuracy after training, by seed", headings, by_seed)
+    if of_agents := study.claimed_of_agents:
+        means = [(name, *(_mean(report, name, measure) for measure in of_agents)) for name in names]
+        yield table("Of single agents, 95 %", ("setting", *of_agents), means)
     if study.measures:
         yield "## Measures"
         means = [

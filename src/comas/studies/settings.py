@@ -23,6 +23,7 @@ from comas.config.trainable import check_training
 from comas.evaluation import ways
 from comas.storage import files
 from comas.studies.file import (
+    OF_AGENTS,
     OWN,
     Claim,
     Described,
@@ -192,8 +193,11 @@ def _check_claim(
     if len(set(claim.sides)) < len(claim.sides):
         raise UserMistake(f"{place}: {claim.left} is compared with itself")
     for name, measure in claim.sides:
-        check_named(f"{place}: measure", measure, [*OWN, *study.measures])
         setting = settings[name]
+        of_agents = [
+            f"{own}.{agent}" for own in OF_AGENTS for agent in setting.resolved.config.agents
+        ]
+        check_named(f"{place}: measure", measure, [*OWN, *study.measures, *of_agents])
         if measure in study.measures:
             if setting not in taken_of(study.measures[measure], list(settings.values())):
                 raise UserMistake(
@@ -201,7 +205,7 @@ def _check_claim(
                 )
             continue
         config = setting.resolved.config
-        if measure in HELD_OUT and not config.test_questions:
+        if measure in (*HELD_OUT, *of_agents) and not config.test_questions:
             raise UserMistake(f"{place}: {name} has no {measure}: its test_questions is 0")
         if measure == "best" and not (setting.trained and config.eval_every):
             raise UserMistake(f"{place}: {name} has no best: nothing is measured on the way")
