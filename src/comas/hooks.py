@@ -47,7 +47,7 @@ class Progress:
     leaves out what cannot be read; as many as in the step before.
     """
     tokens: int = 0
-    """Generated in this stage, also those of replies that go on."""
+    """Generated in this stage, also those of replies that go on, and for monitors."""
     speed: float | None = None
     """Generated tokens per second in the last few seconds; None before there are enough."""
     rows_due: int = 0
@@ -58,6 +58,8 @@ class Progress:
     """Rows whose gradient has been computed."""
     questions: tuple[Question, ...] = ()
     """Under discussion, while the stage is `playing`."""
+    apart: int = 0
+    """Replies to monitors that are complete, which are none of `replies`."""
 
 
 @dataclass(frozen=True)

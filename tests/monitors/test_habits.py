@@ -25,6 +25,7 @@ from comas.monitors.monitor import CannotWatch, Reading, Seen
 from comas.monitors.trial import Trial
 from comas.tasks import pick
 from comas.testing.scripted import Script, Scripted, scripted_scene
+from comas.training import watching
 from comas.training.watching import ALPHA
 from comas.types import Episode, Method, Question, Turn
 from tests.support.runs import essence, run_of
@@ -231,9 +232,8 @@ def test_a_step_is_asked_for_a_twentieth_of_its_tokens() -> None:
     monitor = habits.watch()
     asyncio.run(monitor.begin(scene, episodes))
     spent = sum(turn.tokens for game in episodes for turn in game.turns)
-    count = monitor.memory["count"]
-    assert count == int(SHARE * spent / (4 * 6)) > 1
-    assert begun(scene).memory["count"] >= 1
+    assert monitor.memory["rate"] == pytest.approx(SHARE * spent / (4 * 6))
+    assert begun(scene).memory["rate"] >= 1
 
 
 def test_a_task_that_cannot_rephrase_is_told_in_a_line() -> None:
@@ -280,7 +280,10 @@ def test_a_habit_that_most_share_is_found_within_a_few_steps() -> None:
     assert all(step is not None and step <= 30 for step in found)
 
 
-def test_asking_changes_nothing_in_what_is_watched(tmp_path: Path) -> None:
+def test_asking_changes_nothing_in_what_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "SHARE", 100.0)
     seed = Path("seed-c")
     keys = {"steps": 2, "questions": 8, "method": "ttrl", "options__votes": 4}
     keys["options__format_check"] = None

@@ -14,10 +14,12 @@ from safetensors.numpy import load_file
 
 import comas
 from comas.hooks import Alarm, Hook
+from comas.monitors.monitor import Allowance
 from comas.storage.alarms import append_alarms, drop_alarms, read_alarms
 from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.testing import Scripted
+from comas.training import watching
 from comas.training.guard import Guard
 from tests.support.command import run as command
 from tests.support.run_folders import CONFIG, checkpoint
@@ -177,6 +179,14 @@ def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
     assert [a["step"] for a in read_alarms(first.path)] == [4]
 
 
+@pytest.fixture
+def paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Monitors that may spend what they like, also in runs too short to show anything."""
+    monkeypatch.setattr(watching, "SHARE", 100.0)
+    monkeypatch.setattr(Allowance, "seen_after", lambda *_: 1)
+
+
+@pytest.mark.usefixtures("paid")
 def test_watching_changes_nothing_in_what_is_watched(tmp_path: Path) -> None:
     names = ["probes", "swaps", "rejections", "frozen_judge"]
     seed = Path("seed-c")
@@ -193,6 +203,7 @@ def frozen_judge(folder: Path, **keys: Any) -> Run:
     return run_of(folder, Path("seed-c"), monitors=["frozen_judge"], **keys)
 
 
+@pytest.mark.usefixtures("paid")
 def test_the_frozen_judge_sees_the_same_where_a_run_goes_on(tmp_path: Path) -> None:
     heard = Heard()
     whole = frozen_judge(tmp_path / "whole", steps=3, hooks=[heard])
@@ -208,6 +219,27 @@ def test_the_frozen_judge_sees_the_same_where_a_run_goes_on(tmp_path: Path) -> N
     assert any(values[0][1:])
     assert essence(whole) == essence(first)
     assert not any("frozen_judge" in note for note in heard.notes)
+
+
+def test_games_of_monitors_take_a_twentieth_of_the_tokens(tmp_path: Path) -> None:
+    heard = Heard()
+    keys: dict[str, Any] = {"questions": 32, "monitors": ["probes"], "hooks": [heard]}
+    run = run_of(tmp_path / "r", Path("seed-c"), steps=40, lr=1e-9, **keys)
+    steps = list(run.metrics())
+    asked = [step["monitor_tokens"] for step in steps]
+    assert 0 < max(asked[1:]) < asked[0]
+    # what is planned follows from the first step alone, and others are longer or shorter
+    assert 0.02 < sum(asked) / sum(step["step_tokens"] for step in steps) < 0.055
+    assert any("judges who reject everything are seen after about" in note for note in heard.notes)
+
+
+def test_a_run_too_short_to_show_anything_asks_nothing(tmp_path: Path) -> None:
+    heard = Heard()
+    run = run_of(
+        tmp_path / "r", Path("seed-c"), steps=3, questions=8, monitors=["probes"], hooks=[heard]
+    )
+    assert [step["monitor_tokens"] for step in run.metrics()] == [0, 0, 0]
+    assert sum("are too few to see" in note for note in heard.notes) == 1
 
 
 def test_a_start_that_is_not_kept_is_told_in_one_line(untaught: Path, tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def amount(progress: Progress) -> str:
     if progress.stage in ("estimating", "loading", "saving"):
         return ""
     kind = "replies" if progress.stage == "playing" else "answers"
+    if progress.apart:
+        kind += f" and {progress.apart} to monitors"
     if progress.expected is None:
         return f"{progress.replies} {kind}"
     sure = "" if progress.certainty == "exactly" else f"{progress.certainty} "

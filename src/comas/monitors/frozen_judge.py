@@ -20,14 +20,14 @@ from comas.game.agent import Member, derive_seed
 from comas.game.judgements import accepts, is_work, work_judged
 from comas.game.play import Scene
 from comas.game.roles import JUDGES, WORK
-from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, measured
-from comas.monitors.planting import Plant, bench_of, is_posed, play_planted, seated
+from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due, measured
+from comas.monitors.planting import Plant, bench_of, cost_of, is_posed, play_planted, seated
 from comas.types import Episode, KeepsStart, Turn
 
 POOL = 128
 """Works of the first step that are judged twice, at most."""
 SHARE = 0.1
-"""Of a step's discussions, so many have a work judged once more."""
+"""Of a step's discussions, so many have a work judged once more at most."""
 APART = Hypothesis("apart", "judges disagree with the judges that they were at the start", 0.2)
 
 
@@ -54,11 +54,18 @@ class FrozenJudge(Monitor):
         bench = [] if any(map(is_posed, games)) else bench_of(scene, games)
         if not bench:
             return
-        shown = games[:POOL]
-        values = await _disagreements(scene, bench, shown, "frozen_judge-start")
+        cost = cost_of(games)
+        most = max(1.0, SHARE * len(episodes))
+        at_start, rate = self.allowance.divide(POOL, cost, most, cost)
+        values = await _disagreements(scene, bench, games[:at_start], "frozen_judge-start")
         if values:
             start = sum(values) / len(values)
-            self.memory = {"bench": bench, "start": start, "start_count": len(values)}
+            self.memory = {
+                "bench": bench,
+                "start": start,
+                "start_count": len(values),
+                "rate": rate,
+            }
 
     async def ask_about(self, scene: Scene, step: int, episodes: Sequence[Episode]) -> None:
         """Have a few works judged by the judges of the start."""
@@ -67,9 +74,8 @@ class FrozenJudge(Monitor):
             return
         seed = derive_seed(scene.seed, "frozen_judge", step)
         rng = random.Random(seed)
-        wanted = max(1, round(SHARE * len(episodes)))
-        count = min(wanted, len(episodes))
-        drawn = rng.sample(episodes, count)
+        rate = self.memory.get("rate", max(1.0, SHARE * len(episodes)))
+        drawn = rng.sample(episodes, min(due(rate, step), len(episodes)))
         bench = self.memory["bench"]
         self.seen = await _disagreements(scene, bench, drawn, f"{step}-frozen_judge")
 

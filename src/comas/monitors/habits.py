@@ -24,7 +24,7 @@ from comas.game.play import Scene, play_all, unlabelled
 from comas.game.prompts import words
 from comas.game.together import together
 from comas.game.votes import agrees, read
-from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, measured
+from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due, measured
 from comas.monitors.planting import is_posed, seated
 from comas.types import Episode, Question, Task, Turn
 
@@ -33,9 +33,7 @@ POOL = 64
 start.
 """
 SHARE = 0.05
-"""Of the tokens that the first step took, so many are spent on a step's questions at most; one
-question is asked in any case.
-"""
+"""Of the tokens that the first step took, so many are spent on a step's questions at most."""
 ANSWERS = 2
 """To each wording of a question."""
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
@@ -70,14 +68,16 @@ class Habits(Monitor):
         if not bench:
             return
         pool = _rephrasable(scene.permitted, [game.question for game in episodes])[:POOL]
-        asked = list(itertools.islice(itertools.cycle(pool), POOL))
+        solutions = [turn for game in episodes for turn in game.turns if turn.role == "solution"]
+        cost = 2 * ANSWERS * sum(turn.tokens for turn in solutions) / max(1, len(solutions))
+        most = max(1.0, SHARE * _tokens(episodes) / max(1.0, cost))
+        at_start, rate = self.allowance.divide(POOL, cost, most, cost)
+        asked = list(itertools.islice(itertools.cycle(pool), at_start))
         games = await _ask_twice(seated(scene, bench), asked, "habits-start")
         values = values_of(games, scene.permitted)
         if not values:
             return
         start = sum(values) / len(values)
-        per_question = _tokens(games) / len(games)
-        count = max(1, int(SHARE * _tokens(episodes) / per_question))
         questions = [
             {"id": question.id, "prompt": question.prompt, "kind": question.kind}
             for question in pool
@@ -86,7 +86,7 @@ class Habits(Monitor):
             "bench": bench,
             "start": start,
             "start_count": len(values),
-            "count": count,
+            "rate": rate,
             "questions": questions,
         }
 
@@ -96,7 +96,9 @@ class Habits(Monitor):
         if not self.memory:
             return
         rng = random.Random(derive_seed(scene.seed, "habits", step))
-        drawn = rng.choices(self.memory["questions"], k=self.memory["count"])
+        # a checkpoint from before there was an allowance knows of a whole number
+        rate = self.memory["rate"] if "rate" in self.memory else self.memory["count"]
+        drawn = rng.choices(self.memory["questions"], k=due(rate, step))
         questions = [Question(**record) for record in drawn]
         scene = seated(scene, self.memory["bench"])
         games = await _ask_twice(scene, questions, f"{step}-habits")

@@ -8,11 +8,13 @@ makes a `Monitor`. Leaves out: how hypotheses are tested (`evidence`), what beco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from comas.game.play import Scene
+from comas.monitors.evidence import Evidence, highest_mean
 from comas.types import Episode, Turn
 
 
@@ -85,6 +87,50 @@ class Seen:
         return [turn for episode in self.episodes for turn in episode.turns]
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """What a monitor may spend in a run."""
+
+    tokens: float
+    """Generated for it, over the whole run."""
+    steps: int
+    """Of the run."""
+    error: float
+    """Chance of a false alarm of each of its hypotheses."""
+
+    def divide(
+        self, start: int, start_cost: float, per_step: float, cost: float
+    ) -> tuple[int, float]:
+        """How many works it pays for at the start, and how many games in each later step.
+
+        `start` and `per_step` are the most that are wanted; `start_cost` and `cost` are the tokens
+        of one. At most half of it goes to the start.
+        """
+        at_start = int(min(start, self.tokens / 2 / max(1.0, start_cost)))
+        rest = (self.tokens - at_start * start_cost) / max(1.0, cost)
+        return at_start, min(per_step, rest / max(1, self.steps - 1))
+
+    def seen_after(self, bound: float, per_step: float) -> int | None:
+        """Steps after which a hypothesis is refuted whose values are all 1, of which a step has so
+        many (not a whole number: some steps have one more); None where the run ends before.
+        """
+        evidence = Evidence()
+        for step in range(1, self.steps):
+            evidence.add([1.0] * due(per_step, step), bound)
+            if evidence.log >= -math.log(self.error / 2):
+                return step
+        return None
+
+    def bound(self, start: float, count: int, margin: float) -> float:
+        """The greatest mean that a hypothesis allows beside a start of `count` values."""
+        return max(start + margin, highest_mean(start, count, self.error / 2))
+
+
+def due(rate: float, step: int) -> int:
+    """How many games a step has, of `rate` a step on average."""
+    return int((step + 1) * rate) - int(step * rate)
+
+
 class CannotWatch(Exception):
     """What a monitor raises where this run has nothing that it could watch; its words are told in a
     line, and it is asked no more.
@@ -102,6 +148,16 @@ class Monitor:
         """What it has to know later, also in another process: plain values, which are written into
         every checkpoint as JSON.
         """
+        self.allowance = Allowance(math.inf, 1_000, 0.01)
+        """What it may spend; a run sets it before `begin`."""
+        self.remark = ""
+        """What `begin` has to tell the user, in a line."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks the team anything, which costs tokens."""
+        own = type(self)
+        return own.begin is not Monitor.begin or own.ask is not Monitor.ask
 
     async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
         """Prepare when the first step has been played, by the team as it starts, and nobody has

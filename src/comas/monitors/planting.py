@@ -15,7 +15,7 @@ from typing import Any
 from comas.game.agent import Agent, Member, Message, Write, round_of
 from comas.game.judgements import accepts, work_judged
 from comas.game.play import Scene, play_all
-from comas.game.roles import JUDGES
+from comas.game.roles import JUDGES, WORK
 from comas.types import Episode, Question, Task, Turn
 
 PLANTED = "planted"
@@ -89,6 +89,12 @@ def bench_of(scene: Scene, games: Sequence[Episode]) -> list[str]:
 
 def _takes(member: Member, role: str) -> bool:
     return member.roles is None or role in member.roles
+
+
+def cost_of(games: Sequence[Episode]) -> float:
+    """Tokens that a game takes whose work is planted, on average of these games; 0 of none."""
+    tokens = sum(t.tokens for game in games for t in game.turns if t.role not in WORK)
+    return tokens / max(1, len(games))
 
 
 def seated(scene: Scene, names: Sequence[str]) -> Scene:

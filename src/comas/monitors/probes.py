@@ -6,8 +6,9 @@ game of another, is wrong but for a chance hit (`strangers`); so is the first ha
 twice is work that they should go on accepting (`proven`), as far as they were right. The judges of
 the start are shown each kind, which gives the shares that later ones are compared with, and then a
 few of each are shown at every step, drawn from the same plants: the comparison is with the team at
-its start, on the same work. Nobody learns from these games. Leaves out: games without judges, and
-those in which agents pose the question.
+its start, on the same work. Nobody learns from these games. How many are played follows from the
+run's allowance; where that is too small to show even judges who turn against everything, none are
+(`CannotWatch`). Leaves out: games without judges, and those in which agents pose the question.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from collections.abc import Mapping, Sequence
 from comas.game.agent import derive_seed
 from comas.game.play import Scene
 from comas.game.roles import WORK
-from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
+from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due
 from comas.monitors.planting import (
     Plant,
     as_plant,
     as_record,
     bench_of,
+    cost_of,
     is_posed,
     play_planted,
     seated,
@@ -37,7 +39,7 @@ POOL = 128
 judged at the start.
 """
 SHARE = 0.08
-"""Of a step's discussions, so many games are played with plants."""
+"""Of a step's discussions, so many games are played with plants at most."""
 ORDER = ("proven", "strangers", "proven", "cut", "proven")
 """Kinds in turn: judges that reject whatever they read are the most frequent kind of collapse."""
 MARGIN = 0.1
@@ -74,6 +76,13 @@ class Probes(Monitor):
         if not bench:
             return
         scene = seated(scene, bench)
+        cost = cost_of(judged)
+        # each kind is shown, and one is shown twice
+        start_cost = cost * (len(ACCEPTED_IS_BAD) + 1)
+        most = SHARE * len(episodes)
+        shown_at_start, rate = self.allowance.divide(len(games), start_cost, most, cost)
+        games = games[:shown_at_start]
+        self._seen_after(rate, 0.0, len(games), ORDER)
         plants = plants_of(games, scene)
         plants["proven"] = await _accepted_again(scene, plants["proven"])
         start: dict[str, float] = {}
@@ -88,8 +97,35 @@ class Probes(Monitor):
                 counts[kind] = len(values)
         if not start:
             return
+        kinds = [kind for kind in ORDER if kind in start]
+        steps = self._seen_after(rate, start[kinds[0]], counts[kinds[0]], kinds)
+        turned = "reject" if kinds[0] == "proven" else "accept"
+        self.remark = (
+            f"monitor probes: judges who {turned} everything are seen after about {steps} steps"
+        )
         records = {kind: [as_record(plant) for plant in plants[kind]] for kind in start}
-        self.memory = {"bench": bench, "start": start, "counts": counts, "plants": records}
+        self.memory = {
+            "bench": bench,
+            "start": start,
+            "counts": counts,
+            "rate": rate,
+            "plants": records,
+        }
+
+    def _seen_after(self, rate: float, start: float, count: int, kinds: Sequence[str]) -> int:
+        """Steps after which judges that are always wrong about plants of the first of these kinds
+        are alarmed, beside a start that is the mean of so many; CannotWatch where never.
+        """
+        allowance = self.allowance
+        of_first = rate * kinds.count(kinds[0]) / len(kinds)
+        bound = allowance.bound(start, count, MARGIN) if count else 1.0
+        steps = allowance.seen_after(bound, of_first)
+        if steps is None:
+            raise CannotWatch(
+                f"in {allowance.steps} steps {allowance.tokens:,.0f} tokens for it are too few to"
+                " see even judges who turn against everything"
+            )
+        return steps
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Have a few plants judged, of each kind in turn."""
@@ -98,10 +134,11 @@ class Probes(Monitor):
         kinds = [kind for kind in ORDER if kind in records]
         if not kinds:
             return
-        count = max(1, round(SHARE * discussions))
+        # a checkpoint from before there was an allowance knows of no rate
+        rate = self.memory.get("rate", max(1.0, SHARE * discussions))
         seed = derive_seed(scene.seed, "probes", step)
         rng = random.Random(seed)
-        places = range(step * count, (step + 1) * count)
+        places = range(int(step * rate), int(step * rate) + due(rate, step))
         drawn = [kinds[place % len(kinds)] for place in places]
         plants = [as_plant(rng.choice(records[kind])) for kind in drawn]
         scene = seated(scene, self.memory["bench"])

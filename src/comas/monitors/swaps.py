@@ -17,12 +17,13 @@ from comas.game.agent import derive_seed
 from comas.game.judgements import accepts
 from comas.game.play import Scene
 from comas.game.roles import WORK
-from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen, measured
+from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen, due, measured
 from comas.monitors.planting import (
     Plant,
     as_plant,
     as_record,
     bench_of,
+    cost_of,
     play_planted,
     seated,
     verdicts,
@@ -32,7 +33,7 @@ from comas.types import Episode
 POOL = 64
 """Discussions of the first step whose criticism is swapped, at most."""
 SHARE = 0.01
-"""Of a step's discussions, so many games are played with swapped criticism."""
+"""Of a step's discussions, so many games are played with swapped criticism at most."""
 FOLLOWS = Hypothesis("follows", "scores follow the criticism, whatever the work is", 0.2)
 
 
@@ -56,7 +57,10 @@ class Swaps(Monitor):
         kinds.
         """
         bench = bench_of(scene, episodes)
-        swapped = swaps_of(episodes[:POOL]) if bench else []
+        cost = cost_of(episodes)
+        most = max(1.0, SHARE * len(episodes))
+        at_start, rate = self.allowance.divide(POOL, cost, most, cost)
+        swapped = swaps_of(episodes[:POOL])[:at_start] if bench else []
         scene = seated(scene, bench)
         plants = [plant for plant, _ in swapped]
         judged = await play_planted(scene, plants, "swaps-start")
@@ -70,6 +74,7 @@ class Swaps(Monitor):
                 "bench": bench,
                 "start": start,
                 "start_count": len(values),
+                "rate": rate,
                 "plants": records,
             }
 
@@ -79,8 +84,8 @@ class Swaps(Monitor):
         if not self.memory:
             return
         rng = random.Random(derive_seed(scene.seed, "swaps", step))
-        count = max(1, round(SHARE * discussions))
-        drawn = rng.choices(self.memory["plants"], k=count)
+        rate = self.memory.get("rate", max(1.0, SHARE * discussions))
+        drawn = rng.choices(self.memory["plants"], k=due(rate, step))
         scene = seated(scene, self.memory["bench"])
         games = await play_planted(scene, [as_plant(one) for one in drawn], f"{step}-swaps")
         for one, game in zip(drawn, games, strict=True):

@@ -42,6 +42,7 @@ MANY_STEPS = 10_000
 """Of runs that tokens end."""
 WRITTEN = (
     *("step", "step_tokens", "policies", "tokens", "seconds", "spent", "peak_bytes"),
+    "monitor_tokens",
     *("validation", "validation_by_agent"),
 )
 """What a line of metrics.jsonl has besides the metrics that the config names."""

@@ -19,6 +19,7 @@ from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, hooks_of
 from comas.machine import peak_bytes, process_facts
 from comas.monitors.monitor import Seen
+from comas.monitors.planting import PLANTED
 from comas.questions.checked import RunQuestions
 from comas.signals import listening
 from comas.storage.rewind import best_kept
@@ -36,7 +37,7 @@ from comas.training.progress import Pulse
 from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.watching import Watching
-from comas.types import Episode, Host, HostFailure, HostLost, Stopped, UserMistake
+from comas.types import Episode, Host, HostFailure, HostLost, Stopped, Turn, UserMistake
 
 Clocks = dict[str, dict[str, float]]
 """Host -> kind of work -> seconds."""
@@ -61,9 +62,11 @@ class Session:
         self.overlap = overlap(learnable, self.asked.test)
         if self.overlap.exact or self.overlap.near:
             self.hooks.note(str(self.overlap))
-        self.watching = Watching(self.config.monitors or (), self.hooks.note)
+        self.watching = Watching(self.config, self.hooks.note)
         self.guard = Guard(self.config.on_alarm, self.hooks)
         self.tokens = 0
+        self.monitor_tokens = 0
+        """Generated for monitors in this step."""
         self.best: tuple[float, int | None] = (-1.0, None)
         self.began = time.monotonic()
         self.signal = LearningSignal(self.config, team.method, team.task)
@@ -179,7 +182,8 @@ class Session:
         self.pulse.play(step, questions)
         samples = self.config.samples or 1
         playing = play_all(scene, questions, step, samples)
-        quiet = self.team.scene(keep=False, state=self.memory.state)
+        self.monitor_tokens = 0
+        quiet = self.team.scene(keep=False, heard=self._heard_apart, state=self.memory.state)
         episodes = await self.watching.beside(playing, quiet, step, len(questions) * samples)
         if all(episode.error for episode in episodes):
             raise UserMistake(
@@ -188,6 +192,12 @@ class Session:
         self.memory.check_posed(step, episodes)
         settle_all(scene, episodes, self.memory.options("settle"))
         return episodes
+
+    def _heard_apart(self, turn: Turn) -> None:
+        """Count a reply to a monitor."""
+        if PLANTED not in turn.info:
+            self.monitor_tokens += turn.tokens
+            self.pulse.heard_apart(turn)
 
     def _scene(self) -> Scene:
         """The team at its own game, with what the method remembers now."""
@@ -209,6 +219,7 @@ class Session:
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
         note_truth(record)
         metrics["tokens"] = self.tokens + metrics["step_tokens"]
+        metrics["monitor_tokens"] = self.monitor_tokens
         metrics["seconds"] = time.monotonic() - began
         metrics["spent"] = seconds_since(clocks, self.team.hosts)
         metrics["peak_bytes"] = peak_bytes(self.team.hosts)

@@ -62,6 +62,8 @@ class Pulse:
         self._stage = Progress("loading")
         self._began = time.monotonic()
         self._before = Counts()
+        self._apart = 0
+        """Replies of this stage that hosts counted and that are no part of it."""
         self._lately: deque[tuple[float, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -83,15 +85,21 @@ class Pulse:
     ) -> None:
         """Begin a stage, and tell of it at once."""
         if self._stage.questions:
-            played = self._count().replies - self._before.replies
+            played = self._count().replies - self._before.replies - self._apart
             self._per_question = played / len(self._stage.questions)
         self._stage = Progress(
             stage, step, expected=expected, certainty=certainty, questions=tuple(questions)
         )
         self._began = time.monotonic()
         self._before = self._count()
+        self._apart = 0
         self._lately.clear()
         self.hook.working(self.progress())
+
+    def heard_apart(self, turn: Turn) -> None:
+        """Count a complete reply that is no part of the step."""
+        if turn.policy.partition("/")[0] not in self._own:
+            self._apart += 1
 
     def heard(self, turn: Turn) -> None:
         """Count a complete reply where its host does not, and hand on those of discussions."""
@@ -106,7 +114,7 @@ class Pulse:
         """How far the present stage has come."""
         now = time.monotonic()
         counts = self._count()
-        replies = counts.replies - self._before.replies
+        replies = counts.replies - self._before.replies - self._apart
         expected = self._stage.expected
         return Progress(
             self._stage.stage,
@@ -122,6 +130,7 @@ class Pulse:
             counts.rows_read - self._before.rows_read,
             counts.rows_learnt - self._before.rows_learnt,
             self._stage.questions,
+            self._apart,
         )
 
     @contextmanager

@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.plugins import load_builder
+from comas.config.schema import Config
 from comas.game.play import Scene
 from comas.hooks import Alarm
-from comas.monitors.monitor import CannotWatch, Monitor, Reading, Seen
+from comas.monitors.monitor import Allowance, CannotWatch, Monitor, Reading, Seen
 from comas.monitors.trial import Trial
 from comas.storage.alarms import read_monitors, write_monitors
 from comas.types import Episode, UserMistake
 
 ALPHA = 0.01
+SHARE = 0.05
+"""Of the tokens that the run will generate, so many are for the games of monitors at most."""
 
 
 def load_monitors(names: Sequence[str]) -> dict[str, Monitor]:
@@ -43,14 +46,17 @@ class Watching:
     dropped, the run goes on.
     """
 
-    def __init__(self, names: Sequence[str], note: Callable[[str], Any]) -> None:
+    def __init__(self, config: Config, note: Callable[[str], Any]) -> None:
         self.note = note
-        self.monitors = load_monitors(names)
+        self.config = config
+        self.monitors = load_monitors(config.monitors or ())
         self.trials: dict[tuple[str, str], Trial] = {}
         count = sum(len(monitor.hypotheses) for monitor in self.monitors.values())
+        self.error = ALPHA / max(1, count)
+        """Of each hypothesis."""
         for name, monitor in self.monitors.items():
             for hypothesis in monitor.hypotheses:
-                self.trials[name, hypothesis.name] = Trial(hypothesis, ALPHA / count)
+                self.trials[name, hypothesis.name] = Trial(hypothesis, self.error)
 
     async def beside(
         self,
@@ -70,13 +76,33 @@ class Watching:
                 side_by_side.create_task(self._guarded(name, asking))
         episodes = played.result()
         whole = [episode for episode in episodes if episode.error is None]
+        if step == 0:
+            self._allow(episodes)
         for name, monitor in tuple(self.monitors.items()):
             if step == 0:
-                asking = monitor.begin(scene, whole)
+                asking = self._begin(monitor, scene, whole)
             else:
                 asking = monitor.ask_about(scene, step, whole)
             await self._guarded(name, asking)
         return episodes
+
+    def _allow(self, episodes: Sequence[Episode]) -> None:
+        """Divide the tokens for monitors among those that ask anything; `episodes` are the first
+        step, which says what the others will take.
+        """
+        in_step = max(1, sum(turn.tokens for game in episodes for turn in game.turns))
+        steps = self.config.steps
+        if self.config.tokens is not None:
+            steps = min(steps, math.ceil(self.config.tokens / in_step))
+        asking = [monitor for monitor in self.monitors.values() if monitor.asks]
+        for monitor in asking:
+            tokens = SHARE * in_step * steps / len(asking)
+            monitor.allowance = Allowance(tokens, steps, self.error)
+
+    async def _begin(self, monitor: Monitor, scene: Scene, episodes: Sequence[Episode]) -> None:
+        await monitor.begin(scene, episodes)
+        if monitor.remark:
+            self.note(monitor.remark)
 
     async def _guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Let a monitor work; drop it where it raises. What a game says of a user's mistake is no
