@@ -12,7 +12,7 @@ import pytest
 from comas.game.play import settle_all
 from comas.storage.records import episode_record, without_none
 from comas.storage.rewind import rewind
-from comas.storage.run import Run
+from comas.storage.run import FORMAT, Run
 from comas.tasks import pick
 from comas.testing import discuss, golden_script, scripted_scene
 from comas.types import Episode, Turn, UserMistake
@@ -131,7 +131,7 @@ def test_kept_are_the_last_two_and_the_best(
     assert [
         (run.path / "checkpoints" / f"step-{s}" / "a0" / "weights").read_text() for s in kept
     ] == [str(s) for s in kept]
-    assert run.marker() == {"step": 8, "metrics_bytes": 0, "best": best[-1]}
+    assert run.marker() == {"format": FORMAT, "step": 8, "metrics_bytes": 0, "best": best[-1]}
 
 
 def test_a_commit_that_is_cut_short_leaves_the_old_marker_and_its_checkpoint(

@@ -22,7 +22,7 @@ from typing import Any, Literal, cast
 import filelock
 import tomli_w
 
-from comas.program import command
+from comas.program import VERSION, command
 from comas.storage import files
 from comas.storage.holds import Holds
 from comas.storage.nearby import resembling
@@ -31,6 +31,10 @@ from comas.storage.records import episode_record, line, lines, without_none
 from comas.types import Episode, UserMistake
 
 LOG = logging.getLogger("comas")
+FORMAT = 1
+"""Of the folder (docs/stability-promise.md). It grows where a version writes what the one before
+could not read; folders without a number are of format 1.
+"""
 KEEP = 2
 """Checkpoints that are kept besides the best."""
 RUNS_HAVE = {"method": str, "steps": int, "hosts": dict}
@@ -85,7 +89,21 @@ class Run:
             raise UserMistake(f"{path} is not a run: it has no config.toml{resembling(str(path))}")
         run = cls(Path(path))
         run.config()  # what is called so may be of something else
+        run._check_format()
         return run
+
+    def _check_format(self) -> None:
+        """An error for a folder that a later version of comas has written."""
+        try:
+            marker = files.read_object(self.path / "commit.json")
+        except UserMistake:  # said where the marker is needed
+            return
+        written = (marker or {}).get("format", FORMAT)
+        if written != FORMAT:
+            raise UserMistake(
+                f"{self.path} has run folder format {written}, and comas {VERSION} reads format"
+                f" {FORMAT}: use the version of comas that wrote it, or a later one"
+            )
 
     def lock(self) -> None:
         """Keep other processes from working on this run until `unlock`, or until this process ends
@@ -236,7 +254,7 @@ class Run:
         for path in (*self._unsynced, self.path / "episodes", log):
             files.sync(path)
         self._unsynced.clear()
-        marker = {"step": step, "metrics_bytes": log.stat().st_size, "best": best}
+        marker = {"format": FORMAT, "step": step, "metrics_bytes": log.stat().st_size, "best": best}
         unfinished = self._checkpoint("new")
         files.seal(unfinished, marker)
         folder = self._checkpoint(step)
