@@ -7,9 +7,11 @@ the host at the far end (`hosts.local`).
 
 from __future__ import annotations
 
+import linecache
 import pickle
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -93,19 +95,29 @@ class SourceFile:
         path = Path(name).resolve()
         return cls(str(path), path.read_text(encoding="utf-8-sig"))
 
-    def here(self) -> str:
-        """Where the same file lies here: in its own place, or in a new folder that nobody else can
-        write to, since what lies there is run.
+    @contextmanager
+    def here(self) -> Iterator[str]:
+        """Where the same file lies here while it is imported: in its own place, or in a new folder
+        that nobody else can write to, since what lies there is run.
+
+        The folder is gone afterwards, also where the far end is killed later; tracebacks still show
+        the lines of the file.
         """
         own_place = Path(self.path)
         try:
-            if own_place.read_text(encoding="utf-8-sig") == self.text:
-                return self.path
+            same = own_place.read_text(encoding="utf-8-sig") == self.text
         except OSError:
-            pass  # it is another machine
-        file = Path(tempfile.mkdtemp(prefix="comas-")) / own_place.name
-        file.write_text(self.text, encoding="utf-8")
-        return str(file)
+            same = False  # it is another machine
+        if same:
+            yield self.path
+            return
+        with tempfile.TemporaryDirectory(prefix="comas-") as folder:
+            file = Path(folder).resolve() / own_place.name
+            file.write_text(self.text, encoding="utf-8")
+            yield str(file)
+        # without a time of the file linecache keeps the lines, though the file is gone
+        lines = self.text.splitlines(keepends=True)
+        linecache.cache[str(file)] = (len(self.text), None, lines, str(file))
 
 
 @dataclass(frozen=True)
@@ -123,7 +135,8 @@ class Shipment:
     def build(self) -> tuple[Host, Method | None]:
         """Build the host in this process; also returns what it learns by."""
         for source in self.sources:
-            import_file(source.here(), "method")
+            with source.here() as place:
+                import_file(place, "method")
         try:
             plan: HostPlan[Table] = pickle.loads(self.plan)
         except (ImportError, AttributeError) as error:
@@ -131,8 +144,9 @@ class Shipment:
                 f"what the method learns by cannot be found at the far end ({error}): define its"
                 " advantage and loss in the method's own file, or install what that imports there"
             ) from error
-        name = plan.table.engine if self.engine is None else self.engine.here()
-        engine: Any = load_builder("engines", name, f"hosts.{plan.name}.engine")
+        own = nullcontext(plan.table.engine) if self.engine is None else self.engine.here()
+        with own as name:
+            engine: Any = load_builder("engines", name, f"hosts.{plan.name}.engine")
         if hasattr(engine, "check"):
             engine.check(f"hosts.{plan.name}")
         use_threads(self.threads)
