@@ -6,7 +6,6 @@ out: reading them (`config.schema`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -30,11 +29,7 @@ class Key(Enum):
 def keys_that(table: type[BaseModel], *facts: Key) -> tuple[str, ...]:
     """The keys of a table of which one of these is true, in their order."""
     fields = table.model_fields.items()
-    return tuple(name for name, field in fields if not {*facts}.isdisjoint(_facts(field.metadata)))
-
-
-def _facts(metadata: Sequence[Any]) -> set[Key]:
-    return {fact for fact in metadata if isinstance(fact, Key)}
+    return tuple(name for name, field in fields if any(fact in field.metadata for fact in facts))
 
 
 class HostTable(BaseModel):

@@ -37,16 +37,11 @@ def measured_for(
     for member in members:
         host = member.host.name
         source = sources.get(member.address)
-        if source is None or _whole_seeds(resolved, host):
+        whole = resolved.config.hosts[host].learner == "full"
+        whole_seeds = whole and all(plan.source.seeded for plan in resolved.at(host))
+        if source is None or whole_seeds:
             key: tuple[object, ...] = (member.name,)
         else:
             key = (host, source, member.sampling.max_tokens, member.system)
         measured[member.name] = first.setdefault(key, member.name)
     return measured
-
-
-def _whole_seeds(resolved: Resolved, host: str) -> bool:
-    """Whether a host trains shipped models whole."""
-    if resolved.config.hosts[host].learner != "full":
-        return False
-    return all(plan.source.seeded for plan in resolved.at(host))
