@@ -19,7 +19,7 @@ from comas.config.policies import PolicyPlan, policies_of
 from comas.config.schema import Config, checked, read
 from comas.evaluation.accuracy import Answer, accuracy, paired_gain
 from comas.models.packaged import is_packaged
-from comas.models.sources import Source, source_of
+from comas.models.sources import source_of
 from comas.program import command
 from comas.stats import Interval
 from comas.storage import files
@@ -138,7 +138,8 @@ def lineage(config: Config, depth: int = 100) -> Iterator[str]:
     for name in sorted(sources):
         source = sources[name]
         if source.kind != "run":
-            yield _described(source)
+            below = f", with the adapter {Path(source.name).name}" if source.below else ""
+            yield shown(source.below or source.name) + below
             continue
         run = source.run()
         below = checked(run.config())
@@ -153,12 +154,6 @@ def _training(config: Config, step: int | None) -> str:
     preset = f"/{config.preset}" if config.preset else ""
     after = f", after {step} steps" if step is not None else ""
     return f"{config.method}{preset} on {config.task}, seed {config.seed}{after}"
-
-
-def _described(source: Source) -> str:
-    if source.below is None:
-        return shown(source.name)
-    return f"{shown(source.below)}, with the adapter {Path(source.name).name}"
 
 
 def shown(base: str) -> str:

@@ -105,7 +105,10 @@ def export(
     trained, step = opened(os.path.expanduser(str(run)))
     if dtype != "auto" and dtype not in NUMBERS:
         raise UserMistake(f"dtype {dtype!r}: one of auto, {', '.join(NUMBERS)}")
-    _check_place(target)
+    if target.is_dir() and any(target.iterdir()):
+        raise UserMistake(f"{target} is not empty: export to a new folder")
+    if target.exists() and not target.is_dir():
+        raise UserMistake(f"{target} is a file: export to a new folder")
     source = trained.intact(step)
     step = int(source.name.removeprefix("step-"))
     place = target.resolve()
@@ -126,20 +129,6 @@ def export(
         job.bases[policy] = _base(job, policy)
     facts = facts_of(trained, step, evaluations)
     plugins = _plugins(job)
-    _make(unfinished, target)
-    try:
-        _write(job, facts, plugins)
-        if target.is_dir():  # an empty one
-            target.rmdir()
-        files.rename(unfinished, place)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-    return _exported(job, target)
-
-
-def _make(unfinished: Path, target: Path) -> None:
-    """Make the folder that is moved to `target` when it is whole."""
     try:
         unfinished.parent.mkdir(parents=True, exist_ok=True)
         unfinished.mkdir()
@@ -148,6 +137,22 @@ def _make(unfinished: Path, target: Path) -> None:
             f"{unfinished} is there already: another process exports to {target}, or one was"
             " killed; in that case remove it"
         ) from None
+    try:
+        _write(job, facts, plugins)
+        if target.is_dir():  # an empty one
+            target.rmdir()
+        files.rename(unfinished, place)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    policies: list[dict[str, Any]] = []
+    for policy in job.policies():
+        folders = {kind: target / policy / kind for kind in ("adapter", "model")}
+        places = {kind: str(path) if path.is_dir() else None for kind, path in folders.items()}
+        known = {"dtype": job.dtypes.get(policy), "gap": job.gaps.get(policy)}
+        policies.append({"policy": policy, **places, **known})
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    return Exported(target, trained.path, step, policies, size)
 
 
 def _write(job: Job, facts: Facts, plugins: Mapping[str, Path]) -> None:
@@ -170,13 +175,6 @@ def _trained_before(source: Source) -> bool:
     if source.kind == "seed":
         return False
     return source.kind == "run" or bool(exported(source.name))
-
-
-def _check_place(target: Path) -> None:
-    if target.is_dir() and any(target.iterdir()):
-        raise UserMistake(f"{target} is not empty: export to a new folder")
-    if target.exists() and not target.is_dir():
-        raise UserMistake(f"{target} is a file: export to a new folder")
 
 
 def _base(job: Job, policy: str) -> str:
@@ -219,7 +217,7 @@ def _write_cards(job: Job, facts: Facts) -> None:
     adapters = job.adapters()
     hub = sorted({base for policy in policies for base in _hub_names(job.bases[policy])})
     team = Part("team", policies, job.bases, hub, job.dtypes, adapters)
-    _write_card(job.out, facts, team)
+    cards = [(job.out, team)]
     for policy in policies:
         own = replace(
             team,
@@ -227,23 +225,20 @@ def _write_cards(job: Job, facts: Facts) -> None:
             hub=sorted(_hub_names(job.bases[policy])),
             adapters=[policy] if policy in adapters else [],
         )
-        for kind in ("model", "adapter"):
-            folder = job.out / policy / kind
-            if folder.is_dir():
-                _write_card(folder, facts, replace(own, kind=kind))
-
-
-def _write_card(folder: Path, facts: Facts, part: Part) -> None:
-    (folder / "README.md").write_text(card(facts, part), encoding="utf-8")
+        kinds = ("model", "adapter")
+        cards += [(job.out / policy / kind, replace(own, kind=kind)) for kind in kinds]
+    for folder, part in cards:
+        if folder.is_dir():
+            (folder / "README.md").write_text(card(facts, part), encoding="utf-8")
 
 
 def _hub_names(bases: str) -> set[str]:
     """Those of some bases, divided by commas, that are names on the hub."""
-    return {base for base in bases.split(", ") if _is_on_hub(base)}
-
-
-def _is_on_hub(base: str) -> bool:
-    return source_of(base).kind == "hub" and not Path(base).exists() and base.count("/") < 2
+    return {
+        base
+        for base in bases.split(", ")
+        if source_of(base).kind == "hub" and not Path(base).exists() and base.count("/") < 2
+    }
 
 
 def _team(job: Job, plugins: Mapping[str, str]) -> str:
@@ -286,25 +281,6 @@ def _place_here(plugin: str, plugins: Mapping[str, str]) -> str:
     return plugin if copied is None else f"./{copied}"
 
 
-def _exported(job: Job, target: Path) -> Exported:
-    policies = [_exported_policy(job, target, policy) for policy in job.policies()]
-    written = [file for file in target.rglob("*") if file.is_file()]
-    size = sum(file.stat().st_size for file in written)
-    return Exported(target, job.run.path, job.step, policies, size)
-
-
-def _exported_policy(job: Job, target: Path, policy: str) -> dict[str, Any]:
-    adapter = target / policy / "adapter"
-    model = target / policy / "model"
-    return {
-        "policy": policy,
-        "adapter": str(adapter) if adapter.is_dir() else None,
-        "model": str(model) if model.is_dir() else None,
-        "dtype": job.dtypes.get(policy),
-        "gap": job.gaps.get(policy),
-    }
-
-
 # --- weights
 
 
@@ -316,8 +292,10 @@ def _write_host(job: Job, host: str) -> None:
     adapters = [policy for policy in policies if policy in job.adapters()]
     whole = [policy for policy in policies if policy not in adapters]
     shrink = NUMBERS.get(job.dtype, 4) / 4
-    adapter_bytes = sum(_size(job.source / policy) for policy in adapters)
-    whole_bytes = sum(_size(job.source / policy) for policy in whole)
+    adapter_bytes, whole_bytes = (
+        sum(file.stat().st_size for each in some for file in _files_of(job.source / each))
+        for some in (adapters, whole)
+    )
     _check_room(job, adapter_bytes + int(shrink * whole_bytes) + BESIDE)
     for policy in whole:
         _write_whole(job, policy, host)
@@ -404,10 +382,6 @@ def _copy(source: Path, folder: Path, weights: bool = True) -> None:
 def _files_of(policy: Path) -> list[Path]:
     """The files of a policy's folder without its optimizer."""
     return [file for file in policy.iterdir() if file.is_file() and file.name != OPTIMIZER]
-
-
-def _size(policy: Path) -> int:
-    return sum(file.stat().st_size for file in _files_of(policy))
 
 
 def _check_room(job: Job, need: int) -> None:
