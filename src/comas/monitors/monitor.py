@@ -156,8 +156,8 @@ class Monitor:
     @property
     def asks(self) -> bool:
         """Whether it asks the team anything, which costs tokens."""
-        own = type(self)
-        return own.begin is not Monitor.begin or own.ask is not Monitor.ask
+        names = ("begin", "ask", "ask_about")
+        return any(getattr(type(self), name) is not getattr(Monitor, name) for name in names)
 
     async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
         """Prepare when the first step has been played, by the team as it starts, and nobody has

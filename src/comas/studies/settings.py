@@ -41,8 +41,8 @@ from comas.types import UserMistake
 MANY_STEPS = 10_000
 """Of runs that tokens end."""
 WRITTEN = (
-    *("step", "step_tokens", "policies", "tokens", "seconds", "spent", "peak_bytes"),
-    "monitor_tokens",
+    *("step", "step_tokens", "policies", "tokens", "monitor_tokens"),
+    *("seconds", "spent", "peak_bytes"),
     *("validation", "validation_by_agent"),
 )
 """What a line of metrics.jsonl has besides the metrics that the config names."""
