@@ -30,9 +30,15 @@ gguf = pytest.importorskip("gguf", reason="needs the extra gguf")
 
 
 def written(
-    path: Path, folder: Path, architecture: str = "llama", template: str | None = "own"
+    path: Path,
+    folder: Path,
+    architecture: str = "llama",
+    template: str | None = "own",
+    kind: Any = None,
 ) -> Path:
-    """The model of a Hugging Face folder as a GGUF file of float32."""
+    """The model of a Hugging Face folder as a GGUF file of float32, or with its matrices in
+    another `kind` of numbers.
+    """
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     config = model.config
@@ -58,7 +64,11 @@ def written(
     if template is not None:
         writer.add_chat_template(tokenizer.chat_template)
     for name, numbers in tensors(model):
-        writer.add_tensor(name, np.ascontiguousarray(numbers))
+        if kind is None or numbers.ndim == 1:
+            writer.add_tensor(name, np.ascontiguousarray(numbers))
+        else:
+            coarse = gguf.quants.quantize(np.ascontiguousarray(numbers), kind)
+            writer.add_tensor(name, coarse, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -228,12 +238,26 @@ def test_a_copy_is_kept_and_serves_the_same_model(file: Path, cache: Path) -> No
     assert plain[0] == plain[1]
 
 
-def test_the_copy_is_exactly_what_the_file_holds(file: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "kept", "rounded"),
+    [(None, "float32", False), ("F16", "float32", False), ("Q8_0", "bfloat16", True)],
+)
+def test_a_copy_and_its_file_give_the_same_weights(
+    kind: str | None, kept: str, rounded: bool, folder: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    type_ = None if kind is None else gguf.GGMLQuantizationType[kind]
+    file = written(tmp_path / "some.gguf", folder, kind=type_)
     copied = load_models({"p": str(file)})[0]["p"]
+    config = json.loads((gguf_files.copy_folder(str(file)) / "config.json").read_text())
+    assert config["dtype"] == kept
     monkeypatch.setattr(gguf_files, "LARGEST_COPIED", 10)
     direct = load_models({"p": str(file)})[0]["p"]
     numbers = dict(direct.named_parameters())
-    assert all(torch.equal(n, numbers[name]) for name, n in copied.named_parameters())
+    for name, number in copied.named_parameters():
+        assert number.dtype == torch.float32
+        assert torch.equal(number, numbers[name])
+    rounds = [torch.equal(n, n.bfloat16().float()) for n in numbers.values() if n.dim() > 1]
+    assert all(rounds) is rounded
 
 
 def test_another_file_of_the_same_name_has_another_copy(

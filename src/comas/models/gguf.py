@@ -2,8 +2,9 @@
 
 Weights are dequantised by transformers' own loader, which reads the tokenizer and the chat template
 out of the file as well, and takes half a minute for 135M parameters. So a safetensors copy of a
-small one is kept beside the hub's cache, by the hash of the file's content. Leaves out: writing
-such files, training in their quantisation.
+small one is kept beside the hub's cache, by the hash of the file's content. Quantised weights are
+rounded to bfloat16, in the copy and without it: that is finer than their quantisation, and half of
+the bytes. Leaves out: writing such files, training in their quantisation.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,13 @@ LOG = logging.getLogger("comas")
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"
 """How such a file begins."""
-LARGEST_COPIED = 500_000_000
-"""Bytes of the largest file of which a copy is kept: in float32 it is up to eight times as large.
+LARGEST_COPIED = 1_000_000_000
+"""Bytes of the largest file of which a copy is kept: in bfloat16 it is up to four times as large.
 """
+COPIES = "gguf-2"
+"""The folder of the copies. Those in `gguf` were in float32, whatever the file held."""
+UNQUANTISED = ("F64", "F32", "F16")
+"""Types of numbers that bfloat16 would make coarser."""
 UNFINISHED = "unfinished-"
 """How the name of a copy begins that is being written."""
 ABANDONED = 3600.0
@@ -59,14 +65,19 @@ def parameters(base: str) -> int:
     if has_copy(base):
         manifest = files.facts(copy_folder(base)) or {}
         return int(manifest["parameters"])
-    return _facts_of(base)[1]
+    return _facts_of(base).parameters
+
+
+def is_rounded(base: str) -> bool:
+    """Whether the weights of a file are rounded to bfloat16: all its matrices are quantised."""
+    return _facts_of(base).rounded
 
 
 def cache_folder() -> Path:
     """Where copies are kept: beside the hub's models, so that HF_HOME moves both."""
     from huggingface_hub import constants
 
-    return Path(constants.HF_HOME) / "comas" / "gguf"
+    return Path(constants.HF_HOME) / "comas" / COPIES
 
 
 def copy_folder(base: str) -> Path:
@@ -182,9 +193,18 @@ def config_folder(base: str) -> str:
     return described.name
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a file says of itself."""
+
+    architecture: str
+    parameters: int
+    rounded: bool
+
+
 @lru_cache
-def _facts_of(base: str) -> tuple[str, int]:
-    """Architecture and number of parameters."""
+def _facts_of(base: str) -> Facts:
+    """What a file says of itself; an error for one that cannot be talked to."""
     try:
         import accelerate  # noqa: F401 - transformers needs it to dequantise, and says so late
         from gguf import GGUFReader
@@ -212,7 +232,12 @@ def _facts_of(base: str) -> tuple[str, int]:
             f"base {base!r} has no chat template: choose a file of an instruction-tuned model, or"
             " take its Hugging Face folder and add a chat_template.jinja"
         )
-    return architecture, sum(int(tensor.n_elements) for tensor in read.tensors)
+    exact = [
+        tensor
+        for tensor in read.tensors
+        if tensor.tensor_type.name in UNQUANTISED and len(tensor.shape) > 1
+    ]
+    return Facts(architecture, sum(int(tensor.n_elements) for tensor in read.tensors), not exact)
 
 
 def _unreadable(base: str, error: Exception) -> str:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from safetensors import SafetensorError
 
-from comas.models.gguf import as_read, is_gguf, is_small, keep_copy
+from comas.models.gguf import as_read, is_gguf, is_rounded, is_small, keep_copy
 from comas.models.packaged import file_of, is_packaged
 from comas.models.sources import apart_up_to, files_of, positions_of, whole_model
 from comas.types import UserMistake
@@ -87,11 +87,13 @@ def _place(base: str, how: Loading) -> tuple[str, dict[str, str]]:
     source, arguments = whole_model(base)
     if not arguments or not is_small(base):
         return source, arguments
-    exact = replace(how, device="cpu", dtype=None)
+    import torch
+
+    kept = replace(how, device="cpu", dtype=torch.bfloat16 if is_rounded(base) else None)
     keep_copy(
         base,
-        _model(base, source, arguments, exact),
-        _tokenizer(base, source, arguments, exact),
+        _model(base, source, arguments, kept),
+        _tokenizer(base, source, arguments, kept),
     )
     return whole_model(base)
 
@@ -144,6 +146,10 @@ def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -
             f"base {base!r} lacks weights ({missing_keys[0]} and {len(missing_keys) - 1} more): it"
             " is no whole causal LM"
         )
+    if arguments and is_rounded(base):  # as in a copy of it
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.copy_(weight.bfloat16())
     return as_read(model, base) if is_gguf(base) else model
 
 

@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from huggingface_hub import constants
 from torch import Tensor
 from transformers import DynamicCache
 
@@ -33,6 +38,9 @@ between two rows.
 COARSE = 0.15
 """The same for halves, where rounding alone was seen to make 0.02."""
 
+LARGE = 50_000_000
+"""Numbers of a model whose trial takes seconds: that it passed is noted for later processes."""
+
 _tried: set[tuple[Any, ...]] = set()
 """Shapes of models that passed in this process: the trial is about their code, not about their
 weights.
@@ -41,12 +49,16 @@ weights.
 
 @torch.no_grad()
 def try_rows(model: Any, context: int, base: str) -> None:
-    """Refuse a model whose rows depend on their company. Once per shape of model and process."""
+    """Refuse a model whose rows depend on their company. Once per shape of model and process; of a
+    large one once, until torch or transformers change.
+    """
     facts = model.config.to_dict()
     facts.pop("_name_or_path", None)
     described = json.dumps(facts, sort_keys=True, default=str)
-    key = (type(model), model.dtype, str(model.device), context, described)
-    if key in _tried:
+    attention = model.config._attn_implementation
+    key = (type(model), model.dtype, str(model.device), context, attention, described)
+    noted = _note_of(model, key)
+    if key in _tried or (noted is not None and noted.exists()):
         return
     name = f"base {base!r} ({type(model).__name__})"
     _check_cache(model, name)
@@ -70,6 +82,20 @@ def try_rows(model: Any, context: int, base: str) -> None:
             " padding on the left, and such models cannot be sampled here: take another"
         )
     _tried.add(key)
+    if noted is not None:
+        with suppress(OSError):  # nothing is lost but the time of the next trial
+            noted.parent.mkdir(parents=True, exist_ok=True)
+            noted.touch()
+
+
+def _note_of(model: Any, key: tuple[Any, ...]) -> Path | None:
+    """The empty file that notes that a large model passed, beside the hub's models; None for others
+    and for code that came with a model, which may change under its name.
+    """
+    if model.num_parameters() < LARGE or not type(model).__module__.startswith("transformers."):
+        return None
+    tried = repr((key, torch.__version__, transformers.__version__))
+    return Path(constants.HF_HOME) / "comas" / "tried" / sha256(tried.encode()).hexdigest()
 
 
 def _check_cache(model: Any, name: str) -> None:
