@@ -316,7 +316,7 @@ def results(name: str) -> Iterator[str]:
         )
     yield (
         "Means over five seeds, 95 % intervals over seeds. How this was measured, and what "
-        "follows: [Results](../results.md#the-family-on-the-same-world)."
+        "follows: [Results](../results-methods.md#the-family-on-the-same-world)."
     )
     yield markdown(Table(systems.header, measured))
     if of_method := rows_about(name, claims):

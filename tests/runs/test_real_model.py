@@ -1,7 +1,7 @@
 """A pretrained model end to end: SmolLM2-135M-Instruct (`base=smollm2`), against transformers and peft.
 
 `make test-real`, some minutes on two cores; skipped where the package with the model is missing.
-Leaves out: how well it learns, which takes an hour (docs/results.md).
+Leaves out: how well it learns, which takes an hour (docs/results-pretrained.md).
 """
 
 from __future__ import annotations
