@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from comas import sandbox
-from comas.machine import usable_cpus, version_of
+from comas.machine import auto_device, has_apple_gpu, usable_cpus, version_of
 from comas.models.packaged import PACKAGED, how_to_install, installed_at
 from comas.models.sources import seed_models
 from comas.program import VERSION
@@ -64,14 +64,21 @@ def examine() -> dict[str, Any]:
         n: version_of(n) or f'missing: pip install "comas[{extra}]"' for n, extra in EXTRAS.items()
     }
     found["cpus"] = f"{usable_cpus()} of {os.cpu_count()} usable; torch will use as many threads"
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    found["gpus"] = ", ".join(gpus) if gpus else "none: everything runs on the CPU"
-    found["vLLM (hosts.<name>.engine=vllm)"] = vllm_here(bool(gpus))
+    found["gpus"] = gpu_names() or "none: everything runs on the CPU"
+    found["vLLM (hosts.<name>.engine=vllm)"] = vllm_here(torch.cuda.is_available())
     found["seed models"] = ", ".join(seed_models())
     found["packaged models"] = ", ".join(f"{name} ({_state_of(name)})" for name in PACKAGED)
-    found["device = auto"] = "cuda" if gpus else "cpu"
+    found["device = auto"] = auto_device()
     found["sandbox, of programs that models write"] = sandbox.prove()
     return found
+
+
+def gpu_names() -> str:
+    """The GPUs that torch computes on, empty where there are none."""
+    import torch
+
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return ", ".join([*names, "Apple (mps)"] if has_apple_gpu() else names)
 
 
 def _state_of(packaged: str) -> str:

@@ -1,5 +1,5 @@
 """What this machine is, and how much memory it can give now: of the CPU within the limits of
-control groups, and of a GPU.
+control groups, and of a GPU; which GPUs there are, and what is particular about Apple's.
 
 Leaves out: swap, which is too slow to plan with, and what other processes are going to take.
 """
@@ -10,8 +10,10 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -28,6 +30,10 @@ LARGE_BLOCK = 2**20
 """Bytes from which on a block of memory goes back to the system when it is freed."""
 MMAP_THRESHOLD = -3
 """What glibc's malloc.h calls M_MMAP_THRESHOLD."""
+APPLE_GPU = threading.RLock()
+"""Held by the thread that computes on an Apple GPU: where two do at once, the process dies without
+an exception (pytorch issue 197805).
+"""
 
 
 @dataclass(frozen=True)
@@ -55,12 +61,18 @@ class Memory:
 
 
 def memory_of(device: str) -> Memory:
-    """Of the device that torch calls so: `cpu`, `cuda`, `cuda:1`."""
+    """Of the device that torch calls so: `cpu`, `cuda`, `cuda:1`, `mps`."""
     if device.startswith("cuda"):
         import torch
 
         free, total = torch.cuda.mem_get_info(device)
         return Memory(free, total)
+    if device.startswith("mps"):
+        import torch
+
+        # a part of the machine's memory; what other processes take of it is not known
+        total = torch.mps.recommended_max_memory()
+        return Memory(max(0, total - torch.mps.driver_allocated_memory()), total)
     if device != "cpu":
         return Memory(None, None)
     if sys.platform.startswith("linux"):
@@ -71,10 +83,37 @@ def memory_of(device: str) -> Memory:
 
 
 def gpus() -> int:
-    """GPUs that torch sees."""
+    """GPUs that torch sees by number (`cuda:1`)."""
     import torch
 
     return torch.cuda.device_count()
+
+
+def has_apple_gpu() -> bool:
+    """Whether torch computes on an Apple GPU (`mps`) here.
+
+    Asks for macOS 14, which brings bfloat16 there (pytorch pull request 119641), and for torch 2.8,
+    the first that has all operators of a learning step there (`index_copy`: 154326).
+    """
+    import torch
+
+    mps = torch.backends.mps
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    return version >= (2, 8) and mps.is_available() and mps.is_macos_or_newer(14, 0)
+
+
+def auto_device() -> str:
+    """What `device = "auto"` takes: a GPU where there is one."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if has_apple_gpu() else "cpu"
+
+
+def in_turn(device: str) -> AbstractContextManager[object]:
+    """In here no other thread of this process computes on the same Apple GPU."""
+    return APPLE_GPU if device.startswith("mps") else nullcontext()
 
 
 def linux_memory(root: Path) -> Memory:
@@ -199,14 +238,31 @@ def use_threads(count: int | None) -> None:
     torch.set_num_threads(count or usable_cpus())
 
 
-def own_thread(name: str) -> ThreadPoolExecutor:
+class Worker(ThreadPoolExecutor):
+    """One thread that computes on a device, on an Apple GPU in turn with others."""
+
+    def __init__(self, name: str, device: str) -> None:
+        super().__init__(max_workers=1, thread_name_prefix=name)
+        self.device = device
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call the function in the thread."""
+
+        def call() -> Any:
+            with in_turn(self.device):
+                return fn(*args, **kwargs)
+
+        return super().submit(call)
+
+
+def own_thread(name: str, device: str) -> Worker:
     """One thread of this name that computes with as many threads as torch has now. It would take
     their number when it first computes, and somebody may have set it to one for a while then.
     """
     import torch
 
-    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-    worker.submit(torch.get_num_threads).result()
+    worker = Worker(name, device)
+    ThreadPoolExecutor.submit(worker, torch.get_num_threads).result()
     return worker
 
 
@@ -244,6 +300,10 @@ def peak_bytes_of(device: str) -> int:
         import torch
 
         return torch.cuda.max_memory_allocated(device)
+    if device.startswith("mps"):
+        import torch
+
+        return torch.mps.driver_allocated_memory()  # what it has freed stays with torch
     try:
         import resource
     except ImportError:  # Windows
@@ -259,7 +319,7 @@ def peak_bytes(hosts: Mapping[str, Host]) -> int:
     facts = [host.facts() for host in hosts.values()]
     here = {_device(known): _peak(known) for known in facts if "where" not in known}
     peaks = [*here.items(), *((_device(k), _peak(k)) for k in facts if "where" in k)]
-    gpus = [peak for device, peak in peaks if device.startswith("cuda")]
+    gpus = [peak for device, peak in peaks if device.startswith(("cuda", "mps"))]
     if gpus:
         return sum(gpus)
     return peak_bytes_of("cpu") + sum(_peak(known) for known in facts if "where" in known)

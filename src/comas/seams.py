@@ -258,15 +258,29 @@ class Sleeper(Protocol):
         ...
 
 
-SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
+SIGNS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "ALLOC_FAILED",
+    "Invalid buffer size",  # a tensor that is too large for an Apple GPU
+)
 """What torch's allocators and libraries say, in the text of a RuntimeError: there is a class of its
-own for GPUs only.
+own for CUDA only.
 """
 
 
 def out_of_memory(error: Exception) -> bool:
     """Whether an error says that there is no memory left."""
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in SIGNS)
+
+
+def in_float64(tensor: Any) -> Any:
+    """The tensor in float64, on its device or, since Apple GPUs have none, from there on the CPU.
+
+    First copied, then converted: where one call does both, torch refuses or leaves the copy empty.
+    """
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 class Learner(Protocol):

@@ -102,7 +102,7 @@ WALLS = {
     "hosts": "engines game learners machine models program seams types",
     "learners": "models objective seams types",
     "methods": "game objective setups types",
-    "models": "engines storage types",
+    "models": "engines machine storage types",
     "monitors": "game stats types",
     "objective": "types",
     "questions": "config game types",

@@ -174,7 +174,7 @@ def test_mistakes(
 @pytest.mark.parametrize(
     ("device", "line"),
     [
-        ("cuda:one", "hosts.home.device = 'cuda:one': wanted is auto, cpu, cuda or cuda:<number>"),
+        ("cuda:one", "hosts.home.device = 'cuda:one': wanted is auto, cpu, mps, cuda or"),
         ("cuda:99", "hosts.home.device=cuda:99: 0 GPUs can be seen here: set a lower number or"),
     ],
 )

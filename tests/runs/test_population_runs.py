@@ -121,6 +121,8 @@ SHORT: list[tuple[Callable[[], Exception], str]] = [
         ),
         "9 bytes",
     ),
+    (lambda: RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"), "9 GB"),
+    (lambda: RuntimeError("Invalid buffer size: 9.02 GB"), "9.02 GB"),
     (MemoryError, "out of memory while"),
 ]
 KNOBS = {

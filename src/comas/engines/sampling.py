@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from comas.seams import in_float64
+
 
 def uniforms(seeds: list[int], count: int) -> np.ndarray:
     """Noise of shape (len(seeds), count) in [0, 1), float64; row i depends on seeds[i] alone."""
@@ -38,8 +40,9 @@ def draw(
     Temperature 0 is greedy; its margin is the distance between the two best probabilities. With
     `top_p_B`, tokens are drawn from the smallest set of that mass, and the log-prob is still that
     of the whole softmax. Wherever the logits are, the rest may be on the CPU: what rows want is
-    then known without waiting for a GPU.
+    then known without waiting for a GPU. Results are on the CPU where an Apple GPU has the logits.
     """
+    logits_BV = in_float64(logits_BV)
     device = logits_BV.device
     greedy = bool((temperature_B == 0).any())
     narrowed = top_p_B is not None and bool((top_p_B < 1).any())
@@ -47,7 +50,7 @@ def draw(
     temperature_B = temperature_B.to(device, non_blocking=True)
     greedy_B = temperature_B == 0
     divisor_B = torch.where(greedy_B, 1.0, temperature_B.double())
-    scaled_BV = logits_BV.double() / divisor_B[:, None]
+    scaled_BV = logits_BV / divisor_B[:, None]
     logprobs_BV = scaled_BV.log_softmax(-1)
     probs_BV = logprobs_BV.exp()
     if top_p_B is not None and narrowed:

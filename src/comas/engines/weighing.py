@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from comas.engines.tape import DRAWN
-from comas.seams import Weighing
+from comas.seams import Weighing, in_float64
 
 Prompt = tuple[str, np.ndarray]
 """Policy and token ids."""
@@ -46,7 +46,7 @@ def weigh_all(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.nda
     for places, logits_NV in behind(prompts):
         size = max(1, DRAWN // logits_NV.shape[1])
         for start in range(0, len(places), size):
-            logprobs_NV = logits_NV[start : start + size].double().log_softmax(-1)
+            logprobs_NV = in_float64(logits_NV[start : start + size]).log_softmax(-1)
             part = enumerate(places[start : start + size])
             cells = [(row, cell) for row, place in part for cell in wanted[place]]
             rows = [row for row, _ in cells]

@@ -19,7 +19,7 @@ from comas.hosts.local_host import LocalHost, in_memory
 from comas.hosts.local_table import MAX_ROWS
 from comas.hosts.local_table import Table as Table
 from comas.hosts.plan import HostPlan, Lag
-from comas.machine import own_thread, return_large_blocks
+from comas.machine import in_turn, own_thread, return_large_blocks
 from comas.models.loading import context_of, load_models, place_of
 from comas.seams import Adapter, Engine, EnginePlan, Learner, WholeModel
 from comas.types import Meter, Method
@@ -90,28 +90,30 @@ def make_local_host(
     learns = method is not None
     meter = Meter()
     learner: Learner | None = None
-    if under is not None:
-        population, tokenizer, ends = load_population(
-            bases, under, place, kind, trust_remote_code, shapes or {}, seed
-        )
-        models = [population.model]
-        weights = dict.fromkeys(population.policies, Adapter(population))
-        pad_id = _padding(tokenizer, ends, models)
-        if learns:
-            origin = str(population.model.config.name_or_path)
-            learner = AdapterLearner(population, recipe, method, pad_id, origin, meter=meter)
-            for earlier, lag in (lags or {}).items():  # new adapters differ in their random half
-                learner.copy(lag.policy, earlier)
-    else:
-        stored = None if learns else kind
-        loaded, tokenizer, ends = load_models(bases, place, stored, trust_remote_code)
-        models = list(loaded.values())
-        weights = {policy: WholeModel(model) for policy, model in loaded.items()}
-        pad_id = _padding(tokenizer, ends, models)
-        if learns:
-            learner = FullLearner(loaded, recipe, method, pad_id, kind, meter=meter)
+    with in_turn(place.type):
+        if under is not None:
+            population, tokenizer, ends = load_population(
+                bases, under, place, kind, trust_remote_code, shapes or {}, seed
+            )
+            models = [population.model]
+            weights = dict.fromkeys(population.policies, Adapter(population))
+            pad_id = _padding(tokenizer, ends, models)
+            if learns:
+                origin = str(population.model.config.name_or_path)
+                learner = AdapterLearner(population, recipe, method, pad_id, origin, meter=meter)
+                # new adapters differ in their random half
+                for earlier, lag in (lags or {}).items():
+                    learner.copy(lag.policy, earlier)
+        else:
+            stored = None if learns else kind
+            loaded, tokenizer, ends = load_models(bases, place, stored, trust_remote_code)
+            models = list(loaded.values())
+            weights = {policy: WholeModel(model) for policy, model in loaded.items()}
+            pad_id = _padding(tokenizer, ends, models)
+            if learns:
+                learner = FullLearner(loaded, recipe, method, pad_id, kind, meter=meter)
     room = min(context_of(model, context, name) for model in models)
-    worker = own_thread(f"host-{name}")
+    worker = own_thread(f"host-{name}", place.type)
     plan = EnginePlan(
         end_ids=ends,
         pad_id=pad_id,

@@ -28,7 +28,7 @@ def _current_name(engine: Any) -> Any:
 def _device_name(device: str) -> str:
     """A name that torch could know; whether there is such a device is asked where it is used."""
     if re.fullmatch(r"[a-z]+(:\d+)?", device) is None:
-        raise ValueError("wanted is auto, cpu, cuda or cuda:<number>, such as cuda:1")
+        raise ValueError("wanted is auto, cpu, mps, cuda or cuda:<number>, such as cuda:1")
     return device
 
 
@@ -56,7 +56,7 @@ class Table(HostTable):
     adapter, and at its first two in a process: `vllm`, which proves all else at each. 1: at each.
     """
     device: Annotated[str, AfterValidator(_device_name), Key.OF_WEIGHTS] = "auto"
-    """`cpu`, `cuda`, `cuda:1` ...; auto takes a GPU where there is one."""
+    """`cpu`, `cuda`, `cuda:1` ..., `mps` (an Apple GPU); auto takes a GPU where there is one."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], Key.OF_WEIGHTS] = "auto"
     """Of sampling and of the learner's passes; auto is bfloat16 on a GPU, float32 on a CPU. A new
     run of a large model on a CPU takes bfloat16 where that is clearly faster, and keeps it.

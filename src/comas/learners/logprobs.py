@@ -118,7 +118,8 @@ def token_logprobs(
     temperature_N = None
     if any(r.temperature != 1 for r in rows):
         temperatures = np.array([r.temperature for r in rows])[layout.rows_N]
-        temperature_N = torch.from_numpy(temperatures).to(model.device)
+        kind = torch.promote_types(model.dtype, torch.float32)
+        temperature_N = torch.from_numpy(temperatures).to(kind).to(model.device)
     if halves is None:
         logits_NV = _chosen(model(**layout.given, use_cache=False).logits, layout)
         picked_N = _pick(logits_NV, layout.ids_N, temperature_N)

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from safetensors import SafetensorError
 
+from comas.machine import auto_device, has_apple_gpu
 from comas.models.gguf import as_read, is_gguf, is_rounded, is_small, keep_copy
 from comas.models.packaged import file_of, is_packaged
 from comas.models.sources import apart_up_to, files_of, positions_of, whole_model
@@ -269,7 +270,12 @@ def place_of(device: str, dtype: str) -> tuple[Any, Any]:
     import torch
 
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = auto_device()
+    if device.startswith("mps") and not has_apple_gpu():
+        raise UserMistake(
+            f"device {device!r} cannot be used here (it needs an Apple GPU, macOS 14 and torch"
+            " 2.8): set hosts.<name>.device=cpu"
+        )
     try:
         place = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:

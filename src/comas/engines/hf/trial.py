@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
-from comas.seams import cache_keyword
+from comas.seams import cache_keyword, in_float64
 from comas.types import UserMistake
 
 ROWS = 3
@@ -74,7 +74,7 @@ def try_rows(model: Any, context: int, base: str) -> None:
 
     alone_RV = _outcome(name, alone)
     together_RV = _outcome(name, lambda: _in_company(model, ids_RT, short, context))
-    apart = _apart(alone_RV.double(), together_RV.double())
+    apart = _apart(in_float64(alone_RV), in_float64(together_RV))
     if apart > TOLERANCE.get(model.dtype, COARSE):
         raise UserMistake(
             f"{name} says something else with other rows in its batch than alone (by {apart:.0%} of"

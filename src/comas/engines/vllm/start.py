@@ -188,7 +188,8 @@ def _device(model: Any, host: str) -> str:
     device = model.device
     if device.type not in SHARES:
         raise UserMistake(
-            f"{host}.device={device}: vLLM runs here on cpu and cuda: set {host}.engine=hf"
+            f"{host}.device={device}: vLLM runs here on cpu and cuda: set {host}.engine=hf or"
+            f" {host}.device=cpu"
         )
     if device.index:
         raise UserMistake(

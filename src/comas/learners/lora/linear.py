@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
+from comas.seams import in_float64
+
 ROWS = 3
 TOKENS = 8
 """Of the batch on which the order of tokens is tried; unlike each other, so that one is not taken
@@ -37,9 +39,10 @@ def sizes(module: Any) -> tuple[int, int]:
 
 
 def with_change(module: Any, change_OI: Tensor) -> Tensor:
-    """The layer's weight, laid out as the layer keeps it, with this added."""
+    """The layer's weight, laid out as the layer keeps it, with this, which is in float64, added."""
     change = change_OI.mT if isinstance(module, Conv1D) else change_OI
-    return (module.weight.to(change.dtype) + change).to(module.weight.dtype)
+    weight = module.weight
+    return (in_float64(weight) + change).to(weight.dtype).to(weight.device)
 
 
 def row_by_row(

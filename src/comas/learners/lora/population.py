@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from comas.learners.lora.blocks import Route
 from comas.learners.lora.layers import Layer
 from comas.learners.lora.linear import ROWS, linear_layers, row_by_row, sizes, with_change
+from comas.seams import in_float64
 from comas.types import UserMistake
 
 ALIGNED = 8
@@ -177,9 +178,7 @@ class Population:
         made = hashlib.sha256()
         for name, weight in self.model.named_parameters():
             made.update(f"{name} {tuple(weight.shape)} ".encode())
-            made.update(
-                weight.detach().flatten()[:64].to("cpu", torch.bfloat16).float().numpy().tobytes()
-            )
+            made.update(weight.detach().flatten()[:64].cpu().bfloat16().float().numpy().tobytes())
         return made.hexdigest()[:16]
 
     def merged(self, policy: str) -> dict[str, Tensor]:
@@ -189,7 +188,7 @@ class Population:
         p = self.policies.index(policy)
         found = {}
         for layer, (a, b) in zip(self.layers, self._views(self.flat_PN), strict=True):
-            change = b[p].mT.to(torch.float64) @ a[p].to(torch.float64) * layer.scales[p]
+            change = in_float64(b[p].mT) @ in_float64(a[p]) * layer.scales[p]
             found[f"{layer.name}.weight"] = with_change(
                 self.model.get_submodule(layer.name), change
             )

@@ -1,8 +1,8 @@
-"""A GPU's path on tensors that claim to lie on one and have no contents: what stays on the CPU, or
-waits for the GPU, fails here.
+"""A GPU's path on tensors that claim to lie on one and have no contents: what stays on the CPU,
+waits for the GPU, or would be float64 on an Apple one, fails here.
 
-Leaves out: what the numbers are, and autograd's engine: backward passes of our own functions are
-called.
+Leaves out: what the numbers are, attention's own kernels on an Apple GPU, and autograd's engine:
+backward passes of our own functions are called.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from comas.engines.hf.lanes import Lanes
 from comas.engines.tape import Tape
@@ -35,33 +37,48 @@ from tests.support.models import llama
 
 GPU = torch.device("cuda", 0)
 # as torch numbers kinds of devices
-CUDA = 1
+NUMBERS = {"cuda": 1, "mps": 13}
 META = 14
 SPECS = {"a": Spec(4, 8.0), "b": Spec(3, 5.0), "c": Spec(2, 2.0)}
 
 
-@pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+class NoFloat64(TorchDispatchMode):
+    """Refuses what Apple's GPUs cannot hold."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64:
+                assert tensor.device.type != "mps", func
+        return made
+
+
+@pytest.fixture(autouse=True, params=["cuda", "mps"])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors without contents, of which some are said to lie on a GPU, even where this torch knows
     none.
     """
+    monkeypatch.setitem(globals(), "GPU", torch.device(request.param, 0))
+    number = NUMBERS[request.param]
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
         guards = (ctypes.c_void_p * 16).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     except (OSError, ValueError):
         pytest.skip("this torch keeps its devices elsewhere")
-    kept, guards[CUDA] = guards[CUDA], guards[CUDA] or guards[META]
+    kept, guards[number] = guards[number], guards[number] or guards[META]
     monkeypatch.setattr(blocks, "_hopper", lambda device: True)
     here = lambda t: t.device != GPU or pytest.fail("this waits for the GPU")  # noqa: E731
     monkeypatch.setattr(FakeTensor, "__bool__", here, raising=False)
     monkeypatch.setattr(FakeTensor, "numpy", lambda t: here(t) and np.zeros(t.shape), raising=False)
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True), NoFloat64():
         yield
-    guards[CUDA] = kept
+    guards[number] = kept
 
 
 def model(dtype: torch.dtype = torch.bfloat16, wide: int = 64) -> Any:
-    made = llama(hidden_size=wide, head_dim=16, tie_word_embeddings=False)
+    # torch chooses among an Apple GPU's kernels of attention where it is built for one alone
+    how = {"attn_implementation": "eager"} if GPU.type == "mps" else {}
+    made = llama(hidden_size=wide, head_dim=16, tie_word_embeddings=False, **how)
     for module in made.modules():
         for name, weight in [*module.named_parameters(recurse=False)]:
             module._parameters[name] = torch.nn.Parameter(
@@ -97,7 +114,7 @@ def test_adapters_forward_and_backward(
 ) -> None:
     made = Population(model(dtype, wide), SPECS)
     made.collect()
-    assert made.rank == adapters.ALIGNED  # the largest is 4
+    assert made.rank == (adapters.ALIGNED if GPU.type == "cuda" else 4)  # the largest is 4
     with made.routed(np.repeat(np.arange(3), counts)):
         for layer in made.layers:
             module = made.model.get_submodule(layer.name)
@@ -156,3 +173,9 @@ def test_decoding_waits_for_nothing_but_what_was_drawn() -> None:
         lanes.change(np.array([True, False, True]), [3], [(1, ids[3])], tape.draw)
         tape.draw(lanes.step(), lanes.row_B)
     assert lanes.row_B.tolist() == [0, 3, 2]
+
+
+def test_merged_weights_lie_where_the_base_does() -> None:
+    made = Population(model(), SPECS)
+    for name, weight in made.merged("b").items():
+        on_gpu(weight, *made.model.get_parameter(name).shape)
