@@ -105,6 +105,33 @@ def test_dry_run_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_date_in_options_is_told_as_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dated.py").write_text(
+        "from dataclasses import replace\nfrom datetime import date\n"
+        "from comas.tasks import pick\n\n"
+        "def load(split, path=None, limit=None, seed=0, *, since: date = date(2019, 1, 1)):\n"
+        "    return pick.task.load(split, path=path, limit=limit, seed=seed)\n\n"
+        "task = replace(pick.task, name='dated', load=load)\n"
+    )
+    small = [
+        "agents=1",
+        "questions=2",
+        "steps=1",
+        "test_questions=0",
+        "eval_every=0",
+        "monitors=[]",
+    ]
+    keys = ["task=./dated.py", "task_options.since=2020-01-01", *small]
+    assert run(["train", "--dry-run", "--json", *keys], monkeypatch) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["config"]["task_options"] == {"since": "2020-01-01"}
+    assert run(["train", *keys[:1], "task_options.since=10:00:00", *small], monkeypatch) == 2
+    assert "task_options.since = datetime.time(10, 0): Input should" in capsys.readouterr().err
+
+
 def test_where_no_question_is_held_out_one_is_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from comas.config.options import keywords, split_options
+from comas.config.options import filled, keywords, split_options
 from comas.config.plugins import load_plugin
 from comas.config.resolve import SEED_ADAPTER_LR, SEED_LR, SEED_RECIPE, resolve
 from comas.config.schema import Config, read
@@ -298,6 +298,14 @@ def method_file(folder: Path, body: str) -> str:
         " comas.types import Method\n" + body
     )
     return str(path)
+
+
+def test_a_value_that_no_toml_can_hold_is_a_mistake() -> None:
+    def load(*, since: Any = None) -> None: ...
+
+    for value in (object(), b"\xff"):
+        with pytest.raises(UserMistake, match=r"task_options.since is .*: take a value that TOML"):
+            filled("task_options", {"since": value}, load)
 
 
 def test_own_methods_bring_options_presets_and_numbers(tmp_path: Path) -> None:

@@ -153,6 +153,16 @@ def test_what_the_two_levels_are_for_and_where_they_miss() -> None:
     assert 0.05 < alarms < 0.12
 
 
+def test_pairing_by_run_is_cautious() -> None:
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(300):
+        skill = rng.normal(0, 0.3, (3, 1)) + rng.normal(0, 1.5, (1, 100))
+        one, other = ((rng.random((3, 100)) < 1 / (1 + np.exp(-skill))) * 1.0 for _ in range(2))
+        alarms += two_level((other - one).tolist())[1] < 0.05
+    assert alarms <= 3
+
+
 def test_sign_flips_by_hand_and_against_mcnemar() -> None:
     assert sign_flips([0.5, 0.25]) == 2 / 4
     assert sign_flips([0.0, 0.0]) == 1.0

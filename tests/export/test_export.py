@@ -26,7 +26,7 @@ from comas.evaluation.questions import overlaps, trained_on
 from comas.evaluation.systems import system_team
 from comas.export.card import Facts, Part, card
 from comas.learners.lora import population
-from comas.models.sources import exported, run_at
+from comas.models.sources import exported, known_as, run_at, seed_models
 from comas.seams import Request
 from comas.stats import wilson
 from comas.storage import files
@@ -402,6 +402,53 @@ def test_the_seed_model(tmp_path: Path) -> None:
     for team in teams:
         team.close()
     assert texts[0] == texts[1]
+
+
+SHIPPED = seed_models()["seed"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "known"),
+    [
+        (str(SHIPPED), "seed"),
+        ("seed", "seed"),
+        ("/gone/lib/python3.12/site-packages/comas/models/seeds/seed", "seed"),
+        (r"C:\gone\comas\models\seeds\seed", "seed"),
+        ("/gone/mine/seeds/seed", "/gone/mine/seeds/seed"),
+        ("/gone/comas/models/seeds/seed9", "/gone/comas/models/seeds/seed9"),
+        ("org/model", "org/model"),
+    ],
+)
+def test_a_shipped_model_has_a_name_on_every_machine(recorded: str, known: str) -> None:
+    assert known_as(recorded) == known
+
+
+def test_a_folder_at_a_place_like_that_of_a_shipped_model_is_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "comas" / "models" / "seeds" / "seed"
+    folder.mkdir(parents=True)
+    assert known_as(str(folder)) == str(folder)
+
+
+def test_a_run_on_a_shipped_model_is_taken_to_another_machine(tmp_path: Path) -> None:
+    trained = tmp_path / "s"
+    small = {**SMALL, "options__format_check": True, "steps": 1, "questions": 4, "agents": 2}
+    keys = {**small, "test_questions": 0, "eval_every": 0, "hosts__home__learner": "adapters"}
+    comas.train(out=str(trained), **keys)
+    checkpoint = trained / "checkpoints" / "step-1"
+    for agent in ("a0", "a1"):
+        file = checkpoint / agent / "adapter_config.json"
+        settings = json.loads(file.read_text())
+        assert settings["base_model_name_or_path"] == "seed"
+        # earlier versions wrote the place on the machine that trained it
+        settings["base_model_name_or_path"] = "/gone/site-packages/comas/models/seeds/seed"
+        file.write_text(json.dumps(settings))
+    (checkpoint / "manifest.json").unlink()
+    files.seal(checkpoint, {"step": 1})
+    written = comas.export(trained, tmp_path / "x")
+    assert [policy["gap"] for policy in written.policies] == [pytest.approx(0, abs=1e-3)] * 2
+    config = json.loads((tmp_path / "x" / "a0" / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "seed"
+    comas.train(out=str(tmp_path / "next"), hosts__home__base=str(checkpoint / "a0"), **keys)
 
 
 def test_earlier_selves_are_exported_as_they_were(untaught: Path, tmp_path: Path) -> None:

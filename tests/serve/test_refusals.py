@@ -508,3 +508,14 @@ def test_a_team_without_an_answer_says_so() -> None:
         assert (choice["finish_reason"], choice["answered"]) == ("stop", False)
         (choice,) = served.post(CHAT).json()["choices"]
         assert (choice["message"]["content"], choice["answered"]) == ("no sum at all", True)
+
+
+def test_pages_of_other_origins_are_not_let_in(served: Running) -> None:
+    """Browsers ask first, and give up where nothing is allowed."""
+    asking = {"Origin": "https://app.test", "Access-Control-Request-Method": "POST"}
+    url = f"{served.url}/chat/completions"
+    refused = httpx.options(url, headers=asking)
+    assert refused.status_code == 405
+    told = httpx.post(url, json=CHAT, headers={"Origin": "https://app.test"})
+    for reply in (refused, told):
+        assert not [name for name in reply.headers if name.startswith("access-control")]

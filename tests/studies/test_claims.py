@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -149,3 +152,18 @@ def test_an_interval_without_an_end_is_null_in_the_report() -> None:
     assert (claim["n"], claim["difference"]) == (3, 0.25)
     assert claim["low"] is None
     assert claim["high"] is None
+
+
+def test_an_interval_that_is_not_known_is_left_out_of_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comas.studies.report.can_draw", lambda: False)
+    declared = study({})
+    of_cells = rows(a=[0.5] * 3, b=[0.25, 0.25, 0.5])
+    settings: Any = [SimpleNamespace(name=name, trained=False) for name in "ab"]
+    verdicts = verdicts_of(declared, of_cells)
+    Report("s", declared, settings, of_cells, verdicts, Declared("")).write(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "inf" not in text
+    assert "| a | 3 of 3 | - | 0.500 | - |" in text
+    assert "| b | 3 of 3 | - | 0.333 \\[-0.025, 0.692\\] | - |" in text

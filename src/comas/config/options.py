@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from comas.config.mistakes import nearest
 from comas.types import Method, UserMistake
@@ -50,6 +50,10 @@ def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any])
         except ValidationError as error:
             message = error.errors()[0]["msg"]
             raise UserMistake(f"{table}.{key} = {value!r}: {message}") from error
+        except PydanticSerializationError as error:  # from Python
+            raise UserMistake(
+                f"{table}.{key} is {type(value).__name__}: take a value that TOML can hold"
+            ) from error
     for key, value in values.items():
         if value is inspect.Parameter.empty:
             raise UserMistake(f"{table}.{key} has no default: set it")

@@ -18,7 +18,7 @@ from comas.config.options import split_options
 from comas.config.policies import Resolved
 from comas.config.schema import Config
 from comas.game.agent import CannotBePlayed, Member
-from comas.game.memory import at_start
+from comas.game.memory import at_start, next_state
 from comas.game.play import Scene, first, play_all
 from comas.sync import run_sync
 from comas.types import (
@@ -122,10 +122,36 @@ def _plays_of(resolved: Resolved) -> list[_Play]:
 
 
 def check_playable(resolved: Resolved) -> None:
-    """An error where the game refuses its team or its options: before a model is loaded."""
+    """An error where the game refuses its team or its options, or its memory does after a step
+    without discussions: before a model is loaded.
+    """
     for play in _plays_of(resolved):
         if play.refused:
             raise CannotBePlayed(play.refused)
+    method = resolved.method
+    if method.update is None:
+        return
+    options = split_options(resolved.config.options, method.update)
+    try:
+        next_state(at_start(Scene(method, resolved.task, [], 0)), [], options)
+    except CannotBePlayed:
+        raise
+    except Exception:  # noqa: BLE001 - somebody's memory may need discussions
+        pass
+
+
+def check_asked(resolved: Resolved, question: Question) -> None:
+    """An error where a shipped method refuses this question, or how its task reads answers: before
+    a model is loaded.
+    """
+    method = resolved.method
+    if not method.play.__module__.startswith("comas.methods."):
+        return
+    task = replace(readable(resolved.task), extract=resolved.task.extract)
+    members = _members(resolved.config, MOST)
+    mistake = mistake_in(method, task, members, question, resolved.config.options)
+    if mistake is not None:
+        raise mistake
 
 
 def _members(config: Config, limit: int) -> list[Member]:
@@ -146,11 +172,11 @@ def mistake_in(
     question: Question,
     options: Mapping[str, Any],
 ) -> UserMistake | None:
-    """What a game refuses of its options, its task or its team; None where it can be played, or
-    nobody knows before it is.
+    """What a game refuses of its options, its team or a task, such as the `readable` one; None
+    where it can be played, or nobody knows before it is.
     """
     speaking = [replace(member, host=_Host(member.host.name)) for member in members]
-    played = replace(readable(task), shown=whole)
+    played = replace(task, shown=whole)
     scene = Scene(method, played, speaking, 0, split_options(options, method.play))
     try:
         playing = play_all(at_start(scene), [question], "rehearsal")

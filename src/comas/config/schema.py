@@ -390,7 +390,14 @@ def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
 
 
 def check_names(agents: Agents, hosts: Iterable[str]) -> None:
-    """An error for a name of a host or policy that no folder, or no key, can be called."""
+    """An error for a name of a host or policy that no folder, or no key, can be called, and for an
+    agent that answers of the whole team would be taken for.
+    """
+    if "team" in agents:
+        raise ValueError(
+            "agent 'team': answers and figures of the whole team are called so: name it"
+            " differently, such as a0"
+        )
     policies = list(dict.fromkeys(agent.policy_name(name) for name, agent in agents.items()))
     taken = ("manifest", "state", "monitors")
     for kind, name in [*(("host", host) for host in hosts), *(("policy", p) for p in policies)]:

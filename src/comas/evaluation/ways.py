@@ -14,7 +14,7 @@ from typing import Any
 
 from comas.config.options import filled, split_options
 from comas.config.plugins import load_plugin
-from comas.config.rehearsal import mistake_in, roles_asked
+from comas.config.rehearsal import mistake_in, readable, roles_asked
 from comas.config.schema import Config, parse_pair
 from comas.evaluation.accuracy import unsettled
 from comas.game.agent import Member
@@ -141,7 +141,9 @@ def check_team(chosen: Way, team: Team, asked: Sequence[tuple[Task, Sequence[Que
         return
     for task, questions in asked:
         for members in players(team, chosen).values():
-            mistake = mistake_in(chosen.method, task, members, questions[0], chosen.options)
+            mistake = mistake_in(
+                chosen.method, readable(task), members, questions[0], chosen.options
+            )
             if mistake is not None:
                 raise mistake
 

@@ -53,6 +53,8 @@ from comas.types import (
 
 LOG = logging.getLogger("comas")
 T = TypeVar("T")
+LONG = 20_000
+"""Characters of a prompt beyond which turning it into tokens takes many milliseconds."""
 
 
 class LocalHost:
@@ -112,7 +114,12 @@ class LocalHost:
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
     ) -> Fit:
         """Whether prompt and reply have room in the context."""
-        needed = len(self.chat.encode(messages)) + sampling.max_tokens
+        if sum(len(message["content"]) for message in messages) > LONG:
+            # others are asked meanwhile; the chat remembers the tokens for `ask`
+            prompt_ids = await asyncio.to_thread(self.chat.encode, messages)
+        else:
+            prompt_ids = self.chat.encode(messages)
+        needed = len(prompt_ids) + sampling.max_tokens
         return Fit(needed <= self.context, needed, self.context)
 
     async def ask(self, ask: Ask) -> Reply:

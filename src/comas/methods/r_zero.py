@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, CannotBePlayed
 from comas.game.phases import after_step, from_pool, start
 from comas.game.posing import proposed_and_solved, unwritten
 from comas.game.votes import agrees, clear_majority, decide, most_frequent
@@ -23,7 +23,7 @@ from comas.objective.credit import given
 from comas.objective.dialogues import dialogues
 from comas.objective.losses import clipped
 from comas.objective.pay import compare_turns, in_role, likeness
-from comas.types import Count, Episode, Method, Question, State, Task, Turn, UserMistake
+from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 
 def draw(
@@ -112,7 +112,7 @@ def at_frontier(
     `high` -> that answer and its share. A tie or a single vote labels none.
     """
     if low > high:
-        raise UserMistake(f"options.low is {low}, and options.high {high}: nothing lies between")
+        raise CannotBePlayed(f"options.low is {low}, and options.high {high}: nothing lies between")
     found: dict[str, tuple[str, float]] = {}
     for episode in episodes if state["phase"] == "propose" else ():
         _, certainty = frequent(episode, task)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 
 from comas.models import gguf
@@ -58,14 +58,19 @@ def is_adapter(base: str | Path) -> bool:
     return (Path(base) / ADAPTER).is_file()
 
 
-def recorded_base(folder: str | Path) -> str:
-    """The model that the adapter in this folder was made for: of a shipped or packaged one its
-    name, not its place on this machine.
+def known_as(place: str) -> str:
+    """The name by which every machine finds a shipped or packaged model, for its place on this one
+    or, where nothing is there, on another; any other place as it is.
     """
-    recorded = adapter_base(folder)
-    named = {str(path): name for name, path in seed_models().items()}
-    named |= {str(installed_at(name)): name for name in PACKAGED}
-    return named.get(recorded, recorded)
+    seeds = seed_models()
+    places = {str(folder): name for name, folder in seeds.items()}
+    places |= {str(installed_at(name)): name for name in PACKAGED}
+    if place in places or Path(place).exists():
+        return places.get(place, place)
+    ends = {folder.parts[-4:]: name for name, folder in seeds.items()}  # comas/models/seeds/<name>
+    ends |= {(packaged.module, packaged.file): name for name, packaged in PACKAGED.items()}
+    there = PureWindowsPath(place).parts  # which reads both kinds of paths
+    return next((name for end, name in ends.items() if there[-len(end) :] == end), place)
 
 
 def adapters_among(places: Mapping[str, str]) -> dict[str, str]:
@@ -73,8 +78,10 @@ def adapters_among(places: Mapping[str, str]) -> dict[str, str]:
     return {policy: place for policy, place in places.items() if is_adapter(place)}
 
 
-def adapter_base(folder: str | Path) -> str:
-    """The model that the adapter in this folder was made for."""
+def recorded_base(folder: str | Path) -> str:
+    """The model that the adapter in this folder was made for: of a shipped or packaged one its
+    name, not its place on a machine.
+    """
     path = Path(folder) / ADAPTER
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig")).get("base_model_name_or_path")
@@ -82,7 +89,7 @@ def adapter_base(folder: str | Path) -> str:
         raise UserMistake(f"{path} cannot be read: {error}") from error
     if not isinstance(found, str) or not found:
         raise UserMistake(f"{path} names no base: set base_model_name_or_path there")
-    return found
+    return known_as(found)
 
 
 def meant(name: str) -> str:
@@ -178,7 +185,7 @@ def source_of(name: str, api: bool = False) -> Source:
         run, step = found
         return Source("run", name, str(run.path), step)
     if is_adapter(name):
-        below = adapter_base(name)
+        below = recorded_base(name)
         return Source("adapter", name, name, below=below, origin=frozenset({below}))
     if is_packaged(name):
         return Source("gguf", name, str(installed_at(name) or name), origin=frozenset({name}))
@@ -239,7 +246,7 @@ def whole_model(base: str) -> tuple[str, dict[str, str]]:
 
 def beneath(base: str) -> str:
     """Where the whole model of `base` is: of an adapter the one that it was made for."""
-    return place_of_model(adapter_base(base)) if is_adapter(base) else base
+    return place_of_model(recorded_base(base)) if is_adapter(base) else base
 
 
 def positions_of(config: Any) -> int:

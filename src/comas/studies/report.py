@@ -264,7 +264,7 @@ def _signed(found: Interval | None) -> str:
 
 
 def _spelt(found: Interval, form: str) -> str:
-    if found.n < 2:
+    if not math.isfinite(found.low):  # one seed, or equal values: their spread says nothing
         return f"{found.mean:{form}}"
     return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
 

@@ -75,7 +75,7 @@ class DryRun:
     def data(self) -> dict[str, Any]:
         """The same as JSON."""
         return {
-            "config": self.config.model_dump(),
+            "config": self.config.model_dump(mode="json"),
             "memory": {"peak": self.peak, "estimated": self.estimated},
             "disk": {"checkpoint": self.checkpoint, "free": self.free},
             "seconds": {"sampling": self.sampling, "learning": self.learning},

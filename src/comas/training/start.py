@@ -14,6 +14,7 @@ from pathlib import Path
 from comas import estimate
 from comas.config.plugins import check_trackers, load_builder
 from comas.config.policies import Resolved
+from comas.config.rehearsal import check_asked
 from comas.config.resolve import resolve
 from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, read, values_of
 from comas.config.trainable import check_room, check_training
@@ -78,6 +79,7 @@ def checked_questions(resolved: Resolved, note: Callable[[str], None]) -> RunQue
     if resolved.config.out is not None:
         check_free(resolved.config.out)
     asked = of_run(resolved.config, resolved.task, note)
+    check_asked(resolved, asked.train[0])
     check_room(resolved, note)
     return asked
 

@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 from comas.learners.lora.linear import linear_layers
 from comas.learners.lora.population import Population, Spec
-from comas.models.sources import ADAPTER
+from comas.models.sources import ADAPTER, known_as, recorded_base
 from comas.types import UserMistake
 
 TENSORS = "adapter_model.safetensors"
@@ -104,7 +104,8 @@ def spec_of(folder: str | Path) -> Spec:
 
 
 def save(population: Population, policy: str, folder: Path, base: str) -> None:
-    """Write a policy's adapter; `base` is where its base can be loaded from."""
+    """Write a policy's adapter; `base` is where its base can be loaded from, which a
+    shipped model's name says on every machine."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = population.specs[policy]
     linear = linear_layers(population.model)
@@ -115,7 +116,7 @@ def save(population: Population, policy: str, folder: Path, base: str) -> None:
     written = {
         **PLAIN,
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": known_as(base),
         "r": spec.rank,
         "lora_alpha": spec.alpha,
         "lora_dropout": 0.0,
@@ -148,8 +149,8 @@ def load(population: Population, policy: str, folder: Path) -> None:
             f" {len(broken) - 1} more: take a checkpoint from before"
         )
     if made_for is not None and made_for != population.fingerprint:
-        named = facts(folder).get("base_model_name_or_path")
-        base = population.model.config.name_or_path
+        named = recorded_base(folder)
+        base = known_as(population.model.config.name_or_path)
         another = f"another base, {named!r}, than {base!r}: their weights differ"
         raise UserMistake(
             f"adapter {folder} was made for"

@@ -281,10 +281,23 @@ class Population:
         fine, odd = row_by_row(
             self.model, {layer.name: self.model.get_submodule(layer.name) for layer in self.layers}
         )
+        if odd:  # NaNs of the base's own look like tokens of other rows
+            self._check_finite()
         for layer in self.layers:
             layer.ordered = layer.name in fine
             if layer.name in odd:
                 raise layer.mistake(odd[layer.name], ROWS)
+
+    def _check_finite(self) -> None:
+        """An error for a base whose weights are broken."""
+        weights = self.model.named_parameters()
+        broken = [name for name, weight in weights if not bool(weight.isfinite().all())]
+        if broken:
+            raise UserMistake(
+                f"base {self.model.config.name_or_path!r}: its weights have numbers that are not"
+                f" finite, in {broken[0]} and {len(broken) - 1} more: take it anew from where it is"
+                " from"
+            )
 
     def _measure(self, _: Any, inputs: tuple[Tensor, ...]) -> None:
         if self.route is not None:
