@@ -1,19 +1,27 @@
 """What runs here: versions, extras, processor, devices, and the files that are plugged in.
 
-Leaves out: how much memory there is (`machine`).
+Leaves out: how memory and GPUs are found (`machine`).
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
 from typing import Any
 
 from comas import sandbox
-from comas.machine import auto_device, has_apple_gpu, usable_cpus, version_of
+from comas.machine import (
+    Memory,
+    auto_device,
+    has_apple_gpu,
+    memory_of,
+    usable_cpus,
+    version_of,
+)
 from comas.models.packaged import PACKAGED, how_to_install, installed_at
 from comas.models.sources import seed_models
 from comas.program import VERSION
@@ -71,6 +79,41 @@ def examine() -> dict[str, Any]:
     found["device = auto"] = auto_device()
     found["sandbox, of programs that models write"] = sandbox.prove()
     return found
+
+
+def report() -> str:
+    """What somebody who mends an error asks of a machine, as a table in Markdown.
+
+    Only versions, counts and fixed words, so that no path, no name of a host or user, no key and no
+    value of the environment can be in it: what the system or a library says is not passed on.
+    """
+    import torch
+
+    walls = sandbox.prove()
+    isolation = walls["isolation"].partition(":")[0]
+    loose = [name for name in sandbox.ATTACKS if walls.get(name) != "held"]
+    held = "all attacks held" if not loose else f"NOT HELD: {', '.join(loose)}"
+    calls = walls.get("system calls", "").partition(" (")[0]
+    # a kernel's release may end in whatever its builder wrote
+    release = platform.mac_ver()[0] or re.match(r"[\d.]*", platform.release())[0]  # type: ignore[index]
+    optional = (*EXTRAS, *VLLM)
+    device = auto_device()
+    built = torch.version.cuda or torch.version.hip
+    facts = {
+        "comas": VERSION,
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": f"{platform.system()} {release} {platform.machine()}",
+        "cores": f"{usable_cpus()} of {os.cpu_count()} usable",
+        "memory": Memory(None, memory_of("cpu").total),
+        "torch": f"{torch.__version__}, {f'built for CUDA {built}' if built else 'without CUDA'}",
+        "GPUs": gpu_names() or "none",
+        "device = auto": f"{device}, {memory_of(device)}",
+        "installed": ", ".join(f"{n} {version_of(n) or 'missing'}" for n in CORE if n != "torch"),
+        "extras": ", ".join(f"{n} {version_of(n)}" for n in optional if version_of(n)) or "none",
+        "sandbox": "none" if isolation == "none" else f"{isolation}, system calls {calls}, {held}",
+    }
+    rows = [f"| {name} | {value} |" for name, value in facts.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
 
 
 def gpu_names() -> str:

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import comas
+from comas import sandbox
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import clean, discussion
@@ -204,6 +207,41 @@ def test_doctor_and_unknown_things(
     for arguments in (["fly"], ["eval"], ["resume", "nowhere"], ["train", "--fast"]):
         assert run(arguments, monkeypatch) == 2
         assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_report_for_an_issue_names_versions_and_nobody(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = {
+        "HOME": "/home/ann-smith",
+        "USER": "ann-smith",
+        "LOGNAME": "ann-smith",
+        "HOSTNAME": "anns-laptop",
+        "OPENAI_API_KEY": "sk-very-secret",
+        "HF_HOME": "/srv/models",
+    }
+    for name, value in private.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("platform.node", lambda: "anns-laptop")
+    monkeypatch.setattr("platform.release", lambda: "6.1.0-ann-smith-on-anns-laptop")
+    walls = {"isolation": "unshare", "memory and processes": "control groups in /sys/ann-smith"}
+    walls |= {"system calls": "NOT FILTERED (/home/ann-smith)"}
+    walls |= dict.fromkeys(sandbox.ATTACKS, "held")
+    walls["files in /dev"] = "NOT HELD (/home/ann-smith)"
+    for found in (walls, {"isolation": "none: /home/ann-smith/bwrap sk-very-secret"}):
+        monkeypatch.setattr(sandbox, "prove", lambda found=found: found)
+        assert run(["doctor", "--report"], monkeypatch) == 0
+        told = capsys.readouterr().out
+        places = {sys.prefix, sys.executable, str(Path.cwd()), str(Path(comas.__file__).parent)}
+        assert [word for word in (*private.values(), *places) if word in told] == []
+        assert f"| comas | {comas.__version__} |" in told
+        assert f"| torch | {torch.__version__}, " in told
+        if found is walls:
+            assert "| unshare, system calls NOT FILTERED, NOT HELD: files in /dev |" in told
+        else:
+            assert told.endswith("| sandbox | none |\n")
+    assert run(["doctor", "--report", "--json"], monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == told.rstrip("\n")
 
 
 def test_help_is_quick_to_import() -> None:

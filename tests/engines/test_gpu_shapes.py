@@ -1,5 +1,5 @@
 """A GPU's path on tensors that claim to lie on one and have no contents: what stays on the CPU,
-waits for the GPU, or would be float64 on an Apple one, fails here.
+waits for the GPU, or is float64 or an operator without a kernel on an Apple one, fails here.
 
 Leaves out: what the numbers are, attention's own kernels on an Apple GPU, and autograd's engine:
 backward passes of our own functions are called.
@@ -8,14 +8,18 @@ backward passes of our own functions are called.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torchgen
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -42,14 +46,32 @@ META = 14
 SPECS = {"a": Spec(4, 8.0), "b": Spec(3, 5.0), "c": Spec(2, 2.0)}
 
 
-class NoFloat64(TorchDispatchMode):
-    """Refuses what Apple's GPUs cannot hold."""
+@cache
+def operators() -> dict[str, str]:
+    """What torch writes of each of its operators, by name and overload."""
+    folder = Path(torchgen.__file__).parent / "packaged/ATen/native"
+    _, *written = (folder / "native_functions.yaml").read_text().split("\n- func: ")
+    return {text.partition("(")[0]: text for text in written}
+
+
+def on_apple(name: str) -> bool:
+    """Whether torch has this operator for Apple GPUs, or makes it of others that it has."""
+    text = operators()[name]
+    if delegate := re.search(r"structured_delegate: (\S+)", text):
+        return on_apple(delegate[1])
+    return "dispatch:" not in text or re.search(r"\bMPS\b|Composite", text) is not None
+
+
+class AppleGPU(TorchDispatchMode):
+    """Refuses what is done on an Apple GPU that cannot hold float64 and lacks some operators."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
-            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64:
-                assert tensor.device.type != "mps", func
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == "mps":
+                assert tensor.dtype != torch.float64, func
+                name = func._schema.name.removeprefix("aten::")
+                assert on_apple(f"{name}.{func._overloadname}".removesuffix(".default")), func
         return made
 
 
@@ -70,7 +92,8 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     here = lambda t: t.device != GPU or pytest.fail("this waits for the GPU")  # noqa: E731
     monkeypatch.setattr(FakeTensor, "__bool__", here, raising=False)
     monkeypatch.setattr(FakeTensor, "numpy", lambda t: here(t) and np.zeros(t.shape), raising=False)
-    with FakeTensorMode(allow_non_fake_inputs=True), NoFloat64():
+    watched = AppleGPU() if request.param == "mps" else nullcontext()
+    with FakeTensorMode(allow_non_fake_inputs=True), watched:
         yield
     guards[number] = kept
 
@@ -179,3 +202,11 @@ def test_merged_weights_lie_where_the_base_does() -> None:
     made = Population(model(), SPECS)
     for name, weight in made.merged("b").items():
         on_gpu(weight, *made.model.get_parameter(name).shape)
+
+
+def test_what_an_apple_gpu_cannot_do_is_seen() -> None:
+    assert on_apple("index_copy")
+    assert not on_apple("linalg_eig")
+    if GPU.type == "mps":
+        with pytest.raises(AssertionError, match=r"aten\.zeros"):
+            torch.zeros(1, dtype=torch.float64, device=GPU)

@@ -175,13 +175,26 @@ app.command()(study.study)
 
 
 @app.command()
-def doctor(ctx: typer.Context, json_: Json = False) -> None:
+def doctor(
+    ctx: typer.Context,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report",
+            help="As Markdown for an issue: no paths, no names of yours, no keys.",
+        ),
+    ] = False,
+    json_: Json = False,
+) -> None:
     """What is installed, and what would run where."""
-    from comas.installed import examine
+    from comas import installed
 
-    found = examine()
+    found = {"report": installed.report()} if report else installed.examine()
     if json_:
         print_json(ctx, found)
+        return
+    if report:
+        print(found["report"])
         return
     for key, value in found.items():
         if not isinstance(value, dict):
