@@ -341,7 +341,7 @@ def _write_merged(job: Job, adapters: Sequence[str], host: str) -> None:
     from comas.learners.lora.merging import dtype_of, model_bytes, save_merged
 
     sources = {policy: job.source / policy for policy in adapters}
-    bases = {job.base or recorded_base(source) for source in sources.values()}
+    bases = {recorded_base(source) if job.base is None else job.base for source in sources.values()}
     assert len(bases) == 1, "adapters of a host share one base"
     places = {policy: str(source) for policy, source in sources.items()}
     remote = job.config.hosts[host].trust_remote_code
