@@ -16,6 +16,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import clean, discussion
 from comas.estimate import parameters
+from comas.machine import Memory
 from comas.models.sources import seed_models
 from comas.types import UserMistake
 from tests.support.command import run
@@ -224,6 +225,8 @@ def test_a_report_for_an_issue_names_versions_and_nobody(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("platform.node", lambda: "anns-laptop")
     monkeypatch.setattr("platform.release", lambda: "6.1.0-ann-smith-on-anns-laptop")
+    # what is free changes between two reports
+    monkeypatch.setattr("comas.installed.memory_of", lambda _: Memory(5 * 10**9, 8 * 10**9))
     walls = {"isolation": "unshare", "memory and processes": "control groups in /sys/ann-smith"}
     walls |= {"system calls": "NOT FILTERED (/home/ann-smith)"}
     walls |= dict.fromkeys(sandbox.ATTACKS, "held")

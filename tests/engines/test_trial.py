@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import constants
 from transformers import MptConfig
 
 from comas.engines.hf import trial
@@ -128,7 +127,6 @@ def test_a_shape_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_large_model_is_tried_in_one_process_and_not_by_another_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path))
     passes = []
 
     def passed(**shape: int) -> int:
@@ -136,7 +134,7 @@ def test_a_large_model_is_tried_in_one_process_and_not_by_another_version(
         model = llama(**shape)
         model.register_forward_pre_hook(lambda *_: passes.append(1))
         passes.clear()
-        try_rows(model, 64, "mine")
+        try_rows(model, 64, "mine", tmp_path / "notes")
         return len(passes)
 
     assert [passed(), passed()] == [3, 3]
@@ -148,11 +146,10 @@ def test_a_large_model_is_tried_in_one_process_and_not_by_another_version(
 
 
 def test_what_is_refused_is_not_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path))
     monkeypatch.setattr(trial, "LARGE", 1)
     for _ in range(2):
         with pytest.raises(UserMistake, match="says something else"):
-            try_rows(MISPLACED["bart"](), 64, "mine")
+            try_rows(MISPLACED["bart"](), 64, "mine", tmp_path / "notes")
     assert not list(tmp_path.rglob("*"))
 
 

@@ -2,9 +2,10 @@
 
 Weights are dequantised by transformers' own loader, which reads the tokenizer and the chat template
 out of the file as well, and takes half a minute for 135M parameters. So a safetensors copy of a
-small one is kept beside the hub's cache, by the hash of the file's content. Quantised weights are
-rounded to bfloat16, in the copy and without it: that is finer than their quantisation, and half of
-the bytes. Leaves out: writing such files, training in their quantisation.
+small one is kept beside the hub's cache, by the hash of the file's content. All weights of
+a file whose matrices are quantised are rounded to bfloat16, in the copy and without it: that is
+finer than the quantisation, and half of the bytes. Leaves out: writing such files, training in
+their quantisation.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from comas.models.places import cache
 from comas.storage import files
 from comas.types import UserMistake
 
@@ -74,10 +76,8 @@ def is_rounded(base: str) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where copies are kept: beside the hub's models, so that HF_HOME moves both."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HOME) / "comas" / COPIES
+    """Where copies are kept."""
+    return cache(COPIES)
 
 
 def copy_folder(base: str) -> Path:

@@ -1,11 +1,13 @@
-"""How a config names a file or a folder, or what a name stands for: as text.
+"""How a config names a file or a folder, or what a name stands for, as text; and where comas keeps
+what it made of models.
 
-Leaves out: what lies there (`models.sources`).
+Leaves out: what lies there (`models.sources`, `models.gguf`).
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator
@@ -27,3 +29,10 @@ def _as_text(value: Any) -> Any:
 
 Place = Annotated[str, BeforeValidator(_as_text)]
 """Of a file or folder, or a name that stands for one."""
+
+
+def cache(kind: str) -> Path:
+    """The folder of one kind of these: beside the hub's models, so that HF_HOME moves both."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HOME) / "comas" / kind

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import constants
 from torch import Tensor
 from transformers import DynamicCache
 
@@ -48,18 +47,23 @@ weights.
 
 
 @torch.no_grad()
-def try_rows(model: Any, context: int, base: str) -> None:
+def try_rows(model: Any, context: int, base: str, notes: Path | None = None) -> None:
     """Refuse a model whose rows depend on their company. Once per shape of model and process; of a
-    large one once, until torch or transformers change.
+    large one once, until torch or transformers change: the folder `notes` tells later processes.
     """
     facts = model.config.to_dict()
     facts.pop("_name_or_path", None)
     described = json.dumps(facts, sort_keys=True, default=str)
     attention = model.config._attn_implementation
     key = (type(model), model.dtype, str(model.device), context, attention, described)
-    noted = _note_of(model, key)
-    if key in _tried or (noted is not None and noted.exists()):
+    if key in _tried:
         return
+    noted = None
+    if notes is not None and _is_noted(model):
+        versions = (torch.__version__, transformers.__version__)
+        noted = notes / sha256(repr((key, versions)).encode()).hexdigest()
+        if noted.exists():
+            return
     name = f"base {base!r} ({type(model).__name__})"
     _check_cache(model, name)
     long = min(LONG, context - 1)
@@ -88,14 +92,11 @@ def try_rows(model: Any, context: int, base: str) -> None:
             noted.touch()
 
 
-def _note_of(model: Any, key: tuple[Any, ...]) -> Path | None:
-    """The empty file that notes that a large model passed, beside the hub's models; None for others
-    and for code that came with a model, which may change under its name.
+def _is_noted(model: Any) -> bool:
+    """Whether it is noted that such a model passed: a large one, and not where its code came with
+    it, which may change under its name.
     """
-    if model.num_parameters() < LARGE or not type(model).__module__.startswith("transformers."):
-        return None
-    tried = repr((key, torch.__version__, transformers.__version__))
-    return Path(constants.HF_HOME) / "comas" / "tried" / sha256(tried.encode()).hexdigest()
+    return model.num_parameters() >= LARGE and type(model).__module__.startswith("transformers.")
 
 
 def _check_cache(model: Any, name: str) -> None:
