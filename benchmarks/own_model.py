@@ -5,8 +5,9 @@ From the command to the first token, sampling at several numbers of rows, and a 
 and other libraries', in turn, with the same prompts, lengths of replies, threads and dtype. Each
 measurement is a process of its own, so that its peak memory is its own; a first command that is not
 counted fills caches. Medians over rounds, and the ranges. Prompt and decode rates come from two
-batches, of one token a reply and of `--new` more. The learning step is that of `training.py`, which
-needs TRL for its peer. Leaves out: llama.cpp, whose Python package decodes one sequence at a time.
+batches, of one token a reply and of `--new` more. The learning step is that of `training.py`, on
+one thread, whose peer needs TRL. Leaves out: llama.cpp, whose Python package decodes one sequence
+at a time.
 """
 
 from __future__ import annotations
