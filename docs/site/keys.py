@@ -27,33 +27,38 @@ TABLES: Mapping[str, type[BaseModel]] = {
 }
 """What stands before a key -> the table that it is in."""
 ONLY = {
-    Key.OF_API: "with `api`",
-    Key.OF_WEIGHTS: "without `api`",
-    Key.OF_ADAPTERS: "`learner = adapters`",
-    Key.ELSEWHERE: "`where` is not here",
+    Key.OF_API: "only with `api`",
+    Key.OF_WEIGHTS: "only without `api`",
+    Key.OF_ADAPTERS: "only with adapters",
+    Key.ELSEWHERE: "only elsewhere",
 }
-"""Fact -> where alone a key says something."""
+"""Fact -> where alone a key has an effect."""
 
 
 def lines() -> Iterator[str]:
     """The table in Markdown, a row for each fixed key."""
-    yield "| key | values | changes when a run goes on | refused by `comas eval` | only |"
-    yield "|---|---|---|---|---|"
+    yield "| key | values | notes |"
+    yield "|---|---|---|"
     for above, table in TABLES.items():
         schema = table.model_json_schema()
         for key, field in table.model_fields.items():
             if field.exclude:
                 continue
             values = _values(schema["properties"][key])
-            changes = "yes" if key in keys_that(table, Key.CHANGES) else ""
-            if key in keys_that(table, Key.BOUNDS):
-                changes = "yes, by rounding"
-            of_training = key in keys_that(table, Key.TRAINING) or (not above and key in INSTEAD)
-            refused = "yes" if of_training else ""
-            # adapters of an agent are those of its host
-            of_hosts = HostConfig if table is AgentConfig else table
-            only = [where for fact, where in ONLY.items() if key in keys_that(of_hosts, fact)]
-            yield f"| `{above}{key}` | {values} | {changes} | {refused} | {', '.join(only)} |"
+            yield f"| `{above}{key}` | {values} | {', '.join(_notes(above, table, key))} |"
+
+
+def _notes(above: str, table: type[BaseModel], key: str) -> Iterator[str]:
+    """What the page's table of notes explains, as far as it is true of a key."""
+    if key in keys_that(table, Key.BOUNDS):
+        yield "resume, by rounding"
+    elif key in keys_that(table, Key.CHANGES):
+        yield "resume"
+    if key in keys_that(table, Key.TRAINING) or (not above and key in INSTEAD):
+        yield "not eval"
+    # adapters of an agent are those of its host
+    of_hosts = HostConfig if table is AgentConfig else table
+    yield from (where for fact, where in ONLY.items() if key in keys_that(of_hosts, fact))
 
 
 def _values(schema: Mapping[str, Any]) -> str:

@@ -347,7 +347,12 @@ def settings(name: str) -> Iterator[str]:
     own = [block for block in blocks if tomllib.loads(block).get("method") == name]
     yield "## Settings"
     if own:
-        yield "What it changes of the [default](../config.md#the-complete-default):"
+        yield (
+            "What it changes of the [default](../config.md#the-complete-default), and what presets"
+            " change of that:"
+            if len(own) > 1
+            else "What it changes of the [default](../config.md#the-complete-default):"
+        )
     else:
         yield "It is the [default](../config.md#the-complete-default)."
     for block in own:

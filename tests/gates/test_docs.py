@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import comas
+from comas.config.plugins import load_plugin
 from comas.config.resolve import resolve
 from comas.config.schema import read
 
@@ -76,7 +77,7 @@ SEAT = {"host": "home", "frozen": False}
 
 
 def with_changes(base: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """The default config with what a block of the page tells of it: `kl` and `agents` whole, of
+    """A config with what a block of the page tells of it: `kl` and `agents` whole, of
     other tables what differs where the default has the same keys.
     """
     changed = {**base, **told}
@@ -96,12 +97,21 @@ def with_changes(base: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, 
 def test_the_config_page_lists_exactly_what_methods_and_presets_change(block: str) -> None:
     told = tomllib.loads(block)
     chosen = {key: told[key] for key in ("method", "preset") if key in told}
-    assert with_changes(resolved(), told) == known(resolved(**chosen))
+    # a preset is compared with its method, a method with the default
+    changed = resolved(method=told["method"]) if "preset" in told else resolved()
+    assert with_changes(changed, told) == known(resolved(**chosen))
 
 
-def test_every_method_is_on_the_config_page() -> None:
-    told = {tomllib.loads(block)["method"] for block in blocks(ROOT / "docs" / "config.md", "toml")}
-    assert told == {p.stem for p in (ROOT / "src" / "comas" / "methods").glob("[a-z]*.py")}
+def test_every_method_and_preset_is_on_the_config_page() -> None:
+    told = [tomllib.loads(block) for block in blocks(ROOT / "docs" / "config.md", "toml")]
+    methods = sorted(p.stem for p in (ROOT / "src" / "comas" / "methods").glob("[a-z]*.py"))
+    first = {(name, None if name != "comas" else "stable") for name in methods}
+    others = {
+        (name, preset)
+        for name in methods
+        for preset in list(load_plugin("method", name).presets)[1:]
+    }
+    assert {(block["method"], block.get("preset")) for block in told} == first | others
 
 
 APART = ("config.md", "study.md")
