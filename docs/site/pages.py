@@ -2,7 +2,7 @@
 
 Pages of docs/ and of the repository's root are copied, their links rewritten to where pages are on
 the site. A page per method is put together from the docstring of its file, the rows of
-docs/methods.md, docs/config.md, docs/results-family.md and docs/default-runs.md about it, its
+docs/methods.md, docs/results-family.md and docs/default-runs.md about it, its settings, its
 learning curve and its source, so that nothing is written twice. Examples become pages, and public
 modules pages of the reference, which mkdocstrings fills. `llms.txt` lists all pages with a line
 about each, `llms-full.txt` holds them in one file. Leaves out: building, which is Zensical's.
@@ -341,9 +341,9 @@ def default_run(name: str) -> Iterator[str]:
 
 
 def settings(name: str) -> Iterator[str]:
-    """What the method and its presets change of the default config: blocks of docs/config.md."""
-    page = (DOCS / "config.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1:]
+    """What the method and its presets change of the default: blocks of docs/method-settings.md."""
+    page = (DOCS / "method-settings.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     own = [block for block in blocks if tomllib.loads(block).get("method") == name]
     yield "## Settings"
     if own:

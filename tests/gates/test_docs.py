@@ -93,8 +93,11 @@ def with_changes(base: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, 
     return known(changed)
 
 
-@pytest.mark.parametrize("block", blocks(ROOT / "docs" / "config.md", "toml")[1:])
-def test_the_config_page_lists_exactly_what_methods_and_presets_change(block: str) -> None:
+SETTINGS = blocks(ROOT / "docs" / "method-settings.md", "toml")
+
+
+@pytest.mark.parametrize("block", SETTINGS)
+def test_the_settings_page_lists_exactly_what_methods_and_presets_change(block: str) -> None:
     told = tomllib.loads(block)
     chosen = {key: told[key] for key in ("method", "preset") if key in told}
     # a preset is compared with its method, a method with the default
@@ -102,10 +105,11 @@ def test_the_config_page_lists_exactly_what_methods_and_presets_change(block: st
     assert with_changes(changed, told) == known(resolved(**chosen))
 
 
-def test_every_method_and_preset_is_on_the_config_page() -> None:
-    told = [tomllib.loads(block) for block in blocks(ROOT / "docs" / "config.md", "toml")]
+def test_every_method_and_preset_is_on_the_settings_page() -> None:
+    told = [tomllib.loads(block) for block in SETTINGS]
     methods = sorted(p.stem for p in (ROOT / "src" / "comas" / "methods").glob("[a-z]*.py"))
-    first = {(name, None if name != "comas" else "stable") for name in methods}
+    # the default is on the config page
+    first = {(name, None) for name in methods if name != "comas"}
     others = {
         (name, preset)
         for name in methods
@@ -114,8 +118,8 @@ def test_every_method_and_preset_is_on_the_config_page() -> None:
     assert {(block["method"], block.get("preset")) for block in told} == first | others
 
 
-APART = ("config.md", "study.md")
-"""Pages whose files are tested apart: the former above, the latter in tests/study."""
+APART = ("config.md", "method-settings.md", "study.md")
+"""Pages whose files are tested apart: the first two above, the last in tests/study."""
 
 
 @pytest.mark.parametrize(
