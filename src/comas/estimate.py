@@ -538,8 +538,8 @@ def free_disk(out: str | None) -> tuple[Path, int]:
 
 
 def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
-    """The config with bfloat16 at hosts that train a large model on a CPU which multiplies it
-    clearly faster, tried for a moment; a note for each. Seed models stay in float32.
+    """The config with bfloat16 at hosts with a large model, learning or frozen, on a CPU which
+    multiplies it clearly faster, tried for a moment; a note for each. Seed models stay in float32.
     """
     from comas.learners.products import CLEARLY, LARGE, bfloat16_speed
 
@@ -549,7 +549,7 @@ def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
         plans = resolved.at(name)
         if not (host.on_this_machine and plans) or host.dtype != "auto" or device_of(host) != "cpu":
             continue
-        if not any(plan.learns for plan in plans) or any(plan.source.seeded for plan in plans):
+        if any(plan.source.seeded for plan in plans):
             continue
         models = weights_at(plans, ask_hub=False).models()
         folders = [config_folder(model) for model in models if (parameters(model) or 0) >= LARGE]

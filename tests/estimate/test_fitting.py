@@ -245,12 +245,20 @@ def test_large_models_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
     assert len(tried) == 1
     told = ["hosts.home.dtype=bfloat16: this processor multiplies it"] * (wanted == "bfloat16")
     assert [note.partition(" it ")[0] + " it" for note in notes] == told
-    for keys in ["hosts.home.dtype=float32", "agents.a0.frozen=true"]:
-        settled = resolved(untaught, keys)
-        assert estimate.with_dtypes(settled, notes.append).config == settled.config
+    settled = resolved(untaught, "hosts.home.dtype=float32")
+    assert estimate.with_dtypes(settled, notes.append).config == settled.config
     seeds = resolve(read(None))
     assert estimate.with_dtypes(seeds, notes.append).config == seeds.config
     assert len(tried) == 1
+
+
+def test_a_frozen_host_takes_bfloat16_as_learning_ones_do(
+    untaught: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "LARGE", 1)
+    monkeypatch.setattr(products, "bfloat16_speed", lambda _: 4.0)
+    frozen = resolved(untaught, "agents.a0.frozen=true")
+    assert estimate.with_dtypes(frozen, print).config.hosts["home"].dtype == "bfloat16"
 
 
 def test_the_speed_of_bfloat16_is_measured_on_this_processor(untaught: Path) -> None:
