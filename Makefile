@@ -7,6 +7,7 @@
 # make test-ray  the tests that need Ray, in an environment of its own ($(RAY_VENV)); where it is not to be had, a line
 # make test-serve  the tests in which lm-eval and inspect_ai ask a team, in an environment of their own ($(SERVE_VENV))
 # make test-extras  each extra in an environment in which only it is installed ($(EXTRAS_FOLDER)): its command runs there
+# make test-versions  the quick tests with the oldest and newest packages, other Pythons, other vector instructions ($(VERSIONS_FOLDER))
 # make docs      the documentation site, build/site/index.html, with warnings as errors
 # make lint      ruff and pyright        make clean      what the others left behind, runs/ excepted
 # make check     everything that has to hold before a change is taken: lint, test, the README's commands, a short demo, the
@@ -24,6 +25,8 @@ TRACKERS_VENV ?= .venv-trackers
 RAY_VENV ?= .venv-ray
 SERVE_VENV ?= .venv-serve
 EXTRAS_FOLDER ?= build/extras
+VERSIONS_FOLDER ?= build/versions
+CASES  ?=
 WHEELS ?= https://download.pytorch.org/whl/cpu
 TORCH  ?= $(if $(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),torch,torch==2.13.0+cpu),torch)
 TRAIN  ?=
@@ -34,7 +37,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
 
 .PHONY: demo test test-unit test-all test-real test-vllm vllm-environment test-web test-trackers \
-  test-ray test-serve test-extras docs lint check commands short-demo package clean
+  test-ray test-serve test-extras test-versions docs lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -79,6 +82,10 @@ test-serve: $(VENV)/.installed-dev
 
 test-extras:
 	$(PYTHON) .ci/extras.py $(EXTRAS_FOLDER) "$(WHEELS)" "$(TORCH)"
+
+# CASES="lowest python3.12" tries these alone; see the file
+test-versions:
+	$(PYTHON) .ci/versions_tests.py $(VERSIONS_FOLDER) "$(WHEELS)" "$(TORCH)" $(CASES)
 
 docs: $(VENV)/.installed-dev
 	rm -rf build/site
