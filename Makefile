@@ -83,9 +83,9 @@ test-serve: $(VENV)/.installed-dev
 test-extras:
 	$(PYTHON) .ci/extras.py $(EXTRAS_FOLDER) "$(WHEELS)" "$(TORCH)"
 
-# CASES="lowest python3.12" tries these alone; see the file
-test-versions:
-	$(PYTHON) .ci/versions_tests.py $(VERSIONS_FOLDER) "$(WHEELS)" "$(TORCH)" $(CASES)
+# CASES="lowest python3.12" tries these alone; with pyenv, PYENV_VERSION=3.11.7:3.12.1:3.13.0 shows it all three Pythons
+test-versions: $(VENV)/.installed-dev
+	$(BIN)/python .ci/versions_tests.py $(VERSIONS_FOLDER) "$(WHEELS)" "$(TORCH)" $(CASES)
 
 docs: $(VENV)/.installed-dev
 	rm -rf build/site

@@ -8,7 +8,8 @@
 | `python3.12`, `python3.13` | these Pythons, where they are found |
 | `default`, `avx2` | torch's kernels without, and with shorter, vector instructions |
 
-Each case prints a line; exit code 1 where one failed. A Python that is not to be had is said and
+The last two run in the environment of this interpreter, which has the tests' packages. Each case
+prints a line; exit code 1 where one failed. A Python that is not to be had is said and
 left out. Leaves out: the slow tests, and those that train.
 """
 
@@ -43,6 +44,11 @@ class Environment:
         self.python = self.folder / "bin" / "python"
         self.wheels = wheels
         self.torch = torch
+
+    def has(self, python: str) -> bool:
+        """Whether this Python is found and runs, which a shim of pyenv does not always."""
+        find = [self.uv, "python", "find", "--no-python-downloads", python]
+        return not subprocess.run(find, check=False, capture_output=True).returncode
 
     def make(self, python: str) -> None:
         self.run(self.uv, "venv", "--quiet", "--clear", "--python", python, self.folder)
@@ -135,9 +141,10 @@ def attempt(here: Environment, case: str) -> str:
     elif case == "newest":
         newest(here)
     elif case in KERNELS:
-        of_python(here, sys.executable)
+        here.folder.mkdir(exist_ok=True)
+        here.python = Path(sys.executable)
         return tried(here, ATEN_CPU_CAPABILITY=case)
-    elif shutil.which(case) is None:
+    elif not here.has(case):
         return MISSING
     else:
         of_python(here, case)
