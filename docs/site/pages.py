@@ -41,17 +41,14 @@ REFERENCE = {
     "Prompts and votes": ("comas.game.prompts", "comas.game.votes"),
     "Credit": ("comas.objective.credit", "comas.objective.preference"),
     "Losses": ("comas.objective.losses", "comas.objective.corrections"),
-    "Pay": ("comas.objective.pay",),
     "Testing": ("comas.testing",),
     "Statistics": ("comas.stats",),
     "Hooks": ("comas.hooks",),
-    "Metrics": ("comas.training.metrics.record",),
     "A run's folder": ("comas.storage.run",),
-    "Words of engines and learners": ("comas.seams",),
-    "Engines": ("comas.engines.module",),
-    "Hosts": ("comas.hosts.plan", "comas.hosts.table"),
 }
-"""Pages of the reference, and the public modules (or single names) on each."""
+"""Pages of the reference, and the public modules (or single names) on each: what a caller of
+`comas.train` and an author of a method or task writes. docs/extending.md shows the rest.
+"""
 
 FENCE = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#\s]+)")
@@ -150,12 +147,16 @@ def with_names_linked(text: str) -> str:
 
 
 def fill_navigation(navigation: list[dict[str, Any]], places: Mapping[Path, str]) -> None:
-    """Add the pages of methods, examples and the reference to their sections."""
+    """Add the pages of methods, notebooks, examples and the reference to their sections."""
     sections = {name: pages for entry in navigation for name, pages in entry.items()}
     sections["Methods"] += [{name: f"methods/{name}.md"} for name in method_names()]
     within = {name: pages for entry in sections["Extend"] for name, pages in entry.items()}
     examples = {path: place for path, place in places.items() if path.parent.name == "examples"}
-    within["Examples"] += [{path.name: place} for path, place in examples.items()]
+    for path, place in examples.items():
+        if path.suffix == ".ipynb":
+            sections["Start"].append({f"Notebook: {notebook_title(path)}": place})
+        else:
+            within["Examples"].append({path.name: place})
     within["Reference"] += [{title: reference_place(title)} for title in REFERENCE]
 
 
@@ -394,6 +395,12 @@ def markdown(table: Table) -> str:
 def example_page(path: Path) -> str:
     """A page that shows a file of Python."""
     return f"# {path.name}\n\n```python\n{path.read_text(encoding='utf-8').rstrip()}\n```\n"
+
+
+def notebook_title(path: Path) -> str:
+    """The heading of a notebook's first cell."""
+    first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]
+    return "".join(first["source"]).splitlines()[0].removeprefix("# ")
 
 
 def notebook_page(path: Path, folder: Path) -> str:
