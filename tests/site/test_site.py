@@ -86,6 +86,23 @@ def test_every_page_of_the_docs_is_in_the_navigation() -> None:
     assert not missing, f"add {missing} to `nav` in docs/site/zensical.toml"
 
 
+def test_the_navigation_has_at_most_eight_entries() -> None:
+    config = tomllib.loads((ROOT / "docs" / "site" / "zensical.toml").read_text(encoding="utf-8"))
+    assert len(config["project"]["nav"]) <= 8
+
+
+def test_language_models_find_every_page(site: Path) -> None:
+    listed = (site / "llms.txt").read_text(encoding="utf-8")
+    whole = (site / "llms-full.txt").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([\w/.-]+)\)", listed)
+    assert all((site / link).exists() for link in links)
+    assert {"index.html", "tutorial.html", "methods/comas.html", "examples/my_model.html"} <= set(
+        links
+    )
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.read_text(encoding="utf-8").splitlines()[0] in whole, page.name
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_page_with_its_reward_its_settings_and_its_source(
     name: str, pages: dict[str, Any]
