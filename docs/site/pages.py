@@ -35,15 +35,33 @@ AT_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages of the root that keep their names; the README is the front page."""
 
 REFERENCE = {
-    # mkdocstrings takes `comas.export` for the package of that name
-    "comas": ("comas", "comas.export.team.export"),
+    "comas": (
+        "comas.train",
+        "comas.resume",
+        "comas.evaluate",
+        "comas.compare",
+        "comas.preflight",
+        "comas.load",
+        "comas.team_of",
+        "comas.export.team.export",  # mkdocstrings takes `comas.export` for the package
+        "comas.study",
+        "comas.Result",
+        "comas.Evaluation",
+        "comas.Comparison",
+        "comas.Team",
+        "comas.Hook",
+        "comas.Method",
+        "comas.Task",
+        "comas.Setup",
+        "comas.Question",
+        "comas.UserMistake",
+    ),
     "Words of games": ("comas.types",),
     "Prompts and votes": ("comas.game.prompts", "comas.game.votes"),
     "Credit": ("comas.objective.credit", "comas.objective.preference"),
     "Losses": ("comas.objective.losses", "comas.objective.corrections"),
     "Testing": ("comas.testing",),
     "Statistics": ("comas.stats",),
-    "Hooks": ("comas.hooks",),
     "A run's folder": ("comas.storage.run",),
 }
 """Pages of the reference, and the public modules (or single names) on each: what a caller of
@@ -54,6 +72,7 @@ FENCE = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#\s]+)")
 SENTENCE = re.compile(r"(?<=[\w)`\]]{3}[.!?])\s+(?=[A-Z`*])")
 """Between two sentences; `Dr. Zero` is none."""
+INTERVAL = re.compile(r"(\[[-+]?[\d.]+,) ([-+]?[\d.]+\])")
 PAPER = re.compile(r"arXiv (\d{4}\.\d{5})")
 
 
@@ -132,7 +151,14 @@ def with_links(source: Path, places: Mapping[Path, str]) -> str:
         return Path(os.path.relpath(places[target], here)).as_posix()
 
     parts = FENCE.split(source.read_text(encoding="utf-8"))
-    return "".join(part if part.startswith("```") else LINK.sub(moved, part) for part in parts)
+    return "".join(
+        part if part.startswith("```") else unbroken(LINK.sub(moved, part)) for part in parts
+    )
+
+
+def unbroken(text: str) -> str:
+    """The text with intervals that stay on one line, also in narrow columns."""
+    return INTERVAL.sub("\\1\N{NO-BREAK SPACE}\\2", text)
 
 
 def with_names_linked(text: str) -> str:
@@ -386,7 +412,8 @@ def rows_about(name: str, table: Table) -> list[Sequence[str]]:
 def markdown(table: Table) -> str:
     """A table as lines of a page."""
     rule = ["---"] * len(table.header)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (table.header, rule, *table.rows))
+    rows = (table.header, rule, *table.rows)
+    return unbroken("\n".join(f"| {' | '.join(row)} |" for row in rows))
 
 
 # --- examples and reference
