@@ -274,7 +274,6 @@ def method_page(name: str) -> str:
         f"```sh\ncomas train method={name}\n```",
         *payment(name),
         *learning(module.method),
-        *remembered(name),
         *results(name),
         *default_run(name),
         *settings(name),
@@ -316,15 +315,6 @@ def learning(method: Any) -> Iterator[str]:
         place = f"[{function.__module__}](../{reference_of(function.__module__)})"
         rows.append([header, f"`{name}`", formula[0] if formula else "of its own, below", place])
     yield markdown(Table(("", "function", "formula", "module"), rows))
-
-
-def remembered(name: str) -> Iterator[str]:
-    """What the method keeps between steps."""
-    for table in tables(DOCS / "methods.md", "remembers"):
-        for row in table.rows:
-            if f"`{name}`" in row[0]:
-                yield "## Between steps"
-                yield f"It remembers {row[1]} ([how](../methods.md#what-a-method-may-remember))."
 
 
 def results(name: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from comas.types import UserMistake
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 RUNS = Path("runs")
 
 

@@ -147,7 +147,7 @@ def test_a_broken_link_or_anchor_fails_the_build(target: str, tmp_path: Path) ->
 
 def test_a_link_out_of_the_site_is_said(pages: dict[str, Any]) -> None:
     page = ROOT / "docs" / "methods.md"
-    with pytest.raises(pages["BrokenPage"], match=r"methods\.md links to config\.md"):
+    with pytest.raises(pages["BrokenPage"], match=r"methods\.md links to method-settings\.md"):
         pages["with_links"](page, {page: "methods.md"})
 
 

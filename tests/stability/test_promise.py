@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -85,6 +86,14 @@ def test_public_names_verbs_and_keys_are_there() -> None:
             elif facts is not None:
                 assert not set(facts) - set(now[kind][name]), name
     assert not set(promised["keys"]) - set(now["keys"])
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    root = HERE.parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert project["version"] == comas.__version__
+    assert f"\nversion: {comas.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert f"\n## {comas.__version__}" in (root / "CHANGELOG.md").read_text()
 
 
 @pytest.fixture
