@@ -54,7 +54,7 @@ def test_a_model_of_ones_own_runs_in_a_kernel(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     printed = executed(MY_MODEL, tmp_path, steps=1)
-    assert "euros" in printed["questions"]
+    assert "hours" in printed["questions"]
     assert "gain" in printed["train"]
     assert "1 steps" in printed["train"]
     assert "image/png" in printed["plot"]
@@ -63,8 +63,8 @@ def test_a_model_of_ones_own_runs_in_a_kernel(
 
 @pytest.mark.parametrize(
     ("notebook", "told"),
-    [(FIRST_TEAM, ("result", "plot")), (MY_MODEL, ("train", "answers", "plot", "use"))],
-    ids=("first_team", "my_model"),
+    [(FIRST_TEAM, ("result", "plot"))],
+    ids=("first_team",),
 )
 def test_outputs_are_kept_and_small(notebook: Path, told: tuple[str, ...]) -> None:
     text = notebook.read_text(encoding="utf-8")
