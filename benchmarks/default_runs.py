@@ -33,10 +33,10 @@ METHODS = (
 )
 HEAD = """# One run of each
 
-What `comas train method=NAME` comes to without any other argument, seed 0: the share right on
-unseen questions (of games: won against random moves), 95 % intervals over questions, and the
-minutes of the whole command, here on two cores that had other work at the same time. One seed shows
-how a run looks and what it takes; what a method achieves is in [Results](results.md).
+This page shows what `comas train method=NAME` takes and comes to, with seed 0 and nothing else set.
+The share is that of right answers to unseen questions (of games: won against random moves), with
+95 % intervals over questions. Minutes are of two cores with other work. What a method achieves over
+seeds: [Results](results.md).
 """
 COMMAND = """```sh
 python benchmarks/default_runs.py OUT --write docs/default-runs.md --pictures docs/pictures/default

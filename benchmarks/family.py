@@ -494,10 +494,15 @@ def markdown(rows: Sequence[Row], verdicts: Sequence[Verdict], made_with: str) -
     page = [
         "# The family on the small world",
         "",
-        "Made by `python benchmarks/family.py OUT --write PAGE`; each method with its own default"
-        f" team and {BUDGET:,} generated tokens. Means over seeds, 95 % intervals over seeds"
-        " (Student's t), differences paired by seed. `above` is what the mean has to exceed by a"
-        " one-sided test, corrected for the number of claims (Holm).",
+        "This page gives each method's measurement and the verdict on each claim. What follows from"
+        " them: [Results](results-methods.md#the-family-on-the-same-world).",
+        "",
+        "Made by `python benchmarks/family.py OUT --write PAGE`. Each method has its own default"
+        f" team and {BUDGET:,} generated tokens. Intervals are 95 %, over seeds (Student's t);"
+        " differences are paired by seed.",
+        "",
+        "`at least` is what the mean has to reach, `above` what it has to exceed in a one-sided"
+        " test (Holm).",
         "",
         f"Made with {made_with}.",
         "",
