@@ -63,8 +63,8 @@ def test_a_model_of_ones_own_runs_in_a_kernel(
 
 @pytest.mark.parametrize(
     ("notebook", "told"),
-    [(FIRST_TEAM, ("result", "plot"))],
-    ids=("first_team",),
+    [(FIRST_TEAM, ("result", "plot")), (MY_MODEL, ("train", "answers", "plot", "use"))],
+    ids=("first_team", "my_model"),
 )
 def test_outputs_are_kept_and_small(notebook: Path, told: tuple[str, ...]) -> None:
     text = notebook.read_text(encoding="utf-8")
