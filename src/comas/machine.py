@@ -120,7 +120,7 @@ def linux_memory(root: Path) -> Memory:
     """What the kernel calls available, or less where a control group that this process is in leaves
     less.
     """
-    known = _fields(root / "proc" / "meminfo")
+    known = _numbers(root / "proc" / "meminfo")
     free = known.get("MemAvailable")
     total = known.get("MemTotal") or _physical()
     for limit, used in _limits(root):
@@ -171,30 +171,21 @@ def _limit(folder: Path, limit: str, used: str, droppable: str) -> Iterator[tupl
     except (OSError, ValueError):
         return
     if most < UNLIMITED:
-        yield most, max(0, taken - _statistics(folder / "memory.stat").get(droppable, 0))
+        yield most, max(0, taken - _numbers(folder / "memory.stat").get(droppable, 0))
 
 
-def _statistics(path: Path) -> dict[str, int]:
-    """`memory.stat`: a name and a number per line."""
-    try:
-        pairs = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
-        return {}
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-
-
-def _fields(path: Path) -> dict[str, int]:
-    """`/proc/meminfo`, in bytes."""
+def _numbers(path: Path) -> dict[str, int]:
+    """Read a file of the kernel with a name and a number per line, in bytes: `MemTotal: 5 kB`,
+    `inactive_file 300`; other lines are left out, and nothing is in one that cannot be read.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return {}
     found: dict[str, int] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        number = value.removesuffix("kB").strip()
+    for name, number, *unit in (line.split() for line in lines if len(line.split()) > 1):
         if number.isdecimal():
-            found[name] = 1024 * int(number)
+            found[name.rstrip(":")] = int(number) * (1024 if unit == ["kB"] else 1)
     return found
 
 
@@ -316,21 +307,21 @@ def peak_bytes(hosts: Mapping[str, Host]) -> int:
     """The most memory so far: of all GPUs that hosts use, otherwise of this process and those of
     hosts elsewhere.
     """
-    facts = [host.facts() for host in hosts.values()]
-    here = {_device(known): _peak(known) for known in facts if "where" not in known}
-    peaks = [*here.items(), *((_device(k), _peak(k)) for k in facts if "where" in k)]
-    gpus = [peak for device, peak in peaks if device.startswith(("cuda", "mps"))]
-    if gpus:
-        return sum(gpus)
-    return peak_bytes_of("cpu") + sum(_peak(known) for known in facts if "where" in known)
-
-
-def _device(facts: Mapping[str, Any]) -> str:
-    return str(facts.get("device", "cpu"))
-
-
-def _peak(facts: Mapping[str, Any]) -> int:
-    return int(facts.get("peak_bytes", 0))
+    here: dict[str, int] = {}
+    elsewhere: list[tuple[str, int]] = []
+    for facts in (host.facts() for host in hosts.values()):
+        device = str(facts.get("device", "cpu"))
+        peak = int(facts.get("peak_bytes", 0))
+        if "where" in facts:
+            elsewhere.append((device, peak))
+        else:
+            here[device] = peak
+    of_gpus = [
+        peak for device, peak in (*here.items(), *elsewhere) if device.startswith(("cuda", "mps"))
+    ]
+    if of_gpus:
+        return sum(of_gpus)
+    return peak_bytes_of("cpu") + sum(peak for _, peak in elsewhere)
 
 
 def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:

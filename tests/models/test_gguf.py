@@ -114,7 +114,7 @@ def tensors(model: Any) -> list[tuple[str, np.ndarray]]:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where copies are kept, for one test."""
     place = tmp_path / "cache"
-    monkeypatch.setattr(gguf_files, "cache_folder", lambda: place)
+    monkeypatch.setattr(gguf_files, "cache", lambda _: place)
     gguf_files.config_folder.cache_clear()
     return place
 

@@ -19,16 +19,12 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from comas.config import former
-from comas.config.mistakes import nearest
+from comas.config.mistakes import FORMER_MONITORS, nearest
 from comas.config.options import filled, keywords, unwrapped
 from comas.game.prompts import check_holes
 from comas.types import Method, Setup, Task, Tool, UserMistake
-
-if TYPE_CHECKING:
-    from comas.config.schema import Config
 
 PLUGINS = {"method": Method, "task": Task, "setup": Setup}
 PACKAGE = Path(__file__).parents[1]
@@ -175,7 +171,7 @@ def check_builder_name(folder: str, name: str, key: str) -> None:
         if not Path(name).is_file():
             raise UserMistake(f"{key} = {name!r}: no such file")
         return
-    if folder == "monitors" and name in former.MONITORS:
+    if folder == "monitors" and name in FORMER_MONITORS:
         raise UserMistake(
             f"{key} = {name!r}: it saw no collapse in time and is gone: leave it out"
             " (docs/monitors.md)"
@@ -252,23 +248,23 @@ def import_file(name: str, kind: str) -> ModuleType:
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-def with_tools(task: Task, config: Config) -> Task:
-    """The task with the tools that a config names beside its own."""
-    named = [Path(name).stem for name in config.tools]
-    for name in config.tool_options:
+def with_tools(task: Task, names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> Task:
+    """Add the tools of these names or files, each with its options, to those of the task."""
+    named = [Path(name).stem for name in names]
+    for name in options:
         if name not in named:
             known = nearest(name, named) if named else "`tools` names none"
             raise UserMistake(f"unknown key tool_options.{name}: {known}")
     tools = dict(task.tools)
-    for name in config.tools:
-        tool = _tool(name, config.tool_options)
+    for name in names:
+        tool = _tool(name, options)
         if tool.name in tools:
             raise UserMistake(
                 f"tools: {tool.name!r} stands there twice, or task {task.name} brings it itself:"
                 " name it once"
             )
         tools[tool.name] = tool
-    return replace(task, tools=tools) if config.tools else task
+    return replace(task, tools=tools) if names else task
 
 
 def _tool(name: str, options: Mapping[str, Mapping[str, Any]]) -> Tool:

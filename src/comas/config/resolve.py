@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from comas.config import former
+from comas.config.mistakes import FORMER_MONITORS
 from comas.config.options import filled, functions_of
 from comas.config.plugins import check_builder_name, load_plugin, with_tools
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
-from comas.config.schema import Config, checked, read
+from comas.config.schema import Config, checked, make_absolute, read
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import pinned
 from comas.types import Method, Task, UserMistake
@@ -93,7 +93,7 @@ def resolve(config: Config) -> Resolved:
     if data["monitors"] is None:
         data["monitors"] = [*MONITORS]
     for name in data["monitors"]:
-        if name not in former.MONITORS:
+        if name not in FORMER_MONITORS:
             check_builder_name("monitors", name, "monitors")
     if data["metrics"] is None:
         data["metrics"] = [*METRICS, *LABELLED] if task.quick else [*METRICS]
@@ -117,7 +117,7 @@ def _task_of(config: Config, method: Method) -> Task:
     """The task with the config's tools; an error where it lacks what the method cannot be played
     without.
     """
-    task = with_tools(load_plugin("task", config.task), config)
+    task = with_tools(load_plugin("task", config.task), config.tools, config.tool_options)
     for part in method.needs:
         if not getattr(task, part):
             raise UserMistake(
@@ -260,32 +260,13 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
     """Have what is found by its place be found when a run goes on from another folder; `here` are
     the hosts with weights in this process.
     """
-    for key in ("method", "task"):
-        data[key] = _absolute_file(data[key])
-    for options in data["tool_options"].values():
-        if "folder" in options:
-            options["folder"] = str(Path(options["folder"]).resolve())
-    for key in ("metrics", "monitors", "tools", "track"):
-        data[key] = [_absolute_file(name) for name in data[key]]
-    # a task may take something else than a path
-    if data["data"] is not None and Path(data["data"]).exists():
-        data["data"] = str(Path(data["data"]).resolve())
-    for host in data["hosts"].values():
-        host["engine"] = _absolute_file(host["engine"])
-        host["where"] = _absolute_file(host["where"])
-        if host["kind"] is not None:
-            host["kind"] = _absolute_file(host["kind"])
+    make_absolute(data, Path.cwd())
     # elsewhere a base is a name only
     tables = [data["hosts"][name] for name in here]
     tables += [agent for agent in data["agents"].values() if agent["host"] in here]
     for table in tables:
         if table["base"] is not None:
             table["base"] = pinned(table["base"])
-
-
-def _absolute_file(name: str) -> str:
-    """The absolute path of a file of the user's own; any other name as it is."""
-    return str(Path(name).resolve()) if name.endswith(".py") else name
 
 
 def differences(config: Config) -> Iterator[str]:

@@ -30,13 +30,11 @@ from pydantic import (
     model_validator,
 )
 
-from comas.config.former import without_former
-from comas.config.mistakes import explain, nearest
+from comas.config.mistakes import explain, nearest, without_former
 from comas.config.plugins import load_builder
 from comas.hosts import local_table
 from comas.hosts.endpoint import table as api_table
-from comas.hosts.table import HostTable, Key, OwnTable, keys_that, none_as_text
-from comas.models.places import Place
+from comas.hosts.table import HostTable, Key, OwnTable, Place, keys_that, none_as_text
 from comas.models.sources import TEAM, run_at, seed_models, team_file
 from comas.program import command
 from comas.types import UserMistake
@@ -54,7 +52,7 @@ class HostConfig(api_table.Table, OwnTable, local_table.Table):
     models answer. What runs write holds the keys of all kinds that are shipped.
     """
 
-    kind: Place | None = None
+    kind: Annotated[Place | None, Key.OWN_FILE] = None
     """What builds it: a file with `build(plan)` and, for keys of its own, a `Table`, or the name of
     a module of `comas.hosts`; None is `api` where that is set, otherwise local.
     """
@@ -151,9 +149,9 @@ class Config(_Table):
     `resolve`.
     """
 
-    method: Place = "comas"
+    method: Annotated[Place, Key.OWN_FILE] = "comas"
     preset: str | None = None
-    task: Place = "pick"
+    task: Annotated[Place, Key.OWN_FILE] = "pick"
     data: Place | None = None
     """A file of questions, where the task reads one."""
     steps: Annotated[int, Key.CHANGES, Key.TRAINING] = Field(180, ge=0)
@@ -192,14 +190,14 @@ class Config(_Table):
     """For those; the measurements before and after the run take `test_questions` of the held-out
     split.
     """
-    metrics: Annotated[list[str] | None, Key.TRAINING] = None
+    metrics: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
     """Of each step, by name or file; None is all that are shipped, `pay quality judges` only where
     the task's verifier is quick.
     """
     test_questions: int | None = Field(None, ge=0)
     """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
     """
-    monitors: Annotated[list[str] | None, Key.TRAINING] = None
+    monitors: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
     """What watches the run for signs of collapse, by name or file; None is `MONITORS` of
     `config.resolve`.
     """
@@ -207,11 +205,11 @@ class Config(_Table):
     """What happens where a monitor alarms: it is told; the run stops after the step; or it puts the
     best checkpoint's weights back, and stops.
     """
-    track: Annotated[list[str], Key.CHANGES, Key.TRAINING] = []
+    track: Annotated[list[str], Key.CHANGES, Key.TRAINING, Key.OWN_FILE] = []
     """Trackers that are told of each step, by name or file; each needs the extra of its name."""
     eval_temperature: float = Field(0.7, ge=0)
     eval_top_p: float = Field(1.0, gt=0, le=1)
-    tools: list[str] = []
+    tools: Annotated[list[str], Key.OWN_FILE] = []
     """What agents may call in dialogues, by name or file, beside the tools of the task."""
     tool_options: dict[str, dict[str, Any]] = {}
     """Tool -> its options."""
@@ -309,6 +307,9 @@ been from the start), its trackers, and what becomes of an alarm.
 """
 OF_TRAINING = keys_that(Config, Key.TRAINING)
 """Keys that say nothing of an evaluation."""
+OWN_FILES = keys_that(Config, Key.OWN_FILE)
+OWN_FILES_OF_HOSTS = keys_that(HostConfig, Key.OWN_FILE)
+"""Keys that may name a file of the user's own, or a list of them."""
 
 
 # --- whether the tables agree: `ValueError`s, as pydantic wants them
@@ -663,9 +664,8 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             )
         elif isinstance(address := host.get("api"), str) and not _is_here(address):
             yield f"hosts.{name}.api", address, "would send every discussion there"
-        for key in ("kind", "engine", "where"):
-            place = host.get(key)
-            if isinstance(place, str) and place.endswith(".py"):
+        for key in OWN_FILES_OF_HOSTS:
+            if _is_file(place := host.get(key)):
                 yield f"hosts.{name}.{key}", place, "would run the code in that file"
         if (address := host.get("address")) is not None:
             yield f"hosts.{name}.address", address, "would send every discussion there"
@@ -676,9 +676,10 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 "true",
                 f"would run code that comes with {host.get('base', 'its base')}",
             )
-    for key in ("track", "monitors", "tools", "metrics"):
+    # its method and its task are what the file is about
+    for key in (key for key in OWN_FILES if key not in ("method", "task")):
         names = cast("list[Any]", data[key] if isinstance(data.get(key), list) else [])
-        if any(isinstance(name, str) and name.endswith(".py") for name in names):
+        if any(map(_is_file, names)):
             yield key, shlex.quote(json.dumps(names)), "would run the code in that file"
     if data.get("sandbox", "auto") != "auto":
         yield "sandbox", "none", "would run programs that models write without walls"
@@ -687,31 +688,30 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 # --- where the paths in a file lead
 
 
-def anchor(data: dict[str, Any], folder: Path) -> None:
-    """Have what a config file in `folder` names by a path from there be found from anywhere.
+def from_here(key: str, value: Any) -> Any:
+    """Anchor the value of a dotted key where the command runs."""
+    data: dict[str, Any] = {}
+    _put(data, key, value)
+    make_absolute(data, Path.cwd())
+    for part in key.split("."):
+        data = data[part]
+    return data
 
-    Bases, method, task and data that lie beside the file are meant before those that the same words
-    name from where the command runs; hub names and what is not there are left as they are.
+
+def anchor(data: dict[str, Any], folder: Path) -> None:
+    """`make_absolute`, unless the command runs in `folder`: messages name things as they are named
+    there.
     """
     if folder.resolve() != Path.cwd():
-        _anchor(data, folder)
+        make_absolute(data, folder)
 
 
-def from_here(key: str, value: Any) -> Any:
-    """The value of a dotted key, with the files and folders that it names from here found from
-    anywhere.
+def make_absolute(data: dict[str, Any], folder: Path) -> None:
+    """Make paths from `folder` absolute, so that what a config names is found from anywhere.
+
+    Bases, method, task and data that lie there are meant before those that the same words name from
+    where the command runs; hub names and what is not there are left as they are.
     """
-    data: dict[str, Any] = {}
-    table = data
-    *path, last = key.split(".")
-    for part in path:
-        table = table.setdefault(part, {})
-    table[last] = [*cast("list[Any]", value)] if isinstance(value, list) else value
-    _anchor(data, Path.cwd())
-    return table[last]
-
-
-def _anchor(data: dict[str, Any], folder: Path) -> None:
     hosts = _tables(data, "hosts")
     elsewhere = {name for name, host in hosts.items() if _is_elsewhere(host)}
     agents = _tables(data, "agents").values()
@@ -722,18 +722,13 @@ def _anchor(data: dict[str, Any], folder: Path) -> None:
         if isinstance(base, str) and base not in seed_models():
             table["base"] = beside(base, folder)
     for host in hosts.values():
-        _anchor_files(host, ("engine", "kind", "where"), folder)
-    _anchor_files(data, ("method", "task"), folder)
+        _anchor_files(host, OWN_FILES_OF_HOSTS, folder)
+    _anchor_files(data, OWN_FILES, folder)
     if isinstance(questions := data.get("data"), str):
         data["data"] = beside(questions, folder)
     for options in _tables(data, "tool_options").values():
         if isinstance(texts := options.get("folder"), str):
             options["folder"] = beside(texts, folder)
-    for key in ("metrics", "monitors", "tools", "track"):
-        listed = data.get(key)
-        if isinstance(listed, list):
-            names = cast("list[Any]", listed)
-            data[key] = [beside(n, folder) if _is_file(n) else n for n in names]
 
 
 def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
@@ -747,7 +742,7 @@ def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
 
 def _is_elsewhere(host: Mapping[str, Any]) -> bool:
     """Whether a base is a name only there."""
-    return "api" in host or host.get("kind", "local") != "local"
+    return host.get("api") is not None or host.get("kind") not in (None, "local")
 
 
 def _is_file(name: Any) -> bool:
@@ -755,10 +750,14 @@ def _is_file(name: Any) -> bool:
 
 
 def _anchor_files(table: dict[str, Any], keys: Sequence[str], folder: Path) -> None:
-    """Anchor those of these keys that name a file of the user's own."""
+    """Anchor those of these keys that name files of the user's own."""
     for key in keys:
-        if _is_file(table.get(key)):
-            table[key] = beside(table[key], folder)
+        value = table.get(key)
+        if _is_file(value):
+            table[key] = beside(value, folder)
+        elif isinstance(value, list):
+            names = cast("list[Any]", value)
+            table[key] = [beside(name, folder) if _is_file(name) else name for name in names]
 
 
 def beside(name: str, folder: Path) -> str:

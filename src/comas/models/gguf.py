@@ -21,7 +21,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from comas.models.places import cache
 from comas.storage import files
 from comas.types import UserMistake
 
@@ -75,15 +74,19 @@ def is_rounded(base: str) -> bool:
     return _facts_of(base).rounded
 
 
-def cache_folder() -> Path:
-    """Where copies are kept."""
-    return cache(COPIES)
+def cache(kind: str) -> Path:
+    """Return the folder of one kind of what comas makes of models, beside the hub's cache, so that
+    HF_HOME moves both.
+    """
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HOME) / "comas" / kind
 
 
 def copy_folder(base: str) -> Path:
     """Where the copy of a file belongs, by the content of the file."""
     path = Path(base).resolve()
-    return cache_folder() / _digest(str(path), path.stat().st_mtime_ns)
+    return cache(COPIES) / _digest(str(path), path.stat().st_mtime_ns)
 
 
 @lru_cache

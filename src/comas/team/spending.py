@@ -21,7 +21,6 @@ from comas.hosts import local_table
 from comas.hosts.api import ApiHost
 from comas.hosts.endpoint import table as api_table
 from comas.hosts.table import Key, keys_that
-from comas.team.build import Team
 from comas.types import Account, Host, UserMistake
 
 EVERY = 5.0
@@ -101,11 +100,11 @@ def _tokens(count: Mapping[str, int]) -> int:
 
 
 @asynccontextmanager
-async def kept(team: Team, write: Callable[[], None]) -> AsyncIterator[None]:
+async def kept(hosts: Mapping[str, Host], write: Callable[[], None]) -> AsyncIterator[None]:
     """Have it written every few seconds and at the end, however that comes; nothing where no host
     costs anything.
     """
-    if not accounts(team.hosts):
+    if not accounts(hosts):
         yield
         return
 
