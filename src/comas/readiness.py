@@ -182,28 +182,25 @@ def preflight(
     long.
     """
     pairs = {key.replace("__", "."): value for key, value in overrides.items()}
-    return fly([*bases], pairs, questions, answers, labels, tell or (lambda _: None))
+    return fly(bases, list(_written(pairs)), questions, answers, labels, tell or (lambda _: None))
 
 
 def fly(
     bases: Sequence[str],
-    overrides: dict[str, Any] | Sequence[str],
+    pairs: Sequence[str],
     questions: int,
     answers: int,
     labels: bool,
     tell: Callable[[str], None],
 ) -> Preflight:
-    """The same; `overrides` as pairs of a command line, or as a table."""
+    """The same with `key=value` pairs of a command line."""
     if questions < 1 or answers < 2:
         raise UserMistake(
             f"questions={questions}, answers={answers}: one question at least, and two answers of"
             " each"
         )
-    pairs = overrides
-    if isinstance(overrides, dict):
-        pairs = list(_written(overrides))
     tell("loading the team")
-    team = team_of(bases, list(pairs))
+    team = team_of(bases, pairs)
     try:
         config = team.config
         check_votes(team.task, config.task)
@@ -255,7 +252,7 @@ def check_votes(task: Task, name: str) -> None:
         )
 
 
-def team_of(bases: Sequence[str], pairs: list[str]) -> Team:
+def team_of(bases: Sequence[str], pairs: Sequence[str]) -> Team:
     """The team that is asked: of a run, an export or a config, of copies of one base, or of several
     bases at one table.
     """
@@ -382,8 +379,9 @@ def examined(
     notes: list[str] = []
     if not played:
         raise UserMistake(f"no question could be asked: {episodes[0].error}")
-    if len(played) < len(questions):
-        notes.append(f"{len(questions) - len(played)} questions failed: {_failure(episodes)}")
+    failures = [episode.error for episode in episodes if episode.error is not None]
+    if failures:
+        notes.append(f"{len(failures)} questions failed: {failures[0]}")
     if len(played) < FEW:
         notes.append(f"{len(played)} questions: intervals say next to nothing, ask {FEW} or more")
     solutions = [[t for t in e.turns if t.role == "solution"] for _, e in played]
@@ -415,10 +413,6 @@ def examined(
         notes=notes,
     )
     return replace(found, methods=advice(found))
-
-
-def _failure(episodes: Sequence[Episode]) -> str:
-    return next(str(episode.error) for episode in episodes if episode.error is not None)
 
 
 def _distinct(turns: Sequence[Turn], task: Task) -> int:
@@ -467,7 +461,7 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
         accepts_majority=statistics.fmean(sides[True] for sides in both) if both else math.nan,
         accepts_rarest=statistics.fmean(sides[False] for sides in both) if both else math.nan,
         j=j,
-        prefers=_clipped(mean_interval(prefers)) if len(both) > 1 else None,
+        prefers=_share(prefers) if len(both) > 1 else None,
         information=information(j.mean, rate) if j is not None else None,
         against_truth=auc(known),
     )
@@ -481,7 +475,9 @@ def information(j: float, rate: float) -> float:
     return 0.25 * j * j / spread if spread else 0.0
 
 
-def _clipped(found: Interval) -> Interval:
+def _share(values: Sequence[float]) -> Interval:
+    """Their mean, with an interval that does not leave 0 to 1."""
+    found = mean_interval(values)
     return Interval(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
 
 

@@ -204,13 +204,6 @@ def with_origin(source: Source, depth: int = DEPTH) -> Source:
     return replace(source, origin=frozenset(origin))
 
 
-def origins(name: str) -> set[str]:
-    """The bases that a run started from, where `name` is a run (through runs of runs); otherwise
-    itself.
-    """
-    return set(with_origin(source_of(name)).origin)
-
-
 def trained_whole(source: Source) -> bool:
     """Whether policies from there are whole models that were trained as such: shipped models, and
     those of runs that did so.
@@ -360,9 +353,14 @@ def _agree(config: Config, name: str, folder: str) -> None:
             where = f"hosts.{agent.host}"
             given = getattr(config.hosts[agent.host], key)
         found: Any = getattr(there, key)
+        if given is None:
+            continue
         if key == "targets":
             found = sorted(_layers(found))
-        if given is not None and not _equal(given, found):
+            agrees = _layers(given) == set(found)
+        else:
+            agrees = math.isclose(given, found)
+        if not agrees:
             raise UserMistake(
                 f"{where}.{key} is {given}, but the adapter in {folder} has {found}: leave"
                 f" {where}.{key} out"
@@ -372,9 +370,3 @@ def _agree(config: Config, name: str, folder: str) -> None:
 def _layers(targets: Iterable[str]) -> set[str]:
     """The last parts of names of layers."""
     return {target.rpartition(".")[2] for target in targets}
-
-
-def _equal(given: Any, found: Any) -> bool:
-    if isinstance(found, list):
-        return _layers(given) == set(found)
-    return math.isclose(given, found)

@@ -174,7 +174,7 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
             data[key] = value
 
 
-OPTIMIZER = ("lr", "betas", "weight_decay", "grad_norm")
+OPTIMIZER = ("lr", *SEED_RECIPE)
 """Keys of a task's recipe that are for what learns; the others say how large a run is."""
 
 
@@ -237,9 +237,9 @@ def _recipe(data: dict[str, Any], plans: Sequence[PolicyPlan], task: Task) -> No
         data["lr"] = next(iter(rates.values()))
     for name, rate in rates.items():
         data["hosts"][name]["lr"] = None if data["lr"] else rate
-    for key in ("betas", "weight_decay", "grad_norm"):
+    for key, value in recipe.items():
         if data[key] is None:
-            data[key] = recipe[key]
+            data[key] = value
 
 
 def _rate(name: str, adapters: bool, foreign: Sequence[str], task: Task) -> float:

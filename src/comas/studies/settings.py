@@ -162,7 +162,8 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
         check_named(f"metric = {measure.metric!r}", measure.metric.partition(".")[0], known)
         return
     if measure.task is not None:
-        task = with_tools(load_plugin("task", measure.task), resolved.config)
+        config = resolved.config
+        task = with_tools(load_plugin("task", measure.task), config.tools, config.tool_options)
         resolved = replace(resolved, task=task)
     hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
     team = Team(resolved, {}, members_of(resolved, hosts))
