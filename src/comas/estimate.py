@@ -199,7 +199,7 @@ class Load:
 
 
 def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
-    """What a host with weights here holds and is asked for; the reason where that is not known."""
+    """Work out what a host with weights here holds and is asked for; a text says why that fails."""
     from comas.engines.hf.packed import LARGEST
     from comas.learners.whole import SMALL
 
@@ -319,7 +319,7 @@ class Fit:
         return [host for host in self.hosts if host.device == device and host.kept]
 
     def share(self, device: str) -> float:
-        """Of what the device can give, what its hosts take side by side; 0 where it is unknown."""
+        """Fraction of a device's usable memory that its hosts take at the peak; 0: unknown."""
         usable = self.memory[device].usable
         peak = sum(host.peak for host in self.on(device))
         return peak / max(1, usable) if usable is not None else 0.0
@@ -337,7 +337,7 @@ class Fit:
         return f"about {peak:.1f} GB at the peak ({doing}), {free} on {place}"
 
     def notes(self) -> Iterator[str]:
-        """What was chosen and why, what is tight, what is not known."""
+        """Say what was chosen and why, what is tight, what is not known."""
         for host in self.hosts:
             if host.unknown:
                 values = ", ".join(f"{key}={value}" for key, value in host.chosen.items())
@@ -368,7 +368,7 @@ class Fit:
                 yield f"memory is tight: {self.compared(device)}; lower {keys} if it runs out"
 
     def check(self, config: Config) -> None:
-        """An error where a device cannot hold its hosts: what does not fit, and which key helps."""
+        """Refuse a run whose device cannot hold its hosts: what does not fit, which key helps."""
         for device in self.memory:
             if self.share(device) <= 1:
                 continue
@@ -515,7 +515,7 @@ def resumed(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
 
 
 def filled(resolved: Resolved, learn: bool) -> Resolved:
-    """The same config with the two defaults, where one of them is open."""
+    """Fill in `tokens_per_pass` and `max_rows` where one of them is open."""
     hosts = _with_weights(resolved).values()
     if any(host.tokens_per_pass is None or host.max_rows is None for host in hosts):
         return fit(resolved, learn=learn)[0]
@@ -534,7 +534,7 @@ def checkpoint_bytes(resolved: Resolved) -> int | None:
 
 
 def free_disk(out: str | None) -> tuple[Path, int]:
-    """Where a run with this `out` is written, and the bytes that are free there."""
+    """Find where a run with this `out` is written, and the bytes that are free there."""
     place = Path(out or "runs").resolve()
     existing = next(folder for folder in (place, *place.parents) if folder.exists())
     return place, shutil.disk_usage(existing).free

@@ -41,13 +41,13 @@ class Memory:
     """Bytes of one device; None where the system does not say."""
 
     free: int | None
-    """Those that a process could have now."""
+    """Bytes that a process could have now."""
     total: int | None
-    """All, or the limit that this process is under."""
+    """Bytes in all, or the limit that this process is under."""
 
     @property
     def usable(self) -> int | None:
-        """What a run may plan with: what is free, or where that is not known, what there is."""
+        """Bytes that a run may plan with: those free, or in all where that is not known."""
         return self.total if self.free is None else self.free
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Memory:
 
 
 def memory_of(device: str) -> Memory:
-    """Of the device that torch calls so: `cpu`, `cuda`, `cuda:1`, `mps`."""
+    """Measure the memory of a torch device: `cpu`, `cuda`, `cuda:1`, `mps`."""
     if device.startswith("cuda"):
         import torch
 
@@ -103,7 +103,7 @@ def has_apple_gpu() -> bool:
 
 
 def auto_device() -> str:
-    """What `device = "auto"` takes: a GPU where there is one."""
+    """Resolve `device = "auto"`: a GPU where there is one."""
     import torch
 
     if torch.cuda.is_available():
@@ -112,12 +112,12 @@ def auto_device() -> str:
 
 
 def in_turn(device: str) -> AbstractContextManager[object]:
-    """In here no other thread of this process computes on the same Apple GPU."""
+    """Exclude other threads of this process from the same Apple GPU."""
     return APPLE_GPU if device.startswith("mps") else nullcontext()
 
 
 def linux_memory(root: Path) -> Memory:
-    """What the kernel calls available, or less where a control group that this process is in leaves
+    """Read what the kernel calls available, or less where a control group of this process leaves
     less.
     """
     known = _numbers(root / "proc" / "meminfo")
@@ -325,7 +325,7 @@ def peak_bytes(hosts: Mapping[str, Host]) -> int:
 
 
 def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
-    """What results may depend on besides the config: versions, processor, threads, devices."""
+    """Gather what results may depend on besides the config: versions, processor, devices."""
     import torch
 
     facts: dict[str, Any] = {

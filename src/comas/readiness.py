@@ -193,7 +193,7 @@ def fly(
     labels: bool,
     tell: Callable[[str], None],
 ) -> Preflight:
-    """The same with `key=value` pairs of a command line."""
+    """Run a preflight with `key=value` pairs of a command line."""
     if questions < 1 or answers < 2:
         raise UserMistake(
             f"questions={questions}, answers={answers}: one question at least, and two answers of"
@@ -238,7 +238,7 @@ def _written(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def check_votes(task: Task, name: str) -> None:
-    """An error for a task whose answers cannot be compared: a game, and one that reads none."""
+    """Refuse a task whose answers cannot be compared: a game, and one that reads none."""
     extract: Any = task.extract
     if task.rules is not None:
         raise UserMistake(
@@ -354,7 +354,7 @@ async def _answer_blind(
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one work in one way."""
+    """How far one work was accepted in one way of judging."""
 
     question: int
     """Its place."""
@@ -524,7 +524,7 @@ def _step_minutes(team: Team, said: Sequence[Turn], tokens: int, seconds: float)
 
 
 def advice(found: Preflight) -> list[Advice]:
-    """What the figures mean for each method, in plain words."""
+    """Say what the figures mean for each method."""
     by_way = {one.way: one for one in found.judges}
     if found.readable < UNREADABLE:
         why = (
@@ -558,7 +558,7 @@ def advice(found: Preflight) -> list[Advice]:
 
 
 def _of_votes(found: Preflight) -> Advice:
-    """What is said of the majority vote."""
+    """Advise on methods that pay the majority vote."""
     held = f"the majority is held by {found.majority:.2f} of the answers, and they differ on"
     why = f"{held} {found.dissent:.2f} of the questions"
     if found.dissent < ALIKE:
@@ -569,7 +569,7 @@ def _of_votes(found: Preflight) -> Advice:
 
 
 def _of_judges(method: str, judge: Judged) -> Advice:
-    """What is said of a method that pays these verdicts."""
+    """Advise on a method that pays these verdicts."""
     if judge.unreadable >= UNREADABLE:
         why = f"{judge.unreadable:.2f} of the verdicts cannot be read"
         return Advice(method, "will not", why)

@@ -31,7 +31,7 @@ ELSEWHERE = {
     "num_generations": "samples",
     "max_new_tokens": "max_tokens",
 }
-"""What keys are called in other libraries -> what they are called here."""
+"""Name of a key in other libraries -> its name here."""
 SECRETIVE = {
     "key_env": (
         "the name of an environment variable is wanted, never the key itself (letters, digits"
@@ -48,7 +48,7 @@ it.
 
 
 Path = tuple[str | int, ...]
-"""Of a key: its parts."""
+"""The parts of a dotted key."""
 
 
 def explain(
@@ -74,14 +74,14 @@ def explain(
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    """What an unknown key is called here, in words."""
+    """Suggest the key of ours that an unknown key stands for."""
     if name in ELSEWHERE:
         return f"did you mean {ELSEWHERE[name]}?"
     return nearest(name, known)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What may have been meant by a name that is not known, in words."""
+    """Suggest the nearest of the known names, or list them all."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, 1, 0.5)
     if close:
@@ -98,7 +98,7 @@ class Former(NamedTuple):
     off: Any
     """Its value that meant what is done now."""
     instead: str
-    """What to do about any other value."""
+    """The remedy for any other value."""
 
 
 FORMER = {

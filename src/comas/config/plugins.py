@@ -39,7 +39,7 @@ CALLS = {
 }
 """Folder -> how what is found there is called."""
 BELOW = {"metrics": "training/metrics"}
-"""Where a folder is that does not lie beside the others."""
+"""Folders that do not lie directly in the package."""
 
 
 # --- files that define an object: a method, a task, a setup
@@ -76,7 +76,7 @@ def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
 
 
 def _check_functions(method: Method, name: str) -> None:
-    """An error where the functions of a method cannot be called as they will be, for instance
+    """Raise UserMistake where the functions of a method cannot be called as they will be, such as
     because two were swapped.
     """
     wanted = {
@@ -126,7 +126,7 @@ def _check_load(task: Task, name: str) -> None:
 
 
 def _name_of(function: Any) -> str:
-    """What a function is called; of an object that is called like one, its kind."""
+    """Name a function; of a callable object its class."""
     found = unwrapped(function)
     return getattr(found, "__name__", type(found).__name__)
 
@@ -166,7 +166,7 @@ def builder_names(folder: str) -> list[str]:
 
 
 def check_builder_name(folder: str, name: str, key: str) -> None:
-    """An error where nothing is called so; nothing is imported."""
+    """Raise UserMistake where nothing has this name; nothing is imported."""
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise UserMistake(f"{key} = {name!r}: no such file")
@@ -201,8 +201,9 @@ def _function(folder: str) -> str:
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """An error for what is no tracker, or misses its package; nothing is imported. A shipped
-    tracker, its package and the extra that brings it have one name.
+    """Raise UserMistake for what is no tracker, or misses its package; nothing is imported.
+
+    A shipped tracker, its package and the extra that brings it have one name.
     """
     for name in names:
         check_builder_name("trackers", name, "track")

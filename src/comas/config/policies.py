@@ -30,14 +30,14 @@ from comas.storage.run import Run
 from comas.types import Method, Task, UserMistake
 
 RANK = 16
-"""Of new adapters, where nothing else is said."""
+"""Default rank of new adapters."""
 DEPTH = 100
 """Runs that started from runs, after which they are taken to start from each other."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a new adapter."""
+    """Rank, scale and layers of a new adapter."""
 
     rank: int
     alpha: float
@@ -53,7 +53,7 @@ class PolicyPlan:
     host: str
     source: Source
     adapter: Shape
-    """Of the adapter that it gets where it is one; an adapter that is its base keeps its shape."""
+    """Used where it gets a new adapter; an adapter that is its base keeps its own shape."""
     lr: float | None
     """None where no recipe is known for it (`resolve` asks for one where it is needed)."""
     learns: bool
@@ -102,20 +102,20 @@ class Resolved:
         return [plan for plan in self.policies if plan.host == host]
 
     def with_config(self, config: Config) -> Resolved:
-        """The same with other settings, which change nothing of the policies."""
+        """Replace settings that change nothing about the policies."""
         return replace(self, config=config)
 
     def sources(self) -> list[Source]:
-        """What the policies with weights here start from, each once, by name."""
+        """List what the policies with weights here start from, each once, sorted by name."""
         found = {plan.source.name: plan.source for plan in self.policies if plan.here}
         return [found[name] for name in sorted(found)]
 
     def base_names(self) -> list[str]:
-        """The names of those."""
+        """List the names of `sources`."""
         return [source.name for source in self.sources()]
 
     def checkpoints(self) -> Iterator[tuple[Run, int]]:
-        """The checkpoints of runs among them."""
+        """List the checkpoints of runs among `sources`."""
         return checkpoints(self.base_names())
 
 
@@ -187,7 +187,7 @@ def _shape(agent: AgentConfig, host: HostConfig) -> Shape:
 
 
 def with_origin(source: Source, depth: int = DEPTH) -> Source:
-    """The same source, of a run with the bases at the beginning of all its policies."""
+    """Fill in the origin of a source that is a run: the bases at the beginning of its policies."""
     if source.kind != "run":
         return source
     if depth == 0:
@@ -238,7 +238,7 @@ def with_copies(resolved: Resolved) -> Config:
 
 @dataclass(frozen=True)
 class HostWeights:
-    """What a host loads."""
+    """Weights that a host loads."""
 
     places: Mapping[str, str]
     """Policy -> folder, GGUF file or hub name."""
@@ -250,7 +250,7 @@ class HostWeights:
         return bool(self.adapters) or learner == "adapters"
 
     def models(self) -> list[str]:
-        """Where the whole models are, a place per policy: of an adapter the one below it."""
+        """Find the whole model of each policy; of an adapter the model below it."""
         return [beneath(place) for place in self.places.values()]
 
 
@@ -299,7 +299,7 @@ def model_below(resolved: Resolved, name: str, weights: HostWeights, learn: bool
 
 
 def _below(config: Config, plan: PolicyPlan, weights: HostWeights) -> str:
-    """Where the whole model is that a policy is, or is an adapter for."""
+    """Find the whole model that a policy is, or is an adapter for."""
     base = plan.source.name
     if plan.name not in weights.adapters:
         place = place_of_model(weights.places[plan.name])

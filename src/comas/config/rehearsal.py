@@ -65,7 +65,7 @@ class _Play(NamedTuple):
     turns: Sequence[Turn] | None
     """None where it could not be played."""
     mistake: UserMistake | None = None
-    """What the game refused."""
+    """Raised by the game."""
 
 
 @dataclass
@@ -140,8 +140,8 @@ def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, A
 
 
 def check_playable(resolved: Resolved) -> None:
-    """An error where the game refuses its team or its options, or its memory does after a step
-    without discussions: before a model is loaded.
+    """Raise CannotBePlayed where the game refuses its team or options, or its memory does after a
+    step without discussions; no model is loaded.
     """
     for play in _plays_of(resolved):
         if isinstance(play.mistake, CannotBePlayed):
@@ -159,8 +159,8 @@ def check_playable(resolved: Resolved) -> None:
 
 
 def check_asked(resolved: Resolved, question: Question) -> None:
-    """An error where a shipped method refuses this question, or how its task reads answers: before
-    a model is loaded.
+    """Raise UserMistake where a shipped method refuses this question, or how its task reads
+    answers; no model is loaded.
     """
     method = resolved.method
     if not method.play.__module__.startswith("comas.methods."):
@@ -178,8 +178,8 @@ def mistake_in(
     question: Question,
     options: Mapping[str, Any],
 ) -> UserMistake | None:
-    """What a game refuses of its options, its team or a task, such as the `readable` one; None
-    where it can be played, or nobody knows before it is.
+    """Play a question and return the UserMistake that the game raises about its options, team or
+    task; None where it can be played, or fails otherwise.
     """
     known = split_options(options, method.play)
     return _play(Scene(method, task, _rehearsing(members, MOST), 0, known), question).mistake
@@ -214,7 +214,7 @@ def _plays(
 
 
 def _rehearsing(members: Sequence[Member], limit: int) -> list[Member]:
-    """These agents at hosts of the same names that nobody has asked yet."""
+    """Seat agents at fresh rehearsal hosts of the same names."""
     hosts: dict[str, Any] = {m.host.name: _Host(m.host.name, limit) for m in members}
     return [replace(member, host=hosts[member.host.name]) for member in members]
 
@@ -239,9 +239,7 @@ def _play(scene: Scene, question: Question | None = None) -> _Play:
 
 
 def readable(task: Task) -> Task:
-    """The same task, in which every text can be read, no two answers are the same, and all work is
-    wrong.
-    """
+    """Make every text of a task readable, no two answers the same, and all work wrong."""
     return replace(
         task,
         extract=lambda _, text: text,

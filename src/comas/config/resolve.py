@@ -48,9 +48,9 @@ METRICS = (
 )
 """Metrics of every step (`training/metrics`)."""
 MONITORS = ("probes", "rejections", "unreadable", "late_fall")
-"""What watches a run (`monitors`)."""
+"""Default monitors of a run (`monitors`)."""
 LABELLED = ("pay", "quality", "judges", "revisions")
-"""Those that ask the task's verifier of every piece of work."""
+"""Metrics that ask the task's verifier about every piece of work."""
 
 
 def resolve(config: Config) -> Resolved:

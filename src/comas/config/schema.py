@@ -40,7 +40,7 @@ from comas.program import command
 from comas.types import UserMistake
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-"""Of Adam's moving averages."""
+"""Decay rate of Adam's moving averages."""
 
 
 class _Table(BaseModel):
@@ -320,7 +320,7 @@ Agents = Mapping[str, AgentConfig]
 ONLY_API = keys_that(api_table.Table, Key.OF_API)
 ONLY_WEIGHTS = keys_that(local_table.Table, Key.OF_WEIGHTS)
 ONLY_ADAPTERS = keys_that(local_table.Table, Key.OF_ADAPTERS)
-"""Of agents as well."""
+"""Keys of agents as well."""
 ONLY_ELSEWHERE = keys_that(local_table.Table, Key.ELSEWHERE)
 
 NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
@@ -332,7 +332,7 @@ DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECAS
 
 
 def check_policies(agents: Agents) -> None:
-    """An error for a policy at two hosts, or with two learning rates."""
+    """Refuse a policy at two hosts, or with two learning rates."""
     homes: dict[str, str] = {}
     rates: dict[str, float] = {}
     for name, agent in agents.items():
@@ -352,7 +352,7 @@ def check_policies(agents: Agents) -> None:
 
 
 def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
-    """An error for an earlier self of nobody, of itself or of another host's, and for keys of its
+    """Refuse an earlier self of nobody, of itself or of another host's policy, and keys of its
     own.
     """
     leaders = {
@@ -391,7 +391,7 @@ def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
 
 
 def check_names(agents: Agents, hosts: Iterable[str]) -> None:
-    """An error for a name of a host or policy that no folder, or no key, can be called, and for an
+    """Refuse a name of a host or policy that no folder, or no key, can be called, and an
     agent that answers of the whole team would be taken for.
     """
     if "team" in agents:
@@ -424,7 +424,7 @@ def check_names(agents: Agents, hosts: Iterable[str]) -> None:
 
 
 def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
-    """An error for a key that says nothing at this kind of host, or needs another one."""
+    """Refuse a key that says nothing at this kind of host, or needs another one."""
     if host.kind in ("local", "api") and (host.kind == "api") != (host.api is not None):
         raise ValueError(
             f"hosts.{name}.kind is {host.kind!r}, and a host behind an API is one with"
@@ -535,7 +535,7 @@ def _to_the_host(data: dict[str, Any]) -> None:
 
 
 def _table(path: str | Path) -> dict[str, Any]:
-    """What stands in a config file, not checked yet."""
+    """Read a config file, unchecked."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -627,7 +627,7 @@ def is_shared(path: str | Path) -> bool:
 
 
 def check_trust(data: Mapping[str, Any], path: str | Path, asked_for: Sequence[str]) -> None:
-    """An error that names what the file at `path` wants and nobody asked for; `asked_for` are the
+    """Refuse what the file at `path` wants and nobody asked for; `asked_for` are the
     keys of the command line.
     """
     for key, value, why in _wishes(data):
@@ -761,7 +761,7 @@ def _anchor_files(table: dict[str, Any], keys: Sequence[str], folder: Path) -> N
 
 
 def beside(name: str, folder: Path) -> str:
-    """Where a path from `folder` leads, as an absolute one; as it is where nothing lies there."""
+    """Resolve a path against `folder`; return it as it is where nothing lies there."""
     there = str((folder / name).resolve())
     if name and (Path(there).exists() or run_at(there) is not None):
         return there

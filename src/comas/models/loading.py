@@ -82,8 +82,8 @@ def _load(bases: Mapping[str, str], how: Loading) -> tuple[dict[str, Any], Any, 
 
 
 def _place(base: str, how: Loading) -> tuple[str, dict[str, str]]:
-    """Where to load a model from, and how a GGUF file is read: of a small one a copy is kept when
-    it is read for the first time, which takes longer than to read the copy.
+    """Return what `from_pretrained` loads, and its further arguments for a GGUF file; of a small
+    one a copy is kept at its first reading, which takes longer than to read the copy.
     """
     source, arguments = whole_model(base)
     if not arguments or not is_small(base):
@@ -155,7 +155,7 @@ def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -
 
 
 def _check_weights(base: str, folder: Path, arguments: Mapping[str, str]) -> None:
-    """An error for a folder whose weights are none that can be loaded and trained here."""
+    """Raise UserMistake for weights that cannot be loaded and trained here."""
     if arguments or not folder.is_dir():
         return
     try:

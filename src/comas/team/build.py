@@ -120,7 +120,7 @@ class Team:
         return sorted(names)
 
     def _elsewhere(self) -> set[str]:
-        """What policies without weights here start from, in words."""
+        """Describe what policies without weights here start from."""
         names: set[str] = set()
         for plan in self.resolved.policies:
             api = self.config.hosts[plan.host].api
@@ -247,7 +247,7 @@ def build_team(
 
 
 def _check_engines(resolved: Resolved, made: Mapping[str, Host]) -> None:
-    """An error for an engine that cannot run here, before weights are looked for or loaded."""
+    """Refuse an engine that cannot run here, before weights are looked for or loaded."""
     for name, table in resolved.config.hosts.items():
         if table.here and not table.elsewhere and name not in made and resolved.at(name):
             module = load_builder("engines", table.engine, f"hosts.{name}.engine")
@@ -256,7 +256,7 @@ def _check_engines(resolved: Resolved, made: Mapping[str, Host]) -> None:
 
 
 def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
-    """An error for an agent that is to learn at a host that does not."""
+    """Refuse an agent that is to learn at a host that does not."""
     for name, agent in config.agents.items():
         if not agent.frozen and not hosts[agent.host].learns:
             raise UserMistake(
@@ -343,7 +343,7 @@ def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
 
 
 def outline(resolved: Resolved) -> Team:
-    """The same team without its models: who would be asked, before anything is loaded."""
+    """Build the team without its models: who would be asked, before anything is loaded."""
     for plan in resolved.policies:
         if plan.here and plan.source.kind != "run":
             plan.source.weights_of(plan.first)
@@ -355,7 +355,7 @@ def outline(resolved: Resolved) -> Team:
 
 
 def check_instances(config: Config, hosts: Mapping[str, Host]) -> None:
-    """An error for an instance without a seat, and for a seat without its instance."""
+    """Refuse an instance without a seat, and a seat without its instance."""
     inhabited = {agent.host for agent in config.agents.values()}
     for name, host in hosts.items():
         if name not in inhabited:
@@ -406,8 +406,8 @@ def close_hosts(config: Config, hosts: Mapping[str, Host]) -> None:
 
 
 def measurable(learning: Sequence[Member]) -> list[Member]:
-    """Of these members those who solve, or all of them where nobody does: whose accuracy is
-    measured. What the others would answer alone is no part of the game, and costs.
+    """Choose whose accuracy is measured: members who solve, or all where nobody does. What the
+    others would answer alone is no part of the game, and costs.
     """
     solving = [member for member in learning if member.solves]
     return solving or list(learning)

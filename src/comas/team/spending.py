@@ -52,7 +52,7 @@ def accounts(hosts: Mapping[str, Host]) -> dict[str, Account]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What was written last; nothing where nothing was."""
+    """Read the accounts that were written last; empty where none were."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -178,12 +178,12 @@ def check_changes(pairs: Sequence[str]) -> None:
 
 
 def concerning(pairs: Sequence[str], config: Config) -> list[str]:
-    """Those changes whose host this config has, of the kind that the key is for."""
+    """Keep the changes whose host this config has, of the kind that the key is for."""
     return [pair for pair in pairs if _host(pair) in _takers(pair, config)]
 
 
 def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
-    """An error for a change that concerns none of them."""
+    """Refuse a change that concerns none of these configs."""
     for pair in pairs:
         takers: set[str] = set()
         for config in configs:
