@@ -17,7 +17,7 @@ from comas.config.mistakes import FORMER_MONITORS
 from comas.config.options import filled, functions_of
 from comas.config.plugins import check_builder_name, load_plugin, with_tools
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
-from comas.config.schema import Config, checked, make_absolute, read
+from comas.config.schema import Config, anchor_files, checked, read
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import pinned
 from comas.types import Method, Task, UserMistake
@@ -260,7 +260,7 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
     """Have what is found by its place be found when a run goes on from another folder; `here` are
     the hosts with weights in this process.
     """
-    make_absolute(data, Path.cwd())
+    anchor_files(data, Path.cwd())
     # elsewhere a base is a name only
     tables = [data["hosts"][name] for name in here]
     tables += [agent for agent in data["agents"].values() if agent["host"] in here]

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeGuard, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -692,26 +692,26 @@ def from_here(key: str, value: Any) -> Any:
     """Anchor the value of a dotted key where the command runs."""
     data: dict[str, Any] = {}
     _put(data, key, value)
-    make_absolute(data, Path.cwd())
+    anchor_bases(data, Path.cwd())
+    anchor_files(data, Path.cwd())
     for part in key.split("."):
         data = data[part]
     return data
 
 
 def anchor(data: dict[str, Any], folder: Path) -> None:
-    """`make_absolute`, unless the command runs in `folder`: messages name things as they are named
-    there.
-    """
-    if folder.resolve() != Path.cwd():
-        make_absolute(data, folder)
-
-
-def make_absolute(data: dict[str, Any], folder: Path) -> None:
     """Make paths from `folder` absolute, so that what a config names is found from anywhere.
 
     Bases, method, task and data that lie there are meant before those that the same words name from
     where the command runs; hub names and what is not there are left as they are.
     """
+    if folder.resolve() != Path.cwd():
+        anchor_bases(data, folder)
+        anchor_files(data, folder)
+
+
+def anchor_bases(data: dict[str, Any], folder: Path) -> None:
+    """Make bases that lie in `folder` absolute; behind an API a base is a name only."""
     hosts = _tables(data, "hosts")
     elsewhere = {name for name, host in hosts.items() if _is_elsewhere(host)}
     agents = _tables(data, "agents").values()
@@ -721,14 +721,25 @@ def make_absolute(data: dict[str, Any], folder: Path) -> None:
         base = table.get("base")
         if isinstance(base, str) and base not in seed_models():
             table["base"] = beside(base, folder)
-    for host in hosts.values():
-        _anchor_files(host, OWN_FILES_OF_HOSTS, folder)
-    _anchor_files(data, OWN_FILES, folder)
+
+
+def anchor_files(data: dict[str, Any], folder: Path) -> None:
+    """Make absolute what else lies in `folder`: questions, texts of tools, the user's own code."""
     if isinstance(questions := data.get("data"), str):
         data["data"] = beside(questions, folder)
     for options in _tables(data, "tool_options").values():
         if isinstance(texts := options.get("folder"), str):
             options["folder"] = beside(texts, folder)
+    tables = [(data, OWN_FILES)]
+    tables += [(host, OWN_FILES_OF_HOSTS) for host in _tables(data, "hosts").values()]
+    for table, keys in tables:
+        for key in keys:
+            value = table.get(key)
+            if _is_file(value):
+                table[key] = beside(value, folder)
+            elif isinstance(value, list):
+                names = cast("list[Any]", value)
+                table[key] = [beside(name, folder) if _is_file(name) else name for name in names]
 
 
 def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
@@ -742,22 +753,12 @@ def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
 
 def _is_elsewhere(host: Mapping[str, Any]) -> bool:
     """Whether a base is a name only there."""
-    return host.get("api") is not None or host.get("kind") not in (None, "local")
+    return "api" in host or host.get("kind", "local") != "local"
 
 
-def _is_file(name: Any) -> bool:
+def _is_file(name: Any) -> TypeGuard[str]:
+    """Whether a name is that of a file of the user's own."""
     return isinstance(name, str) and name.endswith(".py")
-
-
-def _anchor_files(table: dict[str, Any], keys: Sequence[str], folder: Path) -> None:
-    """Anchor those of these keys that name files of the user's own."""
-    for key in keys:
-        value = table.get(key)
-        if _is_file(value):
-            table[key] = beside(value, folder)
-        elif isinstance(value, list):
-            names = cast("list[Any]", value)
-            table[key] = [beside(name, folder) if _is_file(name) else name for name in names]
 
 
 def beside(name: str, folder: Path) -> str:
