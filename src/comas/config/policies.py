@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.schema import AgentConfig, Config, HostConfig, checked
+from comas.config.schema import ONLY_ADAPTERS, AgentConfig, Config, HostConfig, checked
 from comas.models.sources import (
     Source,
     adapters_among,
@@ -230,7 +230,7 @@ def with_copies(resolved: Resolved) -> Config:
         else:
             policy = first.setdefault((plan.host, plan.source.name), own[0])
         # what of a policy is trained, and how fast, is the same for all who speak with it
-        learner = agents[policy].model_dump(include={"lr", "rank", "alpha", "targets"})
+        learner = agents[policy].model_dump(include={"lr", *ONLY_ADAPTERS})
         copied = {**learner, "policy": policy}
         agents |= {name: agents[name].model_copy(update=copied) for name in own}
     return resolved.config.model_copy(update={"agents": agents})
@@ -346,7 +346,7 @@ def _agree(config: Config, name: str, folder: str) -> None:
 
     agent = config.agents[name]
     there = spec_of(folder)
-    for key in ("rank", "alpha", "targets"):
+    for key in ONLY_ADAPTERS:
         where = f"agents.{name}"
         given = getattr(agent, key)
         if given is None and agent.base is None:
