@@ -182,11 +182,11 @@ def _numbers(path: Path) -> dict[str, int]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return {}
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for name, number, *unit in (line.split() for line in lines if len(line.split()) > 1):
         if number.isdecimal():
-            found[name.rstrip(":")] = int(number) * (1024 if unit == ["kB"] else 1)
-    return found
+            numbers[name.rstrip(":")] = int(number) * (1024 if unit == ["kB"] else 1)
+    return numbers
 
 
 def _physical() -> int | None:

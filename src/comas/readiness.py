@@ -149,9 +149,9 @@ class Preflight:
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON, which has no infinity and no number that is none: those are null."""
-        found = asdict(self)
-        found["step_minutes"] = _finite(self.step_minutes)
-        for judged in found["judges"]:
+        record = asdict(self)
+        record["step_minutes"] = _finite(self.step_minutes)
+        for judged in record["judges"]:
             for key in ("accepts_majority", "accepts_rarest"):
                 judged[key] = _finite(judged[key])
             for key in ("j", "prefers"):
@@ -159,7 +159,7 @@ class Preflight:
                     mean, low, high, n = judged[key]
                     ends = {"low": _finite(low), "high": _finite(high)}
                     judged[key] = {"mean": mean, **ends, "n": n}
-        return found
+        return record
 
 
 def _finite(value: float) -> float | None:
@@ -427,13 +427,13 @@ def _distinct(turns: Sequence[Turn], task: Task) -> int:
 
 def _verdicts(way: Way, episodes: Sequence[Episode]) -> list[Verdict]:
     """All verdicts that were given in one way."""
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for place, episode in enumerate(episodes):
         for turn in episode.turns:
             if turn.info.get("way", "blind answer") == way:
                 for work, side, value in turn.info.get("judged", ()):
-                    found.append(Verdict(place, work, side, value))
-    return found
+                    verdicts.append(Verdict(place, work, side, value))
+    return verdicts
 
 
 def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None = None) -> Judged:

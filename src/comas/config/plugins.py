@@ -60,19 +60,21 @@ def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
         if name not in known:
             raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
         module = importlib.import_module(f"comas.{kind}s.{name}")
-    found = getattr(module, kind, None)
-    if not isinstance(found, PLUGINS[kind]):
+    plugin = getattr(module, kind, None)
+    if not isinstance(plugin, PLUGINS[kind]):
         raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
-    if isinstance(found, Method | Setup) and not inspect.iscoroutinefunction(unwrapped(found.play)):
+    if isinstance(plugin, Method | Setup) and not inspect.iscoroutinefunction(
+        unwrapped(plugin.play)
+    ):
         raise UserMistake(f"{kind} {name!r}: play has to be `async def`, and to await what it asks")
-    if isinstance(found, Method):
-        _check_functions(found, name)
-    if isinstance(found, Task):
-        _check_load(found, name)
+    if isinstance(plugin, Method):
+        _check_functions(plugin, name)
+    if isinstance(plugin, Task):
+        _check_load(plugin, name)
     if name.endswith(".py"):
-        wording = found.wording if isinstance(found, Task) else getattr(module, "WORDING", None)
+        wording = plugin.wording if isinstance(plugin, Task) else getattr(module, "WORDING", None)
         check_holes(wording, f"{kind} {name!r}", Path(name).read_text(encoding="utf-8-sig"))
-    return found
+    return plugin
 
 
 def _check_functions(method: Method, name: str) -> None:

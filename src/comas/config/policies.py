@@ -282,20 +282,20 @@ def model_below(resolved: Resolved, name: str, weights: HostWeights, learn: bool
         )
     if not weights.adapting(learner if learn else None):
         return None
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for plan in resolved.at(name):
         place = _below(resolved.config, plan, weights)
         if Path(place).is_dir():
             place = str(Path(place).resolve())
-        found[place] = plan.agents[-1]
-    if len(found) > 1:
-        (one, first), (other, second), *_ = found.items()
+        places[place] = plan.agents[-1]
+    if len(places) > 1:
+        (one, first), (other, second), *_ = places.items()
         or_whole = "" if weights.adapters else f", or set hosts.{name}.learner=full"
         raise UserMistake(
             f"agents {first} and {second} of host {name} start from {one!r} and {other!r}: adapters"
             f" share one base; give them hosts of their own{or_whole}"
         )
-    return next(iter(found))
+    return next(iter(places))
 
 
 def _below(config: Config, plan: PolicyPlan, weights: HostWeights) -> str:

@@ -291,10 +291,10 @@ def differences(config: Config) -> Iterator[str]:
 
 def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Dotted keys; an empty table has none."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            found |= _flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
+            flat |= _flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
         else:
-            found[f"{above}{key}"] = value
-    return found
+            flat[f"{above}{key}"] = value
+    return flat

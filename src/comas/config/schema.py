@@ -561,13 +561,13 @@ def _host_names(data: Mapping[str, Any]) -> list[str]:
 
 def values_of(config: Config, keys: Iterable[str]) -> dict[str, Any]:
     """Return dotted keys with their values in a checked config; `none` stands for None."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in keys:
         value: Any = config.model_dump()
         for part in key.split("."):
             value = value[part]
-        found[key] = "none" if value is None else value
-    return found
+        values[key] = "none" if value is None else value
+    return values
 
 
 def checked(data: Mapping[str, Any]) -> Config:
@@ -591,8 +591,8 @@ def _keys_beside(data: Mapping[str, Any], key: Sequence[str | int]) -> Iterable[
 
 def parse_pair(text: str) -> tuple[str, Any]:
     """`key=value`, the value as in TOML, otherwise text."""
-    key, found, value = text.partition("=")
-    if not found or not key:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
         raise UserMistake(f"{text!r} is not of the form key=value")
     try:
         return key.strip(), tomllib.loads(f"x = {value}")["x"]
@@ -605,10 +605,10 @@ def parse_pair(text: str) -> tuple[str, Any]:
 def _put(data: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
-        found: Any = data.setdefault(part, {})
-        if not isinstance(found, dict):
-            raise UserMistake(f"{key}: {part} is {found!r}, not a table")
-        data = cast("dict[str, Any]", found)
+        below: Any = data.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise UserMistake(f"{key}: {part} is {below!r}, not a table")
+        data = cast("dict[str, Any]", below)
     data[last] = value
 
 

@@ -84,12 +84,12 @@ def recorded_base(folder: str | Path) -> str:
     """
     path = Path(folder) / ADAPTER
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig")).get("base_model_name_or_path")
+        base = json.loads(path.read_text(encoding="utf-8-sig")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
         raise UserMistake(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, str) or not found:
+    if not isinstance(base, str) or not base:
         raise UserMistake(f"{path} names no base: set base_model_name_or_path there")
-    return known_as(found)
+    return known_as(base)
 
 
 def meant(name: str) -> str:
@@ -265,14 +265,14 @@ def apart_up_to(config: Any) -> int | None:
     text = config.get_text_config()
     table = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     per_kind = [part for part in table.values() if isinstance(part, Mapping)] or [table]
-    found: list[int] = []
+    limits: list[int] = []
     for part in per_kind:
         if (part.get("rope_type") or part.get("type")) in LONG_ROPES:
             first = part.get("original_max_position_embeddings") or getattr(
                 text, "original_max_position_embeddings", None
             )
-            found.append(int(first or positions_of(config)))
-    return min(found, default=None)
+            limits.append(int(first or positions_of(config)))
+    return min(limits, default=None)
 
 
 @lru_cache
@@ -327,8 +327,8 @@ def snapshot(base: str) -> Path | None:
     """The folder of a hub name in the hub's cache; None where it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(base, "config.json")
-    return Path(found).parent if isinstance(found, str) else None
+    file = try_to_load_from_cache(base, "config.json")
+    return Path(file).parent if isinstance(file, str) else None
 
 
 TOKENIZERS = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece")
