@@ -39,7 +39,7 @@ def without_keys(environment: Mapping[str, str], named: frozenset[str]) -> dict[
 
 
 def ending(code: int) -> str:
-    """How a process has ended, by its exit code; a negative one is that of a signal."""
+    """Say how a process has ended; a negative exit code is that of a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -198,10 +198,8 @@ class Load:
         return self.number * (cache + prompts) + drawing_bytes(s.vocabulary, rows)
 
 
-def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str | None:
-    """What a host holds and is asked for; the reason where that is not known, and None where it has
-    no weights here.
-    """
+def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
+    """Work out what a host with weights here holds and is asked for; a text says why that fails."""
     from comas.engines.hf.packed import LARGEST
     from comas.learners.whole import SMALL
 
@@ -221,9 +219,8 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str | None:
             shapes.append(shape_of(model, folder))
         except Exception as error:  # noqa: BLE001 - whatever a family of its own has in its config
             return f"{type(error).__name__} in {folder}"
-    if not shapes:
-        return None
-    gpu, half = _place(host)
+    gpu = device_of(host) != "cpu"
+    half = _is_half(host)
     number = 2 if half else 4
     largest = max(shapes, key=lambda shape: shape.parameters)
     learning = [shape for shape, plan in zip(shapes, plans, strict=True) if learn and plan.learns]
@@ -266,15 +263,20 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str | None:
     )
 
 
-def _place(host: HostConfig) -> tuple[bool, bool]:
-    """Whether a host is on a GPU, and whether its passes are in bfloat16."""
-    device, dtype = place_of(host.device, host.dtype)
-    return device.type != "cpu", dtype.itemsize == 2
-
-
 def device_of(host: HostConfig) -> str:
     """The device that a host is going to use."""
     return str(place_of(host.device, host.dtype)[0])
+
+
+def _is_half(host: HostConfig) -> bool:
+    """Whether a host's passes are in bfloat16."""
+    return place_of(host.device, host.dtype)[1].itemsize == 2
+
+
+def _with_weights(resolved: Resolved) -> dict[str, HostConfig]:
+    """The hosts that load models."""
+    hosts = resolved.config.hosts.items()
+    return {name: host for name, host in hosts if host.here and resolved.at(name)}
 
 
 @dataclass(frozen=True)
@@ -317,7 +319,7 @@ class Fit:
         return [host for host in self.hosts if host.device == device and host.kept]
 
     def share(self, device: str) -> float:
-        """Of what the device can give, what its hosts take side by side; 0 where it is unknown."""
+        """Fraction of a device's usable memory that its hosts take at the peak; 0: unknown."""
         usable = self.memory[device].usable
         peak = sum(host.peak for host in self.on(device))
         return peak / max(1, usable) if usable is not None else 0.0
@@ -335,7 +337,7 @@ class Fit:
         return f"about {peak:.1f} GB at the peak ({doing}), {free} on {place}"
 
     def notes(self) -> Iterator[str]:
-        """What was chosen and why, what is tight, what is not known."""
+        """Say what was chosen and why, what is tight, what is not known."""
         for host in self.hosts:
             if host.unknown:
                 values = ", ".join(f"{key}={value}" for key, value in host.chosen.items())
@@ -366,7 +368,7 @@ class Fit:
                 yield f"memory is tight: {self.compared(device)}; lower {keys} if it runs out"
 
     def check(self, config: Config) -> None:
-        """An error where a device cannot hold its hosts: what does not fit, and which key helps."""
+        """Refuse a run whose device cannot hold its hosts: what does not fit, which key helps."""
         for device in self.memory:
             if self.share(device) <= 1:
                 continue
@@ -394,7 +396,7 @@ class Fit:
             ways.append(f"lower {place}.context")
         elif table.learner == "full":
             ways.append(f"set {place}.learner=adapters")
-        if not _place(table)[1]:
+        if not _is_half(table):
             ways.append(f"set {place}.dtype=bfloat16")
         ways += ["have fewer agents", "take a smaller base", "set memory=GB where there is more"]
         return ", ".join(ways[:-1]) + f", or {ways[-1]}"
@@ -405,7 +407,7 @@ def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
     takes with them. Values that the config has stay, whatever the memory is.
     """
     config = resolved.config
-    hosts = {name: host for name, host in config.hosts.items() if host.here and resolved.at(name)}
+    hosts = _with_weights(resolved)
     devices = {name: device_of(host) for name, host in hosts.items() if host.on_this_machine}
     if config.memory is None:
         memory = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
@@ -419,17 +421,15 @@ def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
             fits.append(_unknown(name, host, host.where, why))
             continue
         device = devices[name]
+        load = load_of(resolved, name, learn)
+        if isinstance(load, str):
+            fits.append(_unknown(name, host, device, load))
+            continue
         usable = memory[device].usable
         share = SHARES["allowed" if config.memory else "cpu" if device == "cpu" else "gpu"]
         beside = list(devices.values()).count(device)
-        load = load_of(resolved, name, learn)
-        if load is None:
-            fits.append(HostFit(name, device))
-        elif isinstance(load, str):
-            fits.append(_unknown(name, host, device, load))
-        else:
-            room = None if usable is None else share * usable / beside
-            fits.append(_fit_host(name, host, device, load, room))
+        room = None if usable is None else share * usable / beside
+        fits.append(_fit_host(name, host, device, load, room))
     chosen = {
         host.name: hosts[host.name].model_copy(
             update={"checkpointing": bool(hosts[host.name].checkpointing), **host.chosen}
@@ -478,9 +478,9 @@ def _fit_host(name: str, host: HostConfig, device: str, load: Load, room: float 
     return HostFit(name, device, load.kept, learning, load.sampling(rows), chosen=chosen)
 
 
-def fitted(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
-    """The config that a new run keeps: with its defaults, which are told; an error where it does
-    not fit into memory or onto the disk.
+def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, Fit]:
+    """The config that a new run keeps: with its defaults, which are told, and what it takes with
+    them; an error where it does not fit into memory or onto the disk.
     """
     for plan in resolved.policies:
         if plan.source.kind in ("folder", "gguf"):
@@ -498,7 +498,7 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
             f" checkpoints and {place} has {free / 1e9:.2f} GB free: free some, choose another out,"
             " or fewer or smaller agents"
         )
-    return resolved
+    return resolved, found
 
 
 def resumed(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
@@ -515,8 +515,8 @@ def resumed(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
 
 
 def filled(resolved: Resolved, learn: bool) -> Resolved:
-    """The same config with the two defaults, where one of them is open."""
-    hosts = [host for host in resolved.config.hosts.values() if host.here]
+    """Fill in `tokens_per_pass` and `max_rows` where one of them is open."""
+    hosts = _with_weights(resolved).values()
     if any(host.tokens_per_pass is None or host.max_rows is None for host in hosts):
         return fit(resolved, learn=learn)[0]
     return resolved
@@ -524,14 +524,17 @@ def filled(resolved: Resolved, learn: bool) -> Resolved:
 
 def checkpoint_bytes(resolved: Resolved) -> int | None:
     """Bytes of a checkpoint: weights and two moments in float32; None where a size is not known."""
-    loads = [load_of(resolved, name, True) for name in resolved.config.hosts]
-    if any(isinstance(load, str) for load in loads):
-        return None
-    return sum(12 * load.trained for load in loads if isinstance(load, Load))
+    total = 0
+    for name in _with_weights(resolved):
+        load = load_of(resolved, name, True)
+        if isinstance(load, str):
+            return None
+        total += 12 * load.trained
+    return total
 
 
 def free_disk(out: str | None) -> tuple[Path, int]:
-    """Where a run with this `out` is written, and the bytes that are free there."""
+    """Find where a run with this `out` is written, and the bytes that are free there."""
     place = Path(out or "runs").resolve()
     existing = next(folder for folder in (place, *place.parents) if folder.exists())
     return place, shutil.disk_usage(existing).free

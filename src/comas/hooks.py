@@ -71,7 +71,7 @@ class Alarm:
     kind: str
     """`unreadable`, `cut`, `unpaid` or `flat`; of a monitor `<monitor>.<hypothesis>`."""
     roles: tuple[str, ...]
-    """Whom it is about; none where it is about the whole step."""
+    """Roles that it is about; none where it is about the whole step."""
     share: float
     """Of the replies of a role, or of the groups; of a monitor the mean of its latest readings."""
     text: str
@@ -79,7 +79,7 @@ class Alarm:
     start: float | None = None
     """Of a monitor, as are the next ones: the mean at the start of the run."""
     margin: float | None = None
-    """By so much the mean might have grown."""
+    """Growth of the mean that is allowed."""
     since: int | None = None
     """The step, counted from 0, from which on the readings speak against the hypothesis."""
     evidence: float | None = None
@@ -207,7 +207,7 @@ class Hooks(Hook):
 
 
 def hooks_of(hooks: Sequence[Hook]) -> Hooks:
-    """These hooks as one; an error for what is no list of hooks."""
+    """Combine hooks into one; UserMistake for what is no list of hooks."""
     if isinstance(hooks, Hook) or not all(isinstance(hook, Hook) for hook in hooks):
         raise UserMistake(f"hooks={hooks!r}: a list of comas.Hook instances is wanted")
     if len(hooks) == 1 and isinstance(hooks[0], Hooks):

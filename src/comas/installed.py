@@ -62,23 +62,23 @@ def examine() -> dict[str, Any]:
     """Versions, extras, processors, shipped seed models, and whether the sandbox holds."""
     import torch
 
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
     }
-    found["comas"] = VERSION
-    found["installed"] = {name: version_of(name) or "missing" for name in CORE}
-    found["extras"] = {
+    facts["comas"] = VERSION
+    facts["installed"] = {name: version_of(name) or "missing" for name in CORE}
+    facts["extras"] = {
         n: version_of(n) or f'missing: pip install "comas[{extra}]"' for n, extra in EXTRAS.items()
     }
-    found["cpus"] = f"{usable_cpus()} of {os.cpu_count()} usable; torch will use as many threads"
-    found["gpus"] = gpu_names() or "none: everything runs on the CPU"
-    found["vLLM (hosts.<name>.engine=vllm)"] = vllm_here(torch.cuda.is_available())
-    found["seed models"] = ", ".join(seed_models())
-    found["packaged models"] = ", ".join(f"{name} ({_state_of(name)})" for name in PACKAGED)
-    found["device = auto"] = auto_device()
-    found["sandbox, of programs that models write"] = sandbox.prove()
-    return found
+    facts["cpus"] = f"{usable_cpus()} of {os.cpu_count()} usable; torch will use as many threads"
+    facts["gpus"] = gpu_names() or "none: everything runs on the CPU"
+    facts["vLLM (hosts.<name>.engine=vllm)"] = vllm_here(torch.cuda.is_available())
+    facts["seed models"] = ", ".join(seed_models())
+    facts["packaged models"] = ", ".join(f"{name} ({_state_of(name)})" for name in PACKAGED)
+    facts["device = auto"] = auto_device()
+    facts["sandbox, of programs that models write"] = sandbox.prove()
+    return facts
 
 
 def report() -> str:

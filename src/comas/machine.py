@@ -41,13 +41,13 @@ class Memory:
     """Bytes of one device; None where the system does not say."""
 
     free: int | None
-    """Those that a process could have now."""
+    """Bytes that a process could have now."""
     total: int | None
-    """All, or the limit that this process is under."""
+    """Bytes in all, or the limit that this process is under."""
 
     @property
     def usable(self) -> int | None:
-        """What a run may plan with: what is free, or where that is not known, what there is."""
+        """Bytes that a run may plan with: those free, or in all where that is not known."""
         return self.total if self.free is None else self.free
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Memory:
 
 
 def memory_of(device: str) -> Memory:
-    """Of the device that torch calls so: `cpu`, `cuda`, `cuda:1`, `mps`."""
+    """Measure the memory of a torch device: `cpu`, `cuda`, `cuda:1`, `mps`."""
     if device.startswith("cuda"):
         import torch
 
@@ -103,7 +103,7 @@ def has_apple_gpu() -> bool:
 
 
 def auto_device() -> str:
-    """What `device = "auto"` takes: a GPU where there is one."""
+    """Resolve `device = "auto"`: a GPU where there is one."""
     import torch
 
     if torch.cuda.is_available():
@@ -112,15 +112,15 @@ def auto_device() -> str:
 
 
 def in_turn(device: str) -> AbstractContextManager[object]:
-    """In here no other thread of this process computes on the same Apple GPU."""
+    """Exclude other threads of this process from the same Apple GPU."""
     return APPLE_GPU if device.startswith("mps") else nullcontext()
 
 
 def linux_memory(root: Path) -> Memory:
-    """What the kernel calls available, or less where a control group that this process is in leaves
+    """Read what the kernel calls available, or less where a control group of this process leaves
     less.
     """
-    known = _fields(root / "proc" / "meminfo")
+    known = _numbers(root / "proc" / "meminfo")
     free = known.get("MemAvailable")
     total = known.get("MemTotal") or _physical()
     for limit, used in _limits(root):
@@ -171,31 +171,22 @@ def _limit(folder: Path, limit: str, used: str, droppable: str) -> Iterator[tupl
     except (OSError, ValueError):
         return
     if most < UNLIMITED:
-        yield most, max(0, taken - _statistics(folder / "memory.stat").get(droppable, 0))
+        yield most, max(0, taken - _numbers(folder / "memory.stat").get(droppable, 0))
 
 
-def _statistics(path: Path) -> dict[str, int]:
-    """`memory.stat`: a name and a number per line."""
-    try:
-        pairs = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
-        return {}
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-
-
-def _fields(path: Path) -> dict[str, int]:
-    """`/proc/meminfo`, in bytes."""
+def _numbers(path: Path) -> dict[str, int]:
+    """Read a file of the kernel with a name and a number per line, in bytes: `MemTotal: 5 kB`,
+    `inactive_file 300`; other lines are left out, and nothing is in one that cannot be read.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return {}
-    found: dict[str, int] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        number = value.removesuffix("kB").strip()
+    numbers: dict[str, int] = {}
+    for name, number, *unit in (line.split() for line in lines if len(line.split()) > 1):
         if number.isdecimal():
-            found[name] = 1024 * int(number)
-    return found
+            numbers[name.rstrip(":")] = int(number) * (1024 if unit == ["kB"] else 1)
+    return numbers
 
 
 def _physical() -> int | None:
@@ -316,25 +307,25 @@ def peak_bytes(hosts: Mapping[str, Host]) -> int:
     """The most memory so far: of all GPUs that hosts use, otherwise of this process and those of
     hosts elsewhere.
     """
-    facts = [host.facts() for host in hosts.values()]
-    here = {_device(known): _peak(known) for known in facts if "where" not in known}
-    peaks = [*here.items(), *((_device(k), _peak(k)) for k in facts if "where" in k)]
-    gpus = [peak for device, peak in peaks if device.startswith(("cuda", "mps"))]
-    if gpus:
-        return sum(gpus)
-    return peak_bytes_of("cpu") + sum(_peak(known) for known in facts if "where" in known)
-
-
-def _device(facts: Mapping[str, Any]) -> str:
-    return str(facts.get("device", "cpu"))
-
-
-def _peak(facts: Mapping[str, Any]) -> int:
-    return int(facts.get("peak_bytes", 0))
+    here: dict[str, int] = {}
+    elsewhere: list[tuple[str, int]] = []
+    for facts in (host.facts() for host in hosts.values()):
+        device = str(facts.get("device", "cpu"))
+        peak = int(facts.get("peak_bytes", 0))
+        if "where" in facts:
+            elsewhere.append((device, peak))
+        else:
+            here[device] = peak
+    of_gpus = [
+        peak for device, peak in (*here.items(), *elsewhere) if device.startswith(("cuda", "mps"))
+    ]
+    if of_gpus:
+        return sum(of_gpus)
+    return peak_bytes_of("cpu") + sum(peak for _, peak in elsewhere)
 
 
 def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
-    """What results may depend on besides the config: versions, processor, threads, devices."""
+    """Gather what results may depend on besides the config: versions, processor, devices."""
     import torch
 
     facts: dict[str, Any] = {

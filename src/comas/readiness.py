@@ -149,9 +149,9 @@ class Preflight:
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON, which has no infinity and no number that is none: those are null."""
-        found = asdict(self)
-        found["step_minutes"] = _finite(self.step_minutes)
-        for judged in found["judges"]:
+        record = asdict(self)
+        record["step_minutes"] = _finite(self.step_minutes)
+        for judged in record["judges"]:
             for key in ("accepts_majority", "accepts_rarest"):
                 judged[key] = _finite(judged[key])
             for key in ("j", "prefers"):
@@ -159,7 +159,7 @@ class Preflight:
                     mean, low, high, n = judged[key]
                     ends = {"low": _finite(low), "high": _finite(high)}
                     judged[key] = {"mean": mean, **ends, "n": n}
-        return found
+        return record
 
 
 def _finite(value: float) -> float | None:
@@ -182,28 +182,25 @@ def preflight(
     long.
     """
     pairs = {key.replace("__", "."): value for key, value in overrides.items()}
-    return fly([*bases], pairs, questions, answers, labels, tell or (lambda _: None))
+    return fly(bases, list(_written(pairs)), questions, answers, labels, tell or (lambda _: None))
 
 
 def fly(
     bases: Sequence[str],
-    overrides: dict[str, Any] | Sequence[str],
+    pairs: Sequence[str],
     questions: int,
     answers: int,
     labels: bool,
     tell: Callable[[str], None],
 ) -> Preflight:
-    """The same; `overrides` as pairs of a command line, or as a table."""
+    """Run a preflight with `key=value` pairs of a command line."""
     if questions < 1 or answers < 2:
         raise UserMistake(
             f"questions={questions}, answers={answers}: one question at least, and two answers of"
             " each"
         )
-    pairs = overrides
-    if isinstance(overrides, dict):
-        pairs = list(_written(overrides))
     tell("loading the team")
-    team = team_of(bases, list(pairs))
+    team = team_of(bases, pairs)
     try:
         config = team.config
         check_votes(team.task, config.task)
@@ -241,7 +238,7 @@ def _written(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def check_votes(task: Task, name: str) -> None:
-    """An error for a task whose answers cannot be compared: a game, and one that reads none."""
+    """Refuse a task whose answers cannot be compared: a game, and one that reads none."""
     extract: Any = task.extract
     if task.rules is not None:
         raise UserMistake(
@@ -255,7 +252,7 @@ def check_votes(task: Task, name: str) -> None:
         )
 
 
-def team_of(bases: Sequence[str], pairs: list[str]) -> Team:
+def team_of(bases: Sequence[str], pairs: Sequence[str]) -> Team:
     """The team that is asked: of a run, an export or a config, of copies of one base, or of several
     bases at one table.
     """
@@ -357,7 +354,7 @@ async def _answer_blind(
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one work in one way."""
+    """How far one work was accepted in one way of judging."""
 
     question: int
     """Its place."""
@@ -382,8 +379,9 @@ def examined(
     notes: list[str] = []
     if not played:
         raise UserMistake(f"no question could be asked: {episodes[0].error}")
-    if len(played) < len(questions):
-        notes.append(f"{len(questions) - len(played)} questions failed: {_failure(episodes)}")
+    failures = [episode.error for episode in episodes if episode.error is not None]
+    if failures:
+        notes.append(f"{len(failures)} questions failed: {failures[0]}")
     if len(played) < FEW:
         notes.append(f"{len(played)} questions: intervals say next to nothing, ask {FEW} or more")
     solutions = [[t for t in e.turns if t.role == "solution"] for _, e in played]
@@ -417,10 +415,6 @@ def examined(
     return replace(found, methods=advice(found))
 
 
-def _failure(episodes: Sequence[Episode]) -> str:
-    return next(str(episode.error) for episode in episodes if episode.error is not None)
-
-
 def _distinct(turns: Sequence[Turn], task: Task) -> int:
     """Different readable answers to one question."""
     different: list[str] = []
@@ -433,13 +427,13 @@ def _distinct(turns: Sequence[Turn], task: Task) -> int:
 
 def _verdicts(way: Way, episodes: Sequence[Episode]) -> list[Verdict]:
     """All verdicts that were given in one way."""
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for place, episode in enumerate(episodes):
         for turn in episode.turns:
             if turn.info.get("way", "blind answer") == way:
                 for work, side, value in turn.info.get("judged", ()):
-                    found.append(Verdict(place, work, side, value))
-    return found
+                    verdicts.append(Verdict(place, work, side, value))
+    return verdicts
 
 
 def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None = None) -> Judged:
@@ -467,7 +461,7 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
         accepts_majority=statistics.fmean(sides[True] for sides in both) if both else math.nan,
         accepts_rarest=statistics.fmean(sides[False] for sides in both) if both else math.nan,
         j=j,
-        prefers=_clipped(mean_interval(prefers)) if len(both) > 1 else None,
+        prefers=_share(prefers) if len(both) > 1 else None,
         information=information(j.mean, rate) if j is not None else None,
         against_truth=auc(known),
     )
@@ -481,7 +475,9 @@ def information(j: float, rate: float) -> float:
     return 0.25 * j * j / spread if spread else 0.0
 
 
-def _clipped(found: Interval) -> Interval:
+def _share(values: Sequence[float]) -> Interval:
+    """Their mean, with an interval that does not leave 0 to 1."""
+    found = mean_interval(values)
     return Interval(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
 
 
@@ -528,7 +524,7 @@ def _step_minutes(team: Team, said: Sequence[Turn], tokens: int, seconds: float)
 
 
 def advice(found: Preflight) -> list[Advice]:
-    """What the figures mean for each method, in plain words."""
+    """Say what the figures mean for each method."""
     by_way = {one.way: one for one in found.judges}
     if found.readable < UNREADABLE:
         why = (
@@ -562,7 +558,7 @@ def advice(found: Preflight) -> list[Advice]:
 
 
 def _of_votes(found: Preflight) -> Advice:
-    """What is said of the majority vote."""
+    """Advise on methods that pay the majority vote."""
     held = f"the majority is held by {found.majority:.2f} of the answers, and they differ on"
     why = f"{held} {found.dissent:.2f} of the questions"
     if found.dissent < ALIKE:
@@ -573,7 +569,7 @@ def _of_votes(found: Preflight) -> Advice:
 
 
 def _of_judges(method: str, judge: Judged) -> Advice:
-    """What is said of a method that pays these verdicts."""
+    """Advise on a method that pays these verdicts."""
     if judge.unreadable >= UNREADABLE:
         why = f"{judge.unreadable:.2f} of the verdicts cannot be read"
         return Advice(method, "will not", why)

@@ -88,7 +88,7 @@ class CausalLM(Protocol):
 
 
 def cache_keyword(model: CausalLM) -> str:
-    """What the model's forward pass calls its keys and values.
+    """Name the argument of the model's forward pass that takes keys and values.
 
     `cache` since transformers 5.24, where `past_key_values` is deprecated; `past_key_values` before
     and in models that bring their own code.
@@ -222,7 +222,7 @@ class Engine(Protocol):
 
     @property
     def facts(self) -> EngineFacts:
-        """What it promises."""
+        """Its promises."""
         ...
 
     async def sample(self, request: Request) -> Generation:

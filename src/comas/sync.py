@@ -42,7 +42,7 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _beside(work: Coroutine[Any, Any, T]) -> T:
-    """In a thread and a loop of its own."""
+    """Run it in a thread and a loop of its own."""
     outcome: Future[T] = Future()
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
 
@@ -87,9 +87,8 @@ async def _plainly(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def collected_apart() -> Iterator[None]:
-    """In here the garbage collector leaves alone what there was before: libraries are a million
-    objects, and it would look at all of them every few thousand turns, which was a third of what a
-    turn costs besides its model.
+    """Freeze the objects of imported libraries (`gc.freeze`) while a run goes on: scanning a
+    million of them every few thousand turns took a third of what a turn costs besides its model.
     """
     if gc.get_freeze_count():  # somebody else's decision
         yield

@@ -28,7 +28,7 @@ System = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What an evaluation came to; it stays on disk, and `comas resume` and `comas
+    """Figures of an evaluation; it stays on disk, and `comas resume` and `comas
     report` know it.
     """
 
@@ -139,7 +139,7 @@ def evaluate(
     hosts: Mapping[str, Host] | None = None,
     **keys: Any,
 ) -> Evaluation:
-    """How good runs and models are on held-out questions; each against the first, with corrected
+    """Evaluate runs and models on held-out questions, each against the first, with corrected
     tests.
 
     A system is a run (`runs/a`, `runs/a@best`), a model's folder or hub name, a `team.toml`, or a

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from comas.config.policies import origins
+from comas.config.policies import with_origin
 from comas.evaluation.systems import team_of
 from comas.export.team import export
 from comas.models import gguf as gguf_files
@@ -114,7 +114,7 @@ def tensors(model: Any) -> list[tuple[str, np.ndarray]]:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where copies are kept, for one test."""
     place = tmp_path / "cache"
-    monkeypatch.setattr(gguf_files, "cache_folder", lambda: place)
+    monkeypatch.setattr(gguf_files, "cache", lambda _: place)
     gguf_files.config_folder.cache_clear()
     return place
 
@@ -141,7 +141,7 @@ def test_the_file_is_the_model_that_it_was_written_from(folder: Path, file: Path
     ids = torch.arange(12)[None]
     torch.testing.assert_close(one(input_ids=ids).logits, other(input_ids=ids).logits)
     assert source_of(str(file)).kind == "gguf"
-    assert origins(str(file)) == {str(file)}
+    assert with_origin(source_of(str(file))).origin == {str(file)}
     assert gguf_files.parameters(str(file)) == one.num_parameters()
 
 

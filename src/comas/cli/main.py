@@ -117,26 +117,15 @@ def _fail(message: str) -> int:
     return MISTAKE
 
 
-FORMER_OPTIONS = {
-    "follow": (
-        "--follow: trackers are told within the run: name them in track, as"
-        """ `comas train 'track=["wandb"]'`"""
-    ),
-}
-"""Options that commands had once -> what to do instead."""
-
-
 def _with_hint(message: str) -> str:
     """A complaint of the parser about `--steps`, with what is wanted instead."""
-    from comas.config.former import OPTIONS
+    from comas.config.mistakes import FORMER_OPTIONS
     from comas.config.schema import Config
 
     option = re.search(r"No such option:? '?--([\w-]+)", message)
-    if option and option[1] in OPTIONS:
-        return f"--{option[1]}: {OPTIONS[option[1]]}"
+    if option and option[1] in FORMER_OPTIONS:
+        return f"--{option[1]}: {FORMER_OPTIONS[option[1]]}"
     key = option[1].replace("-", "_") if option else ""
-    if key in FORMER_OPTIONS:
-        return FORMER_OPTIONS[key]
     if key not in Config.model_fields:
         return message
     return f"{message} (keys of the config are written without dashes: {key}=...)"

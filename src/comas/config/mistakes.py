@@ -1,17 +1,17 @@
-"""What is said of a mistake in a config, in one line.
+"""What is said of a mistake in a config, in one line; former keys, monitors and options.
 
-Leaves out: finding them (`config.schema`, `config.schema`, `config.resolve`).
+Former keys are read over where they say what is done anyway, as saved configs do; otherwise an
+error says what to do instead. Leaves out: finding mistakes (`config.schema`, `config.resolve`).
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
-
-from comas.config.former import FORMER
 
 ELSEWHERE = {
     "model": "base",
@@ -31,7 +31,7 @@ ELSEWHERE = {
     "num_generations": "samples",
     "max_new_tokens": "max_tokens",
 }
-"""What keys are called in other libraries -> what they are called here."""
+"""Name of a key in other libraries -> its name here."""
 SECRETIVE = {
     "key_env": (
         "the name of an environment variable is wanted, never the key itself (letters, digits"
@@ -48,7 +48,7 @@ it.
 
 
 Path = tuple[str | int, ...]
-"""Of a key: its parts."""
+"""The parts of a dotted key."""
 
 
 def explain(
@@ -74,16 +74,72 @@ def explain(
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    """What an unknown key is called here, in words."""
+    """Suggest the key of ours that an unknown key stands for."""
     if name in ELSEWHERE:
         return f"did you mean {ELSEWHERE[name]}?"
     return nearest(name, known)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What may have been meant by a name that is not known, in words."""
+    """Suggest the nearest of the known names, or list them all."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, 1, 0.5)
     if close:
         return f"did you mean {close[0]}?"
     return f"one of {', '.join(known) or '(none)'}"
+
+
+# --- what there was once
+
+
+class Former(NamedTuple):
+    """A key that is gone."""
+
+    off: Any
+    """Its value that meant what is done now."""
+    instead: str
+    """The remedy for any other value."""
+
+
+FORMER = {
+    "ahead": Former(
+        0,
+        "steps are no longer played while the one before is learnt: leave it out (two hosts with"
+        " where=process keep two cores busy)",
+    ),
+    "tensor_parallel": Former(
+        1,
+        "a model is sampled from on one GPU: leave it out, and give each GPU a host of its own"
+        " (where=process, device=cuda:N)",
+    ),
+    "compile": Former(
+        False,
+        "models are sampled from without torch.compile, which was slower on a CPU: leave it out",
+    ),
+}
+"""Key of a run or a host -> what was meant by it."""
+FORMER_MONITORS = ("distinct", "flips", "geometry", "role_shares", "verdict_entropy")
+"""Monitors that saw no collapse in time, or alarmed on healthy runs: no run begins or goes on with
+one; what was trained with one can be asked and looked at.
+"""
+FORMER_OPTIONS = {
+    "certificate": "comas serve speaks HTTP: put a proxy with TLS before it",
+    "certificate-key": "comas serve speaks HTTP: put a proxy with TLS before it",
+    "follow": (
+        "trackers are told within the run: name them in track, as"
+        """ `comas train 'track=["wandb"]'`"""
+    ),
+}
+"""Option of a command -> what to do instead."""
+
+
+def without_former(table: Any, known: Container[str]) -> Any:
+    """A table without the former keys that change nothing; `known` are the keys that it has now."""
+    if not isinstance(table, Mapping):
+        return table
+    keys = cast("Mapping[str, Any]", table)
+    return {
+        key: value
+        for key, value in keys.items()
+        if key in known or key not in FORMER or value != FORMER[key].off
+    }

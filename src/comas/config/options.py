@@ -33,8 +33,8 @@ def keywords(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
-    """What is given, checked against the annotations of these functions' keywords, and their
-    defaults for the rest.
+    """Check the given options against the annotations of these functions' keywords, and add the
+    defaults of the others.
     """
     defaults: dict[str, Any] = {}
     hints: dict[str, Any] = {}

@@ -19,16 +19,12 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from comas.config import former
-from comas.config.mistakes import nearest
+from comas.config.mistakes import FORMER_MONITORS, nearest
 from comas.config.options import filled, keywords, unwrapped
 from comas.game.prompts import check_holes
 from comas.types import Method, Setup, Task, Tool, UserMistake
-
-if TYPE_CHECKING:
-    from comas.config.schema import Config
 
 PLUGINS = {"method": Method, "task": Task, "setup": Setup}
 PACKAGE = Path(__file__).parents[1]
@@ -43,7 +39,7 @@ CALLS = {
 }
 """Folder -> how what is found there is called."""
 BELOW = {"metrics": "training/metrics"}
-"""Where a folder is that does not lie beside the others."""
+"""Folders that do not lie directly in the package."""
 
 
 # --- files that define an object: a method, a task, a setup
@@ -64,23 +60,25 @@ def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
         if name not in known:
             raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
         module = importlib.import_module(f"comas.{kind}s.{name}")
-    found = getattr(module, kind, None)
-    if not isinstance(found, PLUGINS[kind]):
+    plugin = getattr(module, kind, None)
+    if not isinstance(plugin, PLUGINS[kind]):
         raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
-    if isinstance(found, Method | Setup) and not inspect.iscoroutinefunction(unwrapped(found.play)):
+    if isinstance(plugin, Method | Setup) and not inspect.iscoroutinefunction(
+        unwrapped(plugin.play)
+    ):
         raise UserMistake(f"{kind} {name!r}: play has to be `async def`, and to await what it asks")
-    if isinstance(found, Method):
-        _check_functions(found, name)
-    if isinstance(found, Task):
-        _check_load(found, name)
+    if isinstance(plugin, Method):
+        _check_functions(plugin, name)
+    if isinstance(plugin, Task):
+        _check_load(plugin, name)
     if name.endswith(".py"):
-        wording = found.wording if isinstance(found, Task) else getattr(module, "WORDING", None)
+        wording = plugin.wording if isinstance(plugin, Task) else getattr(module, "WORDING", None)
         check_holes(wording, f"{kind} {name!r}", Path(name).read_text(encoding="utf-8-sig"))
-    return found
+    return plugin
 
 
 def _check_functions(method: Method, name: str) -> None:
-    """An error where the functions of a method cannot be called as they will be, for instance
+    """Raise UserMistake where the functions of a method cannot be called as they will be, such as
     because two were swapped.
     """
     wanted = {
@@ -130,7 +128,7 @@ def _check_load(task: Task, name: str) -> None:
 
 
 def _name_of(function: Any) -> str:
-    """What a function is called; of an object that is called like one, its kind."""
+    """Name a function; of a callable object its class."""
     found = unwrapped(function)
     return getattr(found, "__name__", type(found).__name__)
 
@@ -170,12 +168,12 @@ def builder_names(folder: str) -> list[str]:
 
 
 def check_builder_name(folder: str, name: str, key: str) -> None:
-    """An error where nothing is called so; nothing is imported."""
+    """Raise UserMistake where nothing has this name; nothing is imported."""
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise UserMistake(f"{key} = {name!r}: no such file")
         return
-    if folder == "monitors" and name in former.MONITORS:
+    if folder == "monitors" and name in FORMER_MONITORS:
         raise UserMistake(
             f"{key} = {name!r}: it saw no collapse in time and is gone: leave it out"
             " (docs/monitors.md)"
@@ -205,8 +203,9 @@ def _function(folder: str) -> str:
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """An error for what is no tracker, or misses its package; nothing is imported. A shipped
-    tracker, its package and the extra that brings it have one name.
+    """Raise UserMistake for what is no tracker, or misses its package; nothing is imported.
+
+    A shipped tracker, its package and the extra that brings it have one name.
     """
     for name in names:
         check_builder_name("trackers", name, "track")
@@ -252,23 +251,23 @@ def import_file(name: str, kind: str) -> ModuleType:
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-def with_tools(task: Task, config: Config) -> Task:
-    """The task with the tools that a config names beside its own."""
-    named = [Path(name).stem for name in config.tools]
-    for name in config.tool_options:
+def with_tools(task: Task, names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> Task:
+    """Add the tools of these names or files, each with its options, to those of the task."""
+    named = [Path(name).stem for name in names]
+    for name in options:
         if name not in named:
             known = nearest(name, named) if named else "`tools` names none"
             raise UserMistake(f"unknown key tool_options.{name}: {known}")
     tools = dict(task.tools)
-    for name in config.tools:
-        tool = _tool(name, config.tool_options)
+    for name in names:
+        tool = _tool(name, options)
         if tool.name in tools:
             raise UserMistake(
                 f"tools: {tool.name!r} stands there twice, or task {task.name} brings it itself:"
                 " name it once"
             )
         tools[tool.name] = tool
-    return replace(task, tools=tools) if config.tools else task
+    return replace(task, tools=tools) if names else task
 
 
 def _tool(name: str, options: Mapping[str, Mapping[str, Any]]) -> Tool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.schema import AgentConfig, Config, HostConfig, checked
+from comas.config.schema import ONLY_ADAPTERS, AgentConfig, Config, HostConfig, checked
 from comas.models.sources import (
     Source,
     adapters_among,
@@ -30,14 +30,14 @@ from comas.storage.run import Run
 from comas.types import Method, Task, UserMistake
 
 RANK = 16
-"""Of new adapters, where nothing else is said."""
+"""Default rank of new adapters."""
 DEPTH = 100
 """Runs that started from runs, after which they are taken to start from each other."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a new adapter."""
+    """Rank, scale and layers of a new adapter."""
 
     rank: int
     alpha: float
@@ -53,7 +53,7 @@ class PolicyPlan:
     host: str
     source: Source
     adapter: Shape
-    """Of the adapter that it gets where it is one; an adapter that is its base keeps its shape."""
+    """Used where it gets a new adapter; an adapter that is its base keeps its own shape."""
     lr: float | None
     """None where no recipe is known for it (`resolve` asks for one where it is needed)."""
     learns: bool
@@ -102,20 +102,20 @@ class Resolved:
         return [plan for plan in self.policies if plan.host == host]
 
     def with_config(self, config: Config) -> Resolved:
-        """The same with other settings, which change nothing of the policies."""
+        """Replace settings that change nothing about the policies."""
         return replace(self, config=config)
 
     def sources(self) -> list[Source]:
-        """What the policies with weights here start from, each once, by name."""
+        """List what the policies with weights here start from, each once, sorted by name."""
         found = {plan.source.name: plan.source for plan in self.policies if plan.here}
         return [found[name] for name in sorted(found)]
 
     def base_names(self) -> list[str]:
-        """The names of those."""
+        """List the names of `sources`."""
         return [source.name for source in self.sources()]
 
     def checkpoints(self) -> Iterator[tuple[Run, int]]:
-        """The checkpoints of runs among them."""
+        """List the checkpoints of runs among `sources`."""
         return checkpoints(self.base_names())
 
 
@@ -187,7 +187,7 @@ def _shape(agent: AgentConfig, host: HostConfig) -> Shape:
 
 
 def with_origin(source: Source, depth: int = DEPTH) -> Source:
-    """The same source, of a run with the bases at the beginning of all its policies."""
+    """Fill in the origin of a source that is a run: the bases at the beginning of its policies."""
     if source.kind != "run":
         return source
     if depth == 0:
@@ -202,13 +202,6 @@ def with_origin(source: Source, depth: int = DEPTH) -> Source:
     for base in bases:
         origin |= with_origin(source_of(base), depth - 1).origin
     return replace(source, origin=frozenset(origin))
-
-
-def origins(name: str) -> set[str]:
-    """The bases that a run started from, where `name` is a run (through runs of runs); otherwise
-    itself.
-    """
-    return set(with_origin(source_of(name)).origin)
 
 
 def trained_whole(source: Source) -> bool:
@@ -237,7 +230,7 @@ def with_copies(resolved: Resolved) -> Config:
         else:
             policy = first.setdefault((plan.host, plan.source.name), own[0])
         # what of a policy is trained, and how fast, is the same for all who speak with it
-        learner = agents[policy].model_dump(include={"lr", "rank", "alpha", "targets"})
+        learner = agents[policy].model_dump(include={"lr", *ONLY_ADAPTERS})
         copied = {**learner, "policy": policy}
         agents |= {name: agents[name].model_copy(update=copied) for name in own}
     return resolved.config.model_copy(update={"agents": agents})
@@ -245,7 +238,7 @@ def with_copies(resolved: Resolved) -> Config:
 
 @dataclass(frozen=True)
 class HostWeights:
-    """What a host loads."""
+    """Weights that a host loads."""
 
     places: Mapping[str, str]
     """Policy -> folder, GGUF file or hub name."""
@@ -257,7 +250,7 @@ class HostWeights:
         return bool(self.adapters) or learner == "adapters"
 
     def models(self) -> list[str]:
-        """Where the whole models are, a place per policy: of an adapter the one below it."""
+        """Find the whole model of each policy; of an adapter the model below it."""
         return [beneath(place) for place in self.places.values()]
 
 
@@ -289,24 +282,24 @@ def model_below(resolved: Resolved, name: str, weights: HostWeights, learn: bool
         )
     if not weights.adapting(learner if learn else None):
         return None
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for plan in resolved.at(name):
         place = _below(resolved.config, plan, weights)
         if Path(place).is_dir():
             place = str(Path(place).resolve())
-        found[place] = plan.agents[-1]
-    if len(found) > 1:
-        (one, first), (other, second), *_ = found.items()
+        places[place] = plan.agents[-1]
+    if len(places) > 1:
+        (one, first), (other, second), *_ = places.items()
         or_whole = "" if weights.adapters else f", or set hosts.{name}.learner=full"
         raise UserMistake(
             f"agents {first} and {second} of host {name} start from {one!r} and {other!r}: adapters"
             f" share one base; give them hosts of their own{or_whole}"
         )
-    return next(iter(found))
+    return next(iter(places))
 
 
 def _below(config: Config, plan: PolicyPlan, weights: HostWeights) -> str:
-    """Where the whole model is that a policy is, or is an adapter for."""
+    """Find the whole model that a policy is, or is an adapter for."""
     base = plan.source.name
     if plan.name not in weights.adapters:
         place = place_of_model(weights.places[plan.name])
@@ -353,16 +346,21 @@ def _agree(config: Config, name: str, folder: str) -> None:
 
     agent = config.agents[name]
     there = spec_of(folder)
-    for key in ("rank", "alpha", "targets"):
+    for key in ONLY_ADAPTERS:
         where = f"agents.{name}"
         given = getattr(agent, key)
         if given is None and agent.base is None:
             where = f"hosts.{agent.host}"
             given = getattr(config.hosts[agent.host], key)
         found: Any = getattr(there, key)
+        if given is None:
+            continue
         if key == "targets":
             found = sorted(_layers(found))
-        if given is not None and not _equal(given, found):
+            agrees = _layers(given) == set(found)
+        else:
+            agrees = math.isclose(given, found)
+        if not agrees:
             raise UserMistake(
                 f"{where}.{key} is {given}, but the adapter in {folder} has {found}: leave"
                 f" {where}.{key} out"
@@ -372,9 +370,3 @@ def _agree(config: Config, name: str, folder: str) -> None:
 def _layers(targets: Iterable[str]) -> set[str]:
     """The last parts of names of layers."""
     return {target.rpartition(".")[2] for target in targets}
-
-
-def _equal(given: Any, found: Any) -> bool:
-    if isinstance(found, list):
-        return _layers(given) == set(found)
-    return math.isclose(given, found)

@@ -11,12 +11,11 @@ import asyncio
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from comas.config.options import split_options
 from comas.config.policies import Resolved
-from comas.config.schema import Config
 from comas.game.agent import CannotBePlayed, Member
 from comas.game.memory import at_start, next_state
 from comas.game.play import Scene, first, play_all
@@ -60,6 +59,15 @@ class Rehearsal(NamedTuple):
     """
 
 
+class _Play(NamedTuple):
+    """A discussion with one stand-in for the task."""
+
+    turns: Sequence[Turn] | None
+    """None where it could not be played."""
+    mistake: UserMistake | None = None
+    """Raised by the game."""
+
+
 @dataclass
 class _Host:
     """Says a word and a number."""
@@ -76,27 +84,34 @@ class _Host:
         self.said += 1
         if self.said > self.limit:
             raise OverflowError(f"more than {self.limit} replies to one question")
-        text = f"rehearsed {self.said}"
         await asyncio.sleep(0)
-        return Reply(text, True, 0, 0, 1, 0.0, 0.0)
+        return Reply(f"rehearsed {self.said}", True, 0, 0, 1, 0.0, 0.0)
 
     async def tell(self, ask: Any, text: str) -> Reply:
         return Reply(text, True, 0, 0, 1, 0.0, 0.0)
 
     async def weigh(self, ask: Any, choices: Sequence[str]) -> Reply:
-        await self.ask(ask)
-        weights = (0.0,) * len(choices)
-        return Reply(choices[0], True, 0, 0, 1, 0.0, 0.0, weights=weights)
+        reply = await self.ask(ask)
+        return replace(reply, text=choices[0], weights=(0.0,) * len(choices))
 
 
-@dataclass(frozen=True)
-class _Play:
-    """A discussion with one stand-in for the task."""
+def _member(name: str, host: str) -> Member:
+    """An agent that takes any role."""
+    speaker: Any = _Host(host)
+    return Member(name, speaker, name, None, Sampling())
 
-    turns: Sequence[Turn] | None
-    """None where it could not be played."""
-    refused: str
-    """Why, where a role is asked that no agent takes."""
+
+def _members(resolved: Resolved) -> list[Member]:
+    """The agents of a config, each with the roles that it takes."""
+    members: list[Member] = []
+    for name, agent in resolved.config.agents.items():
+        roles = tuple(agent.roles) if agent.roles is not None else None
+        member = _member(name, agent.host)
+        members.append(replace(member, policy=agent.policy_name(name), roles=roles))
+    return members
+
+
+# --- what is asked of a game
 
 
 def rehearse(resolved: Resolved) -> Rehearsal | None:
@@ -114,20 +129,23 @@ def rehearse(resolved: Resolved) -> Rehearsal | None:
     )
 
 
-@lru_cache(maxsize=4)
-def _plays_of(resolved: Resolved) -> list[_Play]:
-    """Play it once for all who ask."""
-    config = resolved.config
-    return _plays(resolved.method, resolved.task, config.options, partial(_members, config))
+def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> set[str]:
+    """The roles in which a team of so many agents, who take any, is asked; empty where the game
+    cannot be played so.
+    """
+    plays = _plays(method, task, options, [_member(f"a{i}", "home") for i in range(agents)])
+    if plays[0].turns is None:
+        return set()
+    return {turn.role for play in plays for turn in play.turns or ()}
 
 
 def check_playable(resolved: Resolved) -> None:
-    """An error where the game refuses its team or its options, or its memory does after a step
-    without discussions: before a model is loaded.
+    """Raise CannotBePlayed where the game refuses its team or options, or its memory does after a
+    step without discussions; no model is loaded.
     """
     for play in _plays_of(resolved):
-        if play.refused:
-            raise CannotBePlayed(play.refused)
+        if isinstance(play.mistake, CannotBePlayed):
+            raise play.mistake
     method = resolved.method
     if method.update is None:
         return
@@ -141,28 +159,16 @@ def check_playable(resolved: Resolved) -> None:
 
 
 def check_asked(resolved: Resolved, question: Question) -> None:
-    """An error where a shipped method refuses this question, or how its task reads answers: before
-    a model is loaded.
+    """Raise UserMistake where a shipped method refuses this question, or how its task reads
+    answers; no model is loaded.
     """
     method = resolved.method
     if not method.play.__module__.startswith("comas.methods."):
         return
     task = replace(readable(resolved.task), extract=resolved.task.extract)
-    members = _members(resolved.config, MOST)
-    mistake = mistake_in(method, task, members, question, resolved.config.options)
+    mistake = mistake_in(method, task, _members(resolved), question, resolved.config.options)
     if mistake is not None:
         raise mistake
-
-
-def _members(config: Config, limit: int) -> list[Member]:
-    """The agents of a config, each with the roles that it takes."""
-    hosts = {name: _Host(name, limit) for name in config.hosts}
-    members: list[Member] = []
-    for name, agent in config.agents.items():
-        roles = tuple(agent.roles) if agent.roles is not None else None
-        member = _member(name, hosts[agent.host])
-        members.append(replace(member, policy=agent.policy_name(name), roles=roles))
-    return members
 
 
 def mistake_in(
@@ -172,98 +178,24 @@ def mistake_in(
     question: Question,
     options: Mapping[str, Any],
 ) -> UserMistake | None:
-    """What a game refuses of its options, its team or a task, such as the `readable` one; None
-    where it can be played, or nobody knows before it is.
+    """Play a question and return the UserMistake that the game raises about its options, team or
+    task; None where it can be played, or fails otherwise.
     """
-    speaking = [replace(member, host=_Host(member.host.name)) for member in members]
-    played = replace(task, shown=whole)
-    scene = Scene(method, played, speaking, 0, split_options(options, method.play))
-    try:
-        playing = play_all(at_start(scene), [question], "rehearsal")
-        run_sync(asyncio.wait_for(playing, SECONDS))
-    except Exception as error:  # noqa: BLE001 - it is told when it is played in earnest
-        cause = first(error)
-        return cause if isinstance(cause, UserMistake) else None
-    return None
+    known = split_options(options, method.play)
+    return _play(Scene(method, task, _rehearsing(members, MOST), 0, known), question).mistake
 
 
-def roles_asked(method: Method, task: Task, agents: int, options: Mapping[str, Any]) -> set[str]:
-    """The roles in which a team of so many agents, who take any, is asked; empty where the game
-    cannot be played so.
-    """
-
-    def members(limit: int) -> list[Member]:
-        return [_member(f"a{i}", _Host("home", limit)) for i in range(agents)]
-
-    plays = _plays(method, task, options, members)
-    if plays[0].turns is None:
-        return set()
-    return {turn.role for play in plays for turn in play.turns or ()}
+# --- the discussions
 
 
-def readable(task: Task) -> Task:
-    """The same task, in which every text can be read, and no two answers are the same."""
-    return _standing_in(task, str)
-
-
-def stand_ins(task: Task) -> list[Task]:
-    """What a game is rehearsed with, for one discussion each: the readable task, first; two in
-    which every text poses a question and only the first work is right, no answers the same or all;
-    and one in which nothing can be read.
-    """
-    taking = [_taking(task, same) for same in (operator.eq, _always)]
-    return [readable(task), *taking, _standing_in(task, None)]
-
-
-def _standing_in(task: Task, read: Any) -> Task:
-    def extract(question: Question, text: str) -> str | None:
-        return read and read(text)
-
-    # the task's own `same` may read its answers as numbers
-    same = operator.eq
-    return replace(task, extract=extract, same=same, ballot=None, verify=lambda *_: "wrong")
-
-
-def _taking(task: Task, same: Callable[[str, str], bool]) -> Task:
-    """Every text poses a question, and work is right at first, then wrong."""
-    at_first: list[Verdict] = ["right"]
-
-    def rule(question: Question, text: str) -> Verdict:
-        return at_first.pop() if at_first else "wrong"
-
-    return replace(
-        readable(task),
-        same=same,
-        verify=rule,
-        check=rule if task.check is not None else None,
-        pose=_posed if task.pose is not None else None,
-        # its own may need what a posed question has not
-        shown=whole,
-    )
-
-
-def _always(one: str, other: str) -> bool:
-    return True
-
-
-def _posed(text: str) -> Question:
-    return Question(id=f"posed: {text}", prompt=text, answer=NEVER_GIVEN)
-
-
-def _member(name: str, host: _Host) -> Member:
-    speaker: Any = host
-    return Member(name, speaker, name, None, Sampling())
-
-
-def _question(task: Task) -> Question:
-    """A question of no task; of a game its first start, since rules can read no other."""
-    if task.rules is not None:
-        return task.load("train", limit=1)[0]
-    return Question(id="rehearsal", prompt="?", answer="?")
+@lru_cache(maxsize=4)
+def _plays_of(resolved: Resolved) -> list[_Play]:
+    """Play it once for all who ask."""
+    return _plays(resolved.method, resolved.task, resolved.config.options, _members(resolved))
 
 
 def _plays(
-    method: Method, task: Task, options: Mapping[str, Any], gather: Callable[[int], list[Member]]
+    method: Method, task: Task, options: Mapping[str, Any], members: Sequence[Member]
 ) -> list[_Play]:
     """A discussion with each of the stand-ins, or with the first alone where that cannot be played,
     each with agents that nobody has asked yet, and other chance.
@@ -273,8 +205,7 @@ def _plays(
     limit = MOST
     # from 2 on: with these seeds both halves of what `self_redteam` leaves to chance are played
     for seed, stand_in in enumerate(stand_ins(task), 2):
-        played = replace(stand_in, shown=whole)
-        plays.append(_play(Scene(method, played, gather(limit), seed, known)))
+        plays.append(_play(Scene(method, stand_in, _rehearsing(members, limit), seed, known)))
         first_turns = plays[0].turns
         if first_turns is None:
             break
@@ -282,17 +213,68 @@ def _plays(
     return plays
 
 
-def _play(scene: Scene) -> _Play:
-    """A discussion, or why it cannot be played."""
-    turns: Sequence[Turn] | None = None
-    refused = ""
+def _rehearsing(members: Sequence[Member], limit: int) -> list[Member]:
+    """Seat agents at fresh rehearsal hosts of the same names."""
+    hosts: dict[str, Any] = {m.host.name: _Host(m.host.name, limit) for m in members}
+    return [replace(member, host=hosts[member.host.name]) for member in members]
+
+
+def _play(scene: Scene, question: Question | None = None) -> _Play:
+    """A discussion, or why it cannot be played: of `question`, or of one of no task; of a game its
+    first start, since rules can read no other.
+    """
     try:
-        question = _question(scene.task)
+        if question is None and scene.task.rules is not None:
+            question = scene.task.load("train", limit=1)[0]
+        question = question or Question(id="rehearsal", prompt="?", answer="?")
         playing = play_all(at_start(scene), [question], "rehearsal")
         (episode,) = run_sync(asyncio.wait_for(playing, SECONDS))
-        turns = None if episode.error else episode.turns
     except Exception as error:  # noqa: BLE001 - whatever somebody's game does with a question of no task
         cause = first(error)
-        if isinstance(cause, CannotBePlayed):
-            refused = str(cause)
-    return _Play(turns, refused)
+        return _Play(None, cause if isinstance(cause, UserMistake) else None)
+    return _Play(None if episode.error else episode.turns)
+
+
+# --- stand-ins for a task
+
+
+def readable(task: Task) -> Task:
+    """Make every text of a task readable, no two answers the same, and all work wrong."""
+    return replace(
+        task,
+        extract=lambda _, text: text,
+        # the task's own may read its answers as numbers
+        same=operator.eq,
+        ballot=None,
+        verify=lambda *_: "wrong",
+        # its own may need what a posed question has not
+        shown=whole,
+    )
+
+
+def stand_ins(task: Task) -> list[Task]:
+    """What a game is rehearsed with, for one discussion each: the readable task, first; two in
+    which every text poses a question and only the first work is right, no answers the same or all;
+    and one in which nothing can be read.
+    """
+    taking = [_taking(task, operator.eq), _taking(task, lambda *_: True)]
+    return [readable(task), *taking, replace(readable(task), extract=lambda *_: None)]
+
+
+def _taking(task: Task, same: Callable[[str, str], bool]) -> Task:
+    """Every text poses a question, and work is right at first, then wrong."""
+    at_first: list[Verdict] = ["right"]
+
+    def rule(question: Question, text: str) -> Verdict:
+        return at_first.pop() if at_first else "wrong"
+
+    def posed(text: str) -> Question:
+        return Question(id=f"posed: {text}", prompt=text, answer=NEVER_GIVEN)
+
+    return replace(
+        readable(task),
+        same=same,
+        verify=rule,
+        check=rule if task.check is not None else None,
+        pose=posed if task.pose is not None else None,
+    )

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from comas.config import former
+from comas.config.mistakes import FORMER_MONITORS
 from comas.config.options import filled, functions_of
 from comas.config.plugins import check_builder_name, load_plugin, with_tools
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
-from comas.config.schema import Config, checked, read
+from comas.config.schema import Config, anchor_files, checked, read
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import pinned
 from comas.types import Method, Task, UserMistake
@@ -48,9 +48,9 @@ METRICS = (
 )
 """Metrics of every step (`training/metrics`)."""
 MONITORS = ("probes", "rejections", "unreadable", "late_fall")
-"""What watches a run (`monitors`)."""
+"""Default monitors of a run (`monitors`)."""
 LABELLED = ("pay", "quality", "judges", "revisions")
-"""Those that ask the task's verifier of every piece of work."""
+"""Metrics that ask the task's verifier about every piece of work."""
 
 
 def resolve(config: Config) -> Resolved:
@@ -93,7 +93,7 @@ def resolve(config: Config) -> Resolved:
     if data["monitors"] is None:
         data["monitors"] = [*MONITORS]
     for name in data["monitors"]:
-        if name not in former.MONITORS:
+        if name not in FORMER_MONITORS:
             check_builder_name("monitors", name, "monitors")
     if data["metrics"] is None:
         data["metrics"] = [*METRICS, *LABELLED] if task.quick else [*METRICS]
@@ -117,7 +117,7 @@ def _task_of(config: Config, method: Method) -> Task:
     """The task with the config's tools; an error where it lacks what the method cannot be played
     without.
     """
-    task = with_tools(load_plugin("task", config.task), config)
+    task = with_tools(load_plugin("task", config.task), config.tools, config.tool_options)
     for part in method.needs:
         if not getattr(task, part):
             raise UserMistake(
@@ -174,7 +174,7 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
             data[key] = value
 
 
-OPTIMIZER = ("lr", "betas", "weight_decay", "grad_norm")
+OPTIMIZER = ("lr", *SEED_RECIPE)
 """Keys of a task's recipe that are for what learns; the others say how large a run is."""
 
 
@@ -237,9 +237,9 @@ def _recipe(data: dict[str, Any], plans: Sequence[PolicyPlan], task: Task) -> No
         data["lr"] = next(iter(rates.values()))
     for name, rate in rates.items():
         data["hosts"][name]["lr"] = None if data["lr"] else rate
-    for key in ("betas", "weight_decay", "grad_norm"):
+    for key, value in recipe.items():
         if data[key] is None:
-            data[key] = recipe[key]
+            data[key] = value
 
 
 def _rate(name: str, adapters: bool, foreign: Sequence[str], task: Task) -> float:
@@ -260,32 +260,13 @@ def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
     """Have what is found by its place be found when a run goes on from another folder; `here` are
     the hosts with weights in this process.
     """
-    for key in ("method", "task"):
-        data[key] = _absolute_file(data[key])
-    for options in data["tool_options"].values():
-        if "folder" in options:
-            options["folder"] = str(Path(options["folder"]).resolve())
-    for key in ("metrics", "monitors", "tools", "track"):
-        data[key] = [_absolute_file(name) for name in data[key]]
-    # a task may take something else than a path
-    if data["data"] is not None and Path(data["data"]).exists():
-        data["data"] = str(Path(data["data"]).resolve())
-    for host in data["hosts"].values():
-        host["engine"] = _absolute_file(host["engine"])
-        host["where"] = _absolute_file(host["where"])
-        if host["kind"] is not None:
-            host["kind"] = _absolute_file(host["kind"])
+    anchor_files(data, Path.cwd())
     # elsewhere a base is a name only
     tables = [data["hosts"][name] for name in here]
     tables += [agent for agent in data["agents"].values() if agent["host"] in here]
     for table in tables:
         if table["base"] is not None:
             table["base"] = pinned(table["base"])
-
-
-def _absolute_file(name: str) -> str:
-    """The absolute path of a file of the user's own; any other name as it is."""
-    return str(Path(name).resolve()) if name.endswith(".py") else name
 
 
 def differences(config: Config) -> Iterator[str]:
@@ -310,10 +291,10 @@ def differences(config: Config) -> Iterator[str]:
 
 def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Dotted keys; an empty table has none."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            found |= _flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
+            flat |= _flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
         else:
-            found[f"{above}{key}"] = value
-    return found
+            flat[f"{above}{key}"] = value
+    return flat

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeGuard, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -30,19 +30,17 @@ from pydantic import (
     model_validator,
 )
 
-from comas.config.former import without_former
-from comas.config.mistakes import explain, nearest
+from comas.config.mistakes import explain, nearest, without_former
 from comas.config.plugins import load_builder
 from comas.hosts import local_table
 from comas.hosts.endpoint import table as api_table
-from comas.hosts.table import HostTable, Key, OwnTable, keys_that, none_as_text
-from comas.models.places import Place
+from comas.hosts.table import HostTable, Key, OwnTable, Place, keys_that, none_as_text
 from comas.models.sources import TEAM, run_at, seed_models, team_file
 from comas.program import command
 from comas.types import UserMistake
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-"""Of Adam's moving averages."""
+"""Decay rate of Adam's moving averages."""
 
 
 class _Table(BaseModel):
@@ -54,7 +52,7 @@ class HostConfig(api_table.Table, OwnTable, local_table.Table):
     models answer. What runs write holds the keys of all kinds that are shipped.
     """
 
-    kind: Place | None = None
+    kind: Annotated[Place | None, Key.OWN_FILE] = None
     """What builds it: a file with `build(plan)` and, for keys of its own, a `Table`, or the name of
     a module of `comas.hosts`; None is `api` where that is set, otherwise local.
     """
@@ -151,9 +149,9 @@ class Config(_Table):
     `resolve`.
     """
 
-    method: Place = "comas"
+    method: Annotated[Place, Key.OWN_FILE] = "comas"
     preset: str | None = None
-    task: Place = "pick"
+    task: Annotated[Place, Key.OWN_FILE] = "pick"
     data: Place | None = None
     """A file of questions, where the task reads one."""
     steps: Annotated[int, Key.CHANGES, Key.TRAINING] = Field(180, ge=0)
@@ -192,14 +190,14 @@ class Config(_Table):
     """For those; the measurements before and after the run take `test_questions` of the held-out
     split.
     """
-    metrics: Annotated[list[str] | None, Key.TRAINING] = None
+    metrics: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
     """Of each step, by name or file; None is all that are shipped, `pay quality judges` only where
     the task's verifier is quick.
     """
     test_questions: int | None = Field(None, ge=0)
     """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
     """
-    monitors: Annotated[list[str] | None, Key.TRAINING] = None
+    monitors: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
     """What watches the run for signs of collapse, by name or file; None is `MONITORS` of
     `config.resolve`.
     """
@@ -207,11 +205,11 @@ class Config(_Table):
     """What happens where a monitor alarms: it is told; the run stops after the step; or it puts the
     best checkpoint's weights back, and stops.
     """
-    track: Annotated[list[str], Key.CHANGES, Key.TRAINING] = []
+    track: Annotated[list[str], Key.CHANGES, Key.TRAINING, Key.OWN_FILE] = []
     """Trackers that are told of each step, by name or file; each needs the extra of its name."""
     eval_temperature: float = Field(0.7, ge=0)
     eval_top_p: float = Field(1.0, gt=0, le=1)
-    tools: list[str] = []
+    tools: Annotated[list[str], Key.OWN_FILE] = []
     """What agents may call in dialogues, by name or file, beside the tools of the task."""
     tool_options: dict[str, dict[str, Any]] = {}
     """Tool -> its options."""
@@ -309,6 +307,9 @@ been from the start), its trackers, and what becomes of an alarm.
 """
 OF_TRAINING = keys_that(Config, Key.TRAINING)
 """Keys that say nothing of an evaluation."""
+OWN_FILES = keys_that(Config, Key.OWN_FILE)
+OWN_FILES_OF_HOSTS = keys_that(HostConfig, Key.OWN_FILE)
+"""Keys that may name a file of the user's own, or a list of them."""
 
 
 # --- whether the tables agree: `ValueError`s, as pydantic wants them
@@ -319,7 +320,7 @@ Agents = Mapping[str, AgentConfig]
 ONLY_API = keys_that(api_table.Table, Key.OF_API)
 ONLY_WEIGHTS = keys_that(local_table.Table, Key.OF_WEIGHTS)
 ONLY_ADAPTERS = keys_that(local_table.Table, Key.OF_ADAPTERS)
-"""Of agents as well."""
+"""Keys of agents as well."""
 ONLY_ELSEWHERE = keys_that(local_table.Table, Key.ELSEWHERE)
 
 NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
@@ -331,7 +332,7 @@ DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECAS
 
 
 def check_policies(agents: Agents) -> None:
-    """An error for a policy at two hosts, or with two learning rates."""
+    """Refuse a policy at two hosts, or with two learning rates."""
     homes: dict[str, str] = {}
     rates: dict[str, float] = {}
     for name, agent in agents.items():
@@ -351,7 +352,7 @@ def check_policies(agents: Agents) -> None:
 
 
 def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
-    """An error for an earlier self of nobody, of itself or of another host's, and for keys of its
+    """Refuse an earlier self of nobody, of itself or of another host's policy, and keys of its
     own.
     """
     leaders = {
@@ -390,7 +391,7 @@ def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
 
 
 def check_names(agents: Agents, hosts: Iterable[str]) -> None:
-    """An error for a name of a host or policy that no folder, or no key, can be called, and for an
+    """Refuse a name of a host or policy that no folder, or no key, can be called, and an
     agent that answers of the whole team would be taken for.
     """
     if "team" in agents:
@@ -423,7 +424,7 @@ def check_names(agents: Agents, hosts: Iterable[str]) -> None:
 
 
 def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
-    """An error for a key that says nothing at this kind of host, or needs another one."""
+    """Refuse a key that says nothing at this kind of host, or needs another one."""
     if host.kind in ("local", "api") and (host.kind == "api") != (host.api is not None):
         raise ValueError(
             f"hosts.{name}.kind is {host.kind!r}, and a host behind an API is one with"
@@ -534,7 +535,7 @@ def _to_the_host(data: dict[str, Any]) -> None:
 
 
 def _table(path: str | Path) -> dict[str, Any]:
-    """What stands in a config file, not checked yet."""
+    """Read a config file, unchecked."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -560,13 +561,13 @@ def _host_names(data: Mapping[str, Any]) -> list[str]:
 
 def values_of(config: Config, keys: Iterable[str]) -> dict[str, Any]:
     """Return dotted keys with their values in a checked config; `none` stands for None."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in keys:
         value: Any = config.model_dump()
         for part in key.split("."):
             value = value[part]
-        found[key] = "none" if value is None else value
-    return found
+        values[key] = "none" if value is None else value
+    return values
 
 
 def checked(data: Mapping[str, Any]) -> Config:
@@ -590,8 +591,8 @@ def _keys_beside(data: Mapping[str, Any], key: Sequence[str | int]) -> Iterable[
 
 def parse_pair(text: str) -> tuple[str, Any]:
     """`key=value`, the value as in TOML, otherwise text."""
-    key, found, value = text.partition("=")
-    if not found or not key:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
         raise UserMistake(f"{text!r} is not of the form key=value")
     try:
         return key.strip(), tomllib.loads(f"x = {value}")["x"]
@@ -604,10 +605,10 @@ def parse_pair(text: str) -> tuple[str, Any]:
 def _put(data: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
-        found: Any = data.setdefault(part, {})
-        if not isinstance(found, dict):
-            raise UserMistake(f"{key}: {part} is {found!r}, not a table")
-        data = cast("dict[str, Any]", found)
+        below: Any = data.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise UserMistake(f"{key}: {part} is {below!r}, not a table")
+        data = cast("dict[str, Any]", below)
     data[last] = value
 
 
@@ -626,7 +627,7 @@ def is_shared(path: str | Path) -> bool:
 
 
 def check_trust(data: Mapping[str, Any], path: str | Path, asked_for: Sequence[str]) -> None:
-    """An error that names what the file at `path` wants and nobody asked for; `asked_for` are the
+    """Refuse what the file at `path` wants and nobody asked for; `asked_for` are the
     keys of the command line.
     """
     for key, value, why in _wishes(data):
@@ -663,9 +664,8 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             )
         elif isinstance(address := host.get("api"), str) and not _is_here(address):
             yield f"hosts.{name}.api", address, "would send every discussion there"
-        for key in ("kind", "engine", "where"):
-            place = host.get(key)
-            if isinstance(place, str) and place.endswith(".py"):
+        for key in OWN_FILES_OF_HOSTS:
+            if _is_file(place := host.get(key)):
                 yield f"hosts.{name}.{key}", place, "would run the code in that file"
         if (address := host.get("address")) is not None:
             yield f"hosts.{name}.address", address, "would send every discussion there"
@@ -676,9 +676,10 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 "true",
                 f"would run code that comes with {host.get('base', 'its base')}",
             )
-    for key in ("track", "monitors", "tools", "metrics"):
+    # its method and its task are what the file is about
+    for key in (key for key in OWN_FILES if key not in ("method", "task")):
         names = cast("list[Any]", data[key] if isinstance(data.get(key), list) else [])
-        if any(isinstance(name, str) and name.endswith(".py") for name in names):
+        if any(map(_is_file, names)):
             yield key, shlex.quote(json.dumps(names)), "would run the code in that file"
     if data.get("sandbox", "auto") != "auto":
         yield "sandbox", "none", "would run programs that models write without walls"
@@ -687,31 +688,30 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 # --- where the paths in a file lead
 
 
-def anchor(data: dict[str, Any], folder: Path) -> None:
-    """Have what a config file in `folder` names by a path from there be found from anywhere.
+def from_here(key: str, value: Any) -> Any:
+    """Anchor the value of a dotted key where the command runs."""
+    data: dict[str, Any] = {}
+    _put(data, key, value)
+    anchor_bases(data, Path.cwd())
+    anchor_files(data, Path.cwd())
+    for part in key.split("."):
+        data = data[part]
+    return data
 
-    Bases, method, task and data that lie beside the file are meant before those that the same words
-    name from where the command runs; hub names and what is not there are left as they are.
+
+def anchor(data: dict[str, Any], folder: Path) -> None:
+    """Make paths from `folder` absolute, so that what a config names is found from anywhere.
+
+    Bases, method, task and data that lie there are meant before those that the same words name from
+    where the command runs; hub names and what is not there are left as they are.
     """
     if folder.resolve() != Path.cwd():
-        _anchor(data, folder)
+        anchor_bases(data, folder)
+        anchor_files(data, folder)
 
 
-def from_here(key: str, value: Any) -> Any:
-    """The value of a dotted key, with the files and folders that it names from here found from
-    anywhere.
-    """
-    data: dict[str, Any] = {}
-    table = data
-    *path, last = key.split(".")
-    for part in path:
-        table = table.setdefault(part, {})
-    table[last] = [*cast("list[Any]", value)] if isinstance(value, list) else value
-    _anchor(data, Path.cwd())
-    return table[last]
-
-
-def _anchor(data: dict[str, Any], folder: Path) -> None:
+def anchor_bases(data: dict[str, Any], folder: Path) -> None:
+    """Make bases that lie in `folder` absolute; behind an API a base is a name only."""
     hosts = _tables(data, "hosts")
     elsewhere = {name for name, host in hosts.items() if _is_elsewhere(host)}
     agents = _tables(data, "agents").values()
@@ -721,19 +721,25 @@ def _anchor(data: dict[str, Any], folder: Path) -> None:
         base = table.get("base")
         if isinstance(base, str) and base not in seed_models():
             table["base"] = beside(base, folder)
-    for host in hosts.values():
-        _anchor_files(host, ("engine", "kind", "where"), folder)
-    _anchor_files(data, ("method", "task"), folder)
+
+
+def anchor_files(data: dict[str, Any], folder: Path) -> None:
+    """Make absolute what else lies in `folder`: questions, texts of tools, the user's own code."""
     if isinstance(questions := data.get("data"), str):
         data["data"] = beside(questions, folder)
     for options in _tables(data, "tool_options").values():
         if isinstance(texts := options.get("folder"), str):
             options["folder"] = beside(texts, folder)
-    for key in ("metrics", "monitors", "tools", "track"):
-        listed = data.get(key)
-        if isinstance(listed, list):
-            names = cast("list[Any]", listed)
-            data[key] = [beside(n, folder) if _is_file(n) else n for n in names]
+    tables = [(data, OWN_FILES)]
+    tables += [(host, OWN_FILES_OF_HOSTS) for host in _tables(data, "hosts").values()]
+    for table, keys in tables:
+        for key in keys:
+            value = table.get(key)
+            if _is_file(value):
+                table[key] = beside(value, folder)
+            elif isinstance(value, list):
+                names = cast("list[Any]", value)
+                table[key] = [beside(name, folder) if _is_file(name) else name for name in names]
 
 
 def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
@@ -750,19 +756,13 @@ def _is_elsewhere(host: Mapping[str, Any]) -> bool:
     return "api" in host or host.get("kind", "local") != "local"
 
 
-def _is_file(name: Any) -> bool:
+def _is_file(name: Any) -> TypeGuard[str]:
+    """Whether a name is that of a file of the user's own."""
     return isinstance(name, str) and name.endswith(".py")
 
 
-def _anchor_files(table: dict[str, Any], keys: Sequence[str], folder: Path) -> None:
-    """Anchor those of these keys that name a file of the user's own."""
-    for key in keys:
-        if _is_file(table.get(key)):
-            table[key] = beside(table[key], folder)
-
-
 def beside(name: str, folder: Path) -> str:
-    """Where a path from `folder` leads, as an absolute one; as it is where nothing lies there."""
+    """Resolve a path against `folder`; return it as it is where nothing lies there."""
     there = str((folder / name).resolve())
     if name and (Path(there).exists() or run_at(there) is not None):
         return there

@@ -29,7 +29,7 @@ UNTRAINED = 1e-6
 def found_at(
     path: str | Path, step: int | None = None, overrides: Sequence[str] = ()
 ) -> tuple[Resolved, Path | None]:
-    """What `load` would load: config, method and task, and the checkpoint of a run."""
+    """Find what `load` loads: the resolved config, and the checkpoint of a run."""
     if isinstance(overrides, str):
         raise UserMistake(f"overrides={overrides!r}: a list of pairs is wanted: [{overrides!r}]")
     path = os.path.expanduser(path)
@@ -73,7 +73,7 @@ def hosts_of(name: str) -> set[str] | None:
 
 
 def fixed_place(name: str) -> str:
-    """Where a system is found from anywhere; a run at the step that it has now, which training on
+    """Make the name of a system absolute; a run gets the step that it has now, which training on
     does not change.
     """
     if (found := run_at(name)) is not None:
@@ -93,7 +93,7 @@ def fixed_place(name: str) -> str:
 
 
 def independent(place: str) -> str:
-    """What counts as one among several runs of a system: a run's folder, whatever its
+    """Name what counts as one among several runs of a system: a run's folder, whatever its
     checkpoint.
     """
     found = run_at(place)
@@ -101,7 +101,7 @@ def independent(place: str) -> str:
 
 
 def training_of(name: str) -> tuple[Resolved, list[str]] | None:
-    """By what config a run or an export was trained, and the bases that it started from; None for
+    """Find the config by which a run or an export was trained, and its bases; None for
     what was not trained here.
     """
     if (found := run_at(name)) is not None:
@@ -136,8 +136,8 @@ def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
 def system_config(
     name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
 ) -> Resolved:
-    """Of the team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`), the
-    team that `table` describes, or copies of one base model, four unless `agents` says otherwise.
+    """Resolve the team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`),
+    the team that `table` describes, or copies of one base, four unless `agents` says otherwise.
     """
     if table is not None:
         keys = copy.deepcopy(dict(table))

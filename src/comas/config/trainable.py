@@ -21,7 +21,7 @@ from comas.types import Method, Task, UserMistake
 
 
 def check_training(resolved: Resolved) -> None:
-    """An error for what training refuses of a config, in a dry run and in a study too."""
+    """Raise UserMistake for what training refuses, in a dry run and in a study too."""
     config = resolved.config
     method = resolved.method
     task = resolved.task
@@ -50,8 +50,8 @@ def check_training(resolved: Resolved) -> None:
 
 
 def check_room(resolved: Resolved, note: Callable[[str], None]) -> None:
-    """An error where the room of a reply leaves none for its prompt, as far as that is known before
-    a model is loaded; a note where room is set that no role gets.
+    """Raise UserMistake where the room of a reply leaves none for its prompt, as far as known
+    before a model is loaded; a note where room is set that no role gets.
     """
     if text := _without_effect(resolved):
         note(text)
@@ -94,7 +94,7 @@ def _without_effect(resolved: Resolved) -> str | None:
 
 
 def check_seats(config: Config, method: Method, learn: bool) -> None:
-    """An error where nobody takes a role that the method needs, or where nobody could learn."""
+    """Raise UserMistake where nobody takes a role that the method needs, or nobody could learn."""
     agents = config.agents.values()
     for role in method.paid:
         if not any(a.roles is None or role in a.roles for a in agents):
@@ -111,7 +111,7 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
 
 
 def _own_paid(config: Config) -> str:
-    """What else may be meant where the method is the user's own file."""
+    """Hint at `Method.paid` where the method is the user's own file."""
     if not config.method.endswith(".py"):
         return ""
     return " (a method that pays other roles lists them: Method(paid=(...)))"
@@ -125,7 +125,7 @@ def _is_paid(agent: AgentConfig, method: Method) -> bool:
 
 
 def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:
-    """An error that names the nearest role; `others` are further games that will be played."""
+    """Refuse a role that no game asks for, and name the nearest; `others` are further games."""
     known = {*KINDS, *method.paid, *task.max_tokens}
     named = {f"room.{role}": [role] for role in config.room}
     for name, agent in config.agents.items():

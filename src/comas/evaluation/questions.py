@@ -47,7 +47,9 @@ def load_questions(
             place = plan.data or first.config.data
             options = dict(first.config.task_options)
         else:
-            task = with_tools(load_plugin("task", plan.files.get(name, name)), first.config)
+            config = first.config
+            named = load_plugin("task", plan.files.get(name, name))
+            task = with_tools(named, config.tools, config.tool_options)
             place = plan.data
             options = {}
         is_file = plan.data is not None and Path(plan.data).is_file()

@@ -34,8 +34,7 @@ from comas.program import Work
 from comas.signals import listening
 from comas.storage.game_log import Log
 from comas.team import spending
-from comas.team.build import Team, api_hosts_of, outline
-from comas.team.greeting import greet
+from comas.team.build import Team, api_hosts_of, greet, outline
 from comas.team.pace import Pace, capped, pace_of
 from comas.testing.scripted import stand_ins
 from comas.types import (
@@ -397,7 +396,7 @@ class Exam:
         beating = asyncio.create_task(_beat(hook, hosts))
         try:
             async with (
-                spending.kept(each.team, account or (lambda: self._account(each.run, hosts))),
+                spending.kept(hosts, account or (lambda: self._account(each.run, hosts))),
                 asyncio.TaskGroup() as group,
             ):
                 for record in to_judge:

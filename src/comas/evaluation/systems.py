@@ -16,8 +16,7 @@ from comas.config.schema import read
 from comas.config.systems import found_at, is_run, system_config
 from comas.estimate import filled
 from comas.models.sources import team_file
-from comas.team.build import Team, build_team
-from comas.team.greeting import Note, assemble
+from comas.team.build import Note, Team, assemble, build_team
 from comas.types import Host
 
 

@@ -20,8 +20,7 @@ from comas.evaluation.accuracy import unsettled
 from comas.game.agent import Member
 from comas.game.memory import at_start
 from comas.game.play import Scene
-from comas.team.build import Team
-from comas.team.equal_policies import measurable
+from comas.team.build import Team, measurable
 from comas.types import Method, Question, Sampling, Setup, Task, UserMistake
 
 OPTIONS = r":(?=\w+=)"

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from comas.hosts.table import HostTable, Key
-from comas.models.places import Place
+from comas.hosts.table import HostTable, Key, Place
 
 TOKENS_PER_PASS = 8192
 """Of seed models, and the most that other bases get by default."""
@@ -47,7 +46,7 @@ class Table(HostTable):
     """
     targets: Annotated[list[str] | None, Key.OF_ADAPTERS] = Field(None, min_length=1)
     """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
-    engine: Annotated[Place, BeforeValidator(_current_name), Key.OF_WEIGHTS] = "auto"
+    engine: Annotated[Place, BeforeValidator(_current_name), Key.OF_WEIGHTS, Key.OWN_FILE] = "auto"
     """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is stacked
     for small plain Llamas of one shape on a CPU, otherwise hf.
     """
@@ -97,7 +96,7 @@ class Table(HostTable):
     """
     lr: float | None = Field(None, gt=0)
     """Overrides the shared one."""
-    where: Annotated[Place, Key.CHANGES] = "here"
+    where: Annotated[Place, Key.CHANGES, Key.OWN_FILE] = "here"
     """The process that it lives in: `here` is this one; `process` a child of this one, `ray` an
     actor; or a file with `start(call, heard, ended)`.
     """

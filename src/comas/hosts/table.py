@@ -6,12 +6,11 @@ out: reading them (`config.schema`).
 
 from __future__ import annotations
 
+import os
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict
-
-from comas.models.places import Place
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 class Key(Enum):
@@ -23,6 +22,7 @@ class Key(Enum):
     OF_API = "says nothing without `api`"
     OF_WEIGHTS = "says nothing with `api`"
     OF_ADAPTERS = "says nothing where whole models are trained, or none"
+    OWN_FILE = "names a file of the user's own where it ends in .py"
     ELSEWHERE = "says nothing where the host lives in this process"
 
 
@@ -30,6 +30,24 @@ def keys_that(table: type[BaseModel], *facts: Key) -> tuple[str, ...]:
     """The keys of a table of which one of these is true, in their order."""
     fields = table.model_fields.items()
     return tuple(name for name, field in fields if any(fact in field.metadata for fact in facts))
+
+
+def _as_text(value: Any) -> Any:
+    """A path or a name as text; `~` is expanded, since shells leave it in `key=~/x`."""
+    if not isinstance(value, str | os.PathLike):
+        return value
+    text = str(os.fspath(cast("os.PathLike[str]", value)))
+    if not text.strip():
+        raise ValueError(
+            "it is empty: name a folder, a file or what is meant, or leave the key out"
+        )
+    if "\0" in text:
+        raise ValueError("no file or folder can have a NUL character in its name: leave it out")
+    return os.path.expanduser(text)
+
+
+Place = Annotated[str, BeforeValidator(_as_text)]
+"""Of a file or folder, or a name that stands for one."""
 
 
 class HostTable(BaseModel):

@@ -21,7 +21,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from comas.models.places import cache
 from comas.storage import files
 from comas.types import UserMistake
 
@@ -63,7 +62,7 @@ def arguments_of(base: str) -> tuple[str, dict[str, str]]:
 
 
 def parameters(base: str) -> int:
-    """How many numbers its tensors hold."""
+    """Count the numbers in its tensors."""
     if has_copy(base):
         manifest = files.facts(copy_folder(base)) or {}
         return int(manifest["parameters"])
@@ -75,15 +74,19 @@ def is_rounded(base: str) -> bool:
     return _facts_of(base).rounded
 
 
-def cache_folder() -> Path:
-    """Where copies are kept."""
-    return cache(COPIES)
+def cache(kind: str) -> Path:
+    """Return the folder of one kind of what comas makes of models, beside the hub's cache, so that
+    HF_HOME moves both.
+    """
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HOME) / "comas" / kind
 
 
 def copy_folder(base: str) -> Path:
-    """Where the copy of a file belongs, by the content of the file."""
+    """Name the folder of a file's copy by the hash of its content."""
     path = Path(base).resolve()
-    return cache_folder() / _digest(str(path), path.stat().st_mtime_ns)
+    return cache(COPIES) / _digest(str(path), path.stat().st_mtime_ns)
 
 
 @lru_cache
@@ -159,8 +162,8 @@ def _sweep(folder: Path) -> None:
 
 
 def check(base: str) -> None:
-    """An error for a file that cannot be talked to: no GGUF, of an architecture that transformers
-    does not know, or without a chat template.
+    """Raise UserMistake for a file that cannot be talked to: no GGUF, an architecture that
+    transformers does not know, or no chat template.
     """
     arguments_of(base)
 
@@ -204,7 +207,7 @@ class Facts:
 
 @lru_cache
 def _facts_of(base: str) -> Facts:
-    """What a file says of itself; an error for one that cannot be talked to."""
+    """Read what a file says of itself; UserMistake for one that cannot be talked to."""
     try:
         import accelerate  # noqa: F401 - transformers needs it to dequantise, and says so late
         from gguf import GGUFReader
@@ -241,7 +244,7 @@ def _facts_of(base: str) -> Facts:
 
 
 def _unreadable(base: str, error: Exception) -> str:
-    """What is wrong with a file that the reader of GGUF files gave up on."""
+    """Say why the reader of GGUF files gave up on a file."""
     with Path(base).open("rb") as file:
         begins_as_one = file.read(len(MAGIC)) == MAGIC
     if not begins_as_one:

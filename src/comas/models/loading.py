@@ -18,9 +18,8 @@ from typing import Any, cast
 from safetensors import SafetensorError
 
 from comas.machine import auto_device, has_apple_gpu
-from comas.models.gguf import as_read, is_gguf, is_rounded, is_small, keep_copy
+from comas.models.gguf import as_read, cache, is_gguf, is_rounded, is_small, keep_copy
 from comas.models.packaged import file_of, is_packaged
-from comas.models.places import cache
 from comas.models.sources import apart_up_to, files_of, positions_of, whole_model
 from comas.types import UserMistake
 
@@ -83,8 +82,8 @@ def _load(bases: Mapping[str, str], how: Loading) -> tuple[dict[str, Any], Any, 
 
 
 def _place(base: str, how: Loading) -> tuple[str, dict[str, str]]:
-    """Where to load a model from, and how a GGUF file is read: of a small one a copy is kept when
-    it is read for the first time, which takes longer than to read the copy.
+    """Return what `from_pretrained` loads, and its further arguments for a GGUF file; of a small
+    one a copy is kept at its first reading, which takes longer than to read the copy.
     """
     source, arguments = whole_model(base)
     if not arguments or not is_small(base):
@@ -156,7 +155,7 @@ def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -
 
 
 def _check_weights(base: str, folder: Path, arguments: Mapping[str, str]) -> None:
-    """An error for a folder whose weights are none that can be loaded and trained here."""
+    """Raise UserMistake for weights that cannot be loaded and trained here."""
     if arguments or not folder.is_dir():
         return
     try:

@@ -19,9 +19,9 @@ class Packaged:
     """A file of weights in a package."""
 
     distribution: str
-    """As pip calls the package."""
+    """Name of the package for pip."""
     module: str
-    """As Python calls it."""
+    """Name of the package for Python."""
     file: str
     """The file of weights, in the folder of the module."""
 

@@ -74,7 +74,7 @@ def known_as(place: str) -> str:
 
 
 def adapters_among(places: Mapping[str, str]) -> dict[str, str]:
-    """Those of these policies that are adapters, with their folders."""
+    """Keep the policies that are adapters: policy -> folder."""
     return {policy: place for policy, place in places.items() if is_adapter(place)}
 
 
@@ -84,12 +84,12 @@ def recorded_base(folder: str | Path) -> str:
     """
     path = Path(folder) / ADAPTER
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig")).get("base_model_name_or_path")
+        base = json.loads(path.read_text(encoding="utf-8-sig")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
         raise UserMistake(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, str) or not found:
+    if not isinstance(base, str) or not base:
         raise UserMistake(f"{path} names no base: set base_model_name_or_path there")
-    return known_as(found)
+    return known_as(base)
 
 
 def meant(name: str) -> str:
@@ -123,7 +123,7 @@ class Source:
 
     kind: Kind
     name: str
-    """As a config writes it."""
+    """The base as a config writes it."""
     where: str
     """The folder, the GGUF file or the name on the hub; of a run its folder."""
     step: int | None = None
@@ -228,8 +228,8 @@ def checkpoints(names: Iterable[str]) -> Iterator[tuple[Run, int]]:
 
 
 def whole_model(base: str) -> tuple[str, dict[str, str]]:
-    """Where to load a model from, and further arguments of `from_pretrained`; an error for an
-    adapter, and for what is not there.
+    """Return where to load a model from, and further arguments of `from_pretrained`; an error for
+    an adapter, and for what is not there.
     """
     place = place_of_model(base)
     if is_gguf(place):
@@ -245,7 +245,7 @@ def whole_model(base: str) -> tuple[str, dict[str, str]]:
 
 
 def beneath(base: str) -> str:
-    """Where the whole model of `base` is: of an adapter the one that it was made for."""
+    """Find the whole model of `base`; of an adapter the one that it was made for."""
     return place_of_model(recorded_base(base)) if is_adapter(base) else base
 
 
@@ -265,20 +265,20 @@ def apart_up_to(config: Any) -> int | None:
     text = config.get_text_config()
     table = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     per_kind = [part for part in table.values() if isinstance(part, Mapping)] or [table]
-    found: list[int] = []
+    limits: list[int] = []
     for part in per_kind:
         if (part.get("rope_type") or part.get("type")) in LONG_ROPES:
             first = part.get("original_max_position_embeddings") or getattr(
                 text, "original_max_position_embeddings", None
             )
-            found.append(int(first or positions_of(config)))
-    return min(found, default=None)
+            limits.append(int(first or positions_of(config)))
+    return min(limits, default=None)
 
 
 @lru_cache
 def at_hand(base: str) -> str:
-    """What to load for a base that is no run: itself, or its folder in the hub's cache where the
-    hub cannot be reached.
+    """Return what to load for a base that is no run: itself, or its folder in the hub's cache where
+    the hub cannot be reached.
 
     The hub is asked once, briefly, whether it has a model of that name: its libraries try for a
     minute.
@@ -327,8 +327,8 @@ def snapshot(base: str) -> Path | None:
     """The folder of a hub name in the hub's cache; None where it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(base, "config.json")
-    return Path(found).parent if isinstance(found, str) else None
+    file = try_to_load_from_cache(base, "config.json")
+    return Path(file).parent if isinstance(file, str) else None
 
 
 TOKENIZERS = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece")
@@ -336,7 +336,7 @@ TOKENIZERS = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece")
 
 
 def check_speaks(base: str) -> None:
-    """An error for a model's folder without a tokenizer, or with one that has no chat template."""
+    """Raise UserMistake for a model's folder without a tokenizer or a chat template."""
     if is_gguf(base):
         gguf.check(base)
         return

@@ -32,8 +32,7 @@ from comas.serve.limits import Limits
 from comas.serve.playing import Players, check_kind, models_of
 from comas.signals import listening
 from comas.sync import collected_apart
-from comas.team.build import Team
-from comas.team.greeting import Note
+from comas.team.build import Note, Team
 from comas.types import UserMistake
 
 KEY = "COMAS_SERVE_KEY"

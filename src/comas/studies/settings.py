@@ -18,7 +18,7 @@ from typing import Any
 from comas.config.plugins import check_trackers, load_plugin, with_tools
 from comas.config.policies import Resolved
 from comas.config.resolve import resolve
-from comas.config.schema import Config, anchor, beside, read
+from comas.config.schema import anchor, beside, read
 from comas.config.trainable import check_training
 from comas.evaluation import ways
 from comas.storage import files
@@ -104,22 +104,16 @@ def _setting(study: StudyFile, file: Path, description: Described) -> Setting:
         keys = nested(description.keys)
         anchor(keys, file.parent)
         keys |= budget
-        resolved = _resolved({**keys, "seed": study.seeds[0]})
+        resolved = resolve(read(None, {**keys, "seed": study.seeds[0]}))
+        check_training(resolved)
+        check_trackers(resolved.config.track)
         # seed models are small: many are trained side by side, on one thread each
         if keys.get("threads") is None and all(plan.source.seeded for plan in resolved.policies):
             keys["threads"] = 1
-            resolved = _resolved({**keys, "seed": study.seeds[0]})
+            resolved = resolved.with_config(resolved.config.model_copy(update={"threads": 1}))
     except UserMistake as error:
         raise UserMistake(f"{file}: setting {description.name}: {error}") from error
     return Setting(description.name, description.trained, keys, resolved)
-
-
-def _resolved(keys: dict[str, Any]) -> Resolved:
-    config: Config = read(None, keys)
-    resolved = resolve(config)
-    check_training(resolved)
-    check_trackers(resolved.config.track)
-    return resolved
 
 
 # --- measures and claims
@@ -162,7 +156,8 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
         check_named(f"metric = {measure.metric!r}", measure.metric.partition(".")[0], known)
         return
     if measure.task is not None:
-        task = with_tools(load_plugin("task", measure.task), resolved.config)
+        config = resolved.config
+        task = with_tools(load_plugin("task", measure.task), config.tools, config.tool_options)
         resolved = replace(resolved, task=task)
     hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
     team = Team(resolved, {}, members_of(resolved, hosts))

@@ -1,6 +1,7 @@
 """A resolved config -> hosts and members: a team that can be asked.
 
-Leaves out: training (`training.loop`), which checkpoint a name means (`config.systems`).
+Hosts behind an API are asked for one token each before anything is loaded. Leaves out: training
+(`training.loop`), which checkpoint a name means (`config.systems`), what an ask costs.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from comas.hosts.remote import RemoteHost
 from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
+from comas.team import spending
 from comas.team.elsewhere import call_up, check_transports
-from comas.types import Episode, Host, Method, Question, Sampling, Task, UserMistake
+from comas.types import Account, Episode, Host, Method, Question, Sampling, Task, UserMistake
 
 Builder = Callable[[HostPlan[Any]], Host]
 """`build` of the module of a kind of host."""
+Note = Callable[[str], None]
 
 
 @dataclass(repr=False)
@@ -117,7 +120,7 @@ class Team:
         return sorted(names)
 
     def _elsewhere(self) -> set[str]:
-        """What policies without weights here start from, in words."""
+        """Describe what policies without weights here start from."""
         names: set[str] = set()
         for plan in self.resolved.policies:
             api = self.config.hosts[plan.host].api
@@ -128,6 +131,55 @@ class Team:
     def close(self) -> None:
         """Give threads and memory back; the caller's own hosts stay open."""
         close_hosts(self.config, self.hosts)
+
+
+async def assemble(
+    resolved: Resolved,
+    note: Note,
+    *,
+    accounts: Mapping[str, Account] | None = None,
+    work: Work | None = None,
+    hosts: Mapping[str, Host] | None = None,
+    asks: bool = True,
+    learn: bool = True,
+    weights: Path | None = None,
+) -> Team:
+    """The team of `build_team`, whose hosts behind an API have answered first, unless `asks` says
+    that they will not be asked.
+
+    `accounts` are what they have cost in earlier processes on the run of `work`; `hosts` are the
+    caller's own.
+    """
+    check_seats(resolved.config, resolved.method, learn)
+    apis = api_hosts_of(resolved, work)
+    spending.restore(apis, accounts or {})
+    if asks or learn:
+        await greet(apis, Sampling(resolved.config.temperature) if asks else None, note)
+    made = {**apis, **(hosts or {})}
+    return build_team(resolved, learn=learn, weights=weights, hosts=made)
+
+
+async def greet(
+    apis: Mapping[str, ApiHost],
+    sampling: Sampling | None,
+    note: Note,
+    known: set[tuple[str, ...]] | None = None,
+) -> None:
+    """Find the keys and check the addresses of all hosts, which needs no request, then greet each;
+    where something is wrong all of them are closed.
+
+    Without `sampling` none is greeted. `known` is that of `ApiHost.greet`.
+    """
+    try:
+        for host in apis.values():
+            host.open()
+        if sampling is not None:
+            for host in apis.values():
+                await host.greet(sampling, note, known)
+    except BaseException:
+        for host in apis.values():
+            host.close()
+        raise
 
 
 def api_hosts_of(resolved: Resolved, work: Work | None = None) -> dict[str, ApiHost]:
@@ -195,7 +247,7 @@ def build_team(
 
 
 def _check_engines(resolved: Resolved, made: Mapping[str, Host]) -> None:
-    """An error for an engine that cannot run here, before weights are looked for or loaded."""
+    """Refuse an engine that cannot run here, before weights are looked for or loaded."""
     for name, table in resolved.config.hosts.items():
         if table.here and not table.elsewhere and name not in made and resolved.at(name):
             module = load_builder("engines", table.engine, f"hosts.{name}.engine")
@@ -204,7 +256,7 @@ def _check_engines(resolved: Resolved, made: Mapping[str, Host]) -> None:
 
 
 def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
-    """An error for an agent that is to learn at a host that does not."""
+    """Refuse an agent that is to learn at a host that does not."""
     for name, agent in config.agents.items():
         if not agent.frozen and not hosts[agent.host].learns:
             raise UserMistake(
@@ -291,7 +343,7 @@ def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
 
 
 def outline(resolved: Resolved) -> Team:
-    """The same team without its models: who would be asked, before anything is loaded."""
+    """Build the team without its models: who would be asked, before anything is loaded."""
     for plan in resolved.policies:
         if plan.here and plan.source.kind != "run":
             plan.source.weights_of(plan.first)
@@ -303,7 +355,7 @@ def outline(resolved: Resolved) -> Team:
 
 
 def check_instances(config: Config, hosts: Mapping[str, Host]) -> None:
-    """An error for an instance without a seat, and for a seat without its instance."""
+    """Refuse an instance without a seat, and a seat without its instance."""
     inhabited = {agent.host for agent in config.agents.values()}
     for name, host in hosts.items():
         if name not in inhabited:
@@ -344,3 +396,42 @@ def close_hosts(config: Config, hosts: Mapping[str, Host]) -> None:
     for name, host in hosts.items():
         if not config.hosts[name].own:
             host.close()
+
+
+# --- whose accuracy is measured
+# Policies that start from the same weights are the same model until they have learnt: new adapters
+# change nothing (one of their two factors is zero), and copies of one base are copies. Seed models
+# that are trained whole are measured each by itself, as ever: they answer in seconds, and the
+# embedded run is to give the same bits.
+
+
+def measurable(learning: Sequence[Member]) -> list[Member]:
+    """Choose whose accuracy is measured: members who solve, or all where nobody does. What the
+    others would answer alone is no part of the game, and costs.
+    """
+    solving = [member for member in learning if member.solves]
+    return solving or list(learning)
+
+
+def measured_for(
+    resolved: Resolved, sources: Mapping[str, str], members: Sequence[Member]
+) -> dict[str, str]:
+    """Agent -> the agent that is measured in its place before training: often itself.
+
+    `sources` is host/policy -> the folder or name that the policy's weights come from. Agents are
+    equal whose policies are at the same host, come from the same source, have as much room for a
+    reply and the same persona.
+    """
+    first: dict[tuple[object, ...], str] = {}
+    measured: dict[str, str] = {}
+    for member in members:
+        host = member.host.name
+        source = sources.get(member.address)
+        whole = resolved.config.hosts[host].learner == "full"
+        whole_seeds = whole and all(plan.source.seeded for plan in resolved.at(host))
+        if source is None or whole_seeds:
+            key: tuple[object, ...] = (member.name,)
+        else:
+            key = (host, source, member.sampling.max_tokens, member.system)
+        measured[member.name] = first.setdefault(key, member.name)
+    return measured

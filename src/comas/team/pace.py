@@ -26,18 +26,18 @@ Play = Callable[[int, int], Awaitable[list[Episode]]]
 
 @dataclass(frozen=True)
 class Pace:
-    """What discussions take when they are played side by side."""
+    """Time and length of discussions that are played side by side."""
 
     episodes: Sequence[Episode]
-    """Those that were played last, with cut replies."""
+    """The episodes that were played last, with cut replies."""
     seconds: float
-    """Of one discussion, with replies as long as they are going to be."""
+    """Seconds of one discussion, with replies as long as they are going to be."""
     reply: float
     """Mean tokens of those."""
 
 
 def capped(scene: Scene, tokens: int) -> Scene:
-    """The same scene with replies of at most so many tokens."""
+    """Limit the replies of a scene to so many tokens."""
     room = {role: min(most, tokens) for role, most in scene.room.items()}
     members = [
         replace(m, sampling=replace(m.sampling, max_tokens=min(m.sampling.max_tokens, tokens)))

@@ -21,7 +21,6 @@ from comas.hosts import local_table
 from comas.hosts.api import ApiHost
 from comas.hosts.endpoint import table as api_table
 from comas.hosts.table import Key, keys_that
-from comas.team.build import Team
 from comas.types import Account, Host, UserMistake
 
 EVERY = 5.0
@@ -53,7 +52,7 @@ def accounts(hosts: Mapping[str, Host]) -> dict[str, Account]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What was written last; nothing where nothing was."""
+    """Read the accounts that were written last; empty where none were."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -101,11 +100,11 @@ def _tokens(count: Mapping[str, int]) -> int:
 
 
 @asynccontextmanager
-async def kept(team: Team, write: Callable[[], None]) -> AsyncIterator[None]:
+async def kept(hosts: Mapping[str, Host], write: Callable[[], None]) -> AsyncIterator[None]:
     """Have it written every few seconds and at the end, however that comes; nothing where no host
     costs anything.
     """
-    if not accounts(team.hosts):
+    if not accounts(hosts):
         yield
         return
 
@@ -179,12 +178,12 @@ def check_changes(pairs: Sequence[str]) -> None:
 
 
 def concerning(pairs: Sequence[str], config: Config) -> list[str]:
-    """Those changes whose host this config has, of the kind that the key is for."""
+    """Keep the changes whose host this config has, of the kind that the key is for."""
     return [pair for pair in pairs if _host(pair) in _takers(pair, config)]
 
 
 def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
-    """An error for a change that concerns none of them."""
+    """Refuse a change that concerns none of these configs."""
     for pair in pairs:
         takers: set[str] = set()
         for config in configs:

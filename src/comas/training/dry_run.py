@@ -88,8 +88,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     """
     resolved = resolve(config)
     asked = checked_questions(resolved, note)
-    resolved = estimate.fitted(resolved, note)
-    found = estimate.fit(resolved)[1]
+    resolved, found = estimate.fitted(resolved, note)
     config = resolved.config
     team = build_team(resolved, hosts=stand_ins(resolved))
     try:

@@ -132,7 +132,7 @@ class Session:
             self.run.write_eval("overlap", asdict(self.overlap))
             await self.measuring.recorded(self.run, "before", 0, self.asked.test)
             await self._commit(0)
-        async with spending.kept(self.team, self._account):
+        async with spending.kept(self.team.hosts, self._account):
             reached = await self.loop(start)
         await self.measuring.recorded(self.run, "after", reached, self.asked.test)
 

@@ -14,8 +14,7 @@ from comas.game.agent import Member
 from comas.hooks import Hook, Stage
 from comas.stats import Interval
 from comas.storage.run import Run
-from comas.team.build import Team
-from comas.team.equal_policies import measurable, measured_for
+from comas.team.build import Team, measurable, measured_for
 from comas.training.progress import Pulse
 from comas.types import Question
 

@@ -25,8 +25,7 @@ from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
-from comas.team.build import check_instances, seated
-from comas.team.greeting import assemble
+from comas.team.build import assemble, check_instances, seated
 from comas.trackers.tracker import Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
@@ -53,7 +52,7 @@ async def train_async(
         if hint:
             hook.note(hint)
     hook.working(Progress("estimating"))
-    resolved = estimate.fitted(resolved, hook.note)
+    resolved, _ = estimate.fitted(resolved, hook.note)
     hook.working(Progress("loading"))
     asks = resolved.config.steps > 0
     work = Work()
