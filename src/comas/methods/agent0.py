@@ -15,11 +15,10 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.phases import after_step, start
-from comas.game.posing import written
-from comas.game.searching import solve_with_tools
 from comas.game.votes import agrees, decide
-from comas.methods.r_zero import TEAM, at_frontier, draw, frequent
+from comas.methods.r_zero import TEAM, after_step, at_frontier, draw, frequent, start
+from comas.methods.shared.posing import written
+from comas.methods.shared.searching import solve_with_tools
 from comas.objective.credit import given
 from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped

@@ -15,10 +15,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, CannotBePlayed, takers
+from comas.game.agent import Agent, CannotBePlayed, takers, together
 from comas.game.prompts import defuse, words
-from comas.game.scores import WEIGHING, Score, read_score, weigh_score
-from comas.game.together import together
+from comas.methods.shared.judging import WEIGHING, Score, read_score, weigh_score
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean

@@ -43,9 +43,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from comas.game.agent import Agent, choose, takers
+from comas.game.agent import Agent, choose, takers, together
 from comas.game.prompts import words
-from comas.game.together import together
 from comas.game.votes import SIDE_BY_SIDE, given
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped

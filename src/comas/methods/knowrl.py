@@ -15,12 +15,10 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
-from comas.game.pool import with_newest
-from comas.game.posing import unwritten, written
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import defuse, words
-from comas.game.scores import last_word
-from comas.game.together import together
+from comas.methods.shared.judging import last_word
+from comas.methods.shared.posing import unwritten, with_newest, written
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role

@@ -13,10 +13,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import words
-from comas.game.together import together
-from comas.game.verdicts import WORDING, evaluate, ruled
+from comas.methods.shared.judging import WORDING, evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role

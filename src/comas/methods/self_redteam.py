@@ -15,8 +15,8 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.posing import rewritten
 from comas.game.prompts import defuse, words
+from comas.methods.shared.posing import rewritten
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role

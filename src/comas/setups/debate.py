@@ -12,9 +12,8 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from comas.game.agent import Agent, takers
+from comas.game.agent import Agent, takers, together
 from comas.game.prompts import defuse, words
-from comas.game.together import together
 from comas.game.votes import decide
 from comas.types import Question, Setup, Task, Turn, Whole
 

@@ -20,8 +20,7 @@ from functools import partial
 from typing import Any
 
 from comas.game import votes as voting
-from comas.game.agent import Agent, takers
-from comas.game.together import together
+from comas.game.agent import Agent, takers, together
 from comas.setups import autogen
 from comas.setups.autogen import WORDING as WORDING
 from comas.types import Count, Question, Setup, Task, Turn, Whole
