@@ -1,7 +1,7 @@
 """What judges say of a piece of work, as games note it on their turns: whether it is accepted, and
 which work that is.
 
-Leaves out: how a score is read (`game.scores`), and whether a judge is right
+Leaves out: how a score is read (`methods.shared.judging`), and whether a judge is right
 (`training.metrics.judges`).
 """
 
