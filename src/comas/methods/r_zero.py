@@ -83,19 +83,25 @@ def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
 
 
 def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay proposals their uncertainty minus their repetition, compared over the step."""
+    """Pay proposals their uncertainty minus their repetition."""
     proposals: list[Turn] = []
-    shares: list[float] = []
+    gains: list[float] = []
     for episode in episodes:
+        _, share = frequent(episode, task)
         for turn in in_role(episode, "propose"):
             proposals.append(turn)
-            _, share = frequent(episode, task)
-            shares.append(share)
+            gains.append(1 - 2 * abs(share - 0.5))
+    pay_proposals(proposals, gains)
+
+
+def pay_proposals(proposals: Sequence[Turn], gains: Sequence[float]) -> None:
+    """Pay proposals their gain minus the share of those that are like them, compared over the step;
+    what is no question is worth -1.
+    """
     texts = [turn.info["posed"] for turn in proposals]
     worths: list[float] = []
-    for text, share, repetition in zip(texts, shares, likeness(texts), strict=True):
-        uncertainty = 1 - 2 * abs(share - 0.5)
-        worths.append(-1.0 if text is None else uncertainty - repetition)
+    for text, gain, repetition in zip(texts, gains, likeness(texts), strict=True):
+        worths.append(-1.0 if text is None else gain - repetition)
     compare_turns(proposals, worths)
 
 

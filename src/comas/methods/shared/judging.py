@@ -13,6 +13,7 @@ from typing import Literal
 from comas.game.agent import Agent
 from comas.game.judgements import SAYINGS
 from comas.game.prompts import defuse, words
+from comas.game.votes import given
 from comas.game.weighing import expected
 from comas.types import Question, Task, Turn
 
@@ -137,9 +138,7 @@ async def judge(
 def ruled(question: Question, turn: Turn, task: Task) -> str | None:
     """What the rules say of a piece of work; None where it is unreadable."""
     assert task.check is not None, "Method.needs"
-    if not turn.finished or task.extract(question, turn.text) is None:
-        return None
-    return task.check(question, turn.text)
+    return None if given(question, turn, task) is None else task.check(question, turn.text)
 
 
 def success(solutions: Sequence[Turn]) -> float | None:
