@@ -1,5 +1,5 @@
-"""What judges say of a piece of work, as games note it on their turns: whether it is accepted, and
-which work that is.
+"""What games note on their turns: whether a reply can be read, and what judges say of a piece of
+work: whether it is accepted, and which work that is.
 
 Leaves out: how a score is read (`methods.shared.judging`), and whether a judge is right
 (`training.metrics.judges`).
