@@ -19,7 +19,7 @@ from pathlib import Path
 
 from comas.answers import boxed, choice, maths, numbers, words
 from comas.questions.sources import Row, Source, identity
-from comas.types import Question, Task, UserMistake, Verdict
+from comas.types import Question, UserMistake, Verdict
 
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
 KINDS = {"math": maths, "science": numbers, "choice": choice, "text": words}
@@ -149,13 +149,12 @@ def same(a: str, b: str) -> bool:
     return compare(one, other)
 
 
-task = Task(
-    name="jsonl",
+task = boxed.benchmark(
+    SOURCE,
+    _question,
     load=load,
     verify=verify,
     extract=extract,
     same=same,
-    wording=boxed.WORDING,
-    max_tokens=boxed.ROOM,
     recipe=boxed.RECIPE,
 )
